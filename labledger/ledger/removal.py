@@ -48,9 +48,9 @@ def delete(
     run_ids = stored_runs.with_regradings(connection, run_id)
     for each in run_ids:
         _refuse_unfinished_replays(connection, each)
-    numbers = [run_number(connection, run_id) for run_id in run_ids]
-    for run_no, run_id in zip(numbers, run_ids, strict=True):
-        leases.refuse_live_lease(connection, run_no, run_id, now, is_dead)
+    numbers = [run_number(connection, each) for each in run_ids]
+    for run_no, each in zip(numbers, run_ids, strict=True):
+        leases.refuse_live_lease(connection, run_no, each, now, is_dead)
     stones = [_bury(connection, run_no, because, now) for run_no in numbers]
     with views_and_triggers.lifted_triggers(connection):
         for table in _TABLES:

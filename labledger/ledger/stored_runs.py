@@ -334,11 +334,11 @@ def read_reruns(connection: Connection, run_no: int, slots: int | None = None) -
     """Return the reruns of a run, the oldest first: all, or those among its first `slots` slots."""
     reruns = []
     rows = connection.execute(_RERUNS_SQL, (run_no, slots))
-    for part, created_at, slots, committed, superseded, because, selection in rows:
+    for part, created_at, again, committed, superseded, because, selection in rows:
         chosen = {} if selection is None else json.loads(selection)
         despite_verdict = chosen.get("despite_verdict") is True
         statuses = json.loads(superseded)
-        reruns.append(Rerun(part, created_at, slots, committed, statuses, despite_verdict, because))
+        reruns.append(Rerun(part, created_at, again, committed, statuses, despite_verdict, because))
     return reruns
 
 

@@ -135,13 +135,13 @@ def test_every_profile_keeps_the_contract(name: str) -> None:
         assert set(profile.source.native) == {
             f"{machine}-{libc}" for machine in ("x86_64", "aarch64") for libc in ("glibc", "musl")
         }
-    for name, option in profile.options.items():
+    for option_name, option in profile.options.items():
         value = (
             option.choices[0]
             if option.choices
             else {"text": "a", "boolean": True}.get(option.type, 7)
         )
-        given = resolve(profile, "model", {name: value})
+        given = resolve(profile, "model", {option_name: value})
         plain = resolve(profile, "model")
         assert (given.command, given.env) != (plain.command, plain.env) or value == option.default
 
