@@ -3,17 +3,14 @@
 Before a run, each agent that has a profile is put into a folder that its trials mount. While its
 trials run, the gateway of its models is kept running: it goes on without the coordinator, and one
 that died is started again by whoever runs trials, and serves the open attempts by their grants.
-Prices come from the experiment, and from the package genai-prices for models of which it says
-nothing; what a call costs is computed in `records.model_costs`.
+What models cost is in `records.model_costs`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
-from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from labledger import clock
 from labledger.errors import LabLedgerError
@@ -22,7 +19,7 @@ from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.trial_settings import VariantSettings
 from labledger.gateway.client import GatewayClient
-from labledger.records.model_costs import NO_PRICES, ModelPrice, PriceTable
+from labledger.records.model_costs import NO_PRICES, PriceTable, price_table
 from labledger.records.model_grants import ENDLESS, Amounts, KeySource, ProviderConfig, cap_of
 from labledger.resources import require_for
 
@@ -178,70 +175,3 @@ def prices_of(experiment: ExperimentPlan) -> PriceTable:
         for name, model in each.granted_models()
     )
     return price_table(granted, own, clock.now())
-
-
-_PRICE_FIELDS = {
-    "input": ("input_mtok",),
-    "output": ("output_mtok",),
-    "cache_read": ("cache_read_mtok", "input_mtok"),
-    "cache_write": ("cache_write_mtok", "input_mtok"),
-    "cache_write_1h": ("cache_write_1h_mtok", "cache_write_mtok", "input_mtok"),
-}
-"""For each kind of token, the package's price fields in order: the first that is set is used."""
-
-
-def price_table(
-    models: Iterable[tuple[ProviderConfig, str]], own: Iterable[ModelPrice], at: datetime
-) -> PriceTable:
-    """Return the prices of models at a time, from an experiment's own prices and the package.
-
-    A provider is found by its name, and by its address if the package has no such name. It takes
-    a tenth of a second to import the package. Raises nothing for a model without a price.
-    """
-    # Imported late: it takes long to import, and most runs have no models.
-    from importlib.metadata import version
-
-    own = tuple(own)
-    replaced = {(price.provider, price.model) for price in own}
-    wanted = [(p, model) for p, model in models if (p.name, model) not in replaced]
-    known = [price for provider, model in wanted for price in _prices(provider, model, at)]
-    source = f"genai-prices {version('genai-prices')}"
-    return PriceTable((*own, *known), f"the experiment, {source}" if own else source)
-
-
-def _prices(provider: ProviderConfig, model: str, at: datetime) -> list[ModelPrice]:
-    from genai_prices.data_snapshot import get_snapshot
-
-    snapshot = get_snapshot()
-    for name, address in ((provider.name, None), (None, provider.upstream)):
-        try:
-            _, info = snapshot.find_provider_model(model, None, name, address)
-        except LookupError:
-            continue
-        # The snapshot is of a release: nothing here asks the network.
-        prices = info.get_prices(at).__dict__
-        return [_price(provider.name, model, prices, start) for start in _starts(prices)]
-    return []
-
-
-def _starts(prices: Mapping[str, Any]) -> list[int]:
-    """Return the numbers of request tokens from which other prices apply."""
-    tiers = (tier for price in prices.values() for tier in getattr(price, "tiers", ()))
-    # The package's tiers begin above their start.
-    return sorted({0, *(tier.start + 1 for tier in tiers)})
-
-
-def _price(provider: str, model: str, prices: Mapping[str, Any], start: int) -> ModelPrice:
-    values = {kind: _micros(prices, keys, start) for kind, keys in _PRICE_FIELDS.items()}
-    return ModelPrice(provider, model, start, **values)
-
-
-def _micros(prices: Mapping[str, Any], keys: tuple[str, ...], start: int) -> int | None:
-    """Return the first price that there is, in micro-dollars for a million tokens."""
-    price = next((prices[key] for key in keys if prices.get(key) is not None), None)
-    if price is None:
-        return None
-    if hasattr(price, "tiers"):
-        held = [tier.price for tier in price.tiers if tier.start < start]
-        price = held[-1] if held else price.base
-    return int((Decimal(price) * 1_000_000).to_integral_value())

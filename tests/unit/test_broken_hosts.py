@@ -27,7 +27,7 @@ from labledger.errors import HostLost
 from labledger.execution.executor import HostState, Limits
 from labledger.experiment.plan_sections import GraderPlan
 from labledger.hosts import message_bytes
-from labledger.hosts.coordinator_side import cluster_state, host_exchanges
+from labledger.hosts.coordinator_side import host_discovery, host_exchanges
 from labledger.hosts.coordinator_side.cluster_executor import ClusterExecutor, ClusterRun
 from labledger.hosts.host_messages import (
     PROTOCOL,
@@ -301,7 +301,7 @@ class Run:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_NOT_A_HOST_FOR_S", "_DISCOVERY_INTERVAL_S", "RETRY_S", "MAX_RETRY_S"):
-        monkeypatch.setattr(cluster_state, name, 0.1)
+        monkeypatch.setattr(host_discovery, name, 0.1)
     for name in ("_STATE_INTERVAL_S", "RETRY_S", "MAX_RETRY_S"):
         monkeypatch.setattr(host_exchanges, name, 0.1)
 

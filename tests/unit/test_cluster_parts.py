@@ -22,7 +22,7 @@ from labledger.experiment.authored_fields import ResourceOverrides
 from labledger.experiment.grading_settings import GradingMode
 from labledger.experiment.plan_sections import Resources
 from labledger.experiment.trial_settings import VariantSettings
-from labledger.hosts.coordinator_side.cluster_state import BlockedHosts, HostCapacity, choose_host
+from labledger.hosts.coordinator_side.host_capacity import BlockedHosts, HostCapacity, choose_host
 from labledger.hosts.coordinator_side.host_link import HostLink, Pending
 from labledger.hosts.host_identity import count_gpus
 from labledger.hosts.host_messages import (

@@ -9,9 +9,8 @@ import pytest
 from genai_prices import Usage as PackageUsage
 from genai_prices import calc_price
 
-from labledger.execution.agent_needs import price_table
 from labledger.records.model_calls import Usage
-from labledger.records.model_costs import PICODOLLARS, ModelPrice
+from labledger.records.model_costs import PICODOLLARS, ModelPrice, price_table
 from labledger.records.model_grants import DEFAULT_PROVIDERS, ProviderConfig
 
 AT = datetime(2026, 11, 1, tzinfo=UTC)

@@ -20,7 +20,6 @@ from labledger.errors import LabLedgerError
 from labledger.execution.executor import HostState, Limits, RunRecords
 from labledger.execution.local_executor import drain
 from labledger.files.artifact_store import ArtifactStore
-from labledger.hosts.coordinator_side.cluster_state import ClusterState
 from labledger.hosts.coordinator_side.host_cleanup import (
     AskedHost,
     clean_up_hosts,
@@ -28,6 +27,7 @@ from labledger.hosts.coordinator_side.host_cleanup import (
     forget_attempts,
     list_attempts,
 )
+from labledger.hosts.coordinator_side.host_discovery import ClusterState
 from labledger.hosts.coordinator_side.host_exchanges import HostExchanges
 from labledger.hosts.coordinator_side.host_link import (
     HostLink,

@@ -16,7 +16,7 @@ from functools import partial
 from labledger import clock
 from labledger.errors import HostLost, LabLedgerError
 from labledger.files.artifact_store import ArtifactStore
-from labledger.hosts.coordinator_side.cluster_state import (
+from labledger.hosts.coordinator_side.host_discovery import (
     MAX_RETRY_S,
     MAX_WARNING,
     RETRY_S,

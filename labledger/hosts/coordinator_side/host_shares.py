@@ -18,7 +18,7 @@ from pathlib import Path
 from labledger import clock
 from labledger.errors import LabLedgerError, LedgerError
 from labledger.files.durable_files import replace_file
-from labledger.hosts.coordinator_side.cluster_state import ClusterState
+from labledger.hosts.coordinator_side.host_discovery import ClusterState
 from labledger.hosts.coordinator_side.host_link import HostLink
 from labledger.hosts.host_messages import ShareCaps, SharedCaps
 from labledger.hosts.host_transport import ClusterConnection

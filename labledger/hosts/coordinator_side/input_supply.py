@@ -26,7 +26,7 @@ from labledger.engine.engine import Engine
 from labledger.errors import LabLedgerError
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.durable_files import file_pieces
-from labledger.hosts.coordinator_side.cluster_state import RETRY_S, ClusterState
+from labledger.hosts.coordinator_side.host_discovery import RETRY_S, ClusterState
 from labledger.hosts.coordinator_side.host_link import HostLink
 from labledger.hosts.coordinator_side.store_relay import (
     StoreRelay,

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field
-from operator import add
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 from labledger.records import JsonObject
@@ -418,7 +417,9 @@ class Spent(JsonForm):
 
     def plus(self, other: Spent) -> Spent:
         """Return both together."""
-        return Spent(*map(add, astuple(self), astuple(other)))
+        return Spent(
+            self.total + other.total, self.known + other.known, self.unknown + other.unknown
+        )
 
     @property
     def amount(self) -> float | None:
