@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 API_TIMEOUT_S = 60
 """How long calls wait for the engine's answer, where nothing else is said."""
 _POLL_S = 0.05
+_EVENT_S = 1.0
+"""How long an event of the engine may take to arrive after the end of a container."""
+_KILLED = 137
+"""The status of a container whose first process got SIGKILL."""
 _LISTINGS = 10
 """How often Podman is asked for processes. If one ends every 20 ms, an answer in 40 is an error."""
 _DEFAULT_SOCKET = "/var/run/docker.sock"
@@ -191,6 +195,21 @@ class Engine:
         state = self.inspect(container)
         if state is None:
             raise NoSuchContainer(f"container {container} was removed while its trial ran")
+        return state
+
+    def inspect_ended(self, container: str) -> ContainerState:
+        """Return the state of a container that has ended. Raises `NoSuchContainer`.
+
+        The engine learns by an event that a memory limit was hit, which may come after the end. If
+        the first process was killed, the event is waited for, for a second at most.
+        """
+        state = self.inspect_existing(container)
+        deadline = clock.monotonic() + _EVENT_S
+        while state.exit_status == _KILLED and not state.out_of_memory:
+            if clock.monotonic() >= deadline:
+                break
+            clock.sleep(_POLL_S)
+            state = self.inspect_existing(container)
         return state
 
     def environment(self, container: str) -> dict[str, str]:

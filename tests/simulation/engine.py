@@ -262,6 +262,9 @@ class EngineClient:
             labels=found.labels,
         )
 
+    def inspect_ended(self, container: str) -> ContainerState:
+        return self.inspect_existing(container)
+
     def inspect_existing(self, container: str) -> ContainerState:
         state = self.inspect(container)
         if state is None:

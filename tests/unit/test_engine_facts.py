@@ -15,7 +15,7 @@ from labledger.checks.engine_checks import (
     check_oci_runtime,
 )
 from labledger.engine.engine import Engine
-from labledger.engine.engine_facts import EngineFacts
+from labledger.engine.engine_facts import ContainerState, EngineFacts
 from labledger.errors import PreflightFailed
 from labledger.exit_codes import Exit
 from labledger.experiment.grading_settings import Grading, GradingMode
@@ -175,3 +175,13 @@ def test_podman_cannot_change_the_network_before_the_grader() -> None:
     assert not refused.ok
     assert refused.concerns is not None
     assert [refused.concerns(trial) for trial in (same, own, separate)] == [False, True, False]
+
+
+def test_the_event_of_a_memory_limit_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That the limit killed the first process may be known a moment after its container's end."""
+    killed = ContainerState("c", "exited", 137, False, "", "", {})
+    found = [killed, killed, replace(killed, out_of_memory=True)]
+    monkeypatch.setattr(Engine, "inspect", lambda *_: found.pop(0))
+    assert Engine().inspect_ended("c").out_of_memory
+    found = [replace(killed, exit_status=1)]
+    assert not Engine().inspect_ended("c").out_of_memory

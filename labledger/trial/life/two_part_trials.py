@@ -213,7 +213,7 @@ def wait_for_grader(spec: AttemptSpec, context: TrialContext, container: str) ->
     status = context.limiter.wait(context.engine, spec, container, spec.deadline_of("grader"))
     if status is None:
         kill_overdue(context.engine, container)
-    state = context.engine.inspect_existing(container)
+    state = context.engine.inspect_ended(container)
     return ContainerExit.of(state, status, ExitStatus.GRADER_PART)
 
 

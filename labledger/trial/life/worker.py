@@ -334,8 +334,10 @@ def _memory_limit_hit(engine: Engine, container: str, exit_status: int | None) -
     """Return True if the memory limit killed a process. Inspects the container of failures only."""
     if exit_status == ExitStatus.GRADED:
         return False
-    state = engine.inspect(container)
-    return state is not None and state.out_of_memory
+    try:
+        return engine.inspect_ended(container).out_of_memory
+    except NoSuchContainer:
+        return False
 
 
 def _was_paused(context: TrialContext, ended: ContainerExit) -> bool:
