@@ -38,7 +38,10 @@ def lab_with_long_lines(folder: Path) -> Path:
     path = kit.make_ledger(folder)
     experiment = synthetic.write_experiment(folder / "experiment", tasks=2)
     with kit.open_writer(path) as writer:
-        lease = kit.begin_run(writer, 4, resolved=plan_run(experiment).resolved)
+        run = kit.new_run(resolved=plan_run(experiment).resolved)
+        writer.create_run(run, kit.tasks(2), kit.slots(4))
+        # It is built once for all tests, of which the last may be much later.
+        lease = writer.leases.acquire(kit.RUN, kit.OWNER, 3600.0)
         artifact = Artifact.inline(LONG)
         record = kit.evidence(0, artifact)
         writer.commit_result(lease, kit.result(0, evidence=(record,), artifacts=(artifact,)))
