@@ -157,8 +157,8 @@ def _ask_hosts(
     """Return the reply of each host to a request for its session; `unknown` if it has none."""
     requests = {host.address: request(host.session) for host in _asked(hosts)}
     replies = connection.run(connection.call_all(requests, timeout_s)).result()
-    found = [replies.get(host.address) for host in hosts]
-    return [reply if isinstance(reply, type(unknown)) else unknown for reply in found]
+    of_hosts = (replies.get(host.address) for host in hosts)
+    return [reply if isinstance(reply, type(unknown)) else unknown for reply in of_hosts]
 
 
 def serve(

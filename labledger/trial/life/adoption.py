@@ -130,7 +130,7 @@ def finish_stopped_container(
     """
     try:
         with trial_stays(spec, context.full_disks):
-            state = context.engine.inspect_existing(container)
+            state = context.engine.inspect_ended(container)
             part_start = min(wait_start, container_start.monotonic_start(state))
             match spec.sealing:
                 case Sealing.SEPARATE:
