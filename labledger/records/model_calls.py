@@ -88,6 +88,13 @@ class CallState(StrEnum):
     """The gateway died while the call was under way."""
 
 
+OPTIONAL_FACTS = (
+    *("detail", "fault", "effort", "temperature", "service_tier"),
+    *("fees", "cost_unknown"),
+)
+"""Fields of a call that records and mirrors have only where they are set."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelCall(Section):
     """One call of an attempt's agent to a model."""
@@ -124,7 +131,22 @@ class ModelCall(Section):
     replayed: bool = False
     """Whether the answer came from a record: it cost nothing, and its tokens are the record's."""
 
-    _OPTIONAL: ClassVar[frozenset[str]] = frozenset({"reserved", "replayed"})
+    detail: str | None = None
+    """The sentence by which the provider refused the call."""
+    fault: str | None = None
+    """Whose fault a failed call was, as far as the gateway can show it."""
+    effort: str | None = None
+    """How much the model was asked to reason, in the provider's word or number of tokens."""
+    temperature: float | None = None
+    """The temperature that the request set."""
+    service_tier: str | None = None
+    """The tier that served the call, or else the tier that the request asked for."""
+    fees: int | None = None
+    """The charges beyond tokens, such as for searches of the provider, in picodollars."""
+    cost_unknown: str | None = None
+    """Why the cost is not known, although the tokens may be."""
+
+    _OPTIONAL: ClassVar[frozenset[str]] = frozenset({"reserved", "replayed", *OPTIONAL_FACTS})
 
     @property
     def asked(self) -> bool:

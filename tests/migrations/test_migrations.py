@@ -137,7 +137,7 @@ def test_views_and_triggers_change_only_with_a_revision() -> None:
     texts += views_and_triggers.TRIGGERS.values()
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     assert {migrations.HEAD: digest} == {
-        "0017": "cc5df88dcc05f45381fa858615695a8c44a026211d29ac3bada1d4bb6c88ec05"
+        "0018": "5ed2c87e557b5bdb35c29982eba9b4c6d020a271f30c1d3f3e625eb527ade2b3"
     }
 
 

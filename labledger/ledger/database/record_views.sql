@@ -165,7 +165,9 @@ CREATE VIEW model_calls AS SELECT
     model_call.cache_write_1h_tokens, model_call.output_tokens, model_call.reasoning_tokens,
     model_call.is_unknown AS unknown, model_call.cost / 1e12 AS cost_usd,
     model_call.first_byte_ms, model_call.duration_ms, model_call.waited_ms,
-    model_call.request_id, model_call.raw_usage, model_call.replayed
+    model_call.request_id, model_call.raw_usage, model_call.replayed, model_call.detail,
+    model_call.fault, model_call.effort, model_call.temperature, model_call.service_tier,
+    model_call.fees / 1e12 AS fees_usd, model_call.cost_unknown
 FROM charged_call AS model_call
 {root_slot_of model_call}
 WHERE {not_superseded model_call};

@@ -172,3 +172,10 @@ class ModelCallRow(NamedTuple):
     request_id: str | None
     reserved: str | None
     replayed: int
+    detail: str | None
+    fault: str | None
+    effort: str | None
+    temperature: float | None
+    service_tier: str | None
+    fees: int | None
+    cost_unknown: str | None
