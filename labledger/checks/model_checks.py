@@ -98,7 +98,7 @@ def _check_prices(plan: ExperimentPlan, models: list[ModelSettings]) -> Iterator
     for provider, model in sorted({pair for each in models for pair in each.granted_models()}):
         is_capped = (provider, model) in capped
         # What is replayed costs nothing, whatever the price; but caps count what it would cost.
-        if prices.price_of(provider, model) is None and (is_capped or plan.replays is None):
+        if not prices.conditions(provider, model) and (is_capped or plan.replays is None):
             yield _unpriced(f"{provider}/{model}", is_capped=is_capped)
     yield from _check_caps(models, prices)
 
@@ -115,7 +115,7 @@ def _low_caps(models: ModelSettings, prices: PriceTable) -> Iterator[str]:
     for provider, model in models.granted_models():
         if models.known_providers[provider].apis == (Api.ANTHROPIC_MESSAGES,):
             continue  # Its requests always say it.
-        cost = (prices.cost_of(provider, model, Usage(output=tokens)) or 0) / PICODOLLARS
+        cost = (prices.most_cost_of(provider, model, Usage(output=tokens)) or 0) / PICODOLLARS
         for name, limits in models.caps.items():
             low = [
                 (limits.tokens, "tokens", tokens, ""),

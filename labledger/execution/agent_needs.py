@@ -19,7 +19,8 @@ from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.trial_settings import VariantSettings
 from labledger.gateway.client import GatewayClient
-from labledger.records.model_costs import NO_PRICES, PriceTable, price_table
+from labledger.records.known_prices import price_table
+from labledger.records.model_costs import NO_PRICES, PriceTable
 from labledger.records.model_grants import ENDLESS, Amounts, KeySource, ProviderConfig, cap_of
 from labledger.resources import require_for
 

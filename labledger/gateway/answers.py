@@ -38,6 +38,13 @@ class Answer(Protocol):
     def key(self) -> str | None:
         """The key that the answer must not show."""
 
+    @property
+    def is_framed(self) -> bool:
+        """Whether `pieces` ends without `AnswerCut` only if nothing is missing.
+
+        Otherwise only the closing of the connection ends it, which a cut does too.
+        """
+
     def pieces(self) -> AsyncIterator[bytes]:
         """Yield the body as it comes. Raises `AnswerCut` if it ends too early."""
 

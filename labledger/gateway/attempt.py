@@ -23,6 +23,7 @@ from labledger.gateway.answer_relay import Relay
 from labledger.gateway.answers import Answer, Headers, NoAnswer
 from labledger.gateway.calls import Calls, Journal, JournalBroken, OpenCall
 from labledger.gateway.caps import Account, CapReached, Caps, WorstCase, worst_case
+from labledger.gateway.charging import Charging
 from labledger.gateway.families.family import Refused
 from labledger.gateway.pacing import WaitedTime
 from labledger.gateway.recordings import (
@@ -221,7 +222,10 @@ class Attempt:
     async def _forward(
         self, request: web.BaseRequest, admitted: Admitted, call: OpenCall, worst: WorstCase
     ) -> web.StreamResponse:
-        relay = Relay(request, call, admitted, worst.usage.output, self._recording(admitted, call))
+        charging = Charging(admitted, self._prices, call.started_at)
+        call.describe(**charging.asked_fields())
+        recording = self._recording(admitted, call)
+        relay = Relay(request, call, charging, worst.usage.output, recording)
         try:
             answer = await self._answer(request, admitted, call)
             with self.waited.working():

@@ -119,6 +119,15 @@ class OpenCall:
         return self._call.call
 
     @property
+    def started_at(self) -> str:
+        """When it began."""
+        return self._call.started_at
+
+    def describe(self, **fields: Any) -> None:
+        """Note what its request says, however it ends."""
+        self._call = replace(self._call, **fields)
+
+    @property
     def _elapsed_ms(self) -> int:
         return int((time.monotonic() - self._began) * 1000)
 
@@ -232,12 +241,9 @@ class Journal:
         """
         if self._calls[call.call].state is not CallState.UNKNOWN:
             raise ValueError(f"call {call.call} has ended before")
-        call = replace(
-            call,
-            raw_usage=call.raw_usage if _can_be_kept(call.raw_usage) else None,
-            model_served=_without_half_pairs(call.model_served),
-            request_id=_without_half_pairs(call.request_id),
-        )
+        words: dict[str, Any] = {name: _without_half_pairs(getattr(call, name)) for name in _WORDS}
+        kept = call.raw_usage if _can_be_kept(call.raw_usage) else None
+        call = replace(call, raw_usage=kept, **words)
         self._write(ended_line(call))
         self._calls[call.call] = call
 
@@ -286,6 +292,13 @@ class Journal:
                 self._sync_file()
         finally:
             os.close(self._descriptor)
+
+
+_WORDS = (
+    *("model_served", "request_id", "detail", "effort", "service_tier", "price_condition"),
+    "cost_unknown",
+)
+"""Fields that may hold words of the agent or of the provider."""
 
 
 def _can_be_kept(raw_usage: JsonObject | None) -> bool:

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from labledger.gateway.families.family import Asked
+from labledger.gateway.families.family import Asked, Feature
 from labledger.gateway.status import CallTotals
 from labledger.records.model_calls import NO_TOKENS, ModelCall, Usage
-from labledger.records.model_costs import PICODOLLARS, PriceTable, call_cost
+from labledger.records.model_costs import PICODOLLARS, PriceTable, call_cost, is_of_time
 from labledger.records.model_grants import ENDLESS, NOTHING, Amounts, CallLimits, CapShare, ShareUse
 
 
@@ -43,16 +43,17 @@ def worst_case(asked: Asked, provider: str, unstated_output: int, prices: PriceT
         return WorstCase(NO_TOKENS, 0)
     output = (asked.max_output or unstated_output) * asked.answers
     request = asked.request_tokens
-    price = prices.price_of(provider, asked.model, request)
+    all_tiers = Feature.SERVICE_TIERS in asked.features
+    fees = prices.search_fees(provider, asked.model, asked.searches) or 0
     worst = WorstCase(Usage(request, output=output), None)
     for usage in (
         worst.usage,
         Usage(cache_write=request, output=output),
         Usage(cache_write_1h=request, output=output),
     ):
-        cost = None if price is None else price.cost_of(usage)
-        if cost is not None and cost > (worst.cost or -1):
-            worst = WorstCase(usage, cost)
+        cost = prices.most_cost_of(provider, asked.model, usage, all_tiers=all_tiers)
+        if cost is not None and cost + fees > (worst.cost or -1):
+            worst = WorstCase(usage, cost + fees)
     return worst
 
 
@@ -192,6 +193,7 @@ class Caps:
         counted = call.charged if call.replayed else None
         counted = call.reserved or NO_TOKENS if counted is None else counted
         cost = call_cost(call, self._prices)
-        most = self._prices.cost_of(call.provider, call.model, counted)
+        all_tiers = not is_of_time(call.price_condition or "")
+        most = self._prices.most_cost_of(call.provider, call.model, counted, all_tiers=all_tiers)
         for account, _ in self._accounts:
             account.add(call, cost, most)

@@ -269,6 +269,7 @@ class _RecordedAnswer:
 
     recorded: Recorded
     key: str | None = None
+    is_framed: bool = True
 
     @property
     def status(self) -> int:

@@ -58,16 +58,12 @@ class CallTotals(Section):
         )
         if charged is None:
             held = (call.reserved or NO_TOKENS).total
-            return replace(
-                totals,
-                unknown=self.unknown + 1,
-                held_tokens=self.held_tokens + held,
-                held_cost=self.held_cost + (most or 0),
-            )
-        totals = replace(totals, usage=_sum(self.usage, charged))
+            totals = replace(totals, unknown=self.unknown + 1, held_tokens=self.held_tokens + held)
+        else:
+            totals = replace(totals, usage=_sum(self.usage, charged))
         if cost is not None and not call.replayed:
             return replace(totals, cost=self.cost + cost)
-        unpriced = self.unpriced + (cost is None)
+        unpriced = self.unpriced + (cost is None and charged is not None)
         return replace(totals, unpriced=unpriced, held_cost=self.held_cost + (most or 0))
 
     def plus(self, other: CallTotals, sign: int = 1) -> CallTotals:

@@ -116,6 +116,11 @@ class _LiveAnswer:
     def headers(self) -> Headers:
         return list(self.response.headers.items())
 
+    @property
+    def is_framed(self) -> bool:
+        headers = self.response.headers
+        return "Content-Length" in headers or "Transfer-Encoding" in headers
+
     async def pieces(self) -> AsyncIterator[bytes]:
         try:
             async for piece in self.response.content.iter_any():
@@ -137,6 +142,7 @@ class _Refusal:
     headers: Headers
     body: bytes
     key: str | None
+    is_framed: bool = True
 
     async def pieces(self) -> AsyncIterator[bytes]:
         yield self.body

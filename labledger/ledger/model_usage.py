@@ -72,12 +72,14 @@ def model_call_records(stamp: Stamp, rows: Iterable[ModelCallRow]) -> tuple[str,
         f'"duration_ms":{text(row.duration_ms)},{_set_facts(row, "effort", "fault", "fees")}'
         f'"first_byte_ms":{text(row.first_byte_ms)},'
         f'"ids":{ids},"model":{text(row.model)},"model_served":{text(row.model_served)},'
+        f"{_set_facts(row, 'price_condition')}"
         f'"provider":{text(row.provider)},"raw_usage":{row.raw_usage or "null"},'
         f'"reason":{text(row.reason)},{_REPLAYED if row.replayed else ""}'
         f'"request_id":{text(row.request_id)},'
         f'"reserved":{row.reserved or "null"},"schedule_idx":{stamp.schedule_idx},'
         f'"schema_version":"{SCHEMA}",{_set_facts(row, "service_tier")}{stamped},'
         f'"started_at":{text(row.started_at)},"state":{text(row.state)},'
+        f"{_set_facts(row, 'stated_cost')}"
         f'"status":{text(row.status)},{_set_facts(row, "temperature")}"ts":{text(stamp.ts)},'
         f'"usage":{text(_usage(row))},'
         f'"waited_ms":{row.waited_ms}}}'

@@ -90,7 +90,7 @@ class CallState(StrEnum):
 
 OPTIONAL_FACTS = (
     *("detail", "fault", "effort", "temperature", "service_tier"),
-    *("fees", "cost_unknown"),
+    *("price_condition", "fees", "stated_cost", "cost_unknown"),
 )
 """Fields of a call that records and mirrors have only where they are set."""
 
@@ -141,8 +141,12 @@ class ModelCall(Section):
     """The temperature that the request set."""
     service_tier: str | None = None
     """The tier that served the call, or else the tier that the request asked for."""
+    price_condition: str | None = None
+    """Which price the call has, such as `service_tier=flex`; None for the standard price."""
     fees: int | None = None
     """The charges beyond tokens, such as for searches of the provider, in picodollars."""
+    stated_cost: int | None = None
+    """What the provider says that it charged, in picodollars, which is then the cost."""
     cost_unknown: str | None = None
     """Why the cost is not known, although the tokens may be."""
 

@@ -7,25 +7,24 @@ tokens.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from labledger.gateway.families.event_stream import Event
+from labledger.gateway.families.answer_reader import AnswerReader, CallSettings
 from labledger.records import JsonObject
-from labledger.records.model_calls import Usage
 
-MAX_TOKENS = 10**9
-"""No call has more tokens of a kind: what a provider says beyond it is no number of tokens, and a
-cost stays within the integers of SQLite."""
 MAX_NAME = 200
 """How many characters of a model's name or of a request's id are kept."""
 IMAGE_TOKENS = 50_000
 """More tokens than any provider counts for one image."""
 _MORE_MODELS = ("models", "fallbacks", "fallback_models")
 """By which members providers are told to ask other models in its place."""
+UNSTATED_SEARCHES = 20
+"""How many searches of one call are reserved where the request does not limit them."""
+_MAX_WORD = 40
+_MAX_TEMPERATURE = 100
 HIDDEN_TOKENS = 2_000
 """More tokens than a provider adds to a request by itself, such as its words on tools."""
 
@@ -74,6 +73,8 @@ class Asked:
     """How many answers it asks for at once."""
     features: frozenset[Feature] = frozenset()
     counts_tokens: bool = False
+    searches: int = 0
+    """How many searches the provider may make, for which it charges by number."""
 
 
 class Refused(Exception):
@@ -82,55 +83,6 @@ class Refused(Exception):
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
         self.status, self.reason, self.message = status, reason, message
-
-
-class AnswerReader(ABC):
-    """Reads what one answer says of itself, event by event or whole."""
-
-    def __init__(self) -> None:
-        self.model: str | None = None
-        """The model that answered."""
-        self.finished = False
-        """Whether the event was read after which none follows."""
-        self.failed = False
-        """Whether the answer says that it failed."""
-        self._usage: JsonObject = {}
-
-    @abstractmethod
-    def take_event(self, event: Event) -> None:
-        """Read an event of a stream."""
-
-    @abstractmethod
-    def take_whole(self, document: Any) -> None:
-        """Read an answer that came in one piece."""
-
-    @staticmethod
-    @abstractmethod
-    def read_usage(usage: Mapping[str, Any]) -> Usage:
-        """Return a provider's usage in the words of `Usage`. Raises `ValueError`."""
-
-    @property
-    def whole(self) -> bool:
-        """Whether nothing is missing if the answer ends here."""
-        return self.finished and not self.failed
-
-    @property
-    def raw_usage(self) -> JsonObject | None:
-        """The usage as the provider said it."""
-        return self._usage or None
-
-    @property
-    def usage(self) -> Usage | None:
-        """The usage of the whole answer; None until it is known."""
-        try:
-            return self.read_usage(self._usage) if self._has_usage else None
-        except ValueError:
-            return None
-
-    @property
-    def _has_usage(self) -> bool:
-        """Whether what was said of the usage is the last word."""
-        return self.whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +95,8 @@ class Family:
     """The parameters that a request's query may have."""
     read_request: Callable[[Endpoint, JsonObject, int], Asked]
     """Returns what a body of so many bytes asks for. Raises `Refused`."""
+    read_settings: Callable[[JsonObject], CallSettings]
+    """Returns how a body asks for its answer."""
     reader: Callable[[], AnswerReader]
     error: Callable[[int, str], JsonObject]
     """Returns an error with a status and a message in the API's form."""
@@ -186,7 +140,16 @@ def requested(
         raise Refused(400, "model_not_granted", "the body names more models than one")
     streamed = body.get("stream") is True if endpoint.streamed is None else endpoint.streamed
     request = size - media_bytes + min(images * IMAGE_TOKENS, media_bytes) + HIDDEN_TOKENS
-    return Asked(model, streamed, request, max_output, answers, features, endpoint.counts_tokens)
+    searches = _searches(body) if Feature.WEB_SEARCH in features else 0
+    counts = endpoint.counts_tokens
+    return Asked(model, streamed, request, max_output, answers, features, counts, searches)
+
+
+def _searches(body: JsonObject) -> int:
+    """Return how many searches the provider may make, by what the body says of its tools."""
+    uses = [positive(mapping(tool).get("max_uses")) for tool in items(body.get("tools"))]
+    stated = [number for number in (*uses, positive(body.get("max_tool_calls"))) if number]
+    return max(stated, default=UNSTATED_SEARCHES)
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
@@ -221,19 +184,29 @@ def positive(value: Any) -> int | None:
     return value if isinstance(value, int) and value is not True and value > 0 else None
 
 
-def count(usage: Mapping[str, Any], name: str, default: int | None = 0) -> int:
-    """Return a number of tokens; `default` where it is absent or null.
-
-    Raises `ValueError` if it is no number of tokens, or absent without a default.
-    """
-    value = usage.get(name)
-    if value is None and default is not None:
-        return default
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_TOKENS:
-        raise ValueError(f"{name} is no number of tokens")
-    return value
-
-
 def text_or_none(value: Any) -> str | None:
     """Return a name that a provider gave, cut to what is kept."""
     return value[:MAX_NAME] if isinstance(value, str) and value else None
+
+
+def word_or_none(value: Any) -> str | None:
+    """Return a short word, or a number of tokens, by which a request sets how it is answered."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    return value if isinstance(value, str) and 0 < len(value) <= _MAX_WORD else None
+
+
+def temperature(value: Any) -> float | None:
+    """Return a temperature; None for what is none."""
+    is_set = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_set and 0 <= value <= _MAX_TEMPERATURE else None
+
+
+def asked_tiers(body: Mapping[str, Any], standard: Mapping[str, frozenset[str]]) -> dict[str, str]:
+    """Return the tier, speed and place that a request asks for, standard ones left out."""
+    words = {name: word_or_none(body.get(name)) for name in standard}
+    return {
+        name: word.casefold()
+        for name, word in words.items()
+        if word is not None and word.casefold() not in {"auto", *standard[name]}
+    }

@@ -177,5 +177,7 @@ class ModelCallRow(NamedTuple):
     effort: str | None
     temperature: float | None
     service_tier: str | None
+    price_condition: str | None
     fees: int | None
+    stated_cost: int | None
     cost_unknown: str | None
