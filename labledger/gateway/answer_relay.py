@@ -69,7 +69,9 @@ class _Events:
 
     def end(self) -> None:
         for event in self._events.end():
-            self._take(event)
+            # Half of a document is no event.
+            if event.document is not None or not event.data.lstrip().startswith("{"):
+                self._take(event)
 
     def _take(self, event: Event) -> None:
         self._reader.take_event(event)
@@ -241,7 +243,6 @@ class Relay:
         body.end()
         is_whole = answer.is_framed and body.has_read if cut is None else self._reader.finished
         if is_whole or (cut is None and (self._reader.whole or self._reader.failed)):
-            self._reader.ended = True
             return None
         return (cut or AnswerCut()).reason
 
@@ -251,6 +252,7 @@ class Relay:
             return
         if self._reader.failed:
             state, reason = CallState.CUT, "error_in_answer"
+        self._reader.ended = state is CallState.ANSWERED
         await self._record(is_cut=state is CallState.CUT and not self._reader.failed)
         self._call.end(state, reason=reason, **self._about, **self._charged())
         await asyncio.shield(self._call.durable())
