@@ -88,6 +88,18 @@ class CallState(StrEnum):
     """The gateway died while the call was under way."""
 
 
+class CallFault(StrEnum):
+    """Whose fault a failed call was, if the gateway can show that it was not the request's.
+
+    A failed call without one stays the agent's failure.
+    """
+
+    PROVIDER = "provider"
+    """The provider failed the gateway's own request for the same model, too."""
+    CONFIGURATION = "configuration"
+    """The provider refused the account, the key, the model or the address of the run."""
+
+
 OPTIONAL_FACTS = (
     *("detail", "fault", "effort", "temperature", "service_tier"),
     *("fees", "cost_unknown"),
@@ -133,8 +145,8 @@ class ModelCall(Section):
 
     detail: str | None = None
     """The sentence by which the provider refused the call."""
-    fault: str | None = None
-    """Whose fault a failed call was, as far as the gateway can show it."""
+    fault: CallFault | None = None
+    """Whose fault a failed call was; None where the gateway cannot show it."""
     effort: str | None = None
     """How much the model was asked to reason, in the provider's word or number of tokens."""
     temperature: float | None = None
