@@ -116,7 +116,7 @@ class Attempt:
         # From here on nothing fails: calls are counted in accounts that others share.
         caps = Caps(limits, self._prices)
         self.calls = Calls(journal, caps, grant.schedule_idx, replayed=self._replay is not None)
-        self._faults = FaultFinder(grant.run_id, grant.providers, self.calls, upstream)
+        self._faults = FaultFinder(grant, self.calls, upstream)
         excluded = grant.waiting is Waiting.EXCLUDED
         self.waited = WaitedTime(trial / WAITED if excluded else None)
         self._places = asyncio.Semaphore(_PARALLEL)

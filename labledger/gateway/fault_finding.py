@@ -3,7 +3,8 @@
 An agent chooses what it sends, so it can provoke nearly every failure. A failure is the provider's,
 or the configuration's, only if it does not depend on the agent's request: no connection came about,
 or a probe, a tiny request of the gateway's own to the same model with the same key, fails alike.
-What other attempts met shows nothing, because two agents can provoke the same failure at once.
+What other attempts met shows nothing, because two agents can provoke the same failure at once. A
+model that never answered a variant's agents, where another one does, is no model that they need.
 
 Fault finding runs beside the calls. The agent does not wait for it, closing the attempt does.
 """
@@ -21,7 +22,7 @@ from labledger.gateway.refusals import Trouble, trouble_of
 from labledger.gateway.tiny_requests import TinyAnswer
 from labledger.gateway.upstream import Upstream
 from labledger.records.model_calls import Api, CallFault, ModelCall
-from labledger.records.model_grants import ProviderConfig
+from labledger.records.model_grants import ModelGrant
 
 _log = logging.getLogger("labledger.gateway")
 _FINDING_S = 45.0
@@ -34,11 +35,10 @@ _OVERLOAD_S = 10.0
 class FaultFinder:
     """Finds whose fault the failed calls of one attempt were. For one event loop."""
 
-    def __init__(
-        self, run_id: str, providers: tuple[ProviderConfig, ...], calls: Calls, upstream: Upstream
-    ) -> None:
-        self._run_id, self._calls, self._upstream = run_id, calls, upstream
-        self._providers = {provider.name: provider for provider in providers}
+    def __init__(self, grant: ModelGrant, calls: Calls, upstream: Upstream) -> None:
+        self._variant = (grant.run_id, grant.variant_id)
+        self._calls, self._upstream = calls, upstream
+        self._providers = {provider.name: provider for provider in grant.providers}
         self._allowance = ProbeAllowance()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         calls.after_end = self.look_at
@@ -55,7 +55,7 @@ class FaultFinder:
             has_room = self._calls.were_others_answered(call.call, since)
             self._begin(call, Failure(trouble, now, has_room))
         elif call.is_answer and (place := self._place(call)) is not None:
-            self._upstream.note_answer(place)
+            self._upstream.note_answer(place, self._variant)
 
     def _begin(self, call: ModelCall, failure: Failure) -> None:
         task = asyncio.get_running_loop().create_task(self._find(call, failure))
@@ -94,11 +94,13 @@ class FaultFinder:
         place = self._place(call)
         if place is None:
             return None
-        if failure.trouble is Trouble.UNREACHABLE:
-            return CallFault.PROVIDER
-        if call.status is not None:
+        if call.status is not None and failure.trouble is not Trouble.UNREACHABLE:
             self._upstream.note_refusal(place, call.status, call.detail)
         probes = self._upstream.probes
+        if probes.only_others_answered(place, self._variant):
+            return None
+        if failure.trouble is Trouble.UNREACHABLE:
+            return CallFault.PROVIDER
         answer = await probes.after(place, failure.at, self._allowance)
         if answer is None:
             return None
@@ -110,7 +112,7 @@ class FaultFinder:
         if provider is None or call.replayed:
             return None
         try:
-            key = self._upstream.keys.known(self._run_id, provider.key)
+            key = self._upstream.keys.known(self._variant[0], provider.key)
         except KeyError:
             return None
         return Place(provider, Api(call.api), call.model, key)

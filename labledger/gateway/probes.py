@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -41,6 +42,10 @@ class Place:
     key: str | None = field(repr=False)
 
 
+_Name = tuple[str, str, Api, str]
+"""A place without its key: address, digest of the key, API and model."""
+
+
 @dataclass(slots=True)
 class ProbeAllowance:
     """How many probes an attempt can still cause that are answered."""
@@ -62,16 +67,23 @@ class Probes:
 
     def __init__(self, session: aiohttp.ClientSession, interval_s: float = _INTERVAL_S) -> None:
         self._session, self._interval_s = session, interval_s
-        self._shared: dict[tuple[str, str, Api, str], _Shared] = {}
-        self._answered: set[tuple[str, str, Api, str]] = set()
+        self._shared: dict[_Name, _Shared] = {}
+        self._answered: set[_Name] = set()
+        self._answered_variants: defaultdict[tuple[str, str], set[_Name]] = defaultdict(set)
 
-    def note_answer(self, place: Place) -> None:
-        """Note that a call of an agent was answered there."""
+    def note_answer(self, place: Place, variant: tuple[str, str]) -> None:
+        """Note that a call of an agent was answered there. A variant has its run's id, too."""
         self._answered.add(_name(place))
+        self._answered_variants[variant].add(_name(place))
 
     def has_answered(self, place: Place) -> bool:
-        """Return whether a call of any agent was ever answered there by this gateway."""
+        """Return whether a call of any agent was answered there, since this gateway runs."""
         return _name(place) in self._answered
+
+    def only_others_answered(self, place: Place, variant: tuple[str, str]) -> bool:
+        """Return whether agents of a variant were answered elsewhere, and never there."""
+        places = self._answered_variants.get(variant, set())
+        return bool(places) and _name(place) not in places
 
     async def after(
         self, place: Place, failed_at: float, allowance: ProbeAllowance
@@ -95,6 +107,6 @@ class Probes:
             return answer
 
 
-def _name(place: Place) -> tuple[str, str, Api, str]:
+def _name(place: Place) -> _Name:
     key = sha256_hex((place.key or "").encode())
     return place.provider.upstream, key, place.api, place.model

@@ -201,10 +201,10 @@ class Upstream:
         sent = _Sent(address, for_provider(headers, key_headers), body, proxy_of(provider.upstream))
         return await self._ask_paced(sent, self._paced(provider, key), clock, progress)
 
-    def note_answer(self, place: Place) -> None:
-        """Note that a call was answered well."""
+    def note_answer(self, place: Place, variant: tuple[str, str]) -> None:
+        """Note that a call of a variant's agent was answered well."""
         self._paced(place.provider, place.key).refusal = None
-        self.probes.note_answer(place)
+        self.probes.note_answer(place, variant)
 
     def note_refusal(self, place: Place, status: int, detail: str | None) -> None:
         """Note what a provider answered to a call that failed, until it answers one well."""

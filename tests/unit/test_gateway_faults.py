@@ -208,6 +208,26 @@ def test_an_address_that_works_for_agents_is_not_refused(gateway: ServedGateway)
     assert (call.reason, call.fault) == ("address_unknown", None)
 
 
+def test_a_model_that_a_variant_does_not_use_excuses_none_of_its_agents(
+    gateway: ServedGateway,
+) -> None:
+    """An agent cannot ask only the granted model that is known to be refused, where others work."""
+    granted = {"models": {"openai": ("m", "gone")}, "run_id": "run-of-two-models"}
+    gateway.client.ensure("run-of-two-models", gateway.keys)
+    with refusing_provider(refuses('"gone"', 404, NO_MODEL)) as provider:
+        first = gateway.trial(provider.url, **granted)
+        first.ask("chat", "well", model="gone")
+        gateway.client.close(first.folder)
+        assert first.call.fault is CallFault.CONFIGURATION
+        second = failed(gateway, provider, "chat", "well", **granted)
+        assert second.call.state is CallState.ANSWERED
+        for variant, fault in (("v", None), ("w", CallFault.CONFIGURATION)):
+            trial = gateway.trial(provider.url, **granted, variant_id=variant)
+            trial.ask("chat", "well", model="gone")
+            gateway.client.close(trial.folder)
+            assert trial.call.fault is fault
+
+
 def test_an_attempt_causes_few_requests(gateway: ServedGateway) -> None:
     """Failures in a row share what the gateway asks, and wait until it may ask again."""
     with refusing_provider(refuses(TRICK, 500, SERVER_ERROR)) as provider:
