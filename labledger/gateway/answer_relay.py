@@ -26,6 +26,7 @@ from labledger.gateway.families.event_stream import BodyForm, Event, EventReader
 from labledger.gateway.families.family import MAX_NAME
 from labledger.gateway.keys import KeyMask
 from labledger.gateway.recordings import Recording
+from labledger.gateway.refusals import read_refusal, sentence_in
 from labledger.records.model_calls import CallState
 
 _STALLED_S = 300.0
@@ -36,8 +37,6 @@ _BYTES_MORE = 4 << 20
 _MAX_WHOLE = 64 << 20
 _MAX_START = 4096
 """How many first bytes may leave it open what a body is."""
-_REASONS = {401: "key_refused", 403: "key_refused", 429: "rate_limited"}
-_REASONS |= {503: "overloaded", 529: "overloaded"}
 
 
 class _Body(Protocol):
@@ -45,6 +44,8 @@ class _Body(Protocol):
 
     has_read: bool
     """Whether anything of an answer was read."""
+    detail: str | None
+    """The sentence of an error within the answer."""
 
     def feed(self, piece: bytes) -> None:
         """Read a piece."""
@@ -62,6 +63,7 @@ class _Events:
     def __init__(self, reader: AnswerReader) -> None:
         self._reader, self._events = reader, EventReader()
         self.has_read = False
+        self.detail: str | None = None
 
     def feed(self, piece: bytes) -> None:
         for event in self._events.feed(piece):
@@ -76,6 +78,8 @@ class _Events:
     def _take(self, event: Event) -> None:
         self._reader.take_event(event)
         self.has_read = True
+        if self._reader.failed and self.detail is None:
+            self.detail = sentence_in(event.data)
 
     def may_end_with(self, _: bytes, /) -> bool:
         return self._reader.whole or self._events.has_begun_event
@@ -87,6 +91,7 @@ class _Array:
     def __init__(self, reader: AnswerReader) -> None:
         self._reader, self._body = reader, bytearray()
         self.has_read = False
+        self.detail: str | None = None
 
     def feed(self, piece: bytes) -> None:
         self._body += piece
@@ -124,7 +129,7 @@ class Relay:
         """Pass an answer, and end the call. Raises `NoAnswer`, `JournalBroken`."""
         headers = for_agent(answer.headers, answer.key)
         names = {name.lower(): value for name, value in headers}
-        self._about = {
+        self._about: dict[str, Any] = {
             "status": answer.status,
             "request_id": request_id(names, MAX_NAME),
         }
@@ -133,6 +138,7 @@ class Relay:
         pieces = self._pieces(answer)
         try:
             await self._call.asked()
+            self._call.is_answered = answer.status < 300
             if 300 <= answer.status < 400:
                 message = "labledger: the provider redirects, which is not followed"
                 raise NoAnswer("redirected", 502, message)
@@ -215,6 +221,7 @@ class Relay:
                     await self._write(response, piece)
                     continue
                 body.feed(piece)
+                self._about["detail"] = body.detail
                 if held:
                     await self._write(response, held)
                     held = b""
@@ -241,6 +248,7 @@ class Relay:
     def _missing(self, answer: Answer, body: _Body, cut: AnswerCut | None) -> str | None:
         """Read the end of a stream. Return why it is not whole, as a word; None if it is."""
         body.end()
+        self._about["detail"] = body.detail
         is_whole = answer.is_framed and body.has_read if cut is None else self._reader.finished
         if is_whole or (cut is None and (self._reader.whole or self._reader.failed)):
             return None
@@ -300,8 +308,9 @@ class Relay:
 
     def _end_whole(self, status: int, body: bytes) -> None:
         if status >= 400:
-            reason = _REASONS.get(status, "provider_error" if status >= 500 else None)
-            self._call.end(CallState.ANSWERED, reason=reason, **self._about)
+            refusal = read_refusal(status, body)
+            self._about["detail"] = refusal.detail
+            self._call.end(CallState.ANSWERED, reason=refusal.reason, **self._about)
             return
         try:
             self._take_whole(body)
@@ -310,6 +319,7 @@ class Relay:
             return
         if self._reader.failed:
             state, reason = CallState.FAILED, "not_an_answer"
+            self._about["detail"] = read_refusal(status, body).detail
         else:
             state, reason = CallState.ANSWERED, None
             self._reader.ended = True
