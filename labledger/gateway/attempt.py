@@ -24,7 +24,6 @@ from labledger.gateway.answers import Answer, Headers, NoAnswer
 from labledger.gateway.calls import Calls, Journal, JournalBroken, OpenCall
 from labledger.gateway.caps import Account, CapReached, Caps, WorstCase, worst_case
 from labledger.gateway.families.family import Refused
-from labledger.gateway.pacing import WaitedTime
 from labledger.gateway.recordings import (
     CanonicalRequest,
     Recording,
@@ -34,6 +33,7 @@ from labledger.gateway.recordings import (
 )
 from labledger.gateway.unix_sockets import listen
 from labledger.gateway.upstream import Upstream
+from labledger.gateway.waited_time import WaitedTime
 from labledger.records.model_calls import JOURNAL, NO_SHARE, CallState
 from labledger.records.model_costs import PriceTable
 from labledger.records.model_grants import (
