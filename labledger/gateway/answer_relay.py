@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from aiohttp import web
@@ -43,12 +43,14 @@ class Relay:
         admitted: Admitted,
         output_tokens: int,
         recording: Recording | None,
+        background: Callable[[asyncio.Future[None]], None],
     ) -> None:
+        """`background` gets what goes on after the answer was given up."""
         self._request, self._call = request, call
         self._reader: AnswerReader = admitted.target.family.reader()
         self._counts_tokens = admitted.asked.counts_tokens
         self._max_bytes = _BYTES_MORE + _BYTES_FOR_A_TOKEN * output_tokens
-        self._recording = recording
+        self._recording, self._background = recording, background
 
     async def run(self, answer: Answer) -> web.StreamResponse:
         """Pass an answer, and end the call. Raises `NoAnswer`, `JournalBroken`."""
@@ -75,8 +77,8 @@ class Relay:
             raise
         finally:
             answer.close()
-            if self._recording:
-                self._recording.end_now()
+            if self._recording and (writing := self._recording.end_early()):
+                self._background(writing)
 
     def _usage(self) -> dict[str, Any]:
         reader = self._reader

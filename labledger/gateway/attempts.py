@@ -22,7 +22,7 @@ from pathlib import Path
 from labledger import clock
 from labledger.errors import LabLedgerError
 from labledger.files.durable_files import replace_file
-from labledger.gateway.attempt import Accounts, Attempt, BadGrant, read_grant
+from labledger.gateway.attempt import Accounts, Attempt, BadGrant, SharedWork, read_grant
 from labledger.gateway.calls import JournalBroken
 from labledger.gateway.caps import Account
 from labledger.gateway.status import CallTotals, VariantTotals
@@ -47,6 +47,7 @@ class Attempts:
 
     def __init__(self, listed: OpenAttempts, upstream: Upstream) -> None:
         self._listed, self._upstream = listed, upstream
+        self._work = SharedWork()
         self._open: dict[Path, Attempt] = {}
         self._locks: defaultdict[Path, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._variants: dict[Variant, Account] = {}
@@ -123,7 +124,7 @@ class Attempts:
         if grant.shared:
             accounts.variant.await_share()
             accounts.run.await_share()
-        attempt = Attempt(folder, grant, accounts, self._upstream)
+        attempt = Attempt(folder, grant, accounts, self._upstream, self._work)
         await attempt.serve()
         self._open[folder] = attempt
 
@@ -163,6 +164,7 @@ class Attempts:
             except JournalBroken as error:
                 _log.error("%s", error.message)
         self._open.clear()
+        self._work.close()
 
     @asynccontextmanager
     async def _locked(self, folder: Path) -> AsyncIterator[None]:
