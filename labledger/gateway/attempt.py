@@ -14,6 +14,7 @@ import os
 import stat
 from contextlib import AsyncExitStack, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from aiohttp import HttpVersion11, web
@@ -22,18 +23,21 @@ from labledger.gateway.admission import MAX_BODY, Admission, Admitted, Target, e
 from labledger.gateway.answer_relay import Relay
 from labledger.gateway.answers import Answer, Headers, NoAnswer
 from labledger.gateway.body_budget import OWN_BYTES, BodyBudget, BodyShare, HeldBody
-from labledger.gateway.calls import Calls, Journal, JournalBroken, OpenCall
+from labledger.gateway.call_journal import PATIENCE_S, Journal, JournalBroken
+from labledger.gateway.calls import Calls, OpenCall
 from labledger.gateway.caps import Account, CapReached, Caps, WorstCase, worst_case
+from labledger.gateway.container_processors import ContainerProcessors
 from labledger.gateway.families.family import Refused
 from labledger.gateway.recordings import CanonicalRequest, Recording, Replay, ReplayMiss
 from labledger.gateway.request_judging import Judged, RequestJudges
 from labledger.gateway.unix_sockets import listen
 from labledger.gateway.upstream import Upstream
 from labledger.gateway.waited_time import WaitedTime
-from labledger.records.model_calls import JOURNAL, NO_SHARE, CallState
+from labledger.records.model_calls import JOURNAL, JOURNAL_FAILED, NO_SHARE, CallState
 from labledger.records.model_costs import PriceTable
 from labledger.records.model_grants import (
     GRANT,
+    MISSED,
     RECORD,
     SCHEMA,
     SOCKET,
@@ -81,9 +85,13 @@ class Accounts:
 
 
 class SharedWork:
-    """What the attempts of a gateway share beside the providers. For one event loop."""
+    """What the attempts of a gateway share beside the providers. For one event loop.
 
-    def __init__(self) -> None:
+    `journal_s` is how long calls wait for a journal that cannot be written.
+    """
+
+    def __init__(self, journal_s: float = PATIENCE_S) -> None:
+        self.journal_s = journal_s
         self.bodies = BodyBudget()
         self.judges = RequestJudges()
 
@@ -124,7 +132,7 @@ class Attempt:
             (accounts.variant, grant.variant_limits),
             (accounts.run, grant.run_limits),
         )
-        journal = Journal.open(trial / JOURNAL)
+        journal = Journal.open(trial / JOURNAL, work.journal_s)
         try:
             # If the record is missing, or not readable, say so before a container starts.
             self._replay = _replay(trial, grant, journal)
@@ -138,7 +146,11 @@ class Attempt:
         caps = Caps(limits, self._prices)
         self.calls = Calls(journal, caps, grant.schedule_idx, replayed=self._replay is not None)
         excluded = grant.waiting is Waiting.EXCLUDED
-        self.waited = WaitedTime(trial / WAITED if excluded else None)
+        processors = ContainerProcessors(trial)
+        self.waited = WaitedTime(
+            trial / WAITED if excluded else None, processors_s=processors.used_s
+        )
+        journal.held_back = self.waited.hold
         self._places = asyncio.Semaphore(_PARALLEL)
         self._bodies, self._judges = BodyShare(work.bodies), work.judges
         self._judging = asyncio.Lock()
@@ -149,7 +161,7 @@ class Attempt:
     @property
     def problem(self) -> str | None:
         """What does not work; None if all does."""
-        return self.calls.journal.broken or self.waited.problem
+        return self.calls.journal.trouble or self.waited.problem
 
     async def serve(self) -> None:
         """Answer at the attempt's socket."""
@@ -180,7 +192,10 @@ class Attempt:
             await self._runner.cleanup()
         if self._background:
             await asyncio.wait(self._background)
-        self.calls.journal.close()
+        try:
+            await self.calls.journal.settle()
+        finally:
+            self.calls.journal.close()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         target: Target | None = None
@@ -196,6 +211,11 @@ class Attempt:
             return _error(target, refused.status, refused.message)
         except JournalBroken as error:
             _log.error("%s", error.message)
+            if target is not None:
+                self.calls.turn_away(target)
+            if request.writer.output_size:
+                # A part of the answer has gone out: its agent sees that it has no end.
+                raise ConnectionResetError("the answer cannot be journaled") from None
             return _error(target, 503, "labledger: the journal of calls cannot be written")
         except NoAnswer as failure:
             return _error(target, failure.status, failure.message)
@@ -272,6 +292,9 @@ class Attempt:
             call.end(CallState.FAILED, reason=failure.reason, status=failure.status)
             await asyncio.shield(call.durable())
             raise
+        except JournalBroken:
+            call.end(CallState.CUT, reason=JOURNAL_FAILED)
+            raise
         except BaseException:
             call.leave()
             raise
@@ -296,13 +319,15 @@ class Attempt:
         try:
             return replay.answer(asked)
         except ReplayMiss as miss:
-            await asyncio.get_running_loop().run_in_executor(None, miss.keep, self.trial)
+            keep = partial(miss.keep, self.trial)
+            await self.calls.journal.persist(self.trial / MISSED, keep)
             raise
 
     def _recording(self, judged: Judged, call: OpenCall) -> Recording | None:
         if not self.grant.record or judged.canonical is None:
             return None
-        return Recording(self.trial / RECORD, call.number, judged.canonical)
+        persist = self.calls.journal.persist
+        return Recording(self.trial / RECORD, call.number, judged.canonical, persist)
 
     def _finish_later(self, work: asyncio.Future[None]) -> None:
         """Let something end in the background, at the latest when the attempt is closed."""

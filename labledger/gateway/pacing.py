@@ -34,7 +34,7 @@ _RECENT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class PaceSettings:
-    """How fast requests go, in requests under way and in seconds."""
+    """How fast requests go, in requests under way, and how long they wait, in seconds."""
 
     first: float = 256.0
     most: float = 1024.0

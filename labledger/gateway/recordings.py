@@ -14,16 +14,15 @@ import base64
 import json
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from labledger.files.durable_files import create_file
+from labledger.files.durable_files import create_file, sync_folder
 from labledger.gateway.admission import Target
 from labledger.gateway.answers import Answer, AnswerCut, Headers, NoAnswer
-from labledger.gateway.calls import JournalBroken
 from labledger.records import JsonObject
 from labledger.records.canonical_json import dump_bytes, sha256_hex
 from labledger.records.json_codec import Section
@@ -173,6 +172,8 @@ class Recording:
     folder: Path
     call: int
     asked: CanonicalRequest
+    persist: Callable[[Path, Callable[[], None]], Awaitable[None]] | None = None
+    """Writes a file however often that must be tried; None for one try."""
     _status: int = 0
     _headers: Headers = field(default_factory=list)
     _body: bytearray = field(default_factory=bytearray)
@@ -194,10 +195,23 @@ class Recording:
         """Note that the answer ended too early."""
         self._cut = True
 
+    @property
+    def _path(self) -> Path:
+        return self.folder / f"{self.call:06d}.json"
+
     async def end(self) -> None:
-        """Write the record, durably, unless it was written. Raises `JournalBroken`."""
+        """Write the record, durably, unless it was written.
+
+        Raises `OSError`, or what `persist` raises.
+        """
         if self._begun:
             self._begun = False
+            await self._written()
+
+    async def _written(self) -> None:
+        if self.persist is not None:
+            await self.persist(self._path, self._write)
+        else:
             await asyncio.get_running_loop().run_in_executor(None, self._write)
 
     def end_early(self) -> asyncio.Future[None] | None:
@@ -208,7 +222,7 @@ class Recording:
         if not self._begun:
             return None
         self._begun, self._cut = False, True
-        return asyncio.get_running_loop().run_in_executor(None, self._write)
+        return asyncio.ensure_future(self._written())
 
     def _write(self) -> None:
         try:
@@ -226,12 +240,10 @@ class Recording:
             cut=self._cut,
             replaced=self.asked.replaced,
         )
-        path = self.folder / f"{self.call:06d}.json"
-        try:
-            with create_file(path) as file:
-                file.writelines(_line(recorded, self.asked.text))
-        except OSError as error:
-            raise JournalBroken(f"could not write {path}: {error.strerror}") from error
+        with suppress(FileExistsError), create_file(self._path) as file:
+            file.writelines(_line(recorded, self.asked.text))
+        # After an error it may have been there without being durable.
+        sync_folder(self._path.parent)
 
 
 def _line(recorded: Recorded, request: bytes) -> Iterator[bytes]:
@@ -281,13 +293,9 @@ class ReplayMiss(NoAnswer):
         super().__init__(Reason.REPLAY_MISS.value, 400, f"labledger: {message}")
 
     def keep(self, trial: Path) -> None:
-        """Write the request, durably, unless an earlier one is there. Raises `JournalBroken`."""
-        path = trial / MISSED
-        try:
-            with suppress(FileExistsError), create_file(path) as file:
-                file.write(dump_bytes(self.missed.as_json()) + b"\n")
-        except OSError as error:
-            raise JournalBroken(f"could not write {path}: {error.strerror}") from error
+        """Write the request, durably, unless an earlier one is there. Raises `OSError`."""
+        with suppress(FileExistsError), create_file(trial / MISSED) as file:
+            file.write(dump_bytes(self.missed.as_json()) + b"\n")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,14 @@ from labledger.gateway.recordings import (
 )
 from labledger.records import JsonObject
 from labledger.records.canonical_json import digest, dump_bytes
-from labledger.records.model_calls import JOURNAL, NO_SHARE, CallState, ModelCall, read_calls
+from labledger.records.model_calls import (
+    JOURNAL,
+    JOURNAL_FAILED,
+    NO_SHARE,
+    CallState,
+    ModelCall,
+    read_calls,
+)
 from labledger.records.model_grants import MISSED, RECORD
 from labledger.records.outcomes import Reason, SlotStatus, Verdict
 from labledger.trial.evidence.evidence_collection import EvidenceCollector
@@ -51,6 +58,8 @@ class ModelUse:
     calls: tuple[ModelCall, ...] = ()
     problems: tuple[str, ...] = ()
     """Why the calls may not be complete, as sentences."""
+    lost: str | None = None
+    """Why the gateway could not write the journal of calls; None if it could."""
     helper_lost: bool = False
     """Whether the models helper died before the agent had ended."""
     helper: Mapping[str, object] = field(default_factory=dict)
@@ -65,12 +74,14 @@ class ModelUse:
         redactor: Redactor,
         *,
         problem: str | None = None,
+        lost: str | None = None,
         helper_lost: bool = False,
         helper: Mapping[str, object] | None = None,
         record: Path | None = None,
     ) -> Self:
         """Read the journal in a trial's folder. `problem` is why it may not be complete.
 
+        `lost` is why the gateway could not write it.
         `record` is the record that was replayed; None if providers answered.
         """
         problems = [] if problem is None else [problem]
@@ -89,7 +100,7 @@ class ModelUse:
                 replay = ReplayUse.read(record, folder, redacted, redactor)
             except (OSError, ValueError) as error:
                 problems.append(f"what was replayed cannot be read: {error}")
-        return cls(redacted, tuple(problems), helper_lost, helper or {}, replay)
+        return cls(redacted, tuple(problems), lost, helper_lost, helper or {}, replay)
 
     @property
     def cap(self) -> str | None:
@@ -101,6 +112,8 @@ class ModelUse:
     @property
     def failure(self) -> tuple[Reason, str] | None:
         """Why the agent's last call failed without its doing, as reason and sentence."""
+        if (unwritten := self._unwritten) is not None:
+            return Reason.GATEWAY_FAILED, unwritten
         calls = [call for call in self.calls if call.reason not in _AGENTS_DOING]
         if not calls:
             return None
@@ -116,6 +129,16 @@ class ModelUse:
         if is_error or last.state in {CallState.FAILED, CallState.CUT}:
             why = last.reason or f"status {last.status}"
             return Reason.PROVIDER_FAILED, f"{what}, failed: {why}"
+        return None
+
+    @property
+    def _unwritten(self) -> str | None:
+        """Say that the gateway could not write its journal, whatever the agent did then."""
+        if self.lost is not None:
+            return f"the gateway lost calls of the agent: {self.lost}"
+        failed = [call.call for call in self.calls if call.reason == JOURNAL_FAILED]
+        if failed:
+            return f"call {failed[0]} of the agent failed because its journal could not be written"
         return None
 
     def judge(self, outcome: GradingOutcome) -> GradingOutcome:
