@@ -23,7 +23,7 @@ from labledger.records.model_grants import ModelGrant, ProviderConfig
 
 MAX_BODY = 32 << 20
 """How many bytes a request's body may have; providers take no more."""
-_MAX_VALUES = 500_000
+_MAX_VALUES = 200_000
 _MAX_DEPTH = 200
 TOKEN_HEADERS = ("authorization", "x-api-key", "x-goog-api-key", "api-key")
 """The headers by which the APIs carry keys, in lower case. None of them is forwarded."""
@@ -45,17 +45,6 @@ class Target:
     def family(self) -> Family:
         """How the API asks and answers."""
         return FAMILIES[self.api]
-
-
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """A request that may be forwarded."""
-
-    target: Target
-    asked: Asked
-    body: bytes
-    document: JsonObject
-    """What the body says."""
 
 
 class Admission:

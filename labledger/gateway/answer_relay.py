@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
 from aiohttp import web
@@ -119,11 +119,13 @@ class Relay:
         charging: Charging,
         output_tokens: int,
         recording: Recording | None,
+        background: Callable[[asyncio.Future[None]], None],
     ) -> None:
+        """`background` gets what goes on after the answer was given up."""
         self._request, self._call, self._charging = request, call, charging
         self._reader = charging.reader
         self._max_bytes = _BYTES_MORE + _BYTES_FOR_A_TOKEN * output_tokens
-        self._recording = recording
+        self._recording, self._background = recording, background
 
     async def run(self, answer: Answer) -> web.StreamResponse:
         """Pass an answer, and end the call. Raises `NoAnswer`, `JournalBroken`."""
@@ -150,15 +152,19 @@ class Relay:
                     return await self._stream(answer, headers, pieces, _Array(self._reader))
             return await self._whole(answer, headers, pieces)
         except asyncio.CancelledError:
-            self._call.leave(**self._about, **self._charged())
+            self._call.leave(**self._facts())
             raise
         finally:
             answer.close()
-            if self._recording:
-                self._recording.end_now()
+            if self._recording and (writing := self._recording.end_early()):
+                self._background(writing)
 
-    def _charged(self) -> dict[str, Any]:
-        return self._charging.fields(utc_now())
+    def _facts(self) -> dict[str, Any]:
+        return {**self._charging.fields(utc_now()), **self._about}
+
+    def _note_error(self, body: _Body) -> None:
+        if body.detail is not None:
+            self._note_error(body)
 
     async def _opened(
         self, pieces: AsyncIterator[bytes], label: str
@@ -221,7 +227,7 @@ class Relay:
                     await self._write(response, piece)
                     continue
                 body.feed(piece)
-                self._about["detail"] = body.detail
+                self._note_error(body)
                 if held:
                     await self._write(response, held)
                     held = b""
@@ -248,7 +254,7 @@ class Relay:
     def _missing(self, answer: Answer, body: _Body, cut: AnswerCut | None) -> str | None:
         """Read the end of a stream. Return why it is not whole, as a word; None if it is."""
         body.end()
-        self._about["detail"] = body.detail
+        self._note_error(body)
         is_whole = answer.is_framed and body.has_read if cut is None else self._reader.finished
         if is_whole or (cut is None and (self._reader.whole or self._reader.failed)):
             return None
@@ -262,7 +268,7 @@ class Relay:
             state, reason = CallState.CUT, "error_in_answer"
         self._reader.ended = state is CallState.ANSWERED
         await self._record(is_cut=state is CallState.CUT and not self._reader.failed)
-        self._call.end(state, reason=reason, **self._about, **self._charged())
+        self._call.end(state, reason=reason, **self._facts())
         await asyncio.shield(self._call.durable())
 
     async def _record(self, *, is_cut: bool) -> None:
@@ -278,7 +284,7 @@ class Relay:
             async with asyncio.timeout(_STALLED_S):
                 await response.write(piece)
         except (TimeoutError, ConnectionError):
-            self._call.leave(**self._about, **self._charged())
+            self._call.leave(**self._facts())
             if self._request.transport is not None:
                 self._request.transport.abort()
             raise ConnectionResetError("the agent takes no more of the answer") from None
@@ -323,7 +329,7 @@ class Relay:
         else:
             state, reason = CallState.ANSWERED, None
             self._reader.ended = True
-        self._call.end(state, reason=reason, **self._about, **self._charged())
+        self._call.end(state, reason=reason, **self._facts())
 
     def _take_whole(self, body: bytes) -> None:
         """Read an answer in one piece. Raises `ValueError` if it is none, and `RecursionError`."""

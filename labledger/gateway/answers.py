@@ -134,15 +134,3 @@ def request_id(headers: Mapping[str, str], longest: int) -> str | None:
     """Return the provider's name for a call."""
     found = next((headers[name] for name in _REQUEST_IDS if headers.get(name)), None)
     return found[:longest] if found else None
-
-
-def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return for how many seconds the provider asks to wait; None where it does not say."""
-    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
-        try:
-            seconds = float(headers[name]) / unit
-        except (KeyError, ValueError):
-            continue
-        if 0 <= seconds < float("inf"):
-            return seconds
-    return None

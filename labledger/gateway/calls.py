@@ -9,34 +9,20 @@ bytes of its answer. Whatever happens to a call, its reservation is released.
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from labledger.clock import utc_now
-from labledger.errors import LabLedgerError, MalformedJson
 from labledger.fault_points import fault_point
-from labledger.files.durable_files import make_folder, sync_folder
 from labledger.gateway.admission import Target
 from labledger.gateway.answers import Progress
+from labledger.gateway.call_journal import Journal, JournalBroken
 from labledger.gateway.caps import Caps, WorstCase
 from labledger.gateway.families.family import Refused
-from labledger.records import JsonObject, canonical_json
-from labledger.records.model_calls import (
-    CallFault,
-    CallJournal,
-    CallState,
-    ModelCall,
-    asked_line,
-    ended_line,
-    judged_line,
-    opened_line,
-    read_journal,
-)
+from labledger.records.model_calls import JOURNAL_FAILED, CallState, ModelCall
 from labledger.records.model_grants import ProviderConfig
 
 _MAX_REFUSALS = 1000
@@ -44,8 +30,6 @@ _MAX_REFUSALS = 1000
 _KEPT_ANSWERS = 64
 _UNKNOWN = "unknown"
 """Provider and API of a request whose path names no provider of the grant."""
-_MAX_RAW_USAGE = 16 << 10
-"""How many bytes of a provider's own words on usage are kept."""
 
 
 class Calls:
@@ -79,6 +63,8 @@ class Calls:
         Raises `CapReached`, and `JournalBroken`.
         """
         started_at, began = utc_now(), time.monotonic()
+        if self.journal.trouble is not None:
+            await self.journal.sync()
         await self._caps.reserve(worst)
         try:
             begun = replace(_call(target, model), started_at=started_at, replayed=self._replayed)
@@ -87,7 +73,10 @@ class Calls:
             self._caps.release(worst)
             raise
         fault_point("call_asked", self._schedule_idx)
-        return OpenCall(self, call, worst, began)
+        opened = OpenCall(self, call, worst, began)
+        if self.journal.trouble is not None:
+            await opened.written()
+        return opened
 
     async def refuse(self, target: Target, model: str, status: int, reason: str) -> None:
         """Journal a call that is not admitted. Raises `JournalBroken`."""
@@ -110,6 +99,19 @@ class Calls:
         self.journal.end(refused)
         self._count(refused)
         await self.journal.sync()
+
+    def turn_away(self, target: Target) -> None:
+        """Note that a call failed because the journal could not be written.
+
+        The line is written when that is possible again, so that the agent is not blamed.
+        """
+        if any(call.reason == JOURNAL_FAILED for call in self.journal.calls):
+            return
+        with suppress(JournalBroken):
+            call = self.journal.ask(_call(target, target.endpoint.model or ""))
+            refused = replace(call, state=CallState.REFUSED, status=503, reason=JOURNAL_FAILED)
+            self.journal.end(refused)
+            self._count(refused)
 
     def end(self, call: ModelCall, worst: WorstCase) -> None:
         """Journal the end of a call, count it, and release its reservation."""
@@ -203,6 +205,17 @@ class OpenCall:
         reason = "attempt_closed" if self._calls.closing else "agent_gone"
         self.end(CallState.CUT, reason=reason, **fields)
 
+    async def written(self) -> None:
+        """Return when it is durable that it has begun, before the provider is asked.
+
+        Raises `JournalBroken`, and the call has ended.
+        """
+        try:
+            await self.asked()
+        except BaseException:
+            self.leave()
+            raise
+
     async def asked(self) -> None:
         """Return when it is durable that the provider was asked. Raises `JournalBroken`."""
         await asyncio.shield(self._asked)
@@ -220,162 +233,3 @@ def _call(target: Target, model: str) -> ModelCall:
         api=target.api,
         model=model,
     )
-
-
-class JournalBroken(LabLedgerError):
-    """A journal of calls could not be written."""
-
-
-class Journal:
-    """The open journal of an attempt's calls. Not for two processes at once.
-
-    After a crash it goes on where it ends: a torn last line is removed, and numbers go on. A
-    journal that could not be written takes no more calls.
-    """
-
-    def __init__(self, path: Path, descriptor: int, held: CallJournal) -> None:
-        self._path, self._descriptor = path, descriptor
-        self._calls = {call.call: call for call in held.calls}
-        self._judged = set(held.judged)
-        self._size = os.fstat(descriptor).st_size
-        self._syncing = asyncio.Lock()
-        self._unsynced = False
-        self.broken: str | None = None
-        """Why it can no longer be written."""
-
-    @classmethod
-    def open(cls, path: Path) -> Journal:
-        """Open a journal, or begin one, and read what it holds.
-
-        Raises `OSError`, and `ValueError` if the file is none of a journal's.
-        """
-        held = read_journal(path)
-        make_folder(path.parent)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            _remove_torn_line(descriptor)
-            journal = cls(path, descriptor, held)
-            if journal._size == 0:
-                journal._write(opened_line(utc_now()))
-                os.fsync(descriptor)
-                sync_folder(path.parent)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return journal
-
-    @property
-    def calls(self) -> list[ModelCall]:
-        """All calls in their order; those under way are unknown."""
-        return [self._calls[number] for number in sorted(self._calls)]
-
-    def is_judged(self, number: int) -> bool:
-        """Return whether it was found whose fault a failed call was, or that nothing shows it."""
-        return number in self._judged
-
-    def judge(self, number: int, fault: CallFault | None) -> None:
-        """Write whose fault a failed call was; `sync` makes it durable. Raises `JournalBroken`."""
-        self._write(judged_line(number, fault))
-        self._calls[number] = replace(self._calls[number], fault=fault)
-        self._judged.add(number)
-
-    def ask(self, call: ModelCall) -> ModelCall:
-        """Write that a call has begun, and return it with its number. Raises `JournalBroken`."""
-        call = replace(call, call=max(self._calls, default=0) + 1, state=CallState.UNKNOWN)
-        self._write(asked_line(call))
-        self._calls[call.call] = call
-        return call
-
-    def end(self, call: ModelCall) -> None:
-        """Write how a call ended; `sync` makes it durable. Raises `JournalBroken`.
-
-        Of a provider's own words, only what canonical JSON can hold is kept.
-        """
-        if self._calls[call.call].state is not CallState.UNKNOWN:
-            raise ValueError(f"call {call.call} has ended before")
-        words: dict[str, Any] = {name: _without_half_pairs(getattr(call, name)) for name in _WORDS}
-        kept = call.raw_usage if _can_be_kept(call.raw_usage) else None
-        call = replace(call, raw_usage=kept, **words)
-        self._write(ended_line(call))
-        self._calls[call.call] = call
-
-    async def sync(self) -> None:
-        """Return when all that was written is durable. Raises `JournalBroken`."""
-        async with self._syncing:
-            if not self._unsynced:
-                return
-            self._unsynced = False
-            # The thread goes on if this task is cancelled; the next one waits for the lock only.
-            task = asyncio.get_running_loop().run_in_executor(None, self._sync_file)
-            try:
-                await asyncio.shield(task)
-            except asyncio.CancelledError:
-                self._unsynced = True
-                raise
-
-    def _sync_file(self) -> None:
-        try:
-            os.fdatasync(self._descriptor)
-        except OSError as error:
-            raise self._break(error) from error
-
-    def _write(self, row: JsonObject) -> None:
-        if self.broken is not None:
-            raise JournalBroken(self.broken)
-        line = (json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n").encode()
-        try:
-            written = os.pwrite(self._descriptor, line, self._size)
-            if written != len(line):
-                os.ftruncate(self._descriptor, self._size)
-                raise OSError(28, os.strerror(28))
-        except OSError as error:
-            raise self._break(error) from error
-        self._size += len(line)
-        self._unsynced = True
-
-    def _break(self, error: OSError) -> JournalBroken:
-        self.broken = f"could not write {self._path}: {error.strerror}"
-        return JournalBroken(self.broken)
-
-    def close(self) -> None:
-        """Make the journal durable and close it. Raises `JournalBroken`."""
-        try:
-            if self._unsynced and self.broken is None:
-                self._sync_file()
-        finally:
-            os.close(self._descriptor)
-
-
-_WORDS = (
-    *("model_served", "request_id", "detail", "effort", "service_tier", "price_condition"),
-    "cost_unknown",
-)
-"""Fields that may hold words of the agent or of the provider."""
-
-
-def _can_be_kept(raw_usage: JsonObject | None) -> bool:
-    try:
-        text = canonical_json.dump_bytes(raw_usage)
-        canonical_json.loads(text)
-    except (ValueError, RecursionError, MalformedJson):
-        return False
-    return len(text) <= _MAX_RAW_USAGE
-
-
-def _without_half_pairs(name: str | None) -> str | None:
-    """Return a name in which half of a surrogate pair, which UTF-8 cannot hold, is replaced."""
-    return name and name.encode("utf-8", "replace").decode()
-
-
-def _remove_torn_line(descriptor: int) -> None:
-    """Cut a file after its last whole line."""
-    size = end = os.fstat(descriptor).st_size
-    while end:
-        start = max(0, end - 4096)
-        newline = os.pread(descriptor, end - start, start).rfind(b"\n")
-        if newline >= 0:
-            end = start + newline + 1
-            break
-        end = start
-    if end < size:
-        os.ftruncate(descriptor, end)

@@ -79,13 +79,15 @@ class GatewayClient:
         """
         self._ask_running("/open", {"trial": str(trial.absolute())})
 
-    def close(self, trial: Path) -> None:
+    def close(self, trial: Path) -> str | None:
         """Admit no more calls of an attempt, and end those under way.
 
-        When it returns, the attempt's journal is complete and durable. Closing an attempt that is
-        not open changes nothing. Raises `LabLedgerError`, `GatewayUnavailable`.
+        When it returns None, the attempt's journal is complete and durable. Otherwise it returns
+        why that could not be written. Closing an attempt that is not open changes nothing. Raises
+        `LabLedgerError`, `GatewayUnavailable`.
         """
-        self._ask_running("/close", {"trial": str(trial.absolute())})
+        lost = self._ask_running("/close", {"trial": str(trial.absolute())}).get("lost")
+        return None if lost is None else str(lost)
 
     def take_shares(self, run_id: str, shares: Iterable[CapShare]) -> tuple[ShareUse, ...]:
         """Let attempts of a run use these shares in its caps, and no more.

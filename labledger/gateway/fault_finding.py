@@ -16,7 +16,8 @@ import logging
 import time
 from dataclasses import dataclass
 
-from labledger.gateway.calls import Calls, JournalBroken
+from labledger.gateway.call_journal import JournalBroken
+from labledger.gateway.calls import Calls
 from labledger.gateway.probes import Place, ProbeAllowance
 from labledger.gateway.refusals import Trouble, trouble_of
 from labledger.gateway.tiny_requests import TinyAnswer

@@ -23,13 +23,14 @@ from labledger.gateway.answers import (
     NoAnswer,
     Progress,
     for_provider,
-    retry_after_s,
 )
-from labledger.gateway.pacing import LIMITED, Pace, PaceSettings, WaitedTime
+from labledger.gateway.pacing import LIMITED, Pace, PaceSettings
 from labledger.gateway.probes import Place, Probes
 from labledger.gateway.refusals import read_refusal
+from labledger.gateway.retry_after import retry_after_s
 from labledger.gateway.status import KeyPace
 from labledger.gateway.tiny_requests import proxy_of
+from labledger.gateway.waited_time import WaitedTime
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.model_grants import KeySource, ProviderConfig
 
@@ -88,14 +89,15 @@ class Keys:
 class _Place:
     """The place of one request among those under way. Leaving it twice has no effect."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: Pace, attempt: WaitedTime) -> None:
         self._pace: Pace | None = pace
+        self._attempt = attempt
 
     def leave(self) -> None:
         """Let another request have the place."""
         if self._pace is not None:
             pace, self._pace = self._pace, None
-            pace.leave()
+            pace.leave(self._attempt)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -235,7 +237,7 @@ class Upstream:
             try:
                 with clock.waiting():
                     async with asyncio.timeout(give_up - since):
-                        sent_at = await pace.enter(again=bool(refusal or failure))
+                        sent_at = await pace.enter(clock)
             except TimeoutError:
                 if refusal is not None:
                     return refusal
@@ -243,20 +245,20 @@ class Upstream:
                 raise failure or NoAnswer("held_back", 429, message) from None
             finally:
                 progress.waited_s += time.monotonic() - since
-            place = _Place(pace)
+            place = _Place(pace, clock)
             try:
                 with clock.working():
                     progress.sent = True
                     answer = await self._send(sent, paced.key, place)
                     if answer.status not in LIMITED:
-                        pace.answered(sent_at)
+                        pace.answered(clock, sent_at)
                         paced.key_refused = answer.status in {401, 403}
                         return answer
                     refusal, failure = await _read_refusal(answer), None
                     if read_refusal(refusal.status, refusal.body).is_final:
-                        pace.answered(sent_at)
+                        pace.answered(clock, sent_at)
                         return refusal
-                    pace.limited(sent_at, retry_after_s(_lower(answer.headers)))
+                    pace.limited(clock, sent_at, retry_after_s(_lower(answer.headers)))
                     give_up, progress.sent = patient_until, False
             except NoAnswer as error:
                 place.leave()
@@ -266,7 +268,7 @@ class Upstream:
                 if failure is None:
                     give_up = min(patient_until, time.monotonic() + self._settings.unreachable_s)
                 refusal, failure = None, error
-                pace.limited(sent_at, None)
+                pace.limited(clock, sent_at, None)
             except BaseException:
                 place.leave()
                 raise

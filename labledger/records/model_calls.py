@@ -70,6 +70,8 @@ class Usage(Section):
 NO_TOKENS = Usage()
 NO_SHARE = "no_share"
 """The reason of a call that waited too long for more of a cap that hosts share."""
+JOURNAL_FAILED = "journal_failed"
+"""The reason of a call that failed because the gateway could not write its journal."""
 NOT_SENT = frozenset({"unreachable", "no_key", "held_back", "not_sent", Reason.REPLAY_MISS.value})
 """Reasons of failed calls of which the provider got nothing."""
 

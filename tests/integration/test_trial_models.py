@@ -20,6 +20,7 @@ from waiting import wait_until
 from labledger.experiment.plan_sections import PhasePlan
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.model_calls import CallState
+from labledger.records.model_grants import WAITED
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life.model_access import ADDRESS
 
@@ -243,6 +244,32 @@ def test_waiting_for_limits_is_not_the_agents_time(
         (call,) = result.model_calls
         assert call.waited_ms > 8000
         assert said(models.trials, result) == {"answer": [200, "right"]}
+
+
+def test_an_agent_that_computes_while_a_call_waits_has_its_time_limit(models: Models) -> None:
+    """Limits that an agent provokes do not stop its clock while it uses a processor."""
+    limited = {
+        "keys": [KEY],
+        "tasks": [
+            task("provoke", text="x", faults=[{"status": 429, "retry_after": 5, "times": 0}])
+        ],
+    }
+    program = """
+import threading
+threading.Thread(target=ask, args=("provoke",), daemon=True).start()
+while time.process_time() < 15:
+    pass
+say(computed=True)
+"""
+    with scripted_provider(limited) as provider:
+        phase = PhasePlan(agent(program), {}, 5)
+        spec = spec_of(models.trials, provider.url, phase, models={"waiting": "excluded"})
+        models.gateway.client.ensure(spec.run_id, {SOURCE: KEY})
+        result = models.run(spec)
+    assert models.trials.content(result, "agent_stdout") == b""
+    assert result.phases["agent"].timed_out
+    assert int((spec.folder / WAITED).read_text()) * 10 < result.model_calls[0].waited_ms / 2
+    models.remove(spec)
 
 
 def test_a_lost_helper_ends_the_trial(models: Models) -> None:

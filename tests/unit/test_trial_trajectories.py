@@ -75,7 +75,7 @@ def record(folder: Path, number: int, text: str, replaced: dict[str, str] | None
     body = {"messages": [{"role": "user", "content": "It is <time 1>."}]}
     request = {"provider": "anthropic", "path": "/v1/messages", "body": body}
     answer = json.dumps({"type": "message", "content": [{"type": "text", "text": text}]})
-    recording = Recording(folder / RECORD, number, CanonicalRequest(request, replaced or {}))
+    recording = Recording(folder / RECORD, number, CanonicalRequest.of(request, replaced or {}))
     recording.begin(200, [("Content-Type", "application/json")])
     recording.take(answer.encode())
     asyncio.run(recording.end())

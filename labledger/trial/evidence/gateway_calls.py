@@ -37,6 +37,7 @@ from labledger.records import JsonObject
 from labledger.records.canonical_json import digest, dump_bytes
 from labledger.records.model_calls import (
     JOURNAL,
+    JOURNAL_FAILED,
     NO_SHARE,
     CallFault,
     CallJournal,
@@ -76,6 +77,8 @@ class ModelUse:
     """Calls of an earlier version's gateway, which did not find whose fault failed calls were."""
     problems: tuple[str, ...] = ()
     """Why the calls may not be complete, as sentences."""
+    lost: str | None = None
+    """Why the gateway could not write the journal of calls; None if it could."""
     helper_lost: bool = False
     """Whether the models helper died before the agent had ended."""
     helper: Mapping[str, object] = field(default_factory=dict)
@@ -90,12 +93,14 @@ class ModelUse:
         redactor: Redactor,
         *,
         problem: str | None = None,
+        lost: str | None = None,
         helper_lost: bool = False,
         helper: Mapping[str, object] | None = None,
         record: Path | None = None,
     ) -> Self:
         """Read the journal in a trial's folder. `problem` is why it may not be complete.
 
+        `lost` is why the gateway could not write it.
         `record` is the record that was replayed; None if providers answered.
         """
         problems = [] if problem is None else [problem]
@@ -114,7 +119,9 @@ class ModelUse:
                 replay = ReplayUse.read(record, folder, redacted, redactor)
             except (OSError, ValueError) as error:
                 problems.append(f"what was replayed cannot be read: {error}")
-        return cls(redacted, journal.unjudged, tuple(problems), helper_lost, helper or {}, replay)
+        return cls(
+            redacted, journal.unjudged, tuple(problems), lost, helper_lost, helper or {}, replay
+        )
 
     @property
     def cap(self) -> str | None:
@@ -130,6 +137,8 @@ class ModelUse:
 
     def failure(self, agent_ended_at: str) -> tuple[Reason, str] | None:
         """Return why the agent's last call failed without its doing, as reason and sentence."""
+        if (unwritten := self._unwritten) is not None:
+            return Reason.GATEWAY_FAILED, unwritten
         last = self._last_call
         if last is None:
             return None
@@ -152,6 +161,16 @@ class ModelUse:
         if fault is CallFault.CONFIGURATION:
             what = f"{last.provider} refuses what the run is configured with: {what}"
         return Reason.PROVIDER_FAILED, f"{what}, failed: {why}{said}"
+
+    @property
+    def _unwritten(self) -> str | None:
+        """Say that the gateway could not write its journal, whatever the agent did then."""
+        if self.lost is not None:
+            return f"the gateway lost calls of the agent: {self.lost}"
+        failed = [call.call for call in self.calls if call.reason == JOURNAL_FAILED]
+        if failed:
+            return f"call {failed[0]} of the agent failed because its journal could not be written"
+        return None
 
     @property
     def _last_call(self) -> ModelCall | None:

@@ -139,11 +139,12 @@ def _model_use(spec: AttemptSpec, context: TrialContext) -> ModelUse | None:
         return None
     helper = ModelsHelper.of(spec)
     is_lost = helper.is_lost(context.engine)
-    problem = model_access.close(spec, context.gateway)
+    closed = model_access.close(spec, context.gateway)
     return ModelUse.read(
         spec.folder,
         redactor_for(spec),
-        problem=problem,
+        problem=closed.problem,
+        lost=closed.lost,
         helper_lost=is_lost,
         helper=helper.report(context.engine),
         record=ArtifactStore(spec.plan.store_root).path(spec.replays) if spec.replays else None,
@@ -274,6 +275,7 @@ def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExi
     try:
         with limiter.running(spec.slot.schedule_idx):
             container_start.fill_container(spec, context, container)
+            model_access.note_container(spec, container)
             attempt_notes.clear_not_started(spec.folder)
             started_at, start = clock.utc_now(), clock.monotonic()
             container_start.start_container(context, container, created)
