@@ -214,6 +214,8 @@ def print_model_usage(usage: Iterable[ModelUse]) -> None:
     )
     if rows:
         table(columns, rows, right=columns[2:])
+    if any(row[6] for row in rows):
+        out("the column cost_unknown of the view model_calls says why a cost is not known")
 
 
 def _progress_texts(state: RunState) -> Iterator[str]:

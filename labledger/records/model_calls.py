@@ -147,7 +147,7 @@ class ModelCall(Section):
     """Whether the answer came from a record: it cost nothing, and its tokens are the record's."""
 
     detail: str | None = None
-    """The sentence by which the provider refused the call."""
+    """The sentence by which the provider refused the call, or what contradicts itself in it."""
     fault: CallFault | None = None
     """Whose fault a failed call was; None where the gateway cannot show it."""
     effort: str | None = None

@@ -192,7 +192,8 @@ _EXCEPTIONS = {
     "model_calls.cost_usd": "what it cost by the run's prices; null if its tokens or a price are "
     "not known, 0 if nothing can have been charged",
     "model_calls.cost_unknown": "why the cost is not known; null if it is",
-    "model_calls.detail": "the sentence by which the provider refused the call",
+    "model_calls.detail": "the sentence by which the provider refused the call, or the "
+    "numbers by which its answer contradicts itself",
     "model_calls.duration_ms": "milliseconds from the request to the end of the answer",
     "model_calls.effort": "how much the model was asked to reason; null if the request did not say",
     "model_calls.fault": "whose fault a failed call was, as far as the gateway can show it",
