@@ -120,8 +120,9 @@ class Reason(StrEnum):
     """The agent did not pass, and its last call to a model failed: the provider was not reached,
     refused the key, or answered with an error of its own, also when it was asked again."""
     GATEWAY_FAILED = "gateway_failed"
-    """The agent did not pass, and the gateway died during its last call to a model, or, on a host
-    of a cluster, let it wait too long for more of a shared cap."""
+    """The agent did not pass, and the gateway died during its last call to a model, could not write
+    its journal of calls for two minutes, or, on a host of a cluster, let it wait too long for more
+    of a shared cap."""
     REPLAY_MISS = "replay_miss"
     """The agent asked what the record of the replayed run does not answer; the message has the
     first difference."""
