@@ -122,7 +122,8 @@ class Reason(StrEnum):
     own, too."""
     GATEWAY_FAILED = "gateway_failed"
     """The agent did not pass, and the gateway died during its last call to a model, had no key for
-    it, or, on a host of a cluster, let it wait too long for more of a shared cap."""
+    it, could not write its journal of calls for two minutes, or, on a host of a cluster, let it
+    wait too long for more of a shared cap."""
     REPLAY_MISS = "replay_miss"
     """The agent asked what the record of the replayed run does not answer; the message has the
     first difference."""

@@ -20,6 +20,7 @@ from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.attempt_result import AttemptResult, Metric, Phase
 from labledger.records.model_costs import beside_counted, model_metrics
 from labledger.records.outcomes import Reason, SlotStatus
+from labledger.trajectories.atif import FinalMetrics
 from labledger.trial import contract
 from labledger.trial.attempt_notes import has_begun, parse_phases, read_phases
 from labledger.trial.attempt_spec import AttemptSpec
@@ -45,7 +46,11 @@ from labledger.trial.evidence.grading import (
 )
 from labledger.trial.evidence.metrics import pressure_of
 from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.evidence.trajectory_collection import LoggedAgent, collect_trajectory
+from labledger.trial.evidence.trajectory_collection import (
+    LoggedAgent,
+    collect_trajectory,
+    counted_totals,
+)
 from labledger.trial.output_folders import isolation_of, trial_outputs
 
 DISK_WAS_FULL = (
@@ -95,7 +100,7 @@ def collect_result(
         autoloaded = evidence.collect_workspace()
     evidence.collect_outputs("agent", "grader")
     if spec.runs_agent:
-        collect_trajectory(evidence, _logged_agent(spec))
+        collect_trajectory(evidence, _logged_agent(spec), _totals(spec, models))
     if spec.uses_models and (spec.models.record or spec.replays):
         collect_record(evidence)
     if container_exit.artifacts is not None:
@@ -170,7 +175,15 @@ def _counted(spec: AttemptSpec, models: ModelUse | None) -> tuple[Metric, ...] |
     """Return the metrics that the gateway counted of the agent; None if it has no models."""
     if models is None:
         return spec.kind.counted
-    return model_metrics(models.calls, spec.plan.prices)
+    # Calls are missing: what they used together is unknown.
+    return () if models.lost else model_metrics(models.calls, spec.plan.prices)
+
+
+def _totals(spec: AttemptSpec, models: ModelUse | None) -> FinalMetrics | None:
+    """Return the same for the trajectory."""
+    if models is None:
+        return None
+    return FinalMetrics() if models.lost else counted_totals(models.calls, spec.plan.prices)
 
 
 def trial_metrics(

@@ -78,7 +78,7 @@ class ModelUse:
     problems: tuple[str, ...] = ()
     """Why the calls may not be complete, as sentences."""
     lost: str | None = None
-    """Why the gateway could not write the journal of calls; None if it could."""
+    """Why calls are missing, as the journal was not written or cannot be read; None if none are."""
     helper_lost: bool = False
     """Whether the models helper died before the agent had ended."""
     helper: Mapping[str, object] = field(default_factory=dict)
@@ -108,7 +108,8 @@ class ModelUse:
         try:
             journal = read_journal(folder / JOURNAL)
         except (OSError, ValueError) as error:
-            problems.append(f"the journal of calls cannot be read: {error}")
+            lost = f"the journal of calls cannot be read: {error}"
+            problems.append(lost)
         # The agent chose some of its words, such as the name of a model.
         redacted = tuple(
             ModelCall.from_json(redactor.redact_json(call.as_json())) for call in journal.calls
