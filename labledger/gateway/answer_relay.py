@@ -164,7 +164,7 @@ class Relay:
 
     def _note_error(self, body: _Body) -> None:
         if body.detail is not None:
-            self._note_error(body)
+            self._about["detail"] = body.detail
 
     async def _opened(
         self, pieces: AsyncIterator[bytes], label: str
