@@ -187,6 +187,7 @@ class Ledger:
             reruns=tuple(self.reruns(run_id)),
             spent=self.spent(run_id),
             model_usage=self.model_usage(run_id),
+            model_answers=tuple(self._reader.model_answers(run_id)),
             cancelled=tuple(self.cancelled(run_id)),
             waiting_requests=tuple(each for each in requests if each.waits),
             pauses=tuple(Pause.of(*each) for each in controls.pauses.items()),

@@ -25,6 +25,7 @@ from labledger.ledger.database.model import (
 from labledger.ledger.model_usage import ModelUse
 from labledger.records import JsonObject
 from labledger.records.json_codec import JsonForm, members
+from labledger.records.model_answers import VariantAnswers
 from labledger.records.outcomes import RequestKind, RunStatus
 
 
@@ -99,6 +100,8 @@ class RunState:
     model_usage: tuple[ModelUse, ...]
     """What its trials used of models as the gateway counted it, by variant and model: committed
     ones, those that wait for it, and those that run on this machine; empty for a regrading."""
+    model_answers: tuple[VariantAnswers, ...]
+    """How many committed trials got answers from models, for each variant with models."""
     cancelled: tuple[CancelledSlots, ...]
     """Which slots people cancelled, by variant and request."""
     waiting_requests: tuple[ControlRequest, ...]
@@ -114,7 +117,7 @@ class RunState:
 
     _JSON = (
         *("begun", "open_slots", "staged", "variants", "notes", "gradings", "reruns", "spent"),
-        *("model_usage", "cancelled", "waiting_requests", "pauses"),
+        *("model_usage", "model_answers", "cancelled", "waiting_requests", "pauses"),
     )
     _KEYS: ClassVar = {"open_slots": "open"}
 

@@ -24,6 +24,8 @@ PATH = Path("benchmark/summary.json")
 
 SCHEMA = "benchmark_summary_v1"
 _VERDICTS = tuple(verdict.value for verdict in Verdict)
+_LATER = frozenset({"model_answers"})
+"""Keys of `ext` that summaries of earlier versions lack."""
 _RATE_KEYS = frozenset(PassCounts(graders_broken=1).as_json())
 
 
@@ -61,6 +63,7 @@ def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
             **({"replays": run.replays} if run.replays else {}),
             **_spending(reader, run),
             **_model_usage(reader, run),
+            **_model_answers(reader, run),
             **_reruns(reader, run_id),
             **_timeouts(reader, run_id),
             "variants": [
@@ -92,6 +95,12 @@ def _model_usage(reader: LedgerReader, run: RunInfo) -> JsonObject:
     return {"model_usage": [use.as_json() for use in usage]} if usage else {}
 
 
+def _model_answers(reader: LedgerReader, run: RunInfo) -> JsonObject:
+    """Return the variants with trials that got no answer from a model; nothing if all got one."""
+    answers = [each for each in reader.model_answers(run.run_id) if each.sentences]
+    return {"model_answers": [each.as_json() for each in answers]} if answers else {}
+
+
 def _reruns(reader: LedgerReader, run_id: str) -> JsonObject:
     """Return which slots were run again; nothing for a run without reruns.
 
@@ -115,12 +124,14 @@ def summary_bytes(summary: JsonObject) -> bytes:
 def is_summary(content: bytes, summary: JsonObject) -> bool:
     """Check whether a file holds this summary, as this or an earlier labledger writes it.
 
-    Before ledger revision 0013, slots counted alone in the pass rates of `ext`; before 0006,
-    variants in `ext` had none.
+    Before ledger revision 0018, `ext` had no `model_answers`. Before 0013, slots counted alone in
+    the pass rates of `ext`; before 0006, variants in `ext` had none.
     """
     if content == summary_bytes(summary):
         return True
-    ext = summary["ext"]
+    ext = {key: value for key, value in summary["ext"].items() if key not in _LATER}
+    if content == summary_bytes({**summary, "ext": ext}):
+        return True
     without_rates = [
         {key: value for key, value in variant.items() if key not in _RATE_KEYS}
         for variant in ext["variants"]

@@ -47,6 +47,7 @@ from labledger.ledger.lookup import (
     run_number,
     unchanged,
 )
+from labledger.ledger.model_answers import read_model_answers
 from labledger.ledger.model_usage import (
     read_model_record,
     read_model_usage,
@@ -240,6 +241,7 @@ class LedgerReader:
     spent_so_far = _query(read_spending_so_far)
     prices = _query(read_prices)
     model_usage = _query(read_model_usage)
+    model_answers = _query(read_model_answers)
     staged_calls = _query(read_staged_calls)
     model_record = _query(read_model_record)
     staged = _query(read_staged)

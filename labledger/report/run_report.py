@@ -234,6 +234,7 @@ def collect(
         headline=sentences.headline(variants, comparisons),
         missing=(
             *(*missing, *_combination(combined), *_timeouts(reader, combined)),
+            *(text for part in parts for text in _without_answers(reader, part.graded)),
             *(text for part in parts for text in _cancelled(reader, part.graded)),
         ),
         reruns=tuple(read_reruns(reader, [combined])),
@@ -320,6 +321,12 @@ def _combination(combined: CombinedRuns) -> Iterator[str]:
 
 def _cancelled(reader: LedgerReader, graded: Graded) -> tuple[str, ...]:
     return cancelled_sentences(graded.root_id, reader.cancelled(graded.root_id))
+
+
+def _without_answers(reader: LedgerReader, graded: Graded) -> Iterator[str]:
+    """Yield which trials got no answer from a model, or called none."""
+    for answers in reader.model_answers(graded.root_id):
+        yield from (f"In {graded.root_id}, {sentence}." for sentence in answers.sentences)
 
 
 def _timeouts(reader: LedgerReader, combined: CombinedRuns) -> Iterator[str]:

@@ -20,6 +20,7 @@ from labledger.ledger.database.model import Spent, VariantCounts
 from labledger.ledger.model_usage import ModelUse
 from labledger.ledger.progress_rows import CommittedSlot, Failure, OpenSlot, SeriesPoint
 from labledger.records import JsonObject
+from labledger.records.model_answers import VariantAnswers
 from labledger.resources import require_analysis
 from labledger.trial.attempt_notes import phase_s
 from labledger.view.ledgers import Source
@@ -183,6 +184,11 @@ class RunFacts:
         if self.run.regrades is not None:
             return {}
         return self.kept("spent", lambda: self.reader.spent_so_far(self.run_id), self._staged_key)
+
+    @cached_property
+    def model_answers(self) -> tuple[VariantAnswers, ...]:
+        """How many committed trials got answers from models, by variant with models."""
+        return self.kept("answers", lambda: tuple(self.reader.model_answers(self.run_id)))
 
     @cached_property
     def model_usage(self) -> tuple[ModelUse, ...]:
@@ -362,6 +368,7 @@ class RunFacts:
             reruns=tuple(ledger.reruns(run.run_id)),
             spent=self.spent,
             model_usage=self.model_usage,
+            model_answers=self.model_answers,
             cancelled=tuple(ledger.cancelled(run.run_id)),
             waiting_requests=tuple(each for each in self.requests if each.waits),
             pauses=tuple(Pause.of(*each) for each in self.pauses.items()),

@@ -74,6 +74,8 @@ def notices(facts: RunFacts) -> Iterator[str]:
         )
     elif run.stop is not None:
         yield f"It stopped before its end: {run.stop.message}"
+    for answers in facts.model_answers:
+        yield from (f"{_capitalized(sentence)}." for sentence in answers.sentences)
     for latch, asked in facts.pauses.items():
         since = _moment(asked.applied_at)
         yield f"{_capitalized(str(latch))} is paused since {since}, by {asked.source}."
