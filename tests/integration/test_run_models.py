@@ -235,3 +235,32 @@ def test_a_run_without_its_key_does_not_begin(project: ModelProject) -> None:
     assert done.returncode == 2
     assert "the environment variable TEST_PROVIDER_KEY is not set" in done.stderr
     assert not project.lab.exists()
+
+
+def test_a_run_with_a_refused_key_stops_and_goes_on_when_the_key_is_repaired(
+    tmp_path: Path, provider: ServedProvider
+) -> None:
+    """No slot is spent on a wrong configuration: the run stops early, and a resume ends it."""
+    programs = {f"task{number}": RIGHT for number in range(12)}
+    with project_in(tmp_path, provider.url, programs) as project:
+        project.document["design"]["retry"] = {"max_attempts": 1}
+        project.save()
+        project.environment["TEST_PROVIDER_KEY"] = "sk-of-nobody-0123456789"
+        stopped = project.command("run", project.experiment, "--run-id", "r")
+        assert stopped.returncode == 3, stopped.stderr
+        assert "warning: slot 0: the agent of variant" in stopped.stderr
+        assert "stopped early: no model has answered variant" in stopped.stderr
+        with open_ledger(lab_dir=project.lab) as ledger:
+            before = ledger.state("r")
+        assert before.run.stop is not None
+        assert before.run.stop.cause == "unanswered"
+        assert before.run.next_schedule_idx < 12
+        project.environment["TEST_PROVIDER_KEY"] = KEY
+        resumed = project.command("resume", "r")
+        with open_ledger(lab_dir=project.lab) as ledger:
+            after = ledger.state("r")
+        assert after.run.next_schedule_idx == 12, resumed.stderr
+        [answers] = after.model_answers
+        assert answers.answered == 12 - before.run.next_schedule_idx
+        assert "got no answer, and other trials got answers" in resumed.stdout
+        project.check_whole("r")
