@@ -252,8 +252,8 @@ def test_the_ledger_counts_trials_without_answers(
     ]
     assert [text for each in outcome.model_answers for text in each.sentences] == [
         (
-            "variant base: 2 of 2 trials called models and got no answer, and no other trial got one; "
-            f"the last call: anthropic/small: status 402: {SENTENCE}"
+            "variant base: 2 of 2 trials called models and got no answer, and no other trial got "
+            f"one; the last call: anthropic/small: status 402: {SENTENCE}"
         ),
         "variant treat: 1 of 2 trials called no model, although the experiment grants models",
     ]
