@@ -32,7 +32,15 @@ from labledger.ledger.database.model import (
 from labledger.ledger.database.views_and_triggers import VIEWS
 from labledger.ledger.model_usage import ModelUse, together, use_of_trial
 from labledger.ledger.progress_rows import OpenSlot
-from labledger.ledger.query import Params, ViewInfo, expand_view_name, query, require_names, views
+from labledger.ledger.query import (
+    Params,
+    ViewInfo,
+    expand_view_name,
+    query,
+    require_names,
+    view_of,
+    views,
+)
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.attempt_result import RECORD_KINDS, digest_of
@@ -560,7 +568,9 @@ class Ledger:
         data_frames.require_parquet()
         columns, rows = self.rows(view_or_sql, params, generation, as_of=as_of)
         with closing(rows), replace_output(out) as handle:
-            return data_frames.write_parquet(columns, rows, handle, out.parent)
+            return data_frames.write_parquet(
+                columns, rows, handle, out.parent, view_of(view_or_sql)
+            )
 
     def views(self) -> list[ViewInfo]:
         """Return the documented views and their columns."""
