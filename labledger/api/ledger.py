@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 
 from labledger import clock
-from labledger.api.run_state import Pause, RunSelection, RunState, controls_of, sort_runs
+from labledger.api.run_state import (
+    RECENT_RESULTS,
+    Pause,
+    RunSelection,
+    RunState,
+    controls_of,
+    sort_runs,
+)
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.files.durable_files import open_output, replace_output
 from labledger.files.lab_folder import LabFolder
@@ -196,6 +203,9 @@ class Ledger:
             spent=self.spent(run_id),
             model_usage=self.model_usage(run_id),
             model_answers=tuple(self._reader.model_answers(run_id)),
+            unread_results=tuple(
+                self._reader.unread_results(run_id, run.next_schedule_idx - RECENT_RESULTS)
+            ),
             cancelled=tuple(self.cancelled(run_id)),
             waiting_requests=tuple(each for each in requests if each.waits),
             pauses=tuple(Pause.of(*each) for each in controls.pauses.items()),

@@ -18,6 +18,7 @@ from labledger import (
     StopCause,
     cancelled_sentences,
     rerun_sentences,
+    unread_sentences,
 )
 from labledger.cli.console import add_lab_dir, out, say, table
 from labledger.cli.error_messages import option_name
@@ -54,6 +55,8 @@ def print_outcome(outcome: RunOutcome) -> None:
     if outcome.timeouts_under_pressure is not None:
         out(outcome.timeouts_under_pressure)
     for sentence in (text for each in outcome.model_answers for text in each.sentences):
+        out(sentence)
+    for sentence in unread_sentences(outcome.run_id, outcome.unread_results):
         out(sentence)
     if texts := spent_texts(outcome.spent, outcome.budget):
         out(" · ".join(texts))
@@ -182,6 +185,7 @@ def print_status(state: RunState, lab_dir: Path | None) -> None:
         *rerun_sentences((run.regrades or {}).get("run_id", run.run_id), state.reruns),
         *cancelled_sentences(run.run_id, state.cancelled),
         *(sentence for each in state.model_answers for sentence in each.sentences),
+        *unread_sentences(run.run_id, state.unread_results),
     ):
         out(line)
     if texts := spent_texts(state.spent, run.budget):

@@ -24,7 +24,7 @@ PATH = Path("benchmark/summary.json")
 
 SCHEMA = "benchmark_summary_v1"
 _VERDICTS = tuple(verdict.value for verdict in Verdict)
-_LATER = frozenset({"model_answers"})
+_LATER = frozenset({"model_answers", "unread_results"})
 """Keys of `ext` that summaries of earlier versions lack."""
 _RATE_KEYS = frozenset(PassCounts(graders_broken=1).as_json())
 
@@ -66,6 +66,7 @@ def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
             **_model_answers(reader, run),
             **_reruns(reader, run_id),
             **_timeouts(reader, run_id),
+            **_unread_results(reader, run_id),
             "variants": [
                 {
                     "variant_id": count.variant_id,
@@ -116,6 +117,12 @@ def _timeouts(reader: LedgerReader, run_id: str) -> JsonObject:
     return {} if counts is None else {"timeouts": counts.as_json()}
 
 
+def _unread_results(reader: LedgerReader, run_id: str) -> JsonObject:
+    """Return of how many trials an agent's output could not be stored whole; nothing for none."""
+    unread = reader.unread_results(run_id)
+    return {"unread_results": [each.as_json() for each in unread]} if unread else {}
+
+
 def summary_bytes(summary: JsonObject) -> bytes:
     """Return the content of the summary's file: indented, sorted keys, a line end."""
     return (json.dumps(summary, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
@@ -124,8 +131,8 @@ def summary_bytes(summary: JsonObject) -> bytes:
 def is_summary(content: bytes, summary: JsonObject) -> bool:
     """Check whether a file holds this summary, as this or an earlier labledger writes it.
 
-    Before ledger revision 0018, `ext` had no `model_answers`. Before 0013, slots counted alone in
-    the pass rates of `ext`; before 0006, variants in `ext` had none.
+    Before ledger revision 0018, `ext` had neither `model_answers` nor `unread_results`. Before
+    0013, slots counted alone in the pass rates of `ext`; before 0006, variants in `ext` had none.
     """
     if content == summary_bytes(summary):
         return True

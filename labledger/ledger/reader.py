@@ -21,6 +21,7 @@ from labledger.ledger.counts import (
     count_consecutive_failures,
     count_slots,
     count_timeouts,
+    count_unread_results,
     read_cancelled,
     read_committed_spending,
     read_costs,
@@ -237,6 +238,7 @@ class LedgerReader:
     consecutive_failures = _query(count_consecutive_failures)
     primary_metrics = _query(read_primary_metrics)
     timeout_counts = _query(count_timeouts)
+    unread_results = _query(count_unread_results)
     spent = _query(read_committed_spending)
     spent_so_far = _query(read_spending_so_far)
     prices = _query(read_prices)

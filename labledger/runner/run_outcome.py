@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labledger.exit_codes import Exit
-from labledger.ledger.database.model import Spent, Stop
+from labledger.ledger.database.model import Spent, Stop, UnreadResults
 from labledger.records import JsonObject
 from labledger.records.model_answers import VariantAnswers
 from labledger.records.outcomes import StopCause
@@ -88,6 +88,13 @@ class RunOutcome:
         """The variants of which trials got no answer from a model, or called none."""
         stored = self.summary["ext"].get("model_answers", ())
         return tuple(map(VariantAnswers.from_json, stored))
+
+    @property
+    def unread_results(self) -> tuple[UnreadResults, ...]:
+        """Of how many trials an agent's output could not be stored whole, by output."""
+        return tuple(
+            UnreadResults(**each) for each in self.summary["ext"].get("unread_results", ())
+        )
 
     @property
     def never_answered(self) -> bool:

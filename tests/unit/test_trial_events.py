@@ -19,7 +19,8 @@ def read_events(
     content: bytes, place: EventFile = NOWHERE, redactor: Redactor | None = None
 ) -> tuple[tuple[Event, ...] | EventFile, int]:
     redactor = redactor or Redactor({})
-    return trial_outputs.read_events(io.BytesIO(content), len(content), redactor, place)
+    found = trial_outputs.read_events(io.BytesIO(content), len(content), redactor, place)
+    return found.events, found.dropped
 
 
 def test_lines_that_are_no_events() -> None:
