@@ -134,7 +134,9 @@ def loads_storable(
             value = _LENIENT_DECODER.decode(text)
         except (json.JSONDecodeError, RecursionError):
             raise error from None
-    _check_depth(value, max_depth)
+        _check_depth(value, max_depth)
+        if _has_unstorable_key(value):
+            raise
     return _storable(value, [], unstorable), unstorable
 
 
@@ -143,6 +145,12 @@ class _NoNumber:
     """The place of a number that cannot be stored."""
 
     what: str
+
+
+def _has_unstorable_key(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_HALF.search, value)) or any(map(_has_unstorable_key, value.values()))
+    return isinstance(value, list) and any(map(_has_unstorable_key, value))
 
 
 def _member(key: str, value: Any, path: list[str], unstorable: Unstorable) -> Any:
@@ -162,8 +170,6 @@ def _storable(value: Any, path: list[str], unstorable: Unstorable) -> Any:
     if isinstance(value, list):
         return [_member(str(i), each, path, unstorable) for i, each in enumerate(value)]
     if isinstance(value, dict):
-        if any(map(_HALF.search, value)):
-            raise MalformedJson("has a key that is no text")
         return {key: _member(key, each, path, unstorable) for key, each in value.items()}
     if isinstance(value, _NoNumber):
         unstorable.add(path, value.what)

@@ -101,8 +101,11 @@ class EvidenceCollector:
         return self.add_stream(chunks)
 
     def add_problem(self, name: str, problem: str) -> None:
-        """Record why the evidence called `name` is missing or incomplete."""
-        self.ext.setdefault("problems", {})[name] = self.redactor.redact_message(problem)
+        """Record why the evidence called `name` is missing or incomplete. It may have several."""
+        problems = self.ext.setdefault("problems", {})
+        problem, earlier = self.redactor.redact_message(problem), problems.get(name, "")
+        if problem not in earlier:
+            problems[name] = f"{earlier}; {problem}" if earlier else problem
 
     def collect_logs(self, phases: list[str]) -> None:
         for phase in phases:
