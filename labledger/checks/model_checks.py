@@ -148,7 +148,7 @@ def ask_models(plan: ExperimentPlan, environment: Mapping[str, str]) -> Iterator
 
     The checks above have passed: libraries and keys are there.
     """
-    from labledger.gateway.upstream import ask_each
+    from labledger.gateway.tiny_requests import ask_each
 
     models = models_of(plan)
     keys = read_keys(providers_of(models), environment)
@@ -163,11 +163,12 @@ def ask_models(plan: ExperimentPlan, environment: Mapping[str, str]) -> Iterator
     )
     for answer in answers:
         name = f"{answer.provider}/{answer.model}"
-        if answer.status == 200:
+        if answer.is_answer:
             yield CheckResult(NAME, f"{name} answered")
         elif answer.status is None:
             yield invalid(
                 NAME, f"{name}: no answer: {answer.detail}", hint="see `upstream` of the provider"
             )
         else:
-            yield invalid(NAME, f"{name}: status {answer.status}: {answer.detail}")
+            detail = f"{name}: status {answer.status}: {answer.detail}"
+            yield invalid(NAME, detail, hint=answer.hint)

@@ -76,11 +76,15 @@ class Admission:
         digest = hashlib.sha256(word.encode("utf-8", "surrogateescape")).hexdigest()
         return hmac.compare_digest(digest, self._grant.token_sha256)
 
+    def provider_of(self, raw: str) -> ProviderConfig | None:
+        """Return the granted provider that a raw target names; None if it names none."""
+        return self._providers.get(_split(raw.partition("?")[0])[1])
+
     def target(self, method: str, raw: str) -> Target:
         """Return where a request with a raw target goes. Raises `Refused`."""
         path, _, query = raw.partition("?")
-        _, name, below = _split(path)
-        provider = self._providers.get(name)
+        _, _, below = _split(path)
+        provider = self.provider_of(raw)
         if provider is None:
             raise Refused(404, "provider", "labledger: the path names no provider of this trial")
         for api in provider.apis:

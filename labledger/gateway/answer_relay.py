@@ -21,6 +21,7 @@ from labledger.gateway.families.event_stream import EventReader
 from labledger.gateway.families.family import MAX_NAME, AnswerReader
 from labledger.gateway.keys import KeyMask
 from labledger.gateway.recordings import Recording
+from labledger.gateway.refusals import read_refusal, sentence_in
 from labledger.records.model_calls import CallState
 
 _STALLED_S = 300.0
@@ -29,8 +30,6 @@ _BYTES_FOR_A_TOKEN = 2048
 _BYTES_MORE = 4 << 20
 """More bytes than an answer of so many tokens has, with all that events repeat."""
 _MAX_WHOLE = 64 << 20
-_REASONS = {401: "key_refused", 403: "key_refused", 429: "rate_limited"}
-_REASONS |= {503: "overloaded", 529: "overloaded"}
 
 
 class Relay:
@@ -54,7 +53,7 @@ class Relay:
         """Pass an answer, and end the call. Raises `NoAnswer`, `JournalBroken`."""
         headers = for_agent(answer.headers, answer.key)
         names = {name.lower(): value for name, value in headers}
-        self._about = {
+        self._about: dict[str, Any] = {
             "status": answer.status,
             "request_id": request_id(names, MAX_NAME),
         }
@@ -64,6 +63,7 @@ class Relay:
         is_stream = names.get("content-type", "").startswith("text/event-stream")
         try:
             await self._call.asked()
+            self._call.is_answered = answer.status < 300
             if 300 <= answer.status < 400:
                 message = "labledger: the provider redirects, which is not followed"
                 raise NoAnswer("redirected", 502, message)
@@ -117,6 +117,8 @@ class Relay:
                     continue
                 for event in events.feed(piece):
                     self._reader.take_event(event)
+                    if self._reader.failed and "detail" not in self._about:
+                        self._about["detail"] = sentence_in(event.data)
                 if held:
                     await self._write(response, held)
                     held = b""
@@ -195,8 +197,9 @@ class Relay:
 
     def _end_whole(self, status: int, body: bytes) -> None:
         if status >= 400:
-            reason = _REASONS.get(status, "provider_error" if status >= 500 else None)
-            self._call.end(CallState.ANSWERED, reason=reason, **self._about)
+            refusal = read_refusal(status, body)
+            self._about["detail"] = refusal.detail
+            self._call.end(CallState.ANSWERED, reason=refusal.reason, **self._about)
             return
         try:
             document = json.loads(body)
@@ -207,6 +210,7 @@ class Relay:
             return
         about = {**self._about, **self._usage()}
         if self._reader.failed:
+            about["detail"] = read_refusal(status, body).detail
             self._call.end(CallState.FAILED, reason="not_an_answer", **about)
         else:
             self._call.end(CallState.ANSWERED, **about)

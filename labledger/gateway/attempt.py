@@ -24,6 +24,7 @@ from labledger.gateway.answers import Answer, Headers, NoAnswer
 from labledger.gateway.calls import Calls, Journal, JournalBroken, OpenCall
 from labledger.gateway.caps import Account, CapReached, Caps, WorstCase, worst_case
 from labledger.gateway.families.family import Refused
+from labledger.gateway.fault_finding import FaultFinder
 from labledger.gateway.pacing import WaitedTime
 from labledger.gateway.recordings import (
     CanonicalRequest,
@@ -115,6 +116,7 @@ class Attempt:
         # From here on nothing fails: calls are counted in accounts that others share.
         caps = Caps(limits, self._prices)
         self.calls = Calls(journal, caps, grant.schedule_idx, replayed=self._replay is not None)
+        self._faults = FaultFinder(grant, self.calls, upstream)
         excluded = grant.waiting is Waiting.EXCLUDED
         self.waited = WaitedTime(trial / WAITED if excluded else None)
         self._places = asyncio.Semaphore(_PARALLEL)
@@ -141,10 +143,11 @@ class Attempt:
         await web.SockSite(runner, self._listener).start()
         self._runner = runner
 
-    async def close(self) -> None:
+    async def close(self, *, find_faults: bool = True) -> None:
         """Admit no more requests, end those under way, and make the journal durable.
 
-        Raises `JournalBroken`.
+        With `find_faults`, wait until it is found whose fault failed calls were; else the gateway
+        that closes the attempt finds it. Raises `JournalBroken`.
         """
         self.calls.closing = True
         path = self.trial / SOCKET
@@ -153,6 +156,9 @@ class Attempt:
                 path.unlink()
         if self._runner is not None:
             await self._runner.cleanup()
+        if find_faults:
+            await self._faults.finish()
+        await self._faults.stop()
         self.calls.journal.close()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -165,12 +171,22 @@ class Attempt:
             async with self._places:
                 return await self._handle_call(request, target)
         except Refused as refused:
+            if target is None:
+                await self._note_unplaced(request, refused)
             return _error(target, refused.status, refused.message)
         except JournalBroken as error:
             _log.error("%s", error.message)
             return _error(target, 503, "labledger: the journal of calls cannot be written")
         except NoAnswer as failure:
             return _error(target, failure.status, failure.message)
+
+    async def _note_unplaced(self, request: web.BaseRequest, refused: Refused) -> None:
+        """Journal a request that was refused before it was known where it goes."""
+        try:
+            provider = self._admission.provider_of(request.raw_path)
+            await self.calls.refuse_unplaced(provider, refused)
+        except JournalBroken as error:
+            _log.error("%s", error.message)
 
     async def _handle_call(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
         model = target.endpoint.model or ""

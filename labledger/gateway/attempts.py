@@ -159,7 +159,7 @@ class Attempts:
         """End what is under way, and leave the attempts open on the list."""
         for attempt in list(self._open.values()):
             try:
-                await attempt.close()
+                await attempt.close(find_faults=False)
             except JournalBroken as error:
                 _log.error("%s", error.message)
         self._open.clear()

@@ -12,6 +12,7 @@ import asyncio
 import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,18 +24,26 @@ from labledger.files.durable_files import make_folder, sync_folder
 from labledger.gateway.admission import Target
 from labledger.gateway.answers import Progress
 from labledger.gateway.caps import Caps, WorstCase
+from labledger.gateway.families.family import Refused
 from labledger.records import JsonObject, canonical_json
 from labledger.records.model_calls import (
+    CallFault,
+    CallJournal,
     CallState,
     ModelCall,
     asked_line,
     ended_line,
+    judged_line,
     opened_line,
-    read_calls,
+    read_journal,
 )
+from labledger.records.model_grants import ProviderConfig
 
 _MAX_REFUSALS = 1000
 """How many refused calls are journaled, so that an agent cannot fill the disk."""
+_KEPT_ANSWERS = 64
+_UNKNOWN = "unknown"
+"""Provider and API of a request whose path names no provider of the grant."""
 _MAX_RAW_USAGE = 16 << 10
 """How many bytes of a provider's own words on usage are kept."""
 
@@ -49,6 +58,10 @@ class Calls:
         self.journal, self._caps, self._schedule_idx = journal, caps, schedule_idx
         self._replayed = replayed
         self._refusals = 0
+        self._answered_at: dict[int, float] = {}
+        """When the last bytes of answers came, of the newest calls."""
+        self.after_end: Callable[[ModelCall, float], None] = lambda _call, _began: None
+        """Gets each call that has ended, and when it began, by `time.monotonic`."""
         self.closing = False
         """Whether the attempt is being closed."""
         for call in journal.calls:
@@ -78,9 +91,21 @@ class Calls:
 
     async def refuse(self, target: Target, model: str, status: int, reason: str) -> None:
         """Journal a call that is not admitted. Raises `JournalBroken`."""
+        await self._refuse(_call(target, model), status, reason)
+
+    async def refuse_unplaced(self, provider: ProviderConfig | None, refused: Refused) -> None:
+        """Journal a request whose path, query or token is not admitted. Raises `JournalBroken`.
+
+        `provider` is the granted one that its path names, if it names one.
+        """
+        name, api = (_UNKNOWN, _UNKNOWN) if provider is None else (provider.name, provider.apis[0])
+        call = ModelCall(call=0, started_at=utc_now(), provider=name, api=api, model="")
+        await self._refuse(call, refused.status, refused.reason)
+
+    async def _refuse(self, call: ModelCall, status: int, reason: str) -> None:
         if self._refusals >= _MAX_REFUSALS:
             return
-        call = self.journal.ask(_call(target, model))
+        call = self.journal.ask(call)
         refused = replace(call, state=CallState.REFUSED, status=status, reason=reason)
         self.journal.end(refused)
         self._count(refused)
@@ -94,6 +119,17 @@ class Calls:
         finally:
             self._caps.release(worst)
             self._count(call)
+
+    def note_answer(self, number: int) -> None:
+        """Note that a part of an answer that is no error came for a call."""
+        self._answered_at.pop(number, None)
+        self._answered_at[number] = time.monotonic()
+        if len(self._answered_at) > _KEPT_ANSWERS:
+            del self._answered_at[next(iter(self._answered_at))]
+
+    def were_others_answered(self, number: int, since: float) -> bool:
+        """Return whether a part of an answer came since a time, but for one call."""
+        return any(at >= since for call, at in self._answered_at.items() if call != number)
 
     async def sync(self) -> None:
         """Make all ends durable. Raises `JournalBroken`."""
@@ -111,6 +147,8 @@ class OpenCall:
         # Nobody may be left to hear that it failed; the journal then takes no more calls.
         self._asked.add_done_callback(lambda task: task.cancelled() or task.exception())
         self.first_byte_ms: int | None = None
+        self.is_answered = False
+        """Whether what comes is an answer, and no error."""
         self.has_ended = False
 
     @property
@@ -126,6 +164,8 @@ class OpenCall:
         """Note that a part of the answer came."""
         if self.first_byte_ms is None:
             self.first_byte_ms = self._elapsed_ms
+        if self.is_answered:
+            self._calls.note_answer(self.number)
 
     def end(self, state: CallState, **fields: Any) -> None:
         """Journal how it ended, unless it has ended; `durable` makes that durable.
@@ -144,6 +184,7 @@ class OpenCall:
             **fields,
         )
         self._calls.end(ended, self._worst)
+        self._calls.after_end(ended, self._began)
 
     def leave(self, **fields: Any) -> None:
         """Journal that nobody waits for the answer any more, unless the call has ended."""
@@ -183,9 +224,10 @@ class Journal:
     journal that could not be written takes no more calls.
     """
 
-    def __init__(self, path: Path, descriptor: int, calls: list[ModelCall]) -> None:
+    def __init__(self, path: Path, descriptor: int, held: CallJournal) -> None:
         self._path, self._descriptor = path, descriptor
-        self._calls = {call.call: call for call in calls}
+        self._calls = {call.call: call for call in held.calls}
+        self._judged = set(held.judged)
         self._size = os.fstat(descriptor).st_size
         self._syncing = asyncio.Lock()
         self._unsynced = False
@@ -198,12 +240,12 @@ class Journal:
 
         Raises `OSError`, and `ValueError` if the file is none of a journal's.
         """
-        calls = read_calls(path)
+        held = read_journal(path)
         make_folder(path.parent)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             _remove_torn_line(descriptor)
-            journal = cls(path, descriptor, calls)
+            journal = cls(path, descriptor, held)
             if journal._size == 0:
                 journal._write(opened_line(utc_now()))
                 os.fsync(descriptor)
@@ -217,6 +259,16 @@ class Journal:
     def calls(self) -> list[ModelCall]:
         """All calls in their order; those under way are unknown."""
         return [self._calls[number] for number in sorted(self._calls)]
+
+    def is_judged(self, number: int) -> bool:
+        """Return whether it was found whose fault a failed call was, or that nothing shows it."""
+        return number in self._judged
+
+    def judge(self, number: int, fault: CallFault | None) -> None:
+        """Write whose fault a failed call was; `sync` makes it durable. Raises `JournalBroken`."""
+        self._write(judged_line(number, fault))
+        self._calls[number] = replace(self._calls[number], fault=fault)
+        self._judged.add(number)
 
     def ask(self, call: ModelCall) -> ModelCall:
         """Write that a call has begun, and return it with its number. Raises `JournalBroken`."""
@@ -237,6 +289,7 @@ class Journal:
             raw_usage=call.raw_usage if _can_be_kept(call.raw_usage) else None,
             model_served=_without_half_pairs(call.model_served),
             request_id=_without_half_pairs(call.request_id),
+            detail=_without_half_pairs(call.detail),
         )
         self._write(ended_line(call))
         self._calls[call.call] = call

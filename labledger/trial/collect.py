@@ -80,9 +80,9 @@ def collect_result(
     redactor = redactor_for(spec)
     evidence = spec.kind.evidence(spec, redactor)
     outcome = _outcome(spec, container_exit, redactor)
-    if models is not None:
-        outcome = models.judge(outcome)
     phases = _phases(spec, container_exit)
+    if models is not None:
+        outcome = models.judge(outcome, _agent_ended_at(container_exit, phases))
     add_inputs(spec, evidence)
     fault_points.fault_point("reading_outputs", spec.slot.schedule_idx)
     evidence.collect_logs(_logged_phases(spec, container_exit, phases))
@@ -297,6 +297,15 @@ def _phases(spec: AttemptSpec, container_exit: ContainerExit) -> dict[str, Phase
     kind = spec.kind
     expected = {name: phase for name, phase in phases.items() if name in kind.phases}
     return {**kind.earlier_phases, **expected}
+
+
+def _agent_ended_at(container_exit: ContainerExit, phases: Mapping[str, Phase]) -> str:
+    """Return when the agent ended; if that is not known, when the container did."""
+    if "agent" not in phases:
+        return container_exit.ended_at
+    phases_ms = sum(phases[name].duration_ms for name in ("setup", "agent") if name in phases)
+    duration_ms = min(phases_ms, container_exit.duration_ms)
+    return clock.later(container_exit.started_at, duration_ms / 1000)
 
 
 def _pressure(spec: AttemptSpec, container_exit: ContainerExit) -> JsonObject:
