@@ -146,7 +146,10 @@ NO_CREDIT = {"error": {"message": "Your credit balance is too low.", "type": "in
 
 
 def test_a_provider_that_failed_is_not_the_agents_failure(tmp_path: Path) -> None:
-    """An agent whose last call the provider refused is tried again; its calls are kept."""
+    """A refused account stops the run at once; after a resume the agent is tried again.
+
+    The calls of both attempts are kept.
+    """
 
     def refuses_first(asked: Asked) -> Answer:
         is_first = len(provider.requests) <= 2
@@ -157,9 +160,19 @@ def test_a_provider_that_failed_is_not_the_agents_failure(tmp_path: Path) -> Non
         project_in(tmp_path, provider.url, {"one": NEEDS_ANSWER}) as project,
     ):
         coordinator = project.run("r")
-        assert coordinator.finish() == 0, coordinator.stderr
+        assert coordinator.finish() == 3, coordinator.stderr
         coordinator.close()
-        finished = [(e["status"], e["reason"]) for e in coordinator.of("trial_finished")]
+        [ended] = coordinator.of("run_ended")
+        assert ended["stop"]["cause"] == "unanswered"
+        assert "status 400, credit_exhausted: Your credit balance" in ended["stop"]["message"]
+        resumed = project.resume("r")
+        assert resumed.finish() == 0, resumed.stderr
+        resumed.close()
+        finished = [
+            (e["status"], e["reason"])
+            for each in (coordinator, resumed)
+            for e in each.of("trial_finished")
+        ]
         assert finished == [("infra_error", "provider_failed"), ("completed", None)]
         assert [asked.is_probe for asked in provider.requests] == [False, True, False]
         with open_ledger(lab_dir=project.lab) as ledger:
