@@ -170,8 +170,8 @@ class UnansweredVariants:
         # The ledger stores it as the stop's message, and stored messages keep their words.
         return (
             f"no model has answered variant {self._wrong} since {since}, and {trials} called "
-            f"models{last}; repair the key, the account, the models or the upstream and resume, or "
-            "resume with --continue-unanswered"
+            f"models{last}; repair the key or the account and resume, or begin a new run with "
+            "another model or upstream, or resume with --continue-unanswered"
         )
 
 
