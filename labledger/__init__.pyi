@@ -80,6 +80,7 @@ from .compare.ranking import ranking_text as ranking_text
 from .compare.run_caveats import OutcomeChange as OutcomeChange
 from .compare.run_caveats import cancelled_sentences as cancelled_sentences
 from .compare.run_caveats import rerun_sentences as rerun_sentences
+from .compare.run_caveats import unread_sentences as unread_sentences
 from .compare.size_plan import Design as Design
 from .compare.size_plan import PlannedExperiment as PlannedExperiment
 from .compare.size_plan import PlanOptions as PlanOptions
@@ -144,10 +145,13 @@ from .ledger.database.model import RunInfo as RunInfo
 from .ledger.database.model import RunPart as RunPart
 from .ledger.database.model import Spent as Spent
 from .ledger.database.model import Stop as Stop
+from .ledger.database.model import UnreadResults as UnreadResults
 from .ledger.database.model import VariantCounts as VariantCounts
 from .ledger.model_usage import ModelUse as ModelUse
 from .ledger.query import ViewInfo as ViewInfo
 from .records import JsonObject as JsonObject
+from .records.model_answers import Refusal as Refusal
+from .records.model_answers import VariantAnswers as VariantAnswers
 from .records.outcomes import BUDGET_PARAMETERS as BUDGET_PARAMETERS
 from .records.outcomes import RequestKind as RequestKind
 from .records.outcomes import RunStatus as RunStatus

@@ -15,7 +15,7 @@ from labledger.experiment.plan import ExperimentPlan
 from labledger.gateway.keys import read_keys
 from labledger.records.model_calls import Api, Usage
 from labledger.records.model_costs import PICODOLLARS, PriceTable
-from labledger.records.model_grants import UNSTATED_OUTPUT
+from labledger.records.model_grants import UNSTATED_OUTPUT, doubled_path
 from labledger.resources import require_for
 from labledger.text import counted, format_size
 
@@ -72,6 +72,8 @@ def check_models(
         yield CheckResult(NAME, detail)
     elif has_keys:
         yield from _check_keys(models, environment)
+    if plan.replays is None:
+        yield from _check_addresses(models)
     yield from _check_prices(plan, models)
 
 
@@ -90,6 +92,22 @@ def _check_keys(
     else:
         names = ", ".join(provider.name for provider in providers)
         yield CheckResult(NAME, f"{names}: {counted(len(keys), 'key')} found")
+
+
+def _check_addresses(models: list[ModelSettings]) -> Iterator[CheckResult]:
+    """Warn of addresses that end with what the API's own path begins with."""
+    for provider in providers_of(models):
+        doubled = doubled_path(provider)
+        if doubled is None:
+            continue
+        detail = (
+            f"{provider.name}: upstream {provider.upstream} ends with a version, and the API's own "
+            f"path begins with one: requests go to {doubled.ending}…"
+        )
+        hint = f"give `upstream: {doubled.corrected}`"
+        if not doubled.is_certain:
+            hint += ", or see with `gateway check --send` whether the provider answers there"
+        yield warned(NAME, detail, hint=hint)
 
 
 def _check_prices(plan: ExperimentPlan, models: list[ModelSettings]) -> Iterator[CheckResult]:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labledger.engine.build_context import LABEL, BuildContext, ContextChanged, UnusableContext
+from labledger.engine.docker_config import reading_credentials
 from labledger.engine.engine import Engine
 from labledger.errors import EngineUnavailable, LabLedgerError
 
@@ -130,8 +131,11 @@ class EngineBuild:
 
 def pull_image(engine: Engine, ref: str, interruption: Interruption) -> Iterator[str]:
     """Pull an image and yield what the engine says. Raises `BuildFailed` and `Stopped`."""
-    with engine.api(f"pull image {ref}") as client, interruption.watch(client):
-        for message in client.pull(ref, stream=True, decode=True):
+    action = f"pull image {ref}"
+    with engine.api(action) as client, interruption.watch(client):
+        with reading_credentials(action):
+            messages = client.pull(ref, stream=True, decode=True)
+        for message in messages:
             yield _output(message)
 
 
@@ -141,24 +145,24 @@ def build_image(engine: Engine, build: EngineBuild, interruption: Interruption) 
     Nothing gets the image's name unless the build succeeds. Raises `BuildFailed` if it fails or if
     the context is not what its digest says, and `Stopped`.
     """
+    action = f"build image {build.ref}"
     try:
-        with (
-            engine.api(f"build image {build.ref}") as client,
-            interruption.watch(client),
-        ):
-            for message in client.build(
-                fileobj=_until_stopped(build.source.chunks(build.digest), interruption),  # type: ignore[arg-type]
-                custom_context=True,
-                dockerfile=build.source.dockerfile,
-                tag=build.ref,
-                target=build.source.target,
-                buildargs=dict(build.source.args or {}),
-                labels={LABEL: build.digest},
-                rm=True,
-                forcerm=True,
-                decode=True,
-                timeout=(_CONNECT_TIMEOUT_S, build.timeout_s + _MARGIN_S),  # type: ignore[arg-type]
-            ):
+        with engine.api(action) as client, interruption.watch(client):
+            with reading_credentials(action):
+                messages = client.build(
+                    fileobj=_until_stopped(build.source.chunks(build.digest), interruption),  # type: ignore[arg-type]
+                    custom_context=True,
+                    dockerfile=build.source.dockerfile,
+                    tag=build.ref,
+                    target=build.source.target,
+                    buildargs=dict(build.source.args or {}),
+                    labels={LABEL: build.digest},
+                    rm=True,
+                    forcerm=True,
+                    decode=True,
+                    timeout=(_CONNECT_TIMEOUT_S, build.timeout_s + _MARGIN_S),  # type: ignore[arg-type]
+                )
+            for message in messages:
                 yield _output(message)
     except (ContextChanged, UnusableContext) as error:
         raise BuildFailed(str(error)) from error

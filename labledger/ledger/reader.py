@@ -21,6 +21,7 @@ from labledger.ledger.counts import (
     count_consecutive_failures,
     count_slots,
     count_timeouts,
+    count_unread_results,
     read_cancelled,
     read_committed_spending,
     read_costs,
@@ -47,6 +48,7 @@ from labledger.ledger.lookup import (
     run_number,
     unchanged,
 )
+from labledger.ledger.model_answers import read_model_answers
 from labledger.ledger.model_usage import (
     read_model_record,
     read_model_usage,
@@ -236,10 +238,12 @@ class LedgerReader:
     consecutive_failures = _query(count_consecutive_failures)
     primary_metrics = _query(read_primary_metrics)
     timeout_counts = _query(count_timeouts)
+    unread_results = _query(count_unread_results)
     spent = _query(read_committed_spending)
     spent_so_far = _query(read_spending_so_far)
     prices = _query(read_prices)
     model_usage = _query(read_model_usage)
+    model_answers = _query(read_model_answers)
     staged_calls = _query(read_staged_calls)
     model_record = _query(read_model_record)
     staged = _query(read_staged)

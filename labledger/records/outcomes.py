@@ -200,6 +200,8 @@ class StopCause(StrEnum):
     """The trials have spent as much as the run's budget allows."""
     ERROR_RATE = "error_rate"
     """More trials ended with an error than `--max-error-rate` allows."""
+    UNANSWERED = "unanswered"
+    """No model answered the agents of a variant: its key, account or address is wrong."""
     ENGINE = "engine"
     """The Docker engine was gone for longer than `--patience`."""
     REFUSALS = "refusals"

@@ -31,6 +31,7 @@ from labledger.execution.failure_limits import ErrorRate, Pruning, RunNotices
 from labledger.execution.local_executor import LocalExecutor
 from labledger.execution.notification_delivery import DeliveryThread
 from labledger.execution.run_events import Listener, run_event
+from labledger.execution.unanswered_variants import UnansweredVariants
 from labledger.experiment.plan import ExperimentPlan
 from labledger.export.mirrors import MirrorWriter
 from labledger.files.artifact_store import ArtifactStore
@@ -40,6 +41,7 @@ from labledger.ledger.database.model import Lease, RunInfo, Stop, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
+from labledger.records.model_answers import variants_with_models
 from labledger.records.model_grants import CAP_SHARES
 from labledger.runner.attempt_queues import NextAttempts, SlotQueue
 from labledger.runner.commit_queue import CommitQueue, Ending
@@ -132,6 +134,7 @@ class SlotExecution:
                 self.writer, self.lease, executor, self.options.on_event, after_renewal
             ),
             emit=self.options.on_event,
+            answers=self._answers(),
         )
         slot_queue = SlotQueue(
             *(reader, run, plans, self.unfinished),
@@ -236,6 +239,21 @@ class SlotExecution:
             return ErrorRate(limit)
         statuses = (variant.statuses for variant in counts)
         return ErrorRate.of_regrading(limit, self.run.total_slots, statuses)
+
+    def _answers(self) -> UnansweredVariants:
+        """Return which variants got answers from models, as far as the ledger knows."""
+        run, reader = self.run, self.reader
+        granting = variants_with_models(run.resolved)
+        if not granting:
+            return UnansweredVariants(granting)
+        staged = reader.staged_calls(run.run_id).items()
+        return UnansweredVariants.of_run(
+            granting,
+            reader.model_answers(run.run_id),
+            ((reader.slot(run.run_id, idx).variant_id, idx, calls) for idx, calls in staged),
+            frozenset((i, s.attempt) for i, s in self.unfinished.items() if s.container_may_exist),
+            stops=not self.options.continue_unanswered,
+        )
 
     def _staged(self) -> dict[int, Ending | None]:
         """Return the slots with a staged result; of the last slot, how it ended."""

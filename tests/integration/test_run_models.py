@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import closing
@@ -146,7 +147,10 @@ NO_CREDIT = {"error": {"message": "Your credit balance is too low.", "type": "in
 
 
 def test_a_provider_that_failed_is_not_the_agents_failure(tmp_path: Path) -> None:
-    """An agent whose last call the provider refused is tried again; its calls are kept."""
+    """A refused account stops the run at once; after a resume the agent is tried again.
+
+    The calls of both attempts are kept.
+    """
 
     def refuses_first(asked: Asked) -> Answer:
         is_first = len(provider.requests) <= 2
@@ -157,9 +161,19 @@ def test_a_provider_that_failed_is_not_the_agents_failure(tmp_path: Path) -> Non
         project_in(tmp_path, provider.url, {"one": NEEDS_ANSWER}) as project,
     ):
         coordinator = project.run("r")
-        assert coordinator.finish() == 0, coordinator.stderr
+        assert coordinator.finish() == 3, coordinator.stderr
         coordinator.close()
-        finished = [(e["status"], e["reason"]) for e in coordinator.of("trial_finished")]
+        [ended] = coordinator.of("run_ended")
+        assert ended["stop"]["cause"] == "unanswered"
+        assert "status 400, credit_exhausted: Your credit balance" in ended["stop"]["message"]
+        resumed = project.resume("r")
+        assert resumed.finish() == 0, resumed.stderr
+        resumed.close()
+        finished = [
+            (e["status"], e["reason"])
+            for each in (coordinator, resumed)
+            for e in each.of("trial_finished")
+        ]
         assert finished == [("infra_error", "provider_failed"), ("completed", None)]
         assert [asked.is_probe for asked in provider.requests] == [False, True, False]
         with open_ledger(lab_dir=project.lab) as ledger:
@@ -316,3 +330,32 @@ def test_a_run_without_its_key_does_not_begin(project: ModelProject) -> None:
     assert done.returncode == 2
     assert "the environment variable TEST_PROVIDER_KEY is not set" in done.stderr
     assert not project.lab.exists()
+
+
+def test_a_run_with_a_refused_key_stops_and_goes_on_when_the_key_is_repaired(
+    tmp_path: Path, provider: ServedProvider
+) -> None:
+    """No slot is spent on a wrong configuration: the run stops early, and a resume ends it."""
+    programs = {f"task{number}": RIGHT for number in range(12)}
+    with project_in(tmp_path, provider.url, programs) as project:
+        project.document["design"]["retry"] = {"max_attempts": 1}
+        project.save()
+        project.environment["TEST_PROVIDER_KEY"] = "sk-of-nobody-0123456789"
+        stopped = project.command("run", project.experiment, "--run-id", "r")
+        assert stopped.returncode == 3, stopped.stderr
+        assert re.search(r"warning: slot \d+: the agent of variant", stopped.stderr)
+        assert "stopped early: no model has answered variant" in stopped.stderr
+        with open_ledger(lab_dir=project.lab) as ledger:
+            before = ledger.state("r")
+        assert before.run.stop is not None
+        assert before.run.stop.cause == "unanswered"
+        assert before.run.next_schedule_idx < 12
+        project.environment["TEST_PROVIDER_KEY"] = KEY
+        resumed = project.command("resume", "r")
+        with open_ledger(lab_dir=project.lab) as ledger:
+            after = ledger.state("r")
+        assert after.run.next_schedule_idx == 12, resumed.stderr
+        [answers] = after.model_answers
+        assert answers.answered == 12 - before.run.next_schedule_idx
+        assert "got no answer, and other trials got answers" in resumed.stdout
+        project.check_whole("r")

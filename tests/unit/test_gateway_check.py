@@ -16,6 +16,8 @@ from scripted_providers import scripted_provider
 from labledger.checks.model_checks import check_models
 from labledger.experiment.experiment_file import load_experiment
 from labledger.experiment.resolve import Overrides, resolve
+from labledger.records.model_calls import Api
+from labledger.records.model_grants import ProviderConfig, doubled_path
 
 SCRIPT = {"keys": [KEY], "tasks": [{"match": "Hi", "plain": True, "turns": [{"text": "Well."}]}]}
 
@@ -121,3 +123,39 @@ def test_a_key_that_is_refused_is_named_and_not_shown(tmp_path: Path) -> None:
         assert "the environment variable THE_KEY is not set" in missing.stdout
     away = run_forked(*words, folder=tmp_path, THE_KEY=KEY)
     assert "no answer: ClientConnectorError" in away.stdout
+
+
+@pytest.mark.parametrize(
+    ("api", "address", "ending", "corrected", "is_certain"),
+    [
+        ("openai-chat", "https://a.example/v1", "/v1/v1/", "https://a.example", True),
+        ("anthropic-messages", "https://a.example/b/v1", "/b/v1/v1/", "https://a.example/b", True),
+        ("gemini", "https://a.example/v1beta", "/v1beta/v1beta/", "https://a.example", True),
+        ("gemini", "https://a.example/v1", "/v1/v1/", "https://a.example", True),
+        ("openai-chat", "https://a.example/api/v3", "/api/v3/v1/", "https://a.example/api", False),
+        ("openai-responses", "http://v1", None, None, None),
+        ("openai-chat", "http://v1:8000", None, None, None),
+        ("openai-chat", "https://a.example", None, None, None),
+        ("openai-chat", "https://a.example/proxy/openai", None, None, None),
+        ("openai-chat", "https://a.example/v1/openai", None, None, None),
+        ("openai-chat", "https://a.example/video", None, None, None),
+    ],
+)
+def test_an_address_that_ends_with_a_version_is_doubted(
+    api: str, address: str, ending: str | None, corrected: str | None, is_certain: bool | None
+) -> None:
+    """Such an address would double what the API's own path begins with; others are left alone."""
+    found = doubled_path(ProviderConfig("p", (Api(api),), address))
+    expected = None if ending is None else (ending, corrected, is_certain)
+    assert (found and (found.ending, found.corrected, found.is_certain)) == expected
+
+
+def test_preflight_warns_of_a_doubled_path(tmp_path: Path) -> None:
+    """The warning names the provider, where requests would go, and the address to give."""
+    experiment(tmp_path, "http://127.0.0.1:9/v1")
+    checked = run_forked("gateway", "check", "experiment.yaml", folder=tmp_path, THE_KEY=KEY)
+    assert checked.returncode == 0, checked.stderr
+    for name in ("one", "two", "three", "four"):
+        assert f"{name}: upstream http://127.0.0.1:9/v1 ends with a version" in checked.stdout
+    assert "requests go to /v1/v1/…" in checked.stdout
+    assert "give `upstream: http://127.0.0.1:9`" in checked.stdout
