@@ -17,7 +17,7 @@ import json
 import os
 import shlex
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -259,6 +259,14 @@ def allowed_by_variable(environment: Mapping[str, str] = os.environ) -> frozense
     return frozenset(words)
 
 
+def allowed_digests() -> frozenset[str]:
+    """Return the digests of everything that the user has allowed.
+
+    Raises `LabLedgerError` if that cannot be read safely.
+    """
+    return allowed_by_variable() | PermissionStore.of_user().read().keys()
+
+
 def missing(permissions: Iterable[Permission]) -> tuple[Permission, ...]:
     """Return what of this the user has not allowed, each once.
 
@@ -271,18 +279,27 @@ def missing(permissions: Iterable[Permission]) -> tuple[Permission, ...]:
     return tuple(each for digest, each in asked.items() if digest in open_digests)
 
 
-def require(permissions: Iterable[Permission], asker: str, *, name: str) -> None:
+def require(permissions: Iterable[Permission], name: str) -> None:
     """Raise `PermissionNeeded`, with everything at once, unless the user has allowed all of this.
 
-    `asker` says in a message what asks for it, such as `the experiment demo.yaml`; `name` is what
-    `labledger allow` is called with.
+    `name` is what asks for it, as `labledger allow` is called with: a path, or the id of a run.
     """
     needed = missing(permissions)
     if needed:
-        raise PermissionNeeded(
-            f"{asker} needs your permission",
-            [Problem(each.where or name, f"it would {each.sentence}") for each in needed],
-            hint=f"if you trust it, allow exactly this: `labledger allow {shlex.quote(name)}`; "
-            f"where no person is asked, such as in CI: "
-            f"{VARIABLE}={','.join(each.digest for each in needed)}",
-        )
+        raise refusal(needed, name)
+
+
+def refusal(needed: Sequence[Permission], name: str) -> PermissionNeeded:
+    """Return the error that says what is not allowed, and how the user allows it."""
+    problems = [Problem(each.where or name, f"it would {each.sentence}") for each in needed]
+    subject = f"{name} needs your permission"
+    return PermissionNeeded(subject, problems, hint=hint_for(needed, name), needed=tuple(needed))
+
+
+def hint_for(needed: Sequence[Permission], name: str) -> str:
+    """Return how the user allows what is needed."""
+    digests = ",".join(each.digest for each in needed)
+    return (
+        f"if you trust it, allow exactly this: `labledger allow {shlex.quote(name)}`; where no "
+        f"person is asked, such as in CI, set {VARIABLE}={digests}"
+    )

@@ -46,7 +46,7 @@ def test_what_is_allowed_is_not_asked_for_again(store: PermissionStore) -> None:
     assert permissions.missing([COMMAND]) == (COMMAND,)
     store.add([COMMAND])
     assert permissions.missing([COMMAND]) == ()
-    permissions.require([COMMAND], "the experiment", name="demo")
+    permissions.require([COMMAND], "demo")
     assert [each.digest for each in store.remove([COMMAND.digest[:8]])] == [COMMAND.digest]
     assert permissions.missing([COMMAND]) == (COMMAND,)
 
@@ -75,7 +75,7 @@ def test_one_error_names_everything(store: PermissionStore) -> None:
     """What is not allowed is refused in one error, with the command that allows it."""
     other = Permission("upstream", {"upstream": "http://10.0.0.1"}, "ask http://10.0.0.1", "other")
     with pytest.raises(PermissionNeeded) as refused:
-        permissions.require([COMMAND, other, COMMAND], "the experiment", name="my demo")
+        permissions.require([COMMAND, other, COMMAND], "my demo")
     problems = [(each.where, each.message) for each in refused.value.problems]
     assert problems == [
         ("team", f"it would {COMMAND.sentence}"),
