@@ -45,6 +45,8 @@ MAX_LINE_BYTES = 32 << 20
 MAX_PROBLEMS = 1_000
 """Reading stops when so many problems were found."""
 
+_KEYS_OF_TASKS = (b'"id"', b'"task"')
+_TASK_HINT = 'write one task per line, such as {"id": "one", "task": {"prompt": "…"}}'
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -231,7 +233,13 @@ class _Reader:
             row = canonical_json.loads(line)
         except MalformedJson as error:
             message = error.message.replace(" at line 1 column ", " at column ")
+            if message.startswith("has ") and not any(key in line for key in _KEYS_OF_TASKS):
+                message = "is not JSON"  # The line may be one of a secret file.
             self._add_problem(number, message, hint="each line must be one whole JSON object")
+            return
+        if not isinstance(row, dict) or row.keys().isdisjoint({"id", "task"}):
+            expected = "'id' is missing" if isinstance(row, dict) else "expected a mapping"
+            self._add_problem(number, f"is no task: {expected}", hint=_TASK_HINT)
             return
         if not is_certainly_valid(row):
             before = len(self.problems)
@@ -327,8 +335,7 @@ def _selection_problems(reader: _Reader) -> Iterator[Problem]:
             Parameter("tasks"), f"{glob!r} matches none of {counted(len(ids), 'task')}", hint=hint
         )
     if not ids:
-        hint = 'write one task per line, such as {"id": "one", "task": {"prompt": "…"}}'
-        yield Problem(str(reader.path), "contains no task", hint=hint)
+        yield Problem(str(reader.path), "contains no task", hint=_TASK_HINT)
 
 
 def _numbered_lines(path: Path, project: ProjectFiles) -> Iterator[tuple[int, bytes]]:

@@ -24,7 +24,7 @@ from labledger.benchmarks.harbor.task_files import TaskFiles
 from labledger.errors import InvalidInput, Problem
 from labledger.files import lab_folder
 from labledger.files.durable_files import filled_folder
-from labledger.files.project_files import ProjectFiles, open_regular
+from labledger.files.project_files import ProjectFiles
 from labledger.records import JsonObject, json_schemas
 from labledger.records.json_schemas import read_toml, refuse_problems
 
@@ -227,6 +227,8 @@ def _task_folders(path: Path) -> list[Path]:
 
 def _read_dataset(path: Path, project: ProjectFiles) -> TaskSource:
     """Return the tasks of a `dataset.toml` that are in the folder beside it with their digests."""
+    project.may_read(path)
+    project.require()
     values = read_toml(path, "harbor_dataset_v1")
     _require_tasks(path, values)
     about = values["dataset"]
@@ -273,8 +275,7 @@ def _listed_folder(dataset: Path, name: str) -> Path:
 
 def _read_registry(path: Path, wanted: str, project: ProjectFiles) -> TaskSource:
     """Return the tasks of one of a registry's datasets."""
-    file, _ = open_regular(path)
-    with file:
+    with project.open(path) as file:
         content = file.read(_MAX_BYTES + 1)
     if len(content) > _MAX_BYTES:
         raise _problem(path, f"is larger than {_MAX_BYTES >> 20} MiB")
