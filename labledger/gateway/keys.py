@@ -81,8 +81,10 @@ def _read_key(source: KeySource, environment: Mapping[str, str]) -> str:
             raise ValueError("is not set")
     elif source.file is not None:
         text = _read_file(key_file(source.file))
+    elif source.command:
+        text = _run(source.command)
     else:
-        text = _run(source.command or ())
+        raise ValueError("is empty")
     key = text.strip()
     if not key:
         raise ValueError("holds no key: it is empty")

@@ -18,9 +18,10 @@ from commands import CHECKOUT, run_forked
 from experiment_files import Folder
 
 import labledger
-from labledger.errors import InvalidInput, PermissionNeeded
+from labledger.errors import InvalidInput, LedgerError, PermissionNeeded
 from labledger.experiment.experiment_file import load_experiment
 from labledger.experiment.resolve import resolve
+from labledger.experiment.task_row import Task
 from labledger.files import permissions
 from labledger.gateway.keys import read_keys
 from labledger.gateway.provider_permissions import permissions_of
@@ -331,6 +332,36 @@ def test_coordinator_asks_for_the_hosts(tmp_path: Path) -> None:
     needs = model_needs(on, plan, name="x")
     assert needs is not None
     assert len(needs.providers) == 3
+
+
+def test_stored_task_grants_no_models() -> None:
+    """A row of a stranger's ledger cannot send a known provider's key to another address."""
+    evil = provider("https://evil.example", ANTHROPIC.key).as_json()
+    row = {"id": "a", "task": 1, "runtime": {"models": {"providers": [evil]}}}
+    with pytest.raises(LedgerError, match="grants models"):
+        Task.of_row(row)
+
+
+def test_source_without_a_place_is_no_key() -> None:
+    """A key of a stranger's ledger that names no place is an error, not a failure."""
+    asks = [provider("http://127.0.0.1:1", KeySource())]
+    labledger.allow(permissions_of(asks))
+    with pytest.raises(InvalidInput, match="is empty"):
+        read_keys(asks, name="x")
+
+
+def test_question_shows_hostile_text_escaped(tmp_path: Path) -> None:
+    """What an experiment asks for cannot hide a part of itself on a terminal."""
+    made = Folder(tmp_path)
+    words = ["sh", "-c", "id", "\x1b[2K\r\u202etxet\u200b"]
+    asked = {"api": "gemini", "upstream": "https://x.example", "key": {"command": words}}
+    made.data["runtime"]["models"] = {"providers": {"x": asked}, "allow": {"x": ["m"]}}
+    experiment = made.experiment()
+    for words_typed in (("allow",), ("preflight",), ("gateway", "check")):
+        done = run_forked(*words_typed, experiment, folder=tmp_path)
+        text = done.stdout + done.stderr
+        assert "sh -c id" in text
+        assert not {"\x1b", "\r", "\u202e", "\u200b"} & set(text)
 
 
 def test_no_other_code_reads_keys() -> None:

@@ -51,7 +51,7 @@ def allow(
     elif not what:
         raise InvalidInput("the command", [Problem("WHAT", "is missing", hint="or give --list")])
     else:
-        digests = [each for each in what if len(each) == _DIGITS and each.isalnum()]
+        digests = [each for each in what if len(each) == _DIGITS and not Path(each).exists()]
         subjects = [each for each in what if each not in digests]
         if json:
             _allow_as_json(subjects, digests, lab_dir, yes=yes)
