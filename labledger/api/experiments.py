@@ -273,7 +273,8 @@ def preflight(
     plan = plan_run(experiment, options)._experiment.plan
     environment = gather(options.env, options.env_files)
     is_asked = plan.replays is None
-    answers = model_checks.ask_models(plan, environment) if is_asked else ()
+    name = str(experiment)
+    answers = model_checks.ask_models(plan, environment, name=name) if is_asked else ()
     return replace(results, checks=(*results.checks, *answers))
 
 

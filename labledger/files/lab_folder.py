@@ -30,6 +30,7 @@ from labledger.errors import InvalidInput, LedgerError, Problem
 from labledger.files.durable_files import make_folder, write_file
 from labledger.records import JsonObject
 from labledger.records.canonical_json import sha256_hex
+from labledger.text import yaml_fault
 
 FOLDER = ".lab"
 VARIABLE = "LABLEDGER_DIR"
@@ -120,8 +121,11 @@ class LabFolder:
         try:
             document: JsonObject = yaml.safe_load(text)
         except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-            problem = Problem(str(path), f"is not YAML: {error}")
+            problem = Problem(str(path), yaml_fault(error))
             raise InvalidInput(f"cannot read {path}", [problem]) from error
+        if not isinstance(document, dict):
+            # It is no file of settings, and may be a secret: nothing of it is repeated.
+            json_schemas.refuse_problems(path, [((), "expected a mapping")])
         json_schemas.refuse_problems(path, json_schemas.problems(document, SETTINGS_SCHEMA))
         return document
 

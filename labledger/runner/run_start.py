@@ -32,6 +32,7 @@ from labledger.errors import (
     InvalidInput,
     LedgerMissing,
     Parameter,
+    PermissionNeeded,
     PreflightFailed,
     Problem,
     RunExists,
@@ -178,7 +179,9 @@ class RunStart:
         if not problems:
             # Hosts that read keys themselves say so when they are prepared.
             keys_here = has_keys(cluster, plan, insecure=insecure)
-            checks = check_models(plan, self.values, runs_here=runs_here, has_keys=keys_here)
+            checks = check_models(
+                plan, self.values, name=run.run_id, runs_here=runs_here, has_keys=keys_here
+            )
             problems = problems_of(checks)
         if problems:
             raise InvalidInput(f"run {run.run_id} cannot continue", problems)
@@ -254,6 +257,8 @@ def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) 
     hint = "restore it, start a new run, or resume with `frozen=True` to use the run's own copy"
     try:
         current = resolve(load_experiment(source), overrides)
+    except PermissionNeeded:
+        raise
     except InvalidInput as error:
         message = f"{source} is no longer what {run.run_id} was started with\n{error.message}"
         raise ExperimentChanged(message, hint=hint) from error
@@ -359,6 +364,8 @@ def _warn_of_changes(run: RunInfo, tasks: Mapping[str, str], options: RunOptions
         return
     try:
         refuse_changed(run, tasks, options)
+    except PermissionNeeded:
+        return  # Nothing is run, and nothing outside of the project is read.
     except ExperimentChanged as changed:
         changes = "; ".join(line.strip() for line in changed.message.splitlines()[1:])
         message = (

@@ -7,7 +7,7 @@ are those of the session.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -42,7 +42,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.records.model_answers import variants_with_models
-from labledger.records.model_grants import CAP_SHARES
+from labledger.records.model_grants import CAP_SHARES, KeySource, ProviderConfig
 from labledger.runner.attempt_queues import NextAttempts, SlotQueue
 from labledger.runner.commit_queue import CommitQueue, Ending
 from labledger.runner.coordinator import Coordinator
@@ -83,6 +83,11 @@ class SlotExecution:
     def _folder(self) -> Path:
         return self.lab.run_folder(self.run.run_id)
 
+    @property
+    def _has_slots(self) -> bool:
+        """Whether any slot is not committed. If not, nothing is run and no key is read."""
+        return self.run.next_schedule_idx < self.run.total_slots
+
     def execute(self, stack: ExitStack) -> Stop | None:
         """Run the slots that are not committed. Return why the run stopped early, or None.
 
@@ -93,7 +98,7 @@ class SlotExecution:
         engine_info = {} if run.on else self._engine_info()
         full_disks = FullDisks()
         disk_space = self._disk_space(engine_info, full_disks)
-        has_slots = run.next_schedule_idx < run.total_slots
+        has_slots = self._has_slots
         agents = install_agents(experiment, self.options.on_event) if has_slots else {}
         executor = self._executor(full_disks, agents)
         stack.enter_context(closing(executor))
@@ -188,7 +193,9 @@ class SlotExecution:
         from labledger.hosts.coordinator_side.cluster_executor import ClusterRun
         from labledger.hosts.host_messages import RunKey, RunSetup
 
-        needs = model_needs(run.on, experiment, insecure=self.options.insecure)
+        insecure, needs = self.options.insecure, None
+        if self._has_slots:
+            needs = model_needs(run.on, experiment, name=run.run_id, insecure=insecure)
         setup = RunSetup(
             RunKey(self.writer.ledger_id, run.run_id),
             self.lease.epoch,
@@ -202,11 +209,11 @@ class SlotExecution:
             setup,
             self.store.root,
             max_concurrency=self.options.max_concurrency,
-            keys=read_keys(needs.providers, self.values) if needs and needs.are_keys_sent else {},
+            keys=self._keys(needs.providers) if needs and needs.are_keys_sent else {},
             caps=shared_caps_of(experiment),
             shares=self._folder / CAP_SHARES,
         )
-        return open_executor(run.on, cluster_run, insecure=self.options.insecure)
+        return open_executor(run.on, cluster_run, insecure=insecure)
 
     def _gateway(self) -> GatewayKeeper | None:
         """Start the gateway of the agents' models with their keys; None if no agent has any.
@@ -216,11 +223,17 @@ class SlotExecution:
         models = models_of(self.experiment)
         if not models:
             return None
+        if not self._has_slots:
+            # Only what earlier sessions left is closed.
+            return GatewayKeeper(self.lab.gateway, self.run.run_id, {})
         # What answers from a record needs no key, and must not be able to ask a provider.
-        keys = {} if self.experiment.replays else read_keys(providers_of(models), self.values)
+        keys = {} if self.experiment.replays else self._keys(providers_of(models))
         keeper = GatewayKeeper(self.lab.gateway, self.run.run_id, keys)
         keeper.start()
         return keeper
+
+    def _keys(self, providers: Iterable[ProviderConfig]) -> Mapping[KeySource, str]:
+        return read_keys(providers, self.values, name=self.run.run_id)
 
     def _clean_up(self, executor: TrialExecutor, run: RunInfo) -> None:
         """Remove the containers, folders and notes of attempts whose results are durable."""

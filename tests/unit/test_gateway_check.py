@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import granted
 import pytest
 from commands import run_forked
 from experiment_files import Folder
@@ -33,10 +34,10 @@ def experiment(folder: Path, upstream: str, **models: Any) -> None:
         name: {"api": api, "upstream": upstream, "key": {"env": "THE_KEY"}}
         for name, api in apis.items()
     }
-    granted = {"providers": described, "allow": {name: ["m"] for name in apis}, **models}
+    asked = {"providers": described, "allow": {name: ["m"] for name in apis}, **models}
     made = Folder(folder)
-    made.data["runtime"]["models"] = granted
-    made.experiment()
+    made.data["runtime"]["models"] = asked
+    granted.allow(made.experiment())
 
 
 def test_each_model_is_asked_once_where_that_is_wanted(tmp_path: Path) -> None:
@@ -76,14 +77,14 @@ def test_a_replay_needs_no_key_and_no_price(tmp_path: Path) -> None:
     """Nobody is asked, so that nothing is missing; but it runs on this machine alone."""
     experiment(tmp_path, "http://127.0.0.1:9")
     plan = resolve(load_experiment(tmp_path / "experiment.yaml"), Overrides(replay="r")).plan
-    [check] = check_models(plan, {}, runs_here=True, has_keys=True)
+    [check] = check_models(plan, {}, name="x", runs_here=True, has_keys=True)
     assert (check.ok, check.detail) == (
         True,
         "the recorded calls of r answer; no provider is asked",
     )
     refused = [
         check.detail
-        for check in check_models(plan, {}, runs_here=False, has_keys=True)
+        for check in check_models(plan, {}, name="x", runs_here=False, has_keys=True)
         if not check.ok
     ]
     assert refused == ["a run is replayed only on this machine, not on a cluster"]

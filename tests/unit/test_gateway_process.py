@@ -18,10 +18,12 @@ from gateways import KEY, PATHS, RUN, SOURCE, ServedGateway, request_body, serve
 from scripted_providers import ServedProvider, scripted_provider
 from waiting import wait_until
 
+import labledger
 from labledger.errors import InvalidInput, LabLedgerError
 from labledger.fault_points import VARIABLE
 from labledger.gateway.client import GatewayClient, GatewayUnavailable
 from labledger.gateway.keys import read_keys
+from labledger.gateway.provider_permissions import permissions_of
 from labledger.records.model_calls import CallState, Usage
 from labledger.records.model_grants import (
     DEFAULT_PROVIDERS,
@@ -328,7 +330,8 @@ def test_keys_are_read_where_they_are(tmp_path: Path, monkeypatch: pytest.Monkey
         (KeySource(file=str(tmp_path / "key")), "of-file"),
         (KeySource(command=command), "of-command"),
     ):
-        assert read_keys(of(source)) == {source: key}
+        labledger.allow(permissions_of(of(source)))
+        assert read_keys(of(source), name="x") == {source: key}
 
 
 @pytest.mark.parametrize(
@@ -336,7 +339,8 @@ def test_keys_are_read_where_they_are(tmp_path: Path, monkeypatch: pytest.Monkey
     [
         (KeySource(env="NO_SUCH_KEY"), "the environment variable NO_SUCH_KEY is not set"),
         (KeySource(file="/no/such/file"), "cannot be read"),
-        (KeySource(file="/dev/null"), "it is empty"),
+        (KeySource(file="/dev/null"), "it is a device; a regular file is expected"),
+        (KeySource(command=("true",)), "it is empty"),
         (KeySource(command=("false",)), "ended with exit code 1"),
         (KeySource(command=("/no/such/command",)), "could not be started"),
         (KeySource(command=("echo", "se cret")), "a key is one word"),
@@ -344,8 +348,9 @@ def test_keys_are_read_where_they_are(tmp_path: Path, monkeypatch: pytest.Monkey
 )
 def test_a_key_that_cannot_be_read_is_named(source: KeySource, problem: str) -> None:
     """The message has the place and the cause."""
+    labledger.allow(permissions_of(of(source)))
     with pytest.raises(InvalidInput, match=problem):
-        read_keys(of(source))
+        read_keys(of(source), name="x")
 
 
 def test_the_commands_serve_show_and_stop(tmp_path: Path, provider: ServedProvider) -> None:
