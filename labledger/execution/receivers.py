@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -34,6 +33,7 @@ from labledger.experiment.authored_fields import (
     text_parts,
 )
 from labledger.files.lab_folder import LabFolder
+from labledger.host_programs import find_program
 from labledger.ledger.notifications import ReceiverSource
 from labledger.records import JsonObject, canonical_json
 from labledger.text import escape_line, quoted
@@ -123,7 +123,7 @@ class Receiver:
             self._url(values)
             return self
         program = expand_names(self.words[0], values) if self.words else ""
-        at = str(folder / program) if "/" in program else shutil.which(program)
+        at = str(folder / program) if "/" in program else find_program(program)
         if not at or not os.access(at, os.X_OK) or Path(at).is_dir():
             raise _invalid(f"found no program {quoted(program)} that can be run")
         return type(self)((escape_names(at), *self.words[1:]), is_webhook=False)
