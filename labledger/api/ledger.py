@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 from labledger import clock
 from labledger.api.run_state import Pause, RunSelection, RunState, controls_of, sort_runs
 from labledger.errors import InvalidInput, Parameter, Problem
-from labledger.files.durable_files import open_output, replace_output
 from labledger.files.lab_folder import LabFolder
+from labledger.files.output_files import open_output, replace_output, scratch_folder_of
 from labledger.ledger.control_requests import ControlRequest
 from labledger.ledger.database.model import (
     CancelledSlots,
@@ -559,7 +559,7 @@ class Ledger:
         data_frames.require_parquet()
         columns, rows = self.rows(view_or_sql, params, generation, as_of=as_of)
         with closing(rows), replace_output(out) as handle:
-            return data_frames.write_parquet(columns, rows, handle, out.parent)
+            return data_frames.write_parquet(columns, rows, handle, scratch_folder_of(out))
 
     def views(self) -> list[ViewInfo]:
         """Return the documented views and their columns."""

@@ -137,11 +137,13 @@ def require_parquet() -> None:
     )
 
 
-def write_parquet(columns: Sequence[str], rows: Rows, handle: BinaryIO, scratch: Path) -> int:
+def write_parquet(
+    columns: Sequence[str], rows: Rows, handle: BinaryIO, scratch: Path | None
+) -> int:
     """Write the rows as a Parquet file, in flat memory; return their number.
 
-    The folder `scratch` holds the unfinished file and needs as much disk space again. Raises
-    `ExtraMissing`, and `QueryFailed` if two columns have the same name.
+    The folder `scratch`, else `$TMPDIR`, holds the unfinished file and needs as much disk space
+    again. Raises `ExtraMissing`, and `QueryFailed` if two columns have the same name.
     """
     require_parquet()
     require_names(columns)
