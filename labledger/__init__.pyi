@@ -52,6 +52,10 @@ from .api.notifications import deliver_notifications as deliver_notifications
 from .api.notifications import discard_notifications as discard_notifications
 from .api.notifications import notifications as notifications
 from .api.notifications import try_receiver as try_receiver
+from .api.permissions import allow as allow
+from .api.permissions import allowed_permissions as allowed_permissions
+from .api.permissions import needed_permissions as needed_permissions
+from .api.permissions import revoke_permissions as revoke_permissions
 from .api.run_state import Pause as Pause
 from .api.run_state import RunSelection as RunSelection
 from .api.run_state import RunState as RunState
@@ -112,6 +116,7 @@ from .errors import MalformedJson as MalformedJson
 from .errors import NotALedger as NotALedger
 from .errors import NothingToExtend as NothingToExtend
 from .errors import Parameter as Parameter
+from .errors import PermissionNeeded as PermissionNeeded
 from .errors import PreflightFailed as PreflightFailed
 from .errors import Problem as Problem
 from .errors import QueryFailed as QueryFailed
@@ -129,6 +134,8 @@ from .execution.run_events import EventKind as EventKind
 from .execution.run_events import Listener as Listener
 from .execution.run_events import StopRequest as StopRequest
 from .exit_codes import Exit as Exit
+from .files.permissions import AllowedPermission as AllowedPermission
+from .files.permissions import Permission as Permission
 from .gateway.status import CallTotals as CallTotals
 from .gateway.status import GatewayStatus as GatewayStatus
 from .gateway.status import KeyPace as KeyPace

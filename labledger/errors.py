@@ -77,6 +77,10 @@ class InvalidInput(LabLedgerError):
         self.problems = problems
 
 
+class PermissionNeeded(InvalidInput):
+    """The input asks for something that the user has not allowed."""
+
+
 def require_text(what: str, where: str, text: str, max_characters: int) -> None:
     """Raise `InvalidInput` about `what`, given at `where`, for a text that is empty or too long."""
     if not text.strip() or len(text) > max_characters:
