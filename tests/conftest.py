@@ -7,6 +7,7 @@ import faulthandler
 import os
 import signal
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,10 @@ EXIT_LIMIT_S = 60
 # Where compiled modules are not kept, each command that a test starts compiles them again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# What labledger stores of the labs that it creates is no part of the settings of who runs the tests.
+_CONFIG = tempfile.TemporaryDirectory(prefix="labledger-tests-")
+os.environ["XDG_CONFIG_HOME"] = _CONFIG.name
 
 # Ignored signals are inherited: under nohup, or in the background of a script, the commands that
 # tests start would ignore these too, as they should. Nothing that Python handles is inherited.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from labledger.errors import InvalidInput, Problem
 from labledger.files import permissions
 from labledger.files.lab_folder import LabFolder
+from labledger.files.lab_trust import permission_to_ask_for
 from labledger.files.permissions import AllowedPermission, Permission, PermissionStore
 
 if TYPE_CHECKING:
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def needed_permissions(subject: str | Path) -> tuple[Permission, ...]:
-    """Return what a lab folder asks for that the user has not allowed. Nothing is changed.
+    """Return what a lab folder asks for that the user has not allowed.
+
+    Nothing is allowed yet. A lab folder gets a new mark, by which it is known once it is allowed.
 
     Args:
         subject: A lab folder.
@@ -26,7 +29,8 @@ def needed_permissions(subject: str | Path) -> tuple[Permission, ...]:
 
     Raises:
         InvalidInput: There is nothing at `subject` that can ask for a permission.
-        LabLedgerError: The stored permissions are refused: another user could write them.
+        LabLedgerError: The stored permissions are refused: another user could write them. Or other
+            users can change the lab folder.
 
     Example:
         >>> import labledger
@@ -35,7 +39,8 @@ def needed_permissions(subject: str | Path) -> tuple[Permission, ...]:
     """
     lab = LabFolder(Path(subject))
     if lab.ledger.exists() or lab.settings.exists():
-        return permissions.missing([permissions.of_lab_folder(lab.root)])
+        needed = permission_to_ask_for(lab)
+        return () if needed is None else (needed,)
     problem = Problem(str(subject), "is no lab folder")
     raise InvalidInput("what asks for permissions", [problem])
 
