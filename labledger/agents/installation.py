@@ -43,6 +43,7 @@ from labledger.agents.registry_clients import (
 from labledger.errors import InvalidInput, LabLedgerError, Problem
 from labledger.files.durable_files import write_file
 from labledger.files.lab_folder import cache_folder
+from labledger.host_programs import interpreter
 from labledger.records.canonical_json import dump_bytes, sha256_hex
 from labledger.text import duration, format_size
 
@@ -308,7 +309,7 @@ def _tool(top: Path, requirement: str) -> Path:
     with _locked(entry.with_name(f".{entry.name}.lock")):
         if not entry.exists():
             with _new_folder(entry) as folder:
-                install_wheels(Path(sys.executable), [requirement], folder)
+                install_wheels(Path(interpreter()), [requirement], folder)
                 for program in folder.rglob("bin/*"):
                     if program.is_file():
                         program.chmod(0o755)

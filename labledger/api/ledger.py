@@ -24,8 +24,8 @@ from labledger.api.run_state import (
     sort_runs,
 )
 from labledger.errors import InvalidInput, Parameter, Problem
-from labledger.files.durable_files import open_output, replace_output
 from labledger.files.lab_folder import LabFolder
+from labledger.files.output_files import open_output, replace_output, scratch_folder_of
 from labledger.ledger.control_requests import ControlRequest
 from labledger.ledger.database.model import (
     CancelledSlots,
@@ -579,7 +579,7 @@ class Ledger:
         columns, rows = self.rows(view_or_sql, params, generation, as_of=as_of)
         with closing(rows), replace_output(out) as handle:
             return data_frames.write_parquet(
-                columns, rows, handle, out.parent, view_of(view_or_sql)
+                columns, rows, handle, scratch_folder_of(out), view_of(view_or_sql)
             )
 
     def views(self) -> list[ViewInfo]:

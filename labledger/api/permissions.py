@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from labledger.errors import InvalidInput, PermissionNeeded, Problem
 from labledger.files import permissions
 from labledger.files.lab_folder import LabFolder
+from labledger.files.lab_trust import permission_to_ask_for
 from labledger.files.permissions import AllowedPermission, Permission, PermissionStore
 
 if TYPE_CHECKING:
@@ -22,8 +23,9 @@ def needed_permissions(
 ) -> tuple[Permission, ...]:
     """Return what an experiment, a run or a lab folder asks for that the user has not allowed.
 
-    Nothing is run, sent or changed. An experiment's tasks are read only where that is allowed: when
-    its dataset has been allowed, the tasks may ask for more.
+    Nothing is run or sent. An experiment's tasks are read only where that is allowed: when its
+    dataset has been allowed, the tasks may ask for more. A lab folder gets a new mark, by which it
+    is known once it is allowed.
 
     Args:
         subject: An experiment as for `run`, a lab folder, or the id of a run of the ledger, such as
@@ -36,7 +38,8 @@ def needed_permissions(
     Raises:
         InvalidInput: The experiment is not valid.
         RunNotFound: There is neither such a file nor such a run.
-        LabLedgerError: The stored permissions are refused: another user could write them.
+        LabLedgerError: The stored permissions are refused: another user could write them. Or other
+            users can change the lab folder.
 
     Example:
         >>> import labledger
@@ -45,7 +48,8 @@ def needed_permissions(
     """
     path = Path(subject)
     if _is_lab(path):
-        return permissions.missing([permissions.of_lab_folder(path)])
+        needed = permission_to_ask_for(LabFolder(path))
+        return () if needed is None else (needed,)
     from labledger.benchmarks.formats import parse_reference
 
     if path.exists() or parse_reference(str(subject)) is not None:

@@ -8,7 +8,6 @@ or one older than 23. It gets the same context, as a tar; ended by a signal, it 
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
@@ -17,13 +16,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labledger.engine.build_context import LABEL, BuildContext, ContextChanged, UnusableContext
 from labledger.engine.docker_config import reading_credentials
 from labledger.engine.engine import Engine
 from labledger.errors import EngineUnavailable, LabLedgerError
+from labledger.host_programs import environment, programs_named
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -207,9 +206,7 @@ _RECENT_ENGINE = 23
 @lru_cache(maxsize=1)
 def find_client() -> str | None:
     """Return the first `docker` command of this machine that can use BuildKit; None without one."""
-    commands = (Path(folder) / "docker" for folder in os.get_exec_path())
-    usable = (str(command) for command in commands if os.access(command, os.X_OK))
-    return next(filter(_has_buildkit, dict.fromkeys(usable)), None)
+    return next(filter(_has_buildkit, programs_named("docker")), None)
 
 
 def _has_buildkit(command: str) -> bool:
@@ -251,7 +248,7 @@ def build_with_client(client: str, build: EngineBuild, interruption: Interruptio
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env={**os.environ, **_ENVIRONMENT},
+        env=environment() | _ENVIRONMENT,
         start_new_session=True,
     )
     upload = _Upload(process, build)

@@ -140,14 +140,18 @@ def require_parquet() -> None:
 
 
 def write_parquet(
-    columns: Sequence[str], rows: Rows, handle: BinaryIO, scratch: Path, view: str | None = None
+    columns: Sequence[str],
+    rows: Rows,
+    handle: BinaryIO,
+    scratch: Path | None,
+    view: str | None = None,
 ) -> int:
     """Write the rows as a Parquet file, in flat memory; return their number.
 
     The columns of `view` have the types that it declares, whatever their values. Other columns have
     the narrowest type of their values, and without a value that of the view columns of this name.
-    The folder `scratch` holds the unfinished file and needs as much disk space again. Raises
-    `ExtraMissing`, and `QueryFailed` if two columns have the same name.
+    The folder `scratch`, else `$TMPDIR`, holds the unfinished file and needs as much disk space
+    again. Raises `ExtraMissing`, and `QueryFailed` if two columns have the same name.
     """
     require_parquet()
     require_names(columns)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal
 from labledger.experiment.plan_sections import StoredFacts
 from labledger.experiment.task_row import instruction
 from labledger.export.trajectories import stored_trajectory
-from labledger.files.durable_files import replace_output
+from labledger.files.output_files import replace_output
 from labledger.ledger.database.model import RunInfo, Variant, VariantCounts
 from labledger.ledger.model_usage import call_of_record
 from labledger.ledger.reader import LedgerReader

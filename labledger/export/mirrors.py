@@ -22,11 +22,11 @@ from labledger.errors import LedgerError
 from labledger.files.durable_files import (
     Fence,
     make_folder,
-    open_output,
     set_aside,
     sync_folder,
     write_file,
 )
+from labledger.files.output_files import open_output
 from labledger.ledger.database.model import RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject, canonical_json

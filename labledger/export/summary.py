@@ -12,7 +12,8 @@ from typing import Any
 
 from labledger import fault_points
 from labledger.experiment.plan_sections import StoredFacts, benchmark_identity
-from labledger.files.durable_files import Fence, replace_output
+from labledger.files.durable_files import Fence
+from labledger.files.output_files import replace_output
 from labledger.ledger.database.model import PrimaryMetric, RunInfo, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject, json_schemas

@@ -15,9 +15,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import shlex
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -68,16 +69,55 @@ class Permission(JsonForm):
         return canonical_json.digest({"kind": self.kind, "subject": _plain(self.subject)})
 
 
+_LAB_FOLDER = "lab_folder"
+_MARK = "folder-mark"
+"""The file of a lab folder with random digits, which another folder in its place does not have."""
+_MARK_BYTES = 16
+
+
 def of_lab_folder(folder: Path) -> Permission:
     """Return the permission that a lab folder's settings and receivers act.
 
-    It is for this folder with its owner: a copy of it is another folder. Raises `OSError`.
+    It is for this folder with its owner and its mark: a copy of it is another folder. Raises
+    `OSError`.
     """
     real = folder.resolve(strict=True)
     status = real.stat()
-    subject = {"path": str(real), "inode": str(status.st_ino), "owner": str(status.st_uid)}
+    subject = {
+        "path": str(real),
+        "inode": str(status.st_ino),
+        "owner": str(status.st_uid),
+        "mark": _mark_of(real),
+    }
     sentence = f"let the settings and the receivers of notifications of the lab {real} act"
-    return Permission("lab_folder", subject, sentence, str(folder))
+    if status.st_uid != os.geteuid():
+        sentence += f", which the user with the id {status.st_uid} owns and can change at any time"
+    return Permission(_LAB_FOLDER, subject, sentence, str(folder))
+
+
+def mark_lab_folder(folder: Path) -> None:
+    """Give a lab folder a new mark. What was allowed before for the folder is lost.
+
+    Raises `OSError`.
+    """
+    write_file(folder / _MARK, secrets.token_hex(_MARK_BYTES).encode())
+
+
+def _mark_of(folder: Path) -> str:
+    """Return the mark of a lab folder; nothing if it has none."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(folder / _MARK, flags), "rb") as file:
+            return file.read(2 * _MARK_BYTES).decode("ascii", "replace")
+    except OSError:
+        return ""
+
+
+def is_of_lost_folder(allowed: AllowedPermission) -> bool:
+    """Return whether a permission is for a lab folder that is not there any more."""
+    subject = allowed.document.get("subject", {})
+    is_of_folder = allowed.document.get("kind") == _LAB_FOLDER
+    return is_of_folder and not os.path.lexists(str(subject.get("path")))
 
 
 @dataclass(frozen=True)
@@ -129,8 +169,17 @@ class PermissionStore:
             raise self._refused(f"it cannot be read: {error.strerror}") from None
         return {each.digest: each for each in self._parsed(content)}
 
-    def add(self, permissions: Iterable[Permission], digests: Iterable[str] = ()) -> None:
-        """Allow what is given, and digests of what is not described. Raises `LabLedgerError`."""
+    def add(
+        self,
+        permissions: Iterable[Permission],
+        digests: Iterable[str] = (),
+        *,
+        forget: Callable[[AllowedPermission], bool] = lambda _: False,
+    ) -> None:
+        """Allow what is given, and digests of what is not described.
+
+        What is to be forgotten is removed on this occasion. Raises `LabLedgerError`.
+        """
         now = clock.utc_now()
         new = [
             AllowedPermission(
@@ -143,6 +192,8 @@ class PermissionStore:
         ]
         new += [AllowedPermission(each, "allowed by its digest", now) for each in digests]
         with self._changing() as allowed:
+            for each in [each for each in allowed.values() if forget(each)]:
+                del allowed[each.digest]
             for each in new:
                 allowed.setdefault(each.digest, each)
 

@@ -10,7 +10,6 @@ import http.client
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from labledger.errors import LabLedgerError
 from labledger.files.durable_files import make_folder
 from labledger.gateway.status import GatewayStatus
 from labledger.gateway.unix_sockets import connect
+from labledger.host_programs import SAFE_FOLDER, module_command
 from labledger.records import JsonObject
 from labledger.records.model_grants import CapShare, KeySource, ShareUse
 from labledger.resources import require_for
@@ -38,7 +38,7 @@ _ANSWER_S = 60.0
 _START_S = 60.0
 _KEPT_VARIABLES = (
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"),
-    *("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+    *("VIRTUAL_ENV", "SSL_CERT_FILE", "SSL_CERT_DIR"),
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
     "LABLEDGER_FAULT",
 )
@@ -181,12 +181,12 @@ class GatewayClient:
         try:
             with (self._folder / _ERRORS).open("wb") as errors:
                 subprocess.run(
-                    [sys.executable, "-P", "-m", _PROCESS, str(self._folder), str(writing)],
+                    module_command(_PROCESS, str(self._folder), str(writing)),
                     stdin=subprocess.DEVNULL,
                     stdout=errors,
                     stderr=errors,
                     env={n: os.environ[n] for n in _KEPT_VARIABLES if n in os.environ},
-                    cwd="/",
+                    cwd=SAFE_FOLDER,
                     pass_fds=(writing,),
                     check=False,
                 )

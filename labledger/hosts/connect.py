@@ -244,11 +244,13 @@ def _start(cluster: Cluster, security: Any) -> Any:
     name = cluster.cluster_class or ""
     module, _, class_name = name.rpartition(".")
     try:
-        cluster_class = getattr(importlib.import_module(module or "distributed"), class_name)
+        cluster_class = _cluster_class(module or "distributed", class_name)
         arguments = dict(cluster.arguments)
         arguments.setdefault("security", security)
         # A class that starts processes elsewhere hands them this configuration.
         settings = LESS_WATCHING | {"distributed.scheduler.allowed-failures": 0}
+        # For as long as this process lasts: a cluster class may start worker processes later.
+        dask.config.set({_SAFE_PATH_OF_WORKERS: "1"})
         with dask.config.set(settings | ({} if cluster.tls is None else cluster.tls.settings())):
             started = cluster_class(**arguments)
         if cluster.scale is not None:
@@ -257,3 +259,15 @@ def _start(cluster: Cluster, security: Any) -> Any:
         message = f"{name} could not be started: {type(error).__name__}: {error}"
         raise InvalidInput("the cluster", [Problem(cluster.given, message)]) from error
     return started
+
+
+_SAFE_PATH_OF_WORKERS = "distributed.nanny.pre-spawn-environ.PYTHONSAFEPATH"
+"""The variable that keeps a worker process from importing files of the working directory."""
+
+
+def _cluster_class(module: str, name: str) -> Any:
+    """Return a class of a library. Raises `TypeError` for what starts no cluster of Dask."""
+    found = getattr(importlib.import_module(module), name)
+    if not (isinstance(found, type) and hasattr(found, "scale") and hasattr(found, "close")):
+        raise TypeError("it is not the class of a cluster")
+    return found

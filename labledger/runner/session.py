@@ -75,7 +75,10 @@ class Session:
         with ExitStack() as stack:
             # Left last: it delivers also that the run has ended.
             delivery = stack.enter_context(
-                DeliveryThread(self.lab, self.run_id, self.values, self.options.on_event)
+                DeliveryThread(
+                    *(self.lab, self.run_id, self.values, self.options.on_event),
+                    named=self.receivers.of_run or (),
+                )
             )
             lease = stack.enter_context(owning_run(self.writer, self.run_id, self.options))
             reader = stack.enter_context(LedgerReader.open(self.lab.ledger))

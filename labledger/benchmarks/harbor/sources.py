@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import subprocess
 from dataclasses import dataclass
@@ -25,11 +24,17 @@ from labledger.errors import InvalidInput, Problem
 from labledger.files import lab_folder
 from labledger.files.durable_files import filled_folder
 from labledger.files.project_files import ProjectFiles
+from labledger.host_programs import SAFE_FOLDER, environment, find_program
 from labledger.records import JsonObject, json_schemas
 from labledger.records.json_schemas import read_toml, refuse_problems
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _CLONE_TIMEOUT_S = 3600
+_GIT_SETTINGS = (
+    *("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"),
+    *("-c", "advice.detachedHead=false"),
+)
+"""No program that a repository names is run."""
 
 
 class Clones:
@@ -113,24 +118,22 @@ def _require_unchanged(where: str, folder: Path, commit: str) -> None:
 
 def _git(where: str, *words: str) -> str:
     """Return the output of a git command. Raises `InvalidInput` with its last line of errors."""
-    command = ["git", "-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false", *words]
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
-        "GIT_TERMINAL_PROMPT": "0",
-        "LC_ALL": "C",
-    }
+    git = find_program("git")
+    if git is None:
+        raise _git_problem(where, "git is not installed", "install git")
+    inherited = {n: value for n, value in environment().items() if not n.startswith("GIT_")}
     try:
         ended = subprocess.run(
-            command,
-            env=environment,
+            [git, *_GIT_SETTINGS, *words],
+            env={**inherited, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},
+            # git reads the settings of a repository that it is started in.
+            cwd=SAFE_FOLDER,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",
             timeout=_CLONE_TIMEOUT_S,
         )
-    except FileNotFoundError as error:
-        raise _git_problem(where, "git is not installed", "install git") from error
     except subprocess.TimeoutExpired as error:
         raise _git_problem(where, f"git took longer than {_CLONE_TIMEOUT_S} seconds") from error
     if ended.returncode:

@@ -29,6 +29,7 @@ from labledger.errors import DiskFull, EngineUnavailable
 from labledger.experiment.grading_settings import Sealing
 from labledger.files.artifact_store import ArtifactStore
 from labledger.gateway.client import GatewayUnavailable
+from labledger.host_programs import find_program
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import Reason
 from labledger.trial import attempt_notes, contract
@@ -226,7 +227,8 @@ def _delete(spec: AttemptSpec, context: TrialContext) -> None:
         shutil.rmtree(spec.folder, ignore_errors=True)
     except RecursionError:
         # Very deep folders exceed Python's recursion limit; `rm` does not recurse.
-        subprocess.run(["rm", "-rf", "--", spec.folder], check=False, stderr=subprocess.DEVNULL)
+        remove = [find_program("rm") or "/bin/rm", "-rf", "--", str(spec.folder)]
+        subprocess.run(remove, check=False, stderr=subprocess.DEVNULL)
 
 
 def _run_container(spec: AttemptSpec, context: TrialContext) -> ContainerExit:
