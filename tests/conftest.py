@@ -7,7 +7,6 @@ import faulthandler
 import os
 import signal
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,10 +39,6 @@ granted.use_own_settings()
 # Where compiled modules are not kept, each command that a test starts compiles them again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-
-# Tests leave the settings of the user who runs them alone: they have settings of their own.
-_CONFIG = tempfile.TemporaryDirectory(prefix="labledger-tests-")
-os.environ["XDG_CONFIG_HOME"] = _CONFIG.name
 
 # Ignored signals are inherited: under nohup, or in the background of a script, the commands that
 # tests start would ignore these too, as they should. Nothing that Python handles is inherited.
