@@ -166,8 +166,6 @@ def ask_models(plan: ExperimentPlan, environment: Mapping[str, str]) -> Iterator
         if answer.status == 200:
             yield CheckResult(NAME, f"{name} answered")
         elif answer.status is None:
-            yield invalid(
-                NAME, f"{name}: no answer: {answer.detail}", hint="see `upstream` of the provider"
-            )
+            yield invalid(NAME, f"{name}: no answer: {answer.detail}", hint=answer.hint)
         else:
             yield invalid(NAME, f"{name}: status {answer.status}: {answer.detail}")

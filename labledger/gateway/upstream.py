@@ -29,6 +29,7 @@ from labledger.gateway.answers import (
     Progress,
     for_provider,
 )
+from labledger.gateway.connection_errors import connection_problem
 from labledger.gateway.families import FAMILIES
 from labledger.gateway.keys import masked
 from labledger.gateway.pacing import LIMITED, Pace, PaceSettings
@@ -265,10 +266,12 @@ class Upstream:
                 allow_redirects=False,
             )
         except aiohttp.ClientConnectorError as error:
-            message = f"labledger: the provider cannot be reached: {type(error).__name__}"
+            problem = connection_problem(error, sent.proxy)
+            message = f"labledger: the provider cannot be reached: {problem}"
             raise NoAnswer("unreachable", 502, message) from None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            message = f"labledger: the provider gave no answer: {type(error).__name__}"
+            problem = connection_problem(error, sent.proxy)
+            message = f"labledger: the provider gave no answer: {problem}"
             raise NoAnswer("no_answer", 502, message) from None
         return _LiveAnswer(response, key, place)
 
@@ -336,6 +339,8 @@ class TinyAnswer:
     """None if there was no answer."""
     detail: str
     """The provider's error, or why there was no answer; empty if it answered well."""
+    hint: str | None = None
+    """What the user can do where there was no answer."""
 
 
 def ask_each(
@@ -361,18 +366,20 @@ async def _ask(
     headers = {"Content-Type": "application/json", "anthropic-version": "2023-06-01"}
     if key is not None:
         headers |= FAMILIES[api].key_headers(key, provider.auth_header)
+    proxy = proxy_of(provider.upstream)
     try:
         async with session.post(
             provider.upstream + path,
             data=json.dumps(body),
             headers=headers,
-            proxy=proxy_of(provider.upstream),
+            proxy=proxy,
             allow_redirects=False,
         ) as response:
             text = (await response.content.read(1 << 16)).decode("utf-8", "replace")
             status = response.status
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        return TinyAnswer(provider.name, model, None, type(error).__name__)
+        problem = connection_problem(error, proxy)
+        return TinyAnswer(provider.name, model, None, problem.what, problem.advice)
     return TinyAnswer(provider.name, model, status, _tiny_problem(status, masked(text, key)))
 
 
