@@ -205,9 +205,7 @@ def ask_models(
         if answer.is_answer:
             yield CheckResult(NAME, f"{name} answered")
         elif answer.status is None:
-            yield invalid(
-                NAME, f"{name}: no answer: {answer.detail}", hint="see `upstream` of the provider"
-            )
+            yield invalid(NAME, f"{name}: no answer: {answer.detail}", hint=answer.hint)
         else:
             detail = f"{name}: status {answer.status}: {answer.detail}"
             yield invalid(NAME, detail, hint=answer.hint)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -19,16 +18,16 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 
 from labledger import __version__
+from labledger.gateway.connection_errors import connection_problem
 from labledger.gateway.families import FAMILIES
 from labledger.gateway.keys import masked
 from labledger.gateway.refusals import Trouble, read_refusal
 from labledger.records.model_calls import Api
-from labledger.records.model_grants import ProviderConfig
+from labledger.records.model_grants import ProviderConfig, doubled_path
 
 _CHECK_S = 60.0
 _MAX_ANSWER = 1 << 16
 _TURN = [{"role": "user", "content": "Hi"}]
-_VERSION = re.compile(r"v[0-9]+[a-z]*[0-9]*", re.IGNORECASE)
 
 
 def proxy_of(address: str) -> str | None:
@@ -52,7 +51,7 @@ class TinyAnswer:
     trouble: Trouble | None = None
     """What kind of failure it was; None if it answered well, or if nothing can be said."""
     hint: str | None = None
-    """What to change, if the address explains the failure."""
+    """What the user can do, if the failure tells."""
 
     @property
     def is_answer(self) -> bool:
@@ -98,20 +97,21 @@ async def ask_model(
     }
     if key is not None:
         headers |= FAMILIES[api].key_headers(key, provider.auth_header)
+    proxy = proxy_of(provider.upstream)
     try:
         async with session.post(
             provider.upstream + path,
             data=json.dumps(document),
             headers=headers,
-            proxy=proxy_of(provider.upstream),
+            proxy=proxy,
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=timeout_s / 2),
         ) as response:
             body = await _read(response)
             status = response.status
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        detail, trouble = type(error).__name__, _without_answer(error)
-        return TinyAnswer(provider.name, model, None, detail, trouble)
+        problem, trouble = connection_problem(error, proxy), _without_answer(error)
+        return TinyAnswer(provider.name, model, None, problem.what, trouble, problem.advice)
     return _read_answer(provider, model, status, masked(body.decode("utf-8", "replace"), key))
 
 
@@ -142,7 +142,7 @@ def _read_answer(provider: ProviderConfig, model: str, status: int, text: str) -
     if trouble is None and status < 400:
         trouble = Trouble.ADDRESS if status >= 300 else Trouble.OUTAGE
     detail = refusal.detail or "an answer without a message"
-    hint = path_hint(provider.upstream) if trouble is Trouble.ADDRESS else None
+    hint = _address_hint(provider) if trouble is Trouble.ADDRESS else None
     return TinyAnswer(provider.name, model, status, detail, trouble, hint)
 
 
@@ -154,13 +154,14 @@ def _is_answer(text: str) -> bool:
     return isinstance(document, dict) and not document.get("error")
 
 
-def path_hint(upstream: str) -> str | None:
-    """Return what to change in an address that ends as the APIs' own paths begin; None if not."""
-    last = urlsplit(upstream).path.rpartition("/")[2]
-    if not _VERSION.fullmatch(last):
+def _address_hint(provider: ProviderConfig) -> str | None:
+    """Return the address to give where `upstream` ends as the APIs' own paths begin, else None."""
+    doubled = doubled_path(provider)
+    if doubled is None:
         return None
     return (
-        f"`upstream` ends with /{last}, and the API's own path begins with a version: leave it out"
+        "`upstream` ends with a version, and the API's own path begins with one: give "
+        f"`upstream: {doubled.corrected}`"
     )
 
 

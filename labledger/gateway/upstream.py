@@ -24,6 +24,7 @@ from labledger.gateway.answers import (
     Progress,
     for_provider,
 )
+from labledger.gateway.connection_errors import connection_problem
 from labledger.gateway.pacing import LIMITED, Pace, PaceSettings
 from labledger.gateway.probes import Place, Probes
 from labledger.gateway.refusals import read_refusal
@@ -283,10 +284,12 @@ class Upstream:
                 allow_redirects=False,
             )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            message = f"labledger: the provider cannot be reached: {type(error).__name__}"
+            problem = connection_problem(error, sent.proxy)
+            message = f"labledger: the provider cannot be reached: {problem}"
             raise NoAnswer("unreachable", 502, message) from None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            message = f"labledger: the provider gave no answer: {type(error).__name__}"
+            problem = connection_problem(error, sent.proxy)
+            message = f"labledger: the provider gave no answer: {problem}"
             raise NoAnswer("no_answer", 502, message) from None
         return _LiveAnswer(response, key, place)
 
