@@ -22,8 +22,16 @@ from labledger.gateway.admission import MAX_BODY, Admission, Admitted, Target, e
 from labledger.gateway.answer_relay import Relay
 from labledger.gateway.answers import Answer, Headers, NoAnswer
 from labledger.gateway.calls import Calls, Journal, JournalBroken, OpenCall
-from labledger.gateway.caps import Account, CapReached, Caps, WorstCase, worst_case
-from labledger.gateway.families.family import Refused
+from labledger.gateway.caps import (
+    Account,
+    CapReached,
+    Caps,
+    WorstCase,
+    counted_request,
+    worst_case,
+)
+from labledger.gateway.families.family import Asked, Refused
+from labledger.gateway.known_requests import KnownRequests
 from labledger.gateway.pacing import WaitedTime
 from labledger.gateway.recordings import (
     CanonicalRequest,
@@ -32,9 +40,10 @@ from labledger.gateway.recordings import (
     ReplayMiss,
     canonical_request,
 )
+from labledger.gateway.request_headers import check_headers
 from labledger.gateway.unix_sockets import listen
 from labledger.gateway.upstream import Upstream
-from labledger.records.model_calls import JOURNAL, NO_SHARE, CallState
+from labledger.records.model_calls import JOURNAL, NO_SHARE, CallState, ModelCall
 from labledger.records.model_costs import PriceTable
 from labledger.records.model_grants import (
     GRANT,
@@ -96,6 +105,7 @@ class Attempt:
         self.trial, self.grant, self.accounts = trial, grant, accounts
         self._upstream = upstream
         self._admission = Admission(grant)
+        self._known = KnownRequests()
         self._prices = PriceTable(grant.prices)
         limits = (
             (accounts.trial, grant.limits),
@@ -162,6 +172,7 @@ class Attempt:
                 return web.Response()
             self._admission.check_token(request.headers, request.raw_path)
             target = self._admission.target(request.method, request.raw_path)
+            check_headers(_headers(request))
             async with self._places:
                 return await self._handle_call(request, target)
         except Refused as refused:
@@ -180,10 +191,7 @@ class Attempt:
             model = asked.model
             self._admission.check_grant(target, asked)
             admitted = Admitted(target, asked, body, document)
-            worst = worst_case(
-                asked, target.provider.name, self.grant.unstated_output, self._prices
-            )
-            call = await self._begin(target, model, worst)
+            call, worst = await self._reserved(request, target, asked)
         except Refused as refused:
             await self.calls.refuse(target, model, refused.status, refused.reason)
             raise
@@ -193,6 +201,25 @@ class Attempt:
             await self.calls.refuse(target, model, status, cap.reason)
             raise Refused(status, cap.reason, message) from None
         return await self._forward(request, admitted, call, worst)
+
+    async def _reserved(
+        self, request: web.BaseRequest, target: Target, asked: Asked
+    ) -> tuple[OpenCall, WorstCase]:
+        """Begin a call with the most that it can use. Raises `CapReached`, and `Refused`."""
+        trace, betas = asked.trace, _betas(request)
+        most = None if trace is None else self._known.most_tokens(trace, betas)
+        worst = worst_case(
+            asked, target.provider.name, self.grant.unstated_output, self._prices, most
+        )
+        call = await self._begin(target, asked.model, worst)
+
+        def note(ended: ModelCall) -> None:
+            counted = counted_request(ended, worst)
+            if trace is not None and counted is not None:
+                self._known.note(trace, betas, ended, counted.request)
+
+        call.when_ended = note
+        return call, worst
 
     async def _begin(self, target: Target, model: str, worst: WorstCase) -> OpenCall:
         """Begin a call as soon as caps allow it. Raises `CapReached`, and `Refused`."""
@@ -208,8 +235,6 @@ class Attempt:
 
     async def _body(self, request: web.BaseRequest) -> bytes:
         """Return a request's body. Raises `Refused`."""
-        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-            raise Refused(415, "encoded", "labledger: send the body without an encoding")
         length = request.content_length
         if length is not None and length > MAX_BODY:
             raise _too_large()
@@ -238,10 +263,7 @@ class Attempt:
         if self._replay is not None:
             asked = canonical_request(admitted.target, admitted.document)
             return await self._replayed(self._replay, asked)
-        headers: Headers = [
-            (name.decode("ascii"), value.decode("utf-8", "surrogateescape"))
-            for name, value in request.raw_headers
-        ]
+        headers = _headers(request)
         return await self._upstream.ask(
             self.grant.run_id, admitted.target, headers, admitted.body, self.waited, call.progress
         )
@@ -258,6 +280,19 @@ class Attempt:
             return None
         asked = canonical_request(admitted.target, admitted.document)
         return Recording(self.trial / RECORD, call.number, asked)
+
+
+def _headers(request: web.BaseRequest) -> Headers:
+    return [
+        (name.decode("ascii"), value.decode("utf-8", "surrogateescape"))
+        for name, value in request.raw_headers
+    ]
+
+
+def _betas(request: web.BaseRequest) -> str:
+    """Return the headers by which a provider may read a body in another way."""
+    names = ("anthropic-beta", "anthropic-version", "openai-beta")
+    return "\n".join(f"{name}: {request.headers.getall(name, [])}" for name in names)
 
 
 def _replay(trial: Path, grant: ModelGrant, journal: Journal) -> Replay | None:

@@ -12,6 +12,7 @@ import asyncio
 import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,14 +87,16 @@ class Calls:
         self._count(refused)
         await self.journal.sync()
 
-    def end(self, call: ModelCall, worst: WorstCase) -> None:
+    def end(self, call: ModelCall, worst: WorstCase) -> ModelCall:
         """Journal the end of a call, count it, and release its reservation."""
         fault_point("before_call_ended", self._schedule_idx)
+        call = self._caps.narrowed(call, worst)
         try:
             self.journal.end(call)
         finally:
             self._caps.release(worst)
             self._count(call)
+        return call
 
     async def sync(self) -> None:
         """Make all ends durable. Raises `JournalBroken`."""
@@ -112,6 +115,8 @@ class OpenCall:
         self._asked.add_done_callback(lambda task: task.cancelled() or task.exception())
         self.first_byte_ms: int | None = None
         self.has_ended = False
+        self.when_ended: Callable[[ModelCall], None] | None = None
+        """Gets the call when it has ended, before the agent has the last bytes."""
 
     @property
     def number(self) -> int:
@@ -143,7 +148,9 @@ class OpenCall:
             waited_ms=int(self.progress.waited_s * 1000),
             **fields,
         )
-        self._calls.end(ended, self._worst)
+        ended = self._calls.end(ended, self._worst)
+        if self.when_ended is not None:
+            self.when_ended(ended)
 
     def leave(self, **fields: Any) -> None:
         """Journal that nobody waits for the answer any more, unless the call has ended."""
