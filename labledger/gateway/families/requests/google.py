@@ -81,7 +81,11 @@ def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
         bounds=bounds(config, ("maxoutputtokens",), dynamic=("thinkingbudget",)),
         features=frozenset(_features(top, config)),
         media=tuple(_media(_content(top))),
-        own_tools=sum(len(members(tool)) for tool in listed(top.get("tools"))),
+        own_tools=sum(
+            name != "functiondeclarations"
+            for tool in listed(top.get("tools"))
+            for name in members(tool)
+        ),
         other_prices=_speaks(config),
         turns=_turns(top, config),
     )
