@@ -50,6 +50,8 @@ _TOOLS_OF_THE_AGENT = frozenset(
         *("namespace", "tool_search"),
     }
 )
+_DESCRIBED = ("function", "custom", "namespace")
+"""Types of tools that the request itself describes."""
 _TOOL_FEATURES = {
     "web_search": Feature.WEB_SEARCH,
     "web_search_preview": Feature.WEB_SEARCH,
@@ -120,7 +122,7 @@ def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
         bounds=bounds(top, ("maxoutputtokens",)),
         features=frozenset(_features(top, tools, content)),
         media=tuple(openai_media(content)),
-        own_tools=sum(not is_among(t.get("type"), "function", "custom") for t in tools),
+        own_tools=sum(not is_among(t.get("type"), *_DESCRIBED) for t in tools),
         repeated_tokens=WINDOW if searches else 0,
         samples=2 if _compacts(top, content) else 1,
         turns=None if searches else _turns(top),
