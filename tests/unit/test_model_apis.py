@@ -387,7 +387,8 @@ def test_images_count_for_what_they_may_cost_and_other_bytes_as_tokens(api: Api)
     if api is Api.ANTHROPIC_MESSAGES:
         image["source"]["data"] = data  # type: ignore[index]
     name = {Api.OPENAI_RESPONSES: "input", Api.GEMINI: "contents"}.get(api, "messages")
-    asked = ask(api, {name: [{"content": [image, {"text": "x" * 1000}]}]})
+    holder = "parts" if api is Api.GEMINI else "content"
+    asked = ask(api, {name: [{holder: [image, {"text": "x" * 1000}]}]})
     most = ANTHROPIC_IMAGE_TOKENS if api is Api.ANTHROPIC_MESSAGES else IMAGE_TOKENS
     assert most + 1000 < asked.request_tokens < most + 1400 + HIDDEN_TOKENS
 

@@ -152,6 +152,45 @@ def test_content_that_asks_something_of_the_provider_is_seen(
     assert features(api, body) == {feature}
 
 
+ODD_PLACES: list[tuple[Api, dict[str, Any], Feature]] = [
+    (ANTHROPIC, {"messages": [{"role": "user", "content": {"type": "new"}}]}, F.OTHER_TOOLS),
+    (ANTHROPIC, {"messages": {"content": [{"type": "container_upload"}]}}, F.FILES),
+    (ANTHROPIC, {"messages": [{"tools": [{"type": "web_search_20250305"}]}]}, F.WEB_SEARCH),
+    (ANTHROPIC, {"tools": ["web_search_20250305"]}, F.OTHER_TOOLS),
+    (ANTHROPIC, {"tools": [{"name": "x", "tools": [{"type": "mcp_toolset"}]}]}, F.MCP),
+    (ANTHROPIC, {"tools": [{"type": ["custom"]}]}, F.OTHER_TOOLS),
+    (
+        ANTHROPIC,
+        {"messages": [{"content": [{"type": "text", "input": [{"type": "mcp_tool_use"}]}]}]},
+        F.MCP,
+    ),
+    (RESPONSES, {"tools": "web_search"}, F.OTHER_TOOLS),
+    (RESPONSES, {"input": {"type": "additional_tools", "tools": {"type": "mcp"}}}, F.MCP),
+    (RESPONSES, {"input": [{"output": {"type": "new"}}]}, F.OTHER_TOOLS),
+    (RESPONSES, {"instructions": [{"type": "x", "tools": [{"type": "mcp"}]}]}, F.MCP),
+    (RESPONSES, {"tools": [{"type": "function", "tools": [{"type": "mcp"}]}]}, F.MCP),
+    (CHAT, {"tools": ["web_search"]}, F.OTHER_TOOLS),
+    (CHAT, {"tools": [{"type": "builtin_function"}]}, F.OTHER_TOOLS),
+    (CHAT, {"messages": [{"content": {"image_url": {"url": "https://x"}}}]}, F.URL_INPUTS),
+    (CHAT, {"messages": [{"content": [{"image_url": ["https://x"]}]}]}, F.URL_INPUTS),
+    (CHAT, {"messages": [{"content": [{"image_url": {"url": {"u": 1}}}]}]}, F.URL_INPUTS),
+    (CHAT, {"messages": [{"content": [{"type": "image", "image": "https://x"}]}]}, F.URL_INPUTS),
+    (GEMINI, {"tools": ["googleSearch"]}, F.OTHER_TOOLS),
+    (GEMINI, {"tools": [[{"googleSearch": {}}]]}, F.OTHER_TOOLS),
+    (GEMINI, {"systemInstruction": {"parts": [{"new": {}}]}}, F.OTHER_TOOLS),
+    (GEMINI, {"contents": {"parts": {"fileData": {}}}}, F.URL_INPUTS),
+    (GEMINI, {"contents": [{"tools": [{"googleSearch": {}}]}]}, F.OTHER_TOOLS),
+]
+
+
+@pytest.mark.parametrize(("api", "body", "feature"), ODD_PLACES)
+def test_lenient_readers_find_no_tool_that_the_gateway_does_not(
+    api: Api, body: dict[str, Any], feature: Feature
+) -> None:
+    """A single object for a list, a text for an object, and groups within groups."""
+    assert feature in features(api, body)
+
+
 MEMBERS: list[tuple[Api, dict[str, Any], Feature]] = [
     (ANTHROPIC, {"thread": {"type": "continue", "previous_message_id": "m"}}, F.STORED),
     (ANTHROPIC, {"tool_choice": {"type": "web_search"}}, F.OTHER_TOOLS),

@@ -34,8 +34,8 @@ class Turns:
     """What else decides how many tokens the turns and pieces are."""
     by_model: Callable[[Any], bool]
     """Returns whether the model said a turn."""
-    more_tokens: Callable[[list[Any]], int]
-    """Returns by how many tokens some turns may count for more than their bytes."""
+    more_tokens: Callable[[Any], int]
+    """Returns by how many tokens a turn may count for more than its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def _chained(turns: Turns) -> Iterator[TracedTurn]:
     for turn in turns.turns:
         text, size = _canonical(turn)
         digest, so_far = _digest(digest, text), so_far + size
-        yield TracedTurn(digest, size, so_far, turns.by_model(turn), turns.more_tokens([turn]))
+        yield TracedTurn(digest, size, so_far, turns.by_model(turn), turns.more_tokens(turn))
 
 
 def _digest(before: Digest, text: bytes) -> Digest:

@@ -6,7 +6,7 @@ Tools may be in `tools`, in blocks of messages that add one, and in what a compa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from labledger.gateway.families.family import Asked, Endpoint, Feature, items
@@ -17,6 +17,7 @@ from labledger.gateway.families.requests.bodies import (
     bounds,
     bytes_of,
     is_among,
+    is_in,
     listed,
     media_tokens,
     members,
@@ -58,6 +59,7 @@ _BLOCKS = frozenset(
         *(None, "text", "image", "document", "search_result", "tool_use", "tool_result"),
         *("thinking", "redacted_thinking", "compaction", "tool_reference", "fallback"),
         *("tool_addition", "tool_removal", "server_tool_use", "tool_search_tool_result"),
+        *("tool_search_tool_search_result", "tool_search_tool_result_error"),
         *("char_location", "page_location", "content_block_location", "ephemeral"),
         *("search_result_location", "web_search_result_location", "web_search_result"),
     }
@@ -78,7 +80,9 @@ _BLOCK_FEATURES = {
 }
 _NAMES = (*("tool_reference", "tool_definition", "mcp_tool_reference", "mcp_toolset_reference"),)
 """Types of what names a tool, or holds one, and is none itself."""
-_USES = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+_USES = ("tool_use", "server_tool_use", "mcp_tool_use")
+_HIDDEN = frozenset({"inputschema", "tools"})
+_HIDDEN_OF_USES = _HIDDEN | {"input"}
 _TOOL_CHOICES = (None, "auto", "any", "tool", "none")
 _KEEPS_ALL = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
 """The only context management that leaves a request as long as it is."""
@@ -95,27 +99,37 @@ def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
     """Return what a body asks for. Raises `Refused`."""
     top = members(body)
     content = [*listed(top.get("system")), *listed(top.get("messages"))]
-    tools = [members(tool) for tool in listed(top.get("tools"))]
+    found = list(parts(content, _hidden))
+    tools = list(_tools(top.get("tools")))
+    references = _references(found)
+    largest = _largest(tools, found) if references else 0
     # The provider then reads the request again for each search.
     searches = any(_TOOL_SEARCH.fullmatch(str(tool.get("type"))) for tool in tools)
     facts = RequestFacts(
         bounds=bounds(top, ("maxtokens",)),
-        features=frozenset(_features(top, tools, content)),
-        media=tuple(_media(content)),
+        features=frozenset(_features(top, tools, found)),
+        media=tuple(_media(found)),
         own_tools=sum(not is_among(tool.get("type"), None, "custom") for tool in tools),
-        repeated_tokens=_repeated(top, content) + (WINDOW if searches else 0),
+        repeated_tokens=references * largest + (WINDOW if searches else 0),
         samples=2 if _compacts(top) else 1,
-        turns=None if searches else _turns(top, tools),
+        turns=None if searches else _turns(top, tools, largest),
     )
     return requested(endpoint, body, size, facts)
 
 
+def _tools(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield tools with those that they group. What is no object is one of an unknown type."""
+    for tool in listed(value):
+        yield members(tool) if isinstance(tool, dict) else {"type": "unknown"}
+        yield from _tools(members(tool).get("tools"))
+
+
 def _features(
-    top: Mapping[str, Any], tools: list[Mapping[str, Any]], content: list[Any]
+    top: Mapping[str, Any], tools: list[Mapping[str, Any]], found: list[ContentPart]
 ) -> Iterator[Feature]:
     for tool in tools:
         yield from _tool_features(tool.get("type"))
-    if not is_among(members(top.get("toolchoice")).get("type"), *_TOOL_CHOICES):
+    if not is_in(members(top.get("toolchoice")).get("type"), _TOOL_CHOICES):
         yield Feature.OTHER_TOOLS
     if top.get("mcpservers"):
         yield Feature.MCP
@@ -127,7 +141,7 @@ def _features(
         yield Feature.SERVICE_TIERS
     if unknown_members(top, _MEMBERS):
         yield Feature.OTHER_TOOLS
-    for part in parts(content, _hidden):
+    for part in found:
         yield from _part_features(part)
 
 
@@ -154,17 +168,17 @@ def _tool_features(kind: Any) -> Iterator[Feature]:
 
 def _part_features(part: ContentPart) -> Iterator[Feature]:
     kind = part.kind
-    if part.is_item and not is_among(kind, *_BLOCKS):
+    if part.is_item and not is_in(kind, _BLOCKS):
         yield _BLOCK_FEATURES.get(str(kind), Feature.OTHER_TOOLS)
     elif isinstance(kind, str) and kind in _BLOCK_FEATURES:
         yield _BLOCK_FEATURES[kind]
     for name in ("definition", "tool"):
         # A reference names a tool that is declared elsewhere, and a definition holds one.
         tool = members(part.members.get(name))
-        if tool and not is_among(tool.get("type"), *_NAMES):
+        if tool and not is_in(tool.get("type"), _NAMES):
             yield from _tool_features(tool.get("type"))
-    for tool in listed(part.members.get("tools")):
-        yield from _tool_features(members(tool).get("type"))
+    for tool in _tools(part.members.get("tools")):
+        yield from _tool_features(tool.get("type"))
     if kind == "server_tool_use" and not str(part.members.get("name")).startswith("tool_search"):
         yield Feature.OTHER_TOOLS
     source = members(part.members.get("source"))
@@ -178,37 +192,29 @@ def _part_features(part: ContentPart) -> Iterator[Feature]:
 
 def _hidden(part: Mapping[str, Any]) -> frozenset[str]:
     """Return where no content is: what a tool is called with, and the schemas of tools."""
-    names = {"inputschema", "tools"}
-    return frozenset(names | {"input"} if is_among(part.get("type"), *_USES) else names)
+    return _HIDDEN_OF_USES if is_in(part.get("type"), _USES) else _HIDDEN
 
 
-def _media(content: list[Any]) -> Iterator[HeldMedia]:
-    for part in parts(content, _hidden):
-        source = members(part.members.get("source"))
-        data = source.get("data")
-        if isinstance(data, str) and source.get("type") == "base64":
-            yield image(data, ANTHROPIC_IMAGES) if part.kind == "image" else document(data)
+def _media(found: Iterable[ContentPart]) -> Iterator[HeldMedia]:
+    for part in found:
+        source = part.members.get("source")
+        if isinstance(source, dict):
+            named = members(source)
+            data = named.get("data")
+            if isinstance(data, str) and named.get("type") == "base64":
+                yield image(data, ANTHROPIC_IMAGES) if part.kind == "image" else document(data)
 
 
-def _references(content: list[Any]) -> int:
+def _references(found: Iterable[ContentPart]) -> int:
     """Return how many short references stand for the description of a tool."""
-    return sum(part.kind == "tool_reference" for part in parts(content, _hidden))
+    return sum(part.kind == "tool_reference" for part in found)
 
 
-def _repeated(top: Mapping[str, Any], content: list[Any]) -> int:
-    """Return how many tokens these references stand for at most."""
-    references = _references(content)
-    return references * _largest(top) if references else 0
-
-
-def _largest(top: Mapping[str, Any]) -> int:
+def _largest(tools: list[Mapping[str, Any]], found: Iterable[ContentPart]) -> int:
     """Return how many tokens the longest description of a tool has at most."""
-    inline = (
-        tool
-        for part in parts(top.get("messages"), _hidden)
-        if isinstance(tool := part.members.get("definition"), dict)
-    )
-    return max((bytes_of(tool) for tool in (*listed(top.get("tools")), *inline)), default=0)
+    inline = (part.members.get("definition") for part in found)
+    described = (*tools, *(tool for tool in inline if isinstance(tool, dict)))
+    return max(map(bytes_of, described), default=0)
 
 
 def _compacts(top: Mapping[str, Any]) -> bool:
@@ -220,20 +226,23 @@ def _compacts(top: Mapping[str, Any]) -> bool:
     return any(not kind.startswith("clear_") for kind in kinds)
 
 
-def _turns(top: Mapping[str, Any], tools: list[Mapping[str, Any]]) -> Turns | None:
+def _turns(top: Mapping[str, Any], tools: list[Mapping[str, Any]], largest: int) -> Turns | None:
+    """Return what is compared with the next request. `largest` is 0 without references to tools."""
     if top.get("contextmanagement") not in (None, {}, _KEEPS_ALL):
         return None
     setting = {name: value for name, value in top.items() if name not in _NO_TOKENS}
-    refers = bool(_references(listed(top.get("messages"))))
     # Tools that are loaded late have no tokens before a message names them.
-    late = [tool for tool in tools if refers or tool.get("deferloading")]
-    largest = _largest(top) if refers else 0
+    late = [tool for tool in tools if largest or tool.get("deferloading")]
+    at_once = [tool for tool in tools if not (largest or tool.get("deferloading"))]
+
+    def more_tokens(turn: Any) -> int:
+        found = list(parts(turn, _hidden))
+        return media_tokens(tuple(_media(found))) + _references(found) * largest
+
     return Turns(
         turns=items(top.get("messages")),
-        pieces=[*(tool for tool in tools if tool not in late), *listed(top.get("system"))],
+        pieces=[*at_once, *listed(top.get("system"))],
         setting={**setting, "late": late},
         by_model=lambda turn: members(turn).get("role") == "assistant",
-        more_tokens=lambda turns: (
-            media_tokens(tuple(_media(turns))) + (_references(turns) * largest if refers else 0)
-        ),
+        more_tokens=more_tokens,
     )

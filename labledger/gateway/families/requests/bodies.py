@@ -7,8 +7,8 @@ count that is no JSON integer: one server ignores it, and another one believes i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -82,6 +82,8 @@ def members(value: Any) -> Mapping[str, Any]:
     return found
 
 
+_CONTENT = frozenset({"content", "output"})
+"""Members that hold blocks: some readers take a block by itself for a list of one."""
 Hidden = Callable[[Mapping[str, Any]], frozenset[str]]
 """Returns the members of an object that hold no content, whatever they look like."""
 
@@ -92,7 +94,7 @@ class ContentPart:
 
     members: Mapping[str, Any]
     is_item: bool
-    """Whether it is an item of an array, as the blocks of messages are."""
+    """Whether it stands where the blocks of messages do, as the items of arrays."""
 
     @property
     def kind(self) -> Any:
@@ -109,14 +111,21 @@ def parts(value: Any, hidden: Hidden) -> Iterator[ContentPart]:
             part = members(found)
             yield ContentPart(part, is_item)
             left_out = hidden(part)
-            pending += [(v, False) for name, v in part.items() if name not in left_out]
+            pending += [
+                (member, name in _CONTENT) for name, member in part.items() if name not in left_out
+            ]
         elif isinstance(found, list):
             pending += [(item, True) for item in found]
 
 
-def is_among(value: Any, *allowed: str | None) -> bool:
+def is_in(value: Any, allowed: Collection[str | None]) -> bool:
     """Return whether a value is one of some texts, or None where that is one of them."""
     return (value is None or isinstance(value, str)) and value in allowed
+
+
+def is_among(value: Any, *allowed: str | None) -> bool:
+    """Return whether a value is one of a few texts, or None where that is one of them."""
+    return is_in(value, allowed)
 
 
 def count(value: Any, name: str, least: int = 0) -> int | None:
@@ -207,6 +216,9 @@ def requested(endpoint: Endpoint, body: JsonObject, size: int, read: RequestFact
     is_outside = bool(read.features & _OUTSIDE)
     overhead = HIDDEN_TOKENS + TOOL_TOKENS * read.own_tools + (WINDOW if is_outside else 0)
     in_body = size + read.repeated_tokens + media_tokens(read.media)
+    turns = None if is_outside or read.samples > 1 else read.turns
+    if turns is not None and in_body == size:
+        turns = replace(turns, more_tokens=_no_more)
     return Asked(
         model=model,
         streamed=streamed,
@@ -221,8 +233,12 @@ def requested(endpoint: Endpoint, body: JsonObject, size: int, read: RequestFact
         other_prices=has_sound or read.other_prices or Feature.IMAGE_GENERATION in read.features,
         text_bytes=size - sum(medium.size for medium in read.media),
         overhead_tokens=overhead,
-        turns=None if is_outside or read.samples > 1 else read.turns,
+        turns=turns,
     )
+
+
+def _no_more(_: Any) -> int:
+    return 0
 
 
 def _searches(top: Mapping[str, Any]) -> int:

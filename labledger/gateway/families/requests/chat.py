@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,12 +15,14 @@ from labledger.gateway.families.requests.bodies import (
     bounds,
     bytes_of,
     is_among,
+    is_in,
     listed,
     media_tokens,
     members,
     parts,
     requested,
 )
+from labledger.gateway.families.requests.media import OPENAI_IMAGES, HeldMedia, image, sound
 from labledger.gateway.families.requests.responses import (
     STANDARD_TIERS,
     media_features,
@@ -72,17 +74,19 @@ _NO_TOKENS = frozenset(
     }
 )
 """Members that do not change how many tokens a request has, and those that count by themselves."""
+_HIDDEN = frozenset({"tools", "arguments"})
+_HIDDEN_OF_USES = _HIDDEN | {"input"}
 _SHORTENS = ("transforms", "truncation", "truncatepromptstokens", "contextmanagement")
 
 
 def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
     """Return what a body asks for. Raises `Refused`."""
     top = members(body)
-    messages = top.get("messages")
+    found = list(parts(top.get("messages"), _hidden))
     facts = RequestFacts(
         bounds=_bounds(top),
-        features=frozenset(_features(top, messages)),
-        media=tuple(openai_media(messages)),
+        features=frozenset(_features(top, found)),
+        media=tuple(_media(found)),
         own_tools=sum(members(t).get("type") != "function" for t in listed(top.get("tools"))),
         other_prices=top.get("audio") is not None or "audio" in _modalities(top),
         turns=_turns(top),
@@ -107,7 +111,7 @@ def _modalities(top: Mapping[str, Any]) -> set[str]:
     return {"text", *(str(kind).casefold() for kind in items(top.get("modalities")))}
 
 
-def _features(top: Mapping[str, Any], messages: Any) -> Iterator[Feature]:
+def _features(top: Mapping[str, Any], found: list[ContentPart]) -> Iterator[Feature]:
     yield from _tool_features(top.get("tools"))
     choice = top.get("toolchoice")
     if isinstance(choice, dict):
@@ -123,34 +127,48 @@ def _features(top: Mapping[str, Any], messages: Any) -> Iterator[Feature]:
             yield feature
     if "image" in _modalities(top):
         yield Feature.IMAGE_GENERATION
-    if not is_among(top.get("servicetier"), *STANDARD_TIERS):
+    if not is_in(top.get("servicetier"), STANDARD_TIERS):
         yield Feature.SERVICE_TIERS
-    for part in parts(messages, _hidden):
+    for part in found:
         yield from _part_features(part)
         yield from media_features(part)
 
 
 def _tool_features(tools: Any) -> Iterator[Feature]:
-    for tool in map(members, listed(tools)):
-        kind = tool.get("type")
-        if not is_among(kind, *_TEXT_TOOLS):
+    for tool in listed(tools):
+        kind = members(tool).get("type") if isinstance(tool, dict) else "unknown"
+        if not is_in(kind, _TEXT_TOOLS):
             searches = str(kind).startswith("web_search")
             yield Feature.WEB_SEARCH if searches else Feature.OTHER_TOOLS
-        yield from _tool_features(tool.get("tools"))
+        yield from _tool_features(members(tool).get("tools"))
 
 
 def _part_features(part: ContentPart) -> Iterator[Feature]:
     yield from _tool_features(part.members.get("tools"))
     kind = part.kind
-    if part.is_item and not is_among(kind, *_PARTS) and not str(kind).startswith("reasoning."):
+    if part.is_item and not is_in(kind, _PARTS) and not str(kind).startswith("reasoning."):
         yield Feature.OTHER_TOOLS
     if members(part.members.get("audio")).get("id"):
         yield Feature.STORED
+    if _bare(part).startswith(("http:", "https:", "file:")):
+        yield Feature.URL_INPUTS
 
 
 def _hidden(part: Mapping[str, Any]) -> frozenset[str]:
-    called = is_among(part.get("type"), "tool_use")
-    return frozenset({"tools", "arguments", "input"} if called else {"tools", "arguments"})
+    return _HIDDEN_OF_USES if part.get("type") == "tool_use" else _HIDDEN
+
+
+def _bare(part: ContentPart) -> str:
+    """Return what a part named by its own type holds, as some servers take an image."""
+    held = part.members.get(part.kind) if is_among(part.kind, "image", "video", "audio") else None
+    return held if isinstance(held, str) else ""
+
+
+def _media(found: Iterable[ContentPart]) -> Iterator[HeldMedia]:
+    for part in found:
+        yield from openai_media([part])
+        if held := _bare(part):
+            yield image(held, OPENAI_IMAGES) if part.kind == "image" else sound(held)
 
 
 def _turns(top: Mapping[str, Any]) -> Turns | None:
@@ -161,5 +179,5 @@ def _turns(top: Mapping[str, Any]) -> Turns | None:
         pieces=listed(top.get("tools")),
         setting={name: value for name, value in top.items() if name not in _NO_TOKENS},
         by_model=lambda turn: members(turn).get("role") == "assistant",
-        more_tokens=lambda turns: media_tokens(tuple(openai_media(turns))),
+        more_tokens=lambda turn: media_tokens(tuple(_media(parts(turn, _hidden)))),
     )

@@ -54,6 +54,7 @@ _PARTS = frozenset(
     }
 )
 """The members of a part."""
+_CONTENT = frozenset({"role", "parts", "text"})
 _HIDDEN = frozenset({"args", "response", "executablecode", "codeexecutionresult"})
 """Members with what a tool is called with and what it returned, whatever that looks like."""
 _OTHER_MODELS = ("routingconfig", "modelselectionconfig", "modelconfig")
@@ -75,6 +76,8 @@ def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
     inner = outer.get("generatecontentrequest") if endpoint.counts_tokens else None
     top = members(inner) if isinstance(inner, dict) else outer
     config = members(top.get("generationconfig"))
+    if not isinstance(top.get("generationconfig"), dict | None):
+        raise Refused(400, "not_understood", "labledger: `generationConfig` is no object")
     if any(config.get(name) is not None for name in _OTHER_MODELS):
         raise Refused(400, "model_not_granted", "labledger: the body lets another model answer")
     facts = RequestFacts(
@@ -97,7 +100,10 @@ def _content(top: Mapping[str, Any]) -> list[Any]:
 
 
 def _features(top: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Feature]:
-    named = {name for tool in listed(top.get("tools")) for name in members(tool)}
+    tools = listed(top.get("tools"))
+    if not all(isinstance(tool, dict) for tool in tools):
+        yield Feature.OTHER_TOOLS
+    named = {name for tool in tools for name in members(tool)}
     for name in named - _TOOLS_OF_THE_AGENT:
         yield _TOOL_FEATURES.get(name, Feature.OTHER_TOOLS)
     if any(top.get(name) for name in ("cachedcontent", "continuationtoken")):
@@ -108,14 +114,18 @@ def _features(top: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Fea
         yield Feature.IMAGE_GENERATION
     if unknown_members(top, _MEMBERS):
         yield Feature.OTHER_TOOLS
-    said = [
-        part for each in listed(top.get("contents")) for part in listed(members(each).get("parts"))
-    ]
-    if any(not _PARTS.issuperset(members(part)) for part in said):
+    if any(map(_is_unknown, [*listed(top.get("contents")), top.get("systeminstruction")])):
         yield Feature.OTHER_TOOLS
     for found in parts(_content(top), _hidden):
         if found.members.get("filedata") is not None:
             yield Feature.URL_INPUTS
+
+
+def _is_unknown(content: Any) -> bool:
+    """Return whether content has members that are not known, and may hold anything."""
+    named = members(content)
+    said = listed(named.get("parts"))
+    return not _CONTENT.issuperset(named) or any(not _PARTS.issuperset(members(p)) for p in said)
 
 
 def _modalities(config: Mapping[str, Any]) -> set[str]:
@@ -153,5 +163,5 @@ def _turns(top: Mapping[str, Any], config: Mapping[str, Any]) -> Turns:
         pieces=[*listed(top.get("tools")), *items(instruction.get("parts"))],
         setting={**setting, "generationconfig": kept},
         by_model=lambda turn: members(turn).get("role") == "model",
-        more_tokens=lambda turns: media_tokens(tuple(_media(turns))),
+        more_tokens=lambda turn: media_tokens(tuple(_media(turn))),
     )

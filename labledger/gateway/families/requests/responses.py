@@ -6,7 +6,7 @@ and in namespaces of either.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from labledger.gateway.families.family import Asked, Endpoint, Feature, items
@@ -16,6 +16,7 @@ from labledger.gateway.families.requests.bodies import (
     RequestFacts,
     bounds,
     is_among,
+    is_in,
     listed,
     media_tokens,
     members,
@@ -95,6 +96,8 @@ _TOOL_CHOICES = frozenset(
     {"function", "custom", "allowed_tools", "shell", "apply_patch", "local_shell", "tool_search"}
 )
 STANDARD_TIERS = (None, "auto", "default")
+_HIDDEN = frozenset({"tools"})
+_HIDDEN_OF_CALLS = _HIDDEN | {"arguments"}
 _BY_MODEL = frozenset(
     {
         *("reasoning", "function_call", "custom_tool_call", "local_shell_call", "shell_call"),
@@ -116,13 +119,14 @@ def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
     """Return what a body asks for. Raises `Refused`."""
     top = members(body)
     content = listed(top.get("input"))
-    tools = [*_tools(top.get("tools")), *_tools_in(content)]
+    found = list(parts([*content, *listed(top.get("instructions"))], _hidden))
+    tools = [*_tools(top.get("tools")), *_tools_in(found)]
     searches = any(_searches(tool) for tool in tools)
     facts = RequestFacts(
         bounds=bounds(top, ("maxoutputtokens",)),
-        features=frozenset(_features(top, tools, content)),
-        media=tuple(openai_media(content)),
-        own_tools=sum(not is_among(t.get("type"), *_DESCRIBED) for t in tools),
+        features=frozenset(_features(top, tools, found)),
+        media=tuple(openai_media(found)),
+        own_tools=sum(not is_in(t.get("type"), _DESCRIBED) for t in tools),
         repeated_tokens=WINDOW if searches else 0,
         samples=2 if _compacts(top, content) else 1,
         turns=None if searches else _turns(top),
@@ -131,7 +135,7 @@ def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
 
 
 def _features(
-    top: Mapping[str, Any], tools: list[Mapping[str, Any]], content: list[Any]
+    top: Mapping[str, Any], tools: list[Mapping[str, Any]], found: list[ContentPart]
 ) -> Iterator[Feature]:
     for tool in tools:
         yield from _tool_features(tool)
@@ -142,19 +146,19 @@ def _features(
         yield Feature.STORED
     if top.get("prompt") is not None:
         yield Feature.STORED
-    if not is_among(top.get("servicetier"), *STANDARD_TIERS):
+    if not is_in(top.get("servicetier"), STANDARD_TIERS):
         yield Feature.SERVICE_TIERS
     if not is_among(members(top.get("reasoning")).get("mode"), None, "standard"):
         yield Feature.OTHER_TOOLS
     if unknown_members(top, _MEMBERS):
         yield Feature.OTHER_TOOLS
-    for part in parts(content, _hidden):
+    for part in found:
         yield from _item_features(part)
         yield from media_features(part)
 
 
 def _choice_features(choice: Mapping[str, Any]) -> Iterator[Feature]:
-    if not is_among(choice.get("type"), *_TOOL_CHOICES):
+    if not is_in(choice.get("type"), _TOOL_CHOICES):
         yield from _tool_features(choice)
     for tool in items(choice.get("tools")):
         yield from _tool_features(members(tool))
@@ -168,9 +172,9 @@ def _tools(value: Any) -> Iterator[Mapping[str, Any]]:
         yield from _tools(tool.get("tools"))
 
 
-def _tools_in(content: list[Any]) -> Iterator[Mapping[str, Any]]:
+def _tools_in(found: Iterable[ContentPart]) -> Iterator[Mapping[str, Any]]:
     """Yield the tools that items of the input name, wherever they are."""
-    for part in parts(content, _hidden):
+    for part in found:
         if part.kind == "mcp_list_tools":
             continue  # These are of a server, which is a feature itself.
         yield from _tools(part.members.get("tools"))
@@ -201,7 +205,7 @@ def _item_features(part: ContentPart) -> Iterator[Feature]:
             yield Feature.STORED
     elif isinstance(kind, str) and kind in _ITEM_FEATURES:
         yield _ITEM_FEATURES[kind]
-    elif part.is_item and not is_among(kind, *_ITEMS):
+    elif part.is_item and not is_in(kind, _ITEMS):
         yield _TOOL_FEATURES.get(str(kind), Feature.OTHER_TOOLS)
     environment = members(part.members.get("environment")).get("type")
     if kind == "shell_call" and not is_among(environment, None, "local"):
@@ -211,26 +215,31 @@ def _item_features(part: ContentPart) -> Iterator[Feature]:
 def _hidden(part: Mapping[str, Any]) -> frozenset[str]:
     """Return where no content is: what a tool is called with, and tools, which are read apart."""
     called = is_among(part.get("type"), "tool_search_call", "function_call", "custom_tool_call")
-    return frozenset({"tools", "arguments"} if called else {"tools"})
+    return _HIDDEN_OF_CALLS if called else _HIDDEN
 
 
 def media_features(part: ContentPart) -> Iterator[Feature]:
     """Yield what an image or a file of OpenAI's messages uses."""
-    for name in ("imageurl", "fileurl", "videourl", "audiourl", "documenturl"):
-        url = _address(part.members.get(name))
-        if url is not None and url[:5].lower() != "data:":
+    for name in _ADDRESSES & part.members.keys():
+        url = _address(part.members[name])
+        # An address in a form that is not known is none that the request holds.
+        if not _is_data(url) if url is not None else part.members[name]:
             yield Feature.URL_INPUTS
     if part.members.get("fileid") or members(part.members.get("file")).get("fileid"):
         yield Feature.FILES
 
 
-def openai_media(value: Any) -> Iterator[HeldMedia]:
+def openai_media(found: Iterable[ContentPart]) -> Iterator[HeldMedia]:
     """Yield the images, files and recordings that OpenAI's messages hold themselves."""
-    for part in parts(value, _hidden):
-        for name, medium in _MEDIA.items():
-            data = _address(part.members.get(name))
-            if data is not None and (name not in _ADDRESSES or data[:5].lower() == "data:"):
-                yield medium(data)
+    for part in found:
+        for name in _MEDIA.keys() & part.members.keys():
+            data = _address(part.members[name])
+            if data is not None and (name not in _ADDRESSES or _is_data(data)):
+                yield _MEDIA[name](data)
+
+
+def _is_data(address: str) -> bool:
+    return address[:5].lower() == "data:"
 
 
 def _address(value: Any) -> str | None:
@@ -268,10 +277,10 @@ def _turns(top: Mapping[str, Any]) -> Turns | None:
         pieces=[*listed(top.get("tools")), *listed(top.get("instructions"))],
         setting={name: value for name, value in top.items() if name not in _NO_TOKENS},
         by_model=_is_by_model,
-        more_tokens=lambda turns: media_tokens(tuple(openai_media(turns))),
+        more_tokens=lambda turn: media_tokens(tuple(openai_media(parts(turn, _hidden)))),
     )
 
 
 def _is_by_model(item: Any) -> bool:
     found = members(item)
-    return found.get("role") == "assistant" or is_among(found.get("type"), *_BY_MODEL)
+    return found.get("role") == "assistant" or is_in(found.get("type"), _BY_MODEL)
