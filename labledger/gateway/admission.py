@@ -10,16 +10,17 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from labledger.errors import MalformedJson
 from labledger.gateway.families import FAMILIES
 from labledger.gateway.families.family import Asked, Endpoint, Family, Refused
 from labledger.gateway.families.openai_responses import error as plain_error
+from labledger.gateway.families.request_trace import trace_of
 from labledger.records import JsonObject
 from labledger.records.canonical_json import loads
 from labledger.records.model_calls import Api
-from labledger.records.model_grants import ModelGrant, ProviderConfig
+from labledger.records.model_grants import CallLimits, ModelGrant, ProviderConfig
 
 MAX_BODY = 32 << 20
 """How many bytes a request's body may have; providers take no more."""
@@ -53,6 +54,8 @@ class Admission:
     def __init__(self, grant: ModelGrant) -> None:
         self._grant = grant
         self._providers = {provider.name: provider for provider in grant.providers}
+        limits = (grant.limits, grant.variant_limits, grant.run_limits)
+        self._traces = any(_counts_tokens(each) for each in limits)
 
     def check_token(self, headers: Mapping[str, str], target: str) -> None:
         """Raise `Refused` if a request does not carry the attempt's token."""
@@ -91,7 +94,12 @@ class Admission:
             raise Refused(400, "body", f"labledger: the body {error.message}") from None
         if not isinstance(document, dict):
             raise Refused(400, "body", "labledger: the body is no JSON object")
-        return target.family.read_request(target.endpoint, document, len(body)), document
+        asked = target.family.read_request(target.endpoint, document, len(body))
+        trace = None
+        if self._traces and asked.turns is not None and not asked.counts_tokens:
+            place = [target.provider.name, target.api, target.path, asked.model]
+            trace = trace_of(asked.turns, place, len(body), asked.overhead_tokens)
+        return replace(asked, turns=None, trace=trace), document
 
     def check_grant(self, target: Target, asked: Asked) -> None:
         """Raise `Refused` if a request asks for what the attempt is not granted."""
@@ -107,6 +115,11 @@ class Admission:
             names = ", ".join(missing)
             message = f"labledger: this trial is not granted {names}"
             raise Refused(target.family.forbidden, "feature_not_granted", message)
+
+
+def _counts_tokens(limits: CallLimits) -> bool:
+    """Return whether a cap counts what requests use, and not only requests."""
+    return limits.usd is not None or limits.tokens is not None
 
 
 def error_of(target: Target | None, status: int, message: str) -> JsonObject:

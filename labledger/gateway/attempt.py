@@ -25,17 +25,32 @@ from labledger.gateway.answers import Answer, Headers, NoAnswer
 from labledger.gateway.body_budget import OWN_BYTES, BodyBudget, BodyShare, HeldBody
 from labledger.gateway.call_journal import PATIENCE_S, Journal, JournalBroken
 from labledger.gateway.calls import Calls, OpenCall
-from labledger.gateway.caps import Account, CapReached, Caps, WorstCase, worst_case
+from labledger.gateway.caps import (
+    Account,
+    CapReached,
+    Caps,
+    WorstCase,
+    counted_request,
+    worst_case,
+)
 from labledger.gateway.charging import Charging
 from labledger.gateway.container_processors import ContainerProcessors
-from labledger.gateway.families.family import Refused
+from labledger.gateway.families.family import Asked, Refused
 from labledger.gateway.fault_finding import FaultFinder
+from labledger.gateway.known_requests import KnownRequests
 from labledger.gateway.recordings import CanonicalRequest, Recording, Replay, ReplayMiss
+from labledger.gateway.request_headers import check_headers
 from labledger.gateway.request_judging import Judged, RequestJudges
 from labledger.gateway.unix_sockets import listen
 from labledger.gateway.upstream import Upstream
 from labledger.gateway.waited_time import WaitedTime
-from labledger.records.model_calls import JOURNAL, JOURNAL_FAILED, NO_SHARE, CallState
+from labledger.records.model_calls import (
+    JOURNAL,
+    JOURNAL_FAILED,
+    NO_SHARE,
+    CallState,
+    ModelCall,
+)
 from labledger.records.model_costs import PriceTable
 from labledger.records.model_grants import (
     GRANT,
@@ -128,6 +143,7 @@ class Attempt:
         self.trial, self.grant, self.accounts = trial, grant, accounts
         self._upstream = upstream
         self._admission = Admission(grant)
+        self._known = KnownRequests()
         self._prices = PriceTable(grant.prices)
         limits = (
             (accounts.trial, grant.limits),
@@ -211,6 +227,7 @@ class Attempt:
                 return web.Response()
             self._admission.check_token(request.headers, request.raw_path)
             target = self._admission.target(request.method, request.raw_path)
+            check_headers(_headers(request))
             await _meet_expectation(request)
             async with self._places:
                 return await self._handle_call(request, target)
@@ -245,10 +262,7 @@ class Attempt:
                 judged = await self._judged(target, body)
                 model = judged.asked.model
                 self._admission.check_grant(target, judged.asked)
-                worst = worst_case(
-                    judged.asked, target.provider.name, self.grant.unstated_output, self._prices
-                )
-                call = await self._begin(target, model, worst)
+                call, worst = await self._reserved(request, target, judged.asked)
             except Refused as refused:
                 await self.calls.refuse(target, model, refused.status, refused.reason)
                 raise
@@ -278,6 +292,25 @@ class Attempt:
         if judged.canonical is not None:
             body.note_copy(len(judged.canonical.text))
         return judged
+
+    async def _reserved(
+        self, request: web.BaseRequest, target: Target, asked: Asked
+    ) -> tuple[OpenCall, WorstCase]:
+        """Begin a call with the most that it can use. Raises `CapReached`, and `Refused`."""
+        trace, betas = asked.trace, _betas(request)
+        most = None if trace is None else self._known.most_tokens(trace, betas)
+        worst = worst_case(
+            asked, target.provider.name, self.grant.unstated_output, self._prices, most
+        )
+        call = await self._begin(target, asked.model, worst)
+
+        def note(ended: ModelCall) -> None:
+            counted = counted_request(ended, worst)
+            if trace is not None and counted is not None:
+                self._known.note(trace, betas, ended, counted.request)
+
+        call.when_ended = note
+        return call, worst
 
     async def _begin(self, target: Target, model: str, worst: WorstCase) -> OpenCall:
         """Begin a call as soon as caps allow it. Raises `CapReached`, and `Refused`."""
@@ -324,10 +357,7 @@ class Attempt:
     async def _answer(self, asking: _Call, call: OpenCall) -> Answer:
         if self._replay is not None and asking.judged.canonical is not None:
             return await self._replayed(self._replay, asking.judged.canonical)
-        headers: Headers = [
-            (name.decode("ascii"), value.decode("utf-8", "surrogateescape"))
-            for name, value in asking.request.raw_headers
-        ]
+        headers = _headers(asking.request)
         return await self._upstream.ask(
             self.grant.run_id,
             asking.target,
@@ -357,6 +387,19 @@ class Attempt:
         work.add_done_callback(self._background.discard)
         # Its journal says how the call ended; without its record, it cannot be replayed.
         work.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+
+def _headers(request: web.BaseRequest) -> Headers:
+    return [
+        (name.decode("ascii"), value.decode("utf-8", "surrogateescape"))
+        for name, value in request.raw_headers
+    ]
+
+
+def _betas(request: web.BaseRequest) -> str:
+    """Return the headers by which a provider may read a body in another way."""
+    names = ("anthropic-beta", "anthropic-version", "openai-beta")
+    return "\n".join(f"{name}: {request.headers.getall(name, [])}" for name in names)
 
 
 def _replay(trial: Path, grant: ModelGrant, journal: Journal) -> Replay | None:

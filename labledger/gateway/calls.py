@@ -113,14 +113,16 @@ class Calls:
             self.journal.end(refused)
             self._count(refused)
 
-    def end(self, call: ModelCall, worst: WorstCase) -> None:
+    def end(self, call: ModelCall, worst: WorstCase) -> ModelCall:
         """Journal the end of a call, count it, and release its reservation."""
         fault_point("before_call_ended", self._schedule_idx)
+        call = self._caps.narrowed(call, worst)
         try:
             self.journal.end(call)
         finally:
             self._caps.release(worst)
             self._count(call)
+        return call
 
     def note_answer(self, number: int) -> None:
         """Note that a part of an answer that is no error came for a call."""
@@ -152,6 +154,8 @@ class OpenCall:
         self.is_answered = False
         """Whether what comes is an answer, and no error."""
         self.has_ended = False
+        self.when_ended: Callable[[ModelCall], None] | None = None
+        """Gets the call when it has ended, before the agent has the last bytes."""
 
     @property
     def number(self) -> int:
@@ -194,7 +198,9 @@ class OpenCall:
             waited_ms=int(self.progress.waited_s * 1000),
             **fields,
         )
-        self._calls.end(ended, self._worst)
+        ended = self._calls.end(ended, self._worst)
+        if self.when_ended is not None:
+            self.when_ended(ended)
         self._calls.after_end(ended, self._began)
 
     def leave(self, **fields: Any) -> None:

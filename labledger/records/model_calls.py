@@ -215,9 +215,13 @@ def asked_line(call: ModelCall) -> JsonObject:
 
 
 def ended_line(call: ModelCall) -> JsonObject:
-    """Return the line for a call that has ended."""
+    """Return the line for a call that has ended.
+
+    What it had reserved is repeated, because it may be known better.
+    """
     document = call.as_json()
-    kept = {key: value for key, value in document.items() if key == "call" or key not in _ASKED}
+    repeated = {"call", "reserved"}
+    kept = {key: value for key, value in document.items() if key in repeated or key not in _ASKED}
     return {"event": "ended", **kept}
 
 

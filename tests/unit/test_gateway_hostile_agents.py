@@ -318,6 +318,101 @@ def test_an_encoded_body_is_refused(trial: GatewayTrial, unasked: None) -> None:
     assert reply.status == 415
 
 
+JSON = b"Content-Type: application/json"
+OTHER_READINGS: list[tuple[bytes, ...]] = [
+    (b"Content-Type: application/json; charset=utf-7",),
+    (b'content-type: application/json;CHARSET="UTF-16"',),
+    (b"Content-Type: application/json; charset*=utf-8''utf-7",),
+    (b"Content-Type: application/json; charset*0=utf-; charset*1=7",),
+    (b"Content-Type: application/json; charset=utf-8; charset=utf-7",),
+    (b"Content-Type: application/json; charset=utf-8, text/plain",),
+    (b"Content-Type: application/json; charset=utf-8;version=1",),
+    (b"Content-Type: application/json; charset =utf-7",),
+    (b"Content-Type:",),
+    (JSON, b"Content-Type: application/json; charset=utf-7"),
+    (JSON, JSON),
+    (JSON, b"Content_Type: application/json; charset=utf-7"),
+    (b"Content-Type: application/x-www-form-urlencoded",),
+    (b"Content-Type: multipart/form-data; boundary=x",),
+    (b"Content-Type: text/plain; charset=utf-8",),
+    (b"Content-Encoding: identity", b"Content-Encoding: gzip"),
+    (b"Content-Encoding: identity, gzip",),
+    (b"content-encoding: IDENTITY", b"Content_Encoding: br"),
+    (b"Content-Encoding: utf-7",),
+    (b"X-HTTP-Method-Override: GET",),
+    (b"X-HTTP-Method: DELETE",),
+    (b"x-method-override: PUT",),
+    (b"X_HTTP_METHOD_OVERRIDE: GET",),
+    (b"X-Original-Method: GET",),
+    (b"X-Original-URL: /v1/files",),
+    (b"X-Rewrite-URL: /v1/files",),
+    (b"X-Forwarded-Prefix: /v1/files",),
+    (b"Content-Range: bytes 0-1/2",),
+]
+
+
+@pytest.mark.parametrize(
+    "number", tiered(range(len(OTHER_READINGS)), default=range(0, len(OTHER_READINGS), 5))
+)
+def test_headers_that_change_the_request_are_refused(
+    trial: GatewayTrial, unasked: None, number: int
+) -> None:
+    """What a header makes of the bytes is what the gateway read: JSON in UTF-8, sent by POST."""
+    answer = raw(trial, head(trial, POST, LENGTH, CLOSE, *OTHER_READINGS[number]), BODY)
+    assert answer.split(b" ")[1] in {b"400", b"415"}
+    assert trial.calls == []
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (),
+        (JSON, b"Content-Encoding: identity"),
+        (b"content-type: Application/JSON;charset=UTF-8",),
+        (b'Content-Type: application/json; charset="utf8" ',),
+    ],
+)
+def test_json_in_utf8_passes(trial: GatewayTrial, headers: tuple[bytes, ...]) -> None:
+    """A request may say so in each usual way, or say nothing."""
+    answer = raw(trial, head(trial, POST, LENGTH, CLOSE, *headers), BODY)
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
+TWO_READINGS: list[bytes] = [
+    b"\xef\xbb\xbf" + BODY,
+    BODY.decode().encode("utf-16"),
+    BODY.decode().encode("utf-16-le"),
+    BODY.decode().encode("utf-32-be"),
+    BODY.replace(b'"m"', b'"\xff"'),
+    BODY.replace(b'"m"', b'"m\xc0\xaf"'),
+    BODY.replace(b'"m"', b'"\\ud800"'),
+    BODY.replace(b'"model"', b'"mod\\u0065l": "other", "model"'),
+    BODY.replace(b'"model"', b'"model\\u0000x": "other", "model"'),
+    BODY.replace(b'"model"', b'/* "model": */ "model"'),
+    BODY.replace(b"1000", b"NaN"),
+    BODY.replace(b"1000", b"1e999"),
+    BODY.replace(b"1000", b"01000"),
+    BODY.replace(b"1000", b"0x1000"),
+    BODY.replace(b"1000", b"1_000"),
+    BODY.replace(b"1000", b"1000,"),
+    BODY.replace(b'"m"', b"'m'"),
+    BODY.replace(b'"m"', b'"m\n"'),
+    BODY + b"\x00",
+    BODY + BODY,
+    BODY + b"\xc2\xa0",
+]
+
+
+@pytest.mark.parametrize("body", tiered(TWO_READINGS, default=TWO_READINGS[::4]))
+def test_a_body_that_two_readers_could_see_differently_is_refused(
+    trial: GatewayTrial, unasked: None, body: bytes
+) -> None:
+    """A body is plain JSON in UTF-8, without marks, comments, and members named twice."""
+    assert body != BODY
+    assert trial.send(PATHS["anthropic"], body).status == 400
+    assert trial.call.state is CallState.REFUSED
+
+
 def memory(pid: int) -> int:
     """The most memory that a process has had, in bytes."""
     status = Path(f"/proc/{pid}/status").read_text()

@@ -28,6 +28,11 @@ _SHELL_TOOLS = (
     "developer__shell",
 )
 """Names of the tools by which agents run commands."""
+_PROGRAM_TOOLS = {"exec": "exec_command"}
+"""Names of the tools that run a program, and how the program runs a command.
+
+The newest Codex offers its newest models nothing else.
+"""
 _COMMAND_ARGUMENTS = ("command", "cmd", "script")
 _SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 """What a command of mini-swe-agent prints to end; its prompts explain it."""
@@ -45,6 +50,9 @@ class Call:
 
     name: str
     arguments: Mapping[str, Any]
+    namespace: str | None = None
+    text: str | None = None
+    """What a tool is called with that takes free text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,8 @@ class Said:
 def is_auxiliary(conversation: Conversation) -> bool:
     """Return whether a request offers no way to run a command or to edit a file."""
     forms = (_EDIT_BLOCKS, _WHOLE_FILES, *_TEXT_COMMANDS)
-    return _shell_tool(conversation) is None and not any(f in conversation.text for f in forms)
+    has_tool = _shell_tool(conversation) or _program_tool(conversation)
+    return has_tool is None and not any(f in conversation.text for f in forms)
 
 
 def said_in(turn: Turn, conversation: Conversation) -> Said:
@@ -81,7 +90,12 @@ def _command(command: str, conversation: Conversation) -> Said:
         name = next((a for a in _COMMAND_ARGUMENTS if a in properties), _COMMAND_ARGUMENTS[0])
         is_list = str(properties.get(name, {}).get("type", "")).lower() == "array"
         given = {name: ["sh", "-c", command] if is_list else command}
-        return Said(call=Call(tool.name, _filled(tool.schema, given)))
+        return Said(call=Call(tool.name, _filled(tool.schema, given), tool.namespace))
+    runner = _program_tool(conversation)
+    if runner is not None:
+        argument = json.dumps({"cmd": command})
+        program = f"text(await tools.{_PROGRAM_TOOLS[runner.name]}({argument}));"
+        return Said(call=Call(runner.name, {}, runner.namespace, program))
     for fence in _TEXT_COMMANDS:
         if fence in conversation.text:
             return Said(text=f"The next command:\n\n```{fence.removeprefix('```')}\n{command}\n```")
@@ -120,8 +134,17 @@ def _structured(text: str, conversation: Conversation) -> str:
 
 
 def _shell_tool(conversation: Conversation) -> Tool | None:
-    by_name = {tool.name: tool for tool in reversed(conversation.tools)}
+    by_name = {tool.name: tool for tool in reversed(conversation.tools) if not tool.takes_text}
     return next((by_name[name] for name in _SHELL_TOOLS if name in by_name), None)
+
+
+def _program_tool(conversation: Conversation) -> Tool | None:
+    """Return the tool that runs programs, if these can run commands."""
+    for tool in conversation.tools:
+        runner = _PROGRAM_TOOLS.get(tool.name)
+        if tool.takes_text and runner is not None and runner in tool.description:
+            return tool
+    return None
 
 
 def _filled(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

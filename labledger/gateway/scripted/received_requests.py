@@ -31,7 +31,12 @@ class Tool:
 
     name: str
     schema: Mapping[str, Any]
-    """The JSON schema of its arguments."""
+    """The JSON schema of its arguments; empty for one that takes text."""
+    description: str = ""
+    namespace: str | None = None
+    """The group of tools that it is in."""
+    takes_text: bool = False
+    """Whether it is called with free text, such as a program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,7 @@ def read_conversation(api: Api, path: str, body: Mapping[str, Any]) -> Conversat
         streamed=streamed,
         answers=_count_answers(api, body),
         text="\n".join(_texts({k: v for k, v in body.items() if k != "tools"})),
-        tools=tuple(_tools(body.get("tools"))),
+        tools=tuple(_all_tools(body)),
         answer_schema=_answer_schema(body),
         wants_usage=api is not Api.OPENAI_CHAT or options.get("include_usage") is True,
     )
@@ -104,9 +109,24 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(item)
 
 
-def _tools(tools: Any) -> Iterator[Tool]:
+def _all_tools(body: Mapping[str, Any]) -> Iterator[Tool]:
+    """Yield the tools of a request, with those that its conversation adds."""
+    yield from _tools(body.get("tools"))
+    for item in map(_mapping, _list(body.get("input"))):
+        yield from _tools(item.get("tools"))
+
+
+def _tools(tools: Any, namespace: str | None = None) -> Iterator[Tool]:
     """Yield the functions of any API's declarations; tools of the provider's own are left out."""
     for declared in map(_mapping, _list(tools)):
+        if declared.get("type") == "namespace":
+            yield from _tools(declared.get("tools"), str(declared.get("name")))
+            continue
+        takes_text = declared.get("type") == "custom" and "input_schema" not in declared
+        if takes_text and isinstance(declared.get("name"), str):
+            words = str(declared.get("description"))
+            yield Tool(declared["name"], {}, words, namespace, takes_text=True)
+            continue
         nested = declared.get("functionDeclarations") or declared.get("function_declarations")
         for item in map(_mapping, _list(nested)) if nested else [declared]:
             function = _mapping(item.get("function")) or item
@@ -119,7 +139,8 @@ def _tools(tools: Any) -> Iterator[Tool]:
                 None,
             )
             if schema is not None and isinstance(function.get("name"), str):
-                yield Tool(function["name"], schema)
+                words = str(function.get("description"))
+                yield Tool(function["name"], schema, words, namespace)
 
 
 def _answer_schema(body: Mapping[str, Any]) -> Mapping[str, Any] | None:

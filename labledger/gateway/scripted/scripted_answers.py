@@ -34,8 +34,11 @@ class Reply:
 
     @property
     def arguments(self) -> str:
-        """The arguments of the call as JSON text."""
-        return json.dumps(self.said.call.arguments if self.said.call else {})
+        """The arguments of the call as JSON text, or the text that its tool takes."""
+        call = self.said.call
+        if call is not None and call.text is not None:
+            return call.text
+        return json.dumps(call.arguments if call else {})
 
     @property
     def pieces(self) -> list[str]:
@@ -157,6 +160,10 @@ def _responses_usage(usage: Usage) -> JsonObject:
     }
 
 
+_RESPONSE_CALLS = (("function_call", "arguments"), ("custom_tool_call", "input"))
+"""How a tool is called with arguments, and with text."""
+
+
 def _response(reply: Reply) -> JsonObject:
     output: list[JsonObject] = []
     if reply.said.text:
@@ -164,8 +171,10 @@ def _response(reply: Reply) -> JsonObject:
         message = {"type": "message", "id": f"msg_{reply.id}", "status": "completed"}
         output.append({**message, "role": "assistant", "content": content})
     if call := reply.said.call:
-        item = {"type": "function_call", "id": f"fc_{reply.id}", "call_id": f"call_{reply.id}"}
-        item |= {"name": call.name, "arguments": reply.arguments, "status": "completed"}
+        kind, given = _RESPONSE_CALLS[call.text is not None]
+        item = {"type": kind, "id": f"fc_{reply.id}", "call_id": f"call_{reply.id}"}
+        item |= {} if call.namespace is None else {"namespace": call.namespace}
+        item |= {"name": call.name, given: reply.arguments, "status": "completed"}
         output.append(item)
     return {
         "id": f"resp_{reply.id}",
@@ -193,8 +202,9 @@ def _response_steps(reply: Reply) -> Iterator[JsonObject]:
         place = {"output_index": index, "item_id": item["id"]}
         is_text = item["type"] == "message"
         empty = {**item, "status": "in_progress", **({"content": []} if is_text else {})}
+        given = "input" if item["type"] == "custom_tool_call" else "arguments"
         if not is_text:
-            empty["arguments"] = ""
+            empty[given] = ""
         yield {"type": "response.output_item.added", "output_index": index, "item": empty}
         if is_text:
             place["content_index"] = 0
@@ -206,9 +216,9 @@ def _response_steps(reply: Reply) -> Iterator[JsonObject]:
             yield {"type": "response.output_text.done", **place, "text": part["text"]}
             yield {"type": "response.content_part.done", **place, "part": part}
         else:
-            text = reply.arguments
-            yield {"type": "response.function_call_arguments.delta", **place, "delta": text}
-            yield {"type": "response.function_call_arguments.done", **place, "arguments": text}
+            text, kind = reply.arguments, f"response.{item['type']}_{given}"
+            yield {"type": f"{kind}.delta", **place, "delta": text}
+            yield {"type": f"{kind}.done", **place, given: text}
         yield {"type": "response.output_item.done", "output_index": index, "item": item}
     yield {"type": "response.completed", "response": response}
 
