@@ -17,6 +17,8 @@ from labledger.records.model_costs import PriceTable, condition_of, time_parts
 _PLAUSIBLE = 10
 """How many times larger or smaller than the price table a charge of the provider may be."""
 _MAX_REASON = 300
+_MAX_FEES = 10**18
+"""More picodollars than a call costs; SQLite's integers end not far above."""
 _NOT_COUNTED = {
     Feature.CODE_EXECUTION: "code execution",
     Feature.IMAGE_GENERATION: "image generation",
@@ -100,7 +102,8 @@ class Charging:
         return None if price is None else price.from_tokens
 
     def _fees(self, reader: AnswerReader, condition: str | None) -> int | None:
-        return self._prices.search_fees(*self._model, reader.searches, condition)
+        fees = self._prices.search_fees(*self._model, reader.searches, condition)
+        return None if fees is None or fees > _MAX_FEES else fees
 
     def _problems(
         self, reader: AnswerReader, condition: str | None, ended_at: str
