@@ -63,14 +63,15 @@ class Charging:
             return found
         condition = self._condition(reader, ended_at)
         found["price_condition"] = condition
+        if fees := self._fees(reader, condition):
+            found["fees"] = fees
         stated = self._stated(reader, condition)
         if isinstance(stated, int):
             return {**found, "stated_cost": stated}
         problems = [*([stated] if stated else ()), *self._problems(reader, condition, ended_at)]
         if problems:
-            return {**found, "cost_unknown": problems[0][:_MAX_REASON]}
-        fees = self._fees(reader, condition)
-        return {**found, "fees": fees} if fees else found
+            found["cost_unknown"] = problems[0][:_MAX_REASON]
+        return found
 
     def asked_fields(self) -> dict[str, Any]:
         """Return the fields of a call that its request decides."""
