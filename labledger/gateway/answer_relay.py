@@ -173,7 +173,7 @@ class Relay:
         is_labeled = label.strip().casefold().startswith("text/event-stream")
         start, form, cut = b"", None, None
         try:
-            while form is None and len(start) <= _MAX_START:
+            while form is None and len(start.lstrip()) <= _MAX_START:
                 start += await anext(pieces)
                 form = form_of(start)
                 if is_labeled and not start.strip():

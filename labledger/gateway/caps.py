@@ -68,7 +68,7 @@ def worst_case(
     request = request if most_tokens is None else min(request, most_tokens)
     least = max(1, asked.text_bytes // MOST_BYTES)
     all_tiers = Feature.SERVICE_TIERS in asked.features
-    fees = prices.search_fees(provider, asked.model, asked.searches) or 0
+    fees = prices.most_search_fees(provider, asked.model, asked.searches)
     worst = WorstCase(Usage(request, output=output), None, least)
     for kind in _KINDS:
         usage = Usage(output=output, **{kind: request})
@@ -239,10 +239,17 @@ class Caps:
         A replayed one counts against caps with what it cost when it was recorded: the agent is to
         meet the same caps.
         """
-        counted = call.charged if call.replayed else None
-        counted = call.reserved or NO_TOKENS if counted is None else counted
-        cost = call_cost(call, self._prices)
-        all_tiers = not is_of_time(call.price_condition or "")
-        most = self._prices.most_cost_of(call.provider, call.model, counted, all_tiers=all_tiers)
+        cost, most = call_cost(call, self._prices), self._most_cost(call)
         for account, _ in self._accounts:
             account.add(call, cost, most)
+
+    def _most_cost(self, call: ModelCall) -> int | None:
+        """Return the most that a call whose cost is not known, or that was replayed, counts."""
+        if call.replayed:
+            cost = call_cost(replace(call, replayed=False), self._prices)
+            if cost is not None:
+                return cost
+        reserved = call.reserved or NO_TOKENS
+        all_tiers = not is_of_time(call.price_condition or "")
+        most = self._prices.most_cost_of(call.provider, call.model, reserved, all_tiers=all_tiers)
+        return None if most is None else most + (call.fees or 0)

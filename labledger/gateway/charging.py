@@ -17,6 +17,8 @@ from labledger.records.model_costs import PriceTable, condition_of, time_parts
 _PLAUSIBLE = 10
 """How many times larger or smaller than the price table a charge of the provider may be."""
 _MAX_REASON = 300
+_MAX_FEES = 10**18
+"""More picodollars than a call costs; SQLite's integers end not far above."""
 _NOT_COUNTED = {
     Feature.CODE_EXECUTION: "code execution",
     Feature.IMAGE_GENERATION: "image generation",
@@ -67,14 +69,15 @@ class Charging:
             return found
         condition = self._condition(reader, ended_at)
         found["price_condition"] = condition
+        if fees := self._fees(reader, condition):
+            found["fees"] = fees
         stated = self._stated(reader, condition)
         if isinstance(stated, int):
             return {**found, "stated_cost": stated}
         problems = [*([stated] if stated else ()), *self._problems(reader, condition, ended_at)]
         if problems:
-            return {**found, "cost_unknown": problems[0][:_MAX_REASON]}
-        fees = self._fees(reader, condition)
-        return {**found, "fees": fees} if fees else found
+            found["cost_unknown"] = problems[0][:_MAX_REASON]
+        return found
 
     def asked_fields(self) -> dict[str, Any]:
         """Return the fields of a call that its request decides."""
@@ -106,7 +109,8 @@ class Charging:
         return None if price is None else price.from_tokens
 
     def _fees(self, reader: AnswerReader, condition: str | None) -> int | None:
-        return self._prices.search_fees(*self._model, reader.searches, condition)
+        fees = self._prices.search_fees(*self._model, reader.searches, condition)
+        return None if fees is None or fees > _MAX_FEES else fees
 
     def _problems(
         self, reader: AnswerReader, condition: str | None, ended_at: str

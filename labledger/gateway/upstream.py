@@ -120,7 +120,8 @@ class _LiveAnswer:
     @property
     def is_framed(self) -> bool:
         headers = self.response.headers
-        return "Content-Length" in headers or "Transfer-Encoding" in headers
+        chunked = "chunked" in headers.get("Transfer-Encoding", "").casefold()
+        return chunked or "Content-Length" in headers
 
     async def pieces(self) -> AsyncIterator[bytes]:
         try:

@@ -2,7 +2,8 @@
 
 The package has prices by the time of a request, by the size of a request, and by the tier or speed
 that served it. Each of them becomes a row. A price that the package does not have stays unknown: no
-cheaper one stands for it.
+cheaper one stands for it. As in the package, a model without a price of cached tokens charges them
+like others.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ if TYPE_CHECKING:
     from labledger.records.model_grants import ProviderConfig
 
 _FIELDS = {
-    "input": "input_mtok",
-    "output": "output_mtok",
-    "cache_read": "cache_read_mtok",
-    "cache_write": "cache_write_mtok",
-    "cache_write_1h": "cache_write_1h_mtok",
-    "web_search": "web_searches_kcount",
+    "input": ("input_mtok",),
+    "output": ("output_mtok",),
+    "cache_read": ("cache_read_mtok", "input_mtok"),
+    "cache_write": ("cache_write_mtok",),
+    "cache_write_1h": ("cache_write_1h_mtok",),
+    "web_search": ("web_searches_kcount",),
 }
-"""The package's field for each price. None of them stands for another one."""
+"""The package's fields for each price, of which the first that is set is used. Only to read from a
+cache is never dearer than the field that stands for it."""
 _NOT_COUNTED = frozenset(
     {"output_reasoning_mtok", "output_citation_mtok", "requests_kcount"}
     | {"input_mchars", "input_text_messages_kcount"}
@@ -160,12 +162,13 @@ def _starts(prices: Mapping[str, Any]) -> list[int]:
 def _price(
     provider: str, model: str, prices: Mapping[str, Any], start: int, condition: str
 ) -> ModelPrice:
-    values = {kind: _micros(prices.get(key), start) for kind, key in _FIELDS.items()}
+    values = {kind: _micros(prices, keys, start) for kind, keys in _FIELDS.items()}
     return ModelPrice(provider, model, start, condition=condition, **values)
 
 
-def _micros(price: Any, start: int) -> int | None:
+def _micros(prices: Mapping[str, Any], keys: tuple[str, ...], start: int) -> int | None:
     """Return a price in micro-dollars for a million tokens, or for a thousand searches."""
+    price = next((prices[key] for key in keys if prices.get(key) is not None), None)
     if price is None:
         return None
     if hasattr(price, "tiers"):

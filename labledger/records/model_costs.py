@@ -130,6 +130,12 @@ class PriceTable:
             return None
         return searches * price.web_search * 1000
 
+    def most_search_fees(self, provider: str, model: str, searches: int) -> int:
+        """Return the largest fees for so many searches, as far as they are known."""
+        conditions = self.conditions(provider, model)
+        fees = (self.search_fees(provider, model, searches, each) for each in conditions)
+        return max((fee for fee in fees if fee is not None), default=0)
+
     def of_models(self, models: Iterable[tuple[str, str]]) -> PriceTable:
         """Return the prices of some models, each a provider and a name, from the same source."""
         wanted = set(models)

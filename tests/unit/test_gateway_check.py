@@ -69,7 +69,7 @@ def test_a_doubled_path_is_named(tmp_path: Path, path: str, has_hint: bool) -> N
         checked = run_forked(*words, folder=tmp_path, THE_KEY=KEY)
     assert checked.returncode == 2
     assert "three/m: status 404: Not Found" in checked.stdout
-    hint = f"`upstream` ends with {path[path.rindex('/') :]}"
+    hint = f"give `upstream: {provider.url}{path.rpartition('/')[0]}`"
     assert (hint in checked.stdout) is has_hint
 
 

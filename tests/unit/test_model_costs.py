@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 
 from labledger.experiment.model_settings import ModelSettings
 from labledger.records.attempt_result import Metric
-from labledger.records.known_prices import price_table
 from labledger.records.model_calls import CallState, ModelCall, Usage
 from labledger.records.model_costs import (
     PICODOLLARS,
@@ -192,42 +190,6 @@ def test_a_search_has_a_price_or_none() -> None:
 def test_the_time_of_a_call_chooses_its_price(model: str, at: str, parts: dict[str, str]) -> None:
     """Hours that go on past midnight, their bounds, and a price of a later day."""
     assert time_parts(TIERED.conditions("p", model), at) == parts
-
-
-NOON = datetime(2026, 11, 28, 12, tzinfo=UTC)
-
-
-def known(provider: ProviderConfig, model: str) -> PriceTable:
-    return price_table([(provider, model)], (), NOON)
-
-
-def test_a_price_that_the_package_lacks_is_unknown() -> None:
-    """An hour of a cache has no price where only five minutes have one: none stands for it."""
-    apis = DEFAULT_PROVIDERS["openai"].apis
-    router = ProviderConfig("openrouter", apis, "https://openrouter.ai/api")
-    table = known(router, "anthropic/claude-sonnet-4.5")
-    assert table.cost_of("openrouter", "anthropic/claude-sonnet-4.5", Usage(10, output=5))
-    hour = Usage(10, cache_write_1h=1)
-    assert table.cost_of("openrouter", "anthropic/claude-sonnet-4.5", hour) is None
-
-
-def test_hours_and_tiers_of_the_package_are_prices_of_their_own() -> None:
-    """DeepSeek's hours and OpenAI's tiers become rows; what has one price has one row."""
-    deepseek = ProviderConfig("deepseek", DEFAULT_PROVIDERS["openai"].apis, "https://x")
-    table = known(deepseek, "deepseek-chat")
-    day, night = (
-        table.cost_of("deepseek", "deepseek-chat", Usage(10), f"utc={hours}")
-        for hours in ("00:30-16:30", "16:30-00:30")
-    )
-    assert day is not None
-    assert night is not None
-    assert day == 2 * night > 0
-    openai = known(DEFAULT_PROVIDERS["openai"], "gpt-5")
-    assert {"", "service_tier=flex", "service_tier=priority"} <= {
-        price.condition for price in openai.prices
-    }
-    anthropic = known(DEFAULT_PROVIDERS["anthropic"], "claude-sonnet-4-5")
-    assert {price.condition for price in anthropic.prices} == {""}
 
 
 def test_an_experiment_says_what_a_condition_costs() -> None:

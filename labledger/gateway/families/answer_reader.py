@@ -6,6 +6,7 @@ cost is known only if everything that the answer says beside its tokens is under
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,12 +14,18 @@ from decimal import Decimal
 from typing import Any, ClassVar
 
 from labledger.gateway.families.event_stream import Event
-from labledger.gateway.families.usage_numbers import SaidUsage, is_number, unknown_number
+from labledger.gateway.families.usage_numbers import (
+    MAX_SEARCHES,
+    SaidUsage,
+    is_number,
+    unknown_number,
+)
 from labledger.records import JsonObject
 from labledger.records.model_calls import Usage
 from labledger.records.model_costs import PICODOLLARS
 
 _MAX_WORD = 100
+_WORD = re.compile(r"[A-Za-z0-9_.:/-]{1,100}")
 _MAX_DOLLARS = 10**6
 """No call costs more: what a provider says beyond it is no charge."""
 
@@ -119,27 +126,35 @@ class AnswerReader(ABC):
     @property
     def stated_cost(self) -> int | None:
         """What the provider says that it charged, in picodollars; None if it does not say."""
+        known = [one for one in self._stated if is_number(one) and 0 <= one < _MAX_DOLLARS]
+        if not self._has_usage or not known or len(known) < len(self._stated):
+            return None
+        return sum(int((Decimal(str(one)) * PICODOLLARS).to_integral_value()) for one in known)
+
+    @property
+    def _stated(self) -> list[Any]:
+        """The charges that the answer names; none if it does not say what was charged."""
         said = self._said.numbers
         cost = said.get("cost")
         if isinstance(cost, dict):
             cost = cost.get("total_cost")
-        amounts = [cost]
-        if said.get("is_byok") is True:
-            # The price of the model is charged to the user's own account elsewhere.
-            details = said.get("cost_details")
-            amounts.append(details.get("upstream_inference_cost") if details else None)
-        known = [one for one in amounts if is_number(one) and 0 <= one < _MAX_DOLLARS]
-        if not self._has_usage or len(known) < len(amounts):
-            return None
-        return sum(int((Decimal(str(one)) * PICODOLLARS).to_integral_value()) for one in known)
+        if cost is None:
+            return []
+        if said.get("is_byok") is not True:
+            return [cost]
+        # The price of the model is charged to the user's own account elsewhere.
+        details = said.get("cost_details")
+        return [cost, details.get("upstream_inference_cost") if isinstance(details, dict) else None]
 
     def problems(self) -> Iterator[str]:
         """Yield why the cost of the answer is not known, although its tokens may be."""
         if self._said.is_contradictory:
             yield f"the answer contradicts itself: {self.contradictions}"
         yield from self._read()[1]
+        if self._has_usage and self._stated and self.stated_cost is None:
+            yield "the charge that the provider states is not understood"
         for name, value in self._tiers.items():
-            if not isinstance(value, str) or len(value) > _MAX_WORD or len(value.split()) != 1:
+            if not (isinstance(value, str) and _WORD.fullmatch(value)):
                 yield f"{name} is not understood"
         if number := unknown_number(self._said.numbers, self.known_numbers):
             yield f"the usage has {number}, which is not understood"
@@ -162,6 +177,14 @@ class AnswerReader(ABC):
 
     def _take_usage(self, usage: Any) -> None:
         self._said.take(usage)
+
+    def _take_searches(self, number: Any) -> None:
+        """Note how many searches of the provider a part of the answer names."""
+        if is_number(number) and number > self.searches:
+            if isinstance(number, int) and number <= MAX_SEARCHES:
+                self.searches = number
+            else:
+                self._charge(f"{number:g} searches" if number < MAX_SEARCHES else "many searches")
 
     def _take_tier(self, name: str, value: Any) -> None:
         """Note which tier, speed or place a part of the answer names, if it does."""

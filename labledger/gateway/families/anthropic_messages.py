@@ -18,6 +18,7 @@ from labledger.gateway.families.family import (
     Endpoint,
     Family,
     asked_tiers,
+    is_one_of,
     items,
     mapping,
     temperature,
@@ -25,7 +26,7 @@ from labledger.gateway.families.family import (
     word_or_none,
 )
 from labledger.gateway.families.requests.anthropic import read_request
-from labledger.gateway.families.usage_numbers import combined, count, is_number, unknown_number
+from labledger.gateway.families.usage_numbers import combined, count, unknown_number
 from labledger.records import JsonObject
 from labledger.records.model_calls import Usage
 
@@ -58,7 +59,8 @@ KNOWN_NUMBERS = frozenset(
         *("server_tool_use.web_search_requests", "server_tool_use.web_fetch_requests"),
         *("server_tool_use.tool_search_requests",),
         # What compatible servers repeat, and what they say that they charged.
-        *("total_tokens", "prompt_tokens", "completion_tokens", "cost", "cost_details.*"),
+        *("total_tokens", "prompt_tokens", "completion_tokens", "cached_tokens"),
+        *("cost", "cost_details.*"),
     }
 )
 _CHARGED_ITERATIONS = frozenset({"compaction", "message"})
@@ -140,15 +142,13 @@ class _Reader(AnswerReader):
     def _take_tiers(self, usage: Mapping[str, Any]) -> None:
         for name in STANDARD:
             self._take_tier(name, usage.get(name))
-        used = mapping(usage.get("server_tool_use")).get("web_search_requests")
-        if is_number(used) and used > self.searches:
-            self.searches = int(used)
+        self._take_searches(mapping(usage.get("server_tool_use")).get("web_search_requests"))
 
     @property
     def request_sizes(self) -> tuple[int, ...]:
         usage = self.usage
         iterations = map(mapping, items(self._said.numbers.get("iterations")))
-        charged = [each for each in iterations if each.get("type") in _CHARGED_ITERATIONS]
+        charged = [each for each in iterations if is_one_of(each.get("type"), *_CHARGED_ITERATIONS)]
         if usage is None or not charged:
             return super().request_sizes
         requests = [self._said.numbers, *charged]
@@ -157,7 +157,8 @@ class _Reader(AnswerReader):
     def problems(self) -> Iterator[str]:
         yield from super().problems()
         for each in map(mapping, items(self._said.numbers.get("iterations"))):
-            if each.get("type") not in _CHARGED_ITERATIONS and unknown_number(each, ()):
+            is_charged = is_one_of(each.get("type"), *_CHARGED_ITERATIONS)
+            if not is_charged and unknown_number(each, ()):
                 yield f"the usage has an iteration of the type {str(each.get('type'))[:40]!r}"
 
     @property

@@ -144,7 +144,7 @@ def text_or_none(value: Any) -> str | None:
 def word_or_none(value: Any) -> str | None:
     """Return a short word, or a number of tokens, by which a request sets how it is answered."""
     if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
+        value = str(value) if abs(value) < 10**_MAX_WORD else None
     return value if isinstance(value, str) and 0 < len(value) <= _MAX_WORD else None
 
 

@@ -39,11 +39,21 @@ _DETAILS = ("prompt_tokens_details", "completion_tokens_details")
 _READ = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
 _WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
 """How providers call the tokens that were read from a cache, and those that were written to one."""
-_TIMES = ("queue_time", "prompt_time", "completion_time", "total_time", "time_to_first_token")
-_SPEEDS = ("tokens_per_second", "prompt_tokens_per_second", "completion_tokens_per_second")
+_TIMES = (
+    *("queue_time", "prompt_time", "completion_time", "total_time", "time_to_first_token"),
+    *("start_time", "end_time", "total_latency"),
+)
+_SPEEDS = (
+    *("tokens_per_second", "prompt_tokens_per_second", "completion_tokens_per_second"),
+    *("completion_tokens_per_sec", "completion_tokens_after_first_per_sec"),
+    *("completion_tokens_after_first_per_sec_first_ten", "total_tokens_per_sec"),
+    "acceptance_rate",
+)
 KNOWN_NUMBERS = frozenset(
     {
         *("prompt_tokens", "completion_tokens", "total_tokens", *_READ, *_WRITTEN),
+        # Other names of the same numbers.
+        *("input_tokens", "output_tokens"),
         *(f"{details}.{name}" for details in _DETAILS for name in (*_READ, *_WRITTEN)),
         *(f"{details}.text_tokens" for details in _DETAILS),
         # Parts of the output; of the request, DeepSeek also counts what was not cached.

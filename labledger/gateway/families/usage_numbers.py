@@ -14,9 +14,13 @@ from typing import Any, TypeGuard
 from labledger.records import JsonObject
 from labledger.records.model_calls import Usage
 
+MAX_SEARCHES = 10**6
+"""No call has more searches."""
 MAX_TOKENS = 10**9
 """No call has more tokens of a kind: what a provider says beyond it is no number of tokens, and a
 cost stays within the integers of SQLite."""
+_MAX_DEPTH = 8
+"""How deeply objects are put together; below, the last one is kept."""
 _MAX_NUMBERS = 1000
 """How many numbers of one usage are looked at."""
 
@@ -43,10 +47,9 @@ class SaidUsage:
             at, earlier = path + name, merged.get(name)
             if value is None:
                 merged.setdefault(name, None)
-            elif isinstance(value, dict):
+            elif isinstance(value, dict) and at.count(".") < _MAX_DEPTH:
                 before = earlier if isinstance(earlier, dict) else {}
-                # What is nested without end is no usage.
-                merged[name] = self._merged(before, value, f"{at}.") if at.count(".") < 8 else {}
+                merged[name] = self._merged(before, value, f"{at}.")
             elif is_number(value) and is_number(earlier) and value < earlier:
                 self.fallen[at] = (earlier, value)
             elif (
@@ -88,14 +91,17 @@ def _is_below(path: str, name: str) -> bool:
 
 
 def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
-    if is_number(value):
-        yield path, value
-    elif isinstance(value, dict):
-        for name, member in value.items():
-            yield from _numbers(member, f"{path}.{name}" if path else name)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _numbers(item, path)
+    # Without recursion: what a provider sends may be nested deeply.
+    pending = [(path, value)]
+    while pending:
+        at, found = pending.pop()
+        if is_number(found):
+            yield at, found
+        elif isinstance(found, dict):
+            members = [(f"{at}.{name}" if at else name, member) for name, member in found.items()]
+            pending.extend(reversed(members))
+        elif isinstance(found, list):
+            pending.extend((at, item) for item in reversed(found))
 
 
 def is_number(value: Any) -> TypeGuard[float]:
