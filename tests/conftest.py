@@ -38,7 +38,7 @@ EXIT_LIMIT_S = 60
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# What labledger stores of the labs that it creates is no part of the settings of who runs the tests.
+# The labs that tests create are stored in settings of their own, not in those of the developer.
 _CONFIG = tempfile.TemporaryDirectory(prefix="labledger-tests-")
 os.environ["XDG_CONFIG_HOME"] = _CONFIG.name
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def needed_permissions(subject: str | Path) -> tuple[Permission, ...]:
     """Return what a lab folder asks for that the user has not allowed.
 
-    Nothing is allowed yet. A lab folder gets a new mark, by which it is known once it is allowed.
+    Nothing is allowed yet. A lab folder gets a mark, by which it is known once it is allowed.
 
     Args:
         subject: A lab folder.
