@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -16,10 +18,13 @@ from labledger.errors import LabLedgerError, PermissionNeeded
 from labledger.execution import notification_delivery
 from labledger.execution.notification_delivery import DeliveryThread
 from labledger.execution.receivers import Receiver, given_receivers
+from labledger.export.mirrors import ALL_PATHS, MirrorWriter
 from labledger.files.lab_folder import LabFolder
 from labledger.files.lab_trust import LabTrust, trust_new
 from labledger.files.permissions import PermissionStore
+from labledger.gateway.client import GatewayClient
 from labledger.ledger.notifications import Notice, NoticeEvent, Outbox
+from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 
 OTHER_USER = 4711
@@ -270,3 +275,53 @@ def test_a_cloned_repository_brings_no_trust(lab: LabFolder, tmp_path: Path) -> 
     subprocess.run(["git", "clone", "-q", lab.root.parent, clone], check=True)
     assert (clone / ".lab/settings.yaml").exists()
     assert of_lab(LabFolder(clone / ".lab")) is None
+
+
+# -- what else a lab folder may hold
+
+
+@needs_root
+def test_the_gateway_of_another_user_gets_no_keys(tmp_path: Path) -> None:
+    """A socket in another user's lab folder is not taken for this user's gateway."""
+    program = (
+        "import os, socket, sys\n"
+        "listener = socket.socket(socket.AF_UNIX)\n"
+        "listener.bind(sys.argv[1])\n"
+        f"os.setuid({OTHER_USER})\n"
+        "listener.listen()\n"
+        "print('ready', flush=True)\n"
+        "listener.accept()[0].recv(9)\n"
+    )
+    (tmp_path / "gateway").mkdir()
+    words = [sys.executable, "-c", program, str(tmp_path / "gateway/control")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            client = GatewayClient(tmp_path / "gateway")
+            with pytest.raises(LabLedgerError, match=f"the user with the id {OTHER_USER}, and ge"):
+                client.ensure("run", {})
+        finally:
+            process.kill()
+
+
+def test_links_in_a_lab_folder_lead_nowhere(
+    path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Mirrors and logs that a copied lab has as links do not change the files that these name."""
+    victim = tmp_path_factory.mktemp("home") / ".profile"
+    victim.write_text("mine\n")
+    run_folder = path.parent / "runs" / kit.RUN
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer)
+        writer.commit_result(lease, kit.result(0))
+    for name in ("gateway/errors", "gateway/log", *map(str, ALL_PATHS.values())):
+        link = (path.parent if name.startswith("gateway") else run_folder) / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(victim)
+    with LedgerReader.open(path) as reader, MirrorWriter(run_folder, nullcontext) as mirrors:
+        mirrors.repair(reader, kit.RUN)
+    client = GatewayClient(path.parent / "gateway")
+    client.ensure("run", {})
+    client.stop()
+    assert victim.read_text() == "mine\n"
