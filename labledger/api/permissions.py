@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from labledger.errors import InvalidInput, Problem
 from labledger.files import permissions
 from labledger.files.lab_folder import LabFolder
-from labledger.files.lab_trust import permission_to_ask_for
 from labledger.files.permissions import AllowedPermission, Permission, PermissionStore
 
 if TYPE_CHECKING:
@@ -39,8 +38,9 @@ def needed_permissions(subject: str | Path) -> tuple[Permission, ...]:
     """
     lab = LabFolder(Path(subject))
     if lab.ledger.exists() or lab.settings.exists():
-        needed = permission_to_ask_for(lab)
-        return () if needed is None else (needed,)
+        from labledger.execution.lab_receivers import permissions_of_lab
+
+        return permissions_of_lab(lab)
     problem = Problem(str(subject), "is no lab folder")
     raise InvalidInput("what asks for permissions", [problem])
 

@@ -86,7 +86,9 @@ def test_another_folder_is_not_trusted(lab: LabFolder, how: str) -> None:
     found.create()  # As a run does: this does not make it trusted.
     assert of_lab(found) is None
     assert f"`labledger allow {other}`" in LabTrust.of(found).sentence()
-    labledger.allow(labledger.needed_permissions(other))
+    [needed] = labledger.needed_permissions(other)
+    assert needed.sentence.endswith("(receivers: the command /bin/true)")
+    labledger.allow([needed])
     assert len(of_lab(found) or ()) == 1
     assert labledger.needed_permissions(other) == ()
 
@@ -115,6 +117,8 @@ def test_the_settings_of_a_stranger_are_not_read(
     else:
         other.settings.write_text("\0")
     assert given_receivers(["/bin/true"], other, {}).of_lab is None
+    [needed] = labledger.needed_permissions(other.root)
+    assert "unclosed" not in needed.sentence
 
 
 @needs_root
@@ -229,7 +233,9 @@ def test_receivers_of_a_copied_ledger_are_not_told(copied: LabFolder, told: Told
     assert told.count == 0
     with Outbox.open(copied.ledger) as outbox:
         assert len(outbox.waiting()) == 1
-    labledger.allow(labledger.needed_permissions(copied.root))
+    [needed] = labledger.needed_permissions(copied.root)
+    assert needed.sentence.endswith(f"(receivers: the command {told.program})")
+    labledger.allow([needed])
     assert session(copied) == []
     assert told.count == 1
 
