@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from labledger.errors import InvalidInput, PermissionNeeded, Problem
 from labledger.files import permissions
 from labledger.files.lab_folder import LabFolder
-from labledger.files.lab_trust import permission_to_ask_for
 from labledger.files.permissions import AllowedPermission, Permission, PermissionStore
 
 if TYPE_CHECKING:
@@ -24,8 +23,8 @@ def needed_permissions(
     """Return what an experiment, a run or a lab folder asks for that the user has not allowed.
 
     Nothing is run or sent. An experiment's tasks are read only where that is allowed: when its
-    dataset has been allowed, the tasks may ask for more. A lab folder gets a new mark, by which it
-    is known once it is allowed.
+    dataset has been allowed, the tasks may ask for more. A lab folder gets a mark, by which it is
+    known once it is allowed.
 
     Args:
         subject: An experiment as for `run`, a lab folder, or the id of a run of the ledger, such as
@@ -48,8 +47,9 @@ def needed_permissions(
     """
     path = Path(subject)
     if _is_lab(path):
-        needed = permission_to_ask_for(LabFolder(path))
-        return () if needed is None else (needed,)
+        from labledger.execution.lab_receivers import permissions_of_lab
+
+        return permissions_of_lab(LabFolder(path))
     from labledger.benchmarks.formats import parse_reference
 
     if path.exists() or parse_reference(str(subject)) is not None:

@@ -79,8 +79,8 @@ class LabTrust:
 def permission_to_ask_for(lab: LabFolder) -> Permission | None:
     """Return the permission that makes a lab folder trusted, None if it is.
 
-    The folder gets a new mark, so that what is allowed is this folder alone. Raises
-    `LabLedgerError` if no permission can make it trusted.
+    The folder gets a mark, so that what is allowed is this folder alone. Raises `LabLedgerError` if
+    no permission can make it trusted.
     """
     trust = LabTrust.of(lab)
     if trust.is_trusted:

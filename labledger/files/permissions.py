@@ -96,11 +96,9 @@ def of_lab_folder(folder: Path) -> Permission:
 
 
 def mark_lab_folder(folder: Path) -> None:
-    """Give a lab folder a new mark. What was allowed before for the folder is lost.
-
-    Raises `OSError`.
-    """
-    write_file(folder / _MARK, secrets.token_hex(_MARK_BYTES).encode())
+    """Give a lab folder a mark, unless it has one. Raises `OSError`."""
+    if not _mark_of(folder):
+        write_file(folder / _MARK, secrets.token_hex(_MARK_BYTES).encode())
 
 
 def _mark_of(folder: Path) -> str:

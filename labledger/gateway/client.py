@@ -18,7 +18,7 @@ from typing import Any
 from labledger.errors import LabLedgerError
 from labledger.files.durable_files import make_folder
 from labledger.gateway.status import GatewayStatus
-from labledger.gateway.unix_sockets import connect
+from labledger.gateway.unix_sockets import connect, peer_user
 from labledger.host_programs import SAFE_FOLDER, module_command
 from labledger.records import JsonObject
 from labledger.records.model_grants import CapShare, KeySource, ShareUse
@@ -150,6 +150,8 @@ class GatewayClient:
                 connection.connect()
             except (FileNotFoundError, ConnectionRefusedError):
                 return None
+            if (user := peer_user(connection.sock)) not in (None, 0, os.geteuid()):
+                raise self._unavailable(f"runs as the user with the id {user}, and gets no keys")
             text = None if body is None else json.dumps(body)
             connection.request(method, path, text, {PROTOCOL_HEADER: str(PROTOCOL)})
             response = connection.getresponse()
@@ -179,6 +181,8 @@ class GatewayClient:
         make_folder(self._folder)
         reading, writing = os.pipe()
         try:
+            if (self._folder / _ERRORS).is_symlink():  # A copied lab folder may have a link here.
+                (self._folder / _ERRORS).unlink()
             with (self._folder / _ERRORS).open("wb") as errors:
                 subprocess.run(
                     module_command(_PROCESS, str(self._folder), str(writing)),

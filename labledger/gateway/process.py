@@ -144,6 +144,8 @@ def _harden() -> None:
 
 def _log_to(path: Path) -> None:
     """Log what the gateway does, but not what passes through it, in a bounded file."""
+    if path.is_symlink():  # A copied lab folder may have a link here.
+        path.unlink()
     handler = RotatingFileHandler(path, maxBytes=_MAX_LOG, backupCount=1, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     _log.addHandler(handler)
