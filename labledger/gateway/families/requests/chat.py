@@ -11,7 +11,9 @@ from labledger.gateway.families.request_trace import Turns
 from labledger.gateway.families.requests.bodies import (
     AnswerBounds,
     ContentPart,
+    Need,
     RequestFacts,
+    UnknownKind,
     bounds,
     bytes_of,
     is_among,
@@ -85,7 +87,7 @@ def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
     found = list(parts(top.get("messages"), _hidden))
     facts = RequestFacts(
         bounds=_bounds(top),
-        features=frozenset(_features(top, found)),
+        needs=tuple(_features(top, found)),
         media=tuple(_media(found)),
         own_tools=sum(members(t).get("type") != "function" for t in listed(top.get("tools"))),
         other_prices=top.get("audio") is not None or "audio" in _modalities(top),
@@ -111,7 +113,7 @@ def _modalities(top: Mapping[str, Any]) -> set[str]:
     return {"text", *(str(kind).casefold() for kind in items(top.get("modalities")))}
 
 
-def _features(top: Mapping[str, Any], found: list[ContentPart]) -> Iterator[Feature]:
+def _features(top: Mapping[str, Any], found: list[ContentPart]) -> Iterator[Need]:
     yield from _tool_features(top.get("tools"))
     choice = top.get("toolchoice")
     if isinstance(choice, dict):
@@ -134,20 +136,20 @@ def _features(top: Mapping[str, Any], found: list[ContentPart]) -> Iterator[Feat
         yield from media_features(part)
 
 
-def _tool_features(tools: Any) -> Iterator[Feature]:
+def _tool_features(tools: Any) -> Iterator[Need]:
     for tool in listed(tools):
         kind = members(tool).get("type") if isinstance(tool, dict) else "unknown"
         if not is_in(kind, _TEXT_TOOLS):
             searches = str(kind).startswith("web_search")
-            yield Feature.WEB_SEARCH if searches else Feature.OTHER_TOOLS
+            yield Feature.WEB_SEARCH if searches else UnknownKind(f"the tool {kind}")
         yield from _tool_features(members(tool).get("tools"))
 
 
-def _part_features(part: ContentPart) -> Iterator[Feature]:
+def _part_features(part: ContentPart) -> Iterator[Need]:
     yield from _tool_features(part.members.get("tools"))
     kind = part.kind
     if part.is_item and not is_in(kind, _PARTS) and not str(kind).startswith("reasoning."):
-        yield Feature.OTHER_TOOLS
+        yield UnknownKind(f"the part {kind}")
     if members(part.members.get("audio")).get("id"):
         yield Feature.STORED
     if _bare(part).startswith(("http:", "https:", "file:")):
