@@ -152,7 +152,7 @@ def _part_features(part: ContentPart) -> Iterator[Need]:
         yield UnknownKind(f"the part {kind}")
     if members(part.members.get("audio")).get("id"):
         yield Feature.STORED
-    if _bare(part).startswith(("http:", "https:", "file:")):
+    if any(held.startswith(("http:", "https:", "file:")) for held, _ in _bare(part)):
         yield Feature.URL_INPUTS
 
 
@@ -160,17 +160,19 @@ def _hidden(part: Mapping[str, Any]) -> frozenset[str]:
     return _HIDDEN_OF_USES if part.get("type") == "tool_use" else _HIDDEN
 
 
-def _bare(part: ContentPart) -> str:
-    """Return what a part named by its own type holds, as some servers take an image."""
-    held = part.members.get(part.kind) if is_among(part.kind, "image", "video", "audio") else None
-    return held if isinstance(held, str) else ""
+def _bare(part: ContentPart) -> Iterator[tuple[str, bool]]:
+    """Yield what some servers take for media by its name alone, and whether it is an image."""
+    for name in ("image", "images", "video", "audio"):
+        for held in listed(part.members.get(name)):
+            if isinstance(held, str):
+                yield held, name.startswith("image")
 
 
 def _media(found: Iterable[ContentPart]) -> Iterator[HeldMedia]:
     for part in found:
         yield from openai_media([part])
-        if held := _bare(part):
-            yield image(held, OPENAI_IMAGES) if part.kind == "image" else sound(held)
+        for held, is_image in _bare(part):
+            yield image(held, OPENAI_IMAGES) if is_image else sound(held)
 
 
 def _turns(top: Mapping[str, Any]) -> Turns | None:
