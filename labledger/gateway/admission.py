@@ -113,7 +113,8 @@ class Admission:
             )
         if missing := sorted(asked.features.difference(self._grant.features)):
             names = ", ".join(missing)
-            message = f"labledger: this trial is not granted {names}"
+            unknown = f"; not known: {', '.join(asked.unknown)}" if asked.unknown else ""
+            message = f"labledger: this trial is not granted {names}{unknown}"
             raise Refused(target.family.forbidden, "feature_not_granted", message)
 
 

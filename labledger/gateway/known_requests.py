@@ -59,8 +59,8 @@ class KnownRequests:
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[str, Digest, Digest], _Known] = OrderedDict()
-        self._served: dict[tuple[str, str], set[str | None]] = {}
-        """The models that answered for each that was asked."""
+        self._served: dict[tuple[str, str], set[str]] = {}
+        """The first two models that answered for each that was asked."""
 
     def most_tokens(self, trace: RequestTrace, betas: str) -> int | None:
         """Return the most tokens that a request can have by what is known; None if nothing is.
@@ -81,16 +81,24 @@ class KnownRequests:
         """Remember how many tokens a provider counted for a request."""
         if call.state not in {CallState.ANSWERED, CallState.CUT}:
             return
-        served = self._served.setdefault((call.provider, call.model), set())
-        served.add(call.model_served)
-        if len(served) > 1:
+        if self._is_exchanged(call):
             self._known.clear()
             return
         key = betas, trace.setting, trace.turns[-1].digest
+        # Requests of one agent have the same tools: one copy of them is kept.
+        alike = (known.pieces for known in self._known.values() if known.pieces == trace.pieces)
+        known = _Known(tokens, next(alike, trace.pieces), trace.turns[-1])
         self._known.pop(key, None)
-        self._known[key] = _Known(tokens, trace.pieces, trace.turns[-1])
+        self._known[key] = known
         if len(self._known) > _KEPT:
             self._known.popitem(last=False)
+
+    def _is_exchanged(self, call: ModelCall) -> bool:
+        """Note which model answered, and return whether another one did before."""
+        served = self._served.setdefault((call.provider, call.model), set())
+        if call.model_served is not None and len(served) < 2:
+            served.add(call.model_served)
+        return len(served) > 1
 
 
 def _new_bytes(trace: RequestTrace, number: int, known: _Known) -> int:

@@ -289,6 +289,22 @@ BODIES: list[tuple[Any, str]] = [
     ({"model": "m", "fallbacks": ["other"]}, "model_not_granted"),
     ({"model": "m", "tools": [{"type": "web_search_20250305"}]}, "feature_not_granted"),
     ({"model": "m", "mcp_servers": [{"url": "https://x"}]}, "feature_not_granted"),
+    ({"model": "m", "max_tokens": "100000"}, "not_understood"),
+    ({"model": "m", "max_tokens": 10, "n": 100.0}, "not_understood"),
+    ({"model": "m", "max_tokens": 10, "thinking": {"budget_tokens": True}}, "not_understood"),
+    ({"model": "m", "max_tokens": 10, "extra_body": {"n": 9}}, "ambiguous"),
+    (
+        {
+            "model": "m",
+            "messages": [
+                {
+                    "role": "system",
+                    "content": [{"type": "tool_addition", "tool": {"type": "web_search_20250305"}}],
+                }
+            ],
+        },
+        "feature_not_granted",
+    ),
 ]
 
 
@@ -302,6 +318,15 @@ def test_only_granted_requests_pass(
     assert reply.document["type"] == "error"
     assert reply.headers["x-should-retry"] == "false"
     assert (trial.call.state, trial.call.reason) == (CallState.REFUSED, reason)
+
+
+def test_a_refusal_names_what_is_not_known(trial: GatewayTrial, unasked: None) -> None:
+    """A user sees which tool, block or member of a newer agent the gateway does not know."""
+    content = [{"type": "from_next_year"}]
+    body = request_body("anthropic", "say well", messages=[{"role": "user", "content": content}])
+    reply = trial.send(PATHS["anthropic"], body | {"new_member": {}})
+    assert "not granted other_tools" in reply.document["error"]["message"]
+    assert "the block from_next_year, the member newmember" in reply.document["error"]["message"]
 
 
 def test_a_granted_feature_passes(gateway: ServedGateway, provider: ServedProvider) -> None:

@@ -393,7 +393,8 @@ def test_numbers_with_fractions_are_no_credit() -> None:
 
 def test_an_image_counts_by_its_pixels_when_it_is_new_and_by_the_count_afterwards() -> None:
     """Its bytes are neither tokens, nor credit for other bytes."""
-    head = b"\x89PNG\r\n\x1a\n" + bytes(4) + b"IHDR" + (1500).to_bytes(4) * 2
+    size = (1500).to_bytes(4, "big") * 2
+    head = b"\x89PNG\r\n\x1a\n\x00\x00\x00\x0dIHDR" + size + bytes(9) + bytes(4) + b"IDAT"
     data = base64.b64encode(head + bytes(600_000)).decode()
     source = {"type": "base64", "media_type": "image/png", "data": data}
     turns = [turn(ANTHROPIC, "user", "z" * 2_000)]

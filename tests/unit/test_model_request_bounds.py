@@ -176,7 +176,12 @@ def size24(number: int) -> bytes:
         (webp(b"VP8X", bytes(4) + size24(700) + size24(300)), (700, 300)),
         (webp(b"VP8L", b"\x2f" + struct.pack("<I", 699 | 299 << 14)), (700, 300)),
         (webp(b"VP8 ", bytes(3) + b"\x9d\x01\x2a" + struct.pack("<HH", 700, 300)), (700, 300)),
+        # Two headers, of which readers believe either.
+        (png(5, 5)[:33] + png(900, 3)[8:], (900, 5)),
+        (jpeg(10, 10)[:-2] + jpeg(3, 800)[20:], (10, 800)),
         # What has no size, or more than one.
+        (png(5, 5)[:33], None),
+        (png(5, 5)[:33] + png(0, 3)[8:], None),
         (webp(b"VP8X", b"\x02" + bytes(3) + size24(700) + size24(300)), None),
         (jpeg(640, 0), None),
         (jpeg(640, 480)[:20], None),
@@ -265,6 +270,18 @@ FILES: list[tuple[Api, dict[str, Any], bool]] = [
     (Api.GEMINI, {"inline_data": {"mime_type": "AUDIO/wav", "data": PDF}}, True),
     (Api.GEMINI, {"inline_data": {"mime_type": "video/mp4", "data": PDF}}, True),
 ]
+
+
+def test_images_that_a_server_takes_by_their_name_count_too() -> None:
+    """Some servers find images and films in members that others do not know."""
+    encoded = base64.b64encode(png(4000, 4000)).decode()
+    for message in (
+        {"images": [encoded]},
+        {"content": [{"type": "image", "image": encoded}]},
+        {"content": [{"type": "video", "video": [encoded, encoded]}]},
+    ):
+        asked = ask(Api.OPENAI_CHAT, {"messages": [{"role": "user", **message}]})
+        assert asked.request_tokens > 25_000
 
 
 @pytest.mark.parametrize(("api", "part", "is_sound"), FILES)

@@ -68,6 +68,8 @@ class Asked:
     counts_tokens: bool = False
     searches: int = 0
     """How many searches the provider may make, for which it charges by number."""
+    unknown: tuple[str, ...] = ()
+    """The first things in it that are not known, for which `other_tools` is needed."""
     least_output: int = 0
     """No fewer than so many tokens may come, whatever is assumed for `max_output`."""
     extra_output: int = 0

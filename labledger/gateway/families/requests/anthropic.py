@@ -13,7 +13,9 @@ from labledger.gateway.families.family import Asked, Endpoint, Feature, items
 from labledger.gateway.families.request_trace import Turns
 from labledger.gateway.families.requests.bodies import (
     ContentPart,
+    Need,
     RequestFacts,
+    UnknownKind,
     bounds,
     bytes_of,
     is_among,
@@ -107,7 +109,7 @@ def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
     searches = any(_TOOL_SEARCH.fullmatch(str(tool.get("type"))) for tool in tools)
     facts = RequestFacts(
         bounds=bounds(top, ("maxtokens",)),
-        features=frozenset(_features(top, tools, found)),
+        needs=tuple(_features(top, tools, found)),
         media=tuple(_media(found)),
         own_tools=sum(not is_among(tool.get("type"), None, "custom") for tool in tools),
         repeated_tokens=references * largest + (WINDOW if searches else 0),
@@ -126,11 +128,12 @@ def _tools(value: Any) -> Iterator[Mapping[str, Any]]:
 
 def _features(
     top: Mapping[str, Any], tools: list[Mapping[str, Any]], found: list[ContentPart]
-) -> Iterator[Feature]:
+) -> Iterator[Need]:
     for tool in tools:
         yield from _tool_features(tool.get("type"))
-    if not is_in(members(top.get("toolchoice")).get("type"), _TOOL_CHOICES):
-        yield Feature.OTHER_TOOLS
+    choice = members(top.get("toolchoice")).get("type")
+    if not is_in(choice, _TOOL_CHOICES):
+        yield UnknownKind(f"the choice of tools {choice}")
     if top.get("mcpservers"):
         yield Feature.MCP
     if top.get("container"):
@@ -139,8 +142,7 @@ def _features(
         yield Feature.STORED
     if _has_other_prices(top):
         yield Feature.SERVICE_TIERS
-    if unknown_members(top, _MEMBERS):
-        yield Feature.OTHER_TOOLS
+    yield from unknown_members(top, _MEMBERS)
     for part in found:
         yield from _part_features(part)
 
@@ -154,7 +156,7 @@ def _has_other_prices(top: Mapping[str, Any]) -> bool:
     )
 
 
-def _tool_features(kind: Any) -> Iterator[Feature]:
+def _tool_features(kind: Any) -> Iterator[Need]:
     if kind is None or (isinstance(kind, str) and _TOOLS_OF_THE_AGENT.fullmatch(kind)):
         return
     if isinstance(kind, str) and _TOOL_SEARCH.fullmatch(kind):
@@ -163,13 +165,13 @@ def _tool_features(kind: Any) -> Iterator[Feature]:
         if isinstance(kind, str) and pattern.fullmatch(kind):
             yield feature
             return
-    yield Feature.OTHER_TOOLS
+    yield UnknownKind(f"the tool {kind}")
 
 
-def _part_features(part: ContentPart) -> Iterator[Feature]:
+def _part_features(part: ContentPart) -> Iterator[Need]:
     kind = part.kind
     if part.is_item and not is_in(kind, _BLOCKS):
-        yield _BLOCK_FEATURES.get(str(kind), Feature.OTHER_TOOLS)
+        yield _BLOCK_FEATURES.get(str(kind)) or UnknownKind(f"the block {kind}")
     elif isinstance(kind, str) and kind in _BLOCK_FEATURES:
         yield _BLOCK_FEATURES[kind]
     for name in ("definition", "tool"):
@@ -180,14 +182,14 @@ def _part_features(part: ContentPart) -> Iterator[Feature]:
     for tool in _tools(part.members.get("tools")):
         yield from _tool_features(tool.get("type"))
     if kind == "server_tool_use" and not str(part.members.get("name")).startswith("tool_search"):
-        yield Feature.OTHER_TOOLS
+        yield UnknownKind(f"the use of {part.members.get('name')}")
     source = members(part.members.get("source"))
     if source.get("type") == "url":
         yield Feature.URL_INPUTS
     elif source.get("type") == "file":
         yield Feature.FILES
     elif source and not is_among(source.get("type"), "base64", "text", "content"):
-        yield Feature.OTHER_TOOLS
+        yield UnknownKind(f"the source {source.get('type')}")
 
 
 def _hidden(part: Mapping[str, Any]) -> frozenset[str]:

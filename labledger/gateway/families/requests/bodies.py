@@ -59,6 +59,8 @@ _USES = ("maxuses", "maxtoolcalls")
 """Members that bound how often the provider uses its tools."""
 UNSTATED_SEARCHES = 20
 """How many searches of one call are reserved where the request does not limit them."""
+_MAX_SHOWN = 80
+_MOST_SHOWN = 3
 _OUTSIDE = frozenset(Feature) - {Feature.SERVICE_TIERS, Feature.IMAGE_GENERATION}
 """Features by which a model reads more than the request holds."""
 
@@ -175,11 +177,22 @@ def bounds(
 
 
 @dataclass(frozen=True, slots=True)
+class UnknownKind:
+    """Something in a request that is not known, and may let the provider do anything."""
+
+    what: str
+
+
+Need = Feature | UnknownKind
+"""What must be granted."""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestFacts:
     """What a module of an API read of a request."""
 
     bounds: AnswerBounds
-    features: frozenset[Feature]
+    needs: tuple[Need, ...]
     media: tuple[HeldMedia, ...]
     own_tools: int = 0
     """How many tools it names that the provider describes."""
@@ -191,6 +204,19 @@ class RequestFacts:
     """Whether it asks for what text tokens have no price for, such as sound or a dearer tier."""
     turns: Turns | None = None
     """None where the tokens of the next request cannot be told from the tokens of this one."""
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        """The features to be granted."""
+        return frozenset(
+            Feature.OTHER_TOOLS if isinstance(need, UnknownKind) else need for need in self.needs
+        )
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The first things that are not known, cut to what is shown."""
+        found = {need.what[:_MAX_SHOWN] for need in self.needs if isinstance(need, UnknownKind)}
+        return tuple(sorted(found)[:_MOST_SHOWN])
 
 
 def requested(endpoint: Endpoint, body: JsonObject, size: int, read: RequestFacts) -> Asked:
@@ -213,7 +239,8 @@ def requested(endpoint: Endpoint, body: JsonObject, size: int, read: RequestFact
     if largest * limits.answers > MAX_TOKENS:
         raise Refused(400, "not_understood", f"labledger: it asks for over {MAX_TOKENS:,} tokens")
     has_sound = any(medium.is_sound for medium in read.media)
-    is_outside = bool(read.features & _OUTSIDE)
+    features = read.features
+    is_outside = bool(features & _OUTSIDE)
     overhead = HIDDEN_TOKENS + TOOL_TOKENS * read.own_tools + (WINDOW if is_outside else 0)
     in_body = size + read.repeated_tokens + media_tokens(read.media)
     turns = None if is_outside or read.samples > 1 else read.turns
@@ -225,12 +252,13 @@ def requested(endpoint: Endpoint, body: JsonObject, size: int, read: RequestFact
         request_tokens=(in_body + overhead) * read.samples,
         max_output=limits.max_output,
         answers=limits.answers * read.samples,
-        features=read.features,
+        features=features,
+        unknown=read.unknown,
         counts_tokens=endpoint.counts_tokens,
-        searches=_searches(top) if Feature.WEB_SEARCH in read.features else 0,
+        searches=_searches(top) if Feature.WEB_SEARCH in features else 0,
         least_output=limits.least_output,
         extra_output=limits.extra_output,
-        other_prices=has_sound or read.other_prices or Feature.IMAGE_GENERATION in read.features,
+        other_prices=has_sound or read.other_prices or Feature.IMAGE_GENERATION in features,
         text_bytes=size - sum(medium.size for medium in read.media),
         overhead_tokens=overhead,
         turns=turns,
@@ -253,12 +281,12 @@ def media_tokens(media: tuple[HeldMedia, ...]) -> int:
     return sum(medium.tokens - medium.size for medium in media)
 
 
-def unknown_members(body: Mapping[str, Any], known: frozenset[str]) -> bool:
-    """Return whether a body has a member that is not known, and that may say more than a number."""
-    return any(
-        name not in known and not (value is None or value is False or type(value) in {int, float})
-        for name, value in body.items()
-    )
+def unknown_members(body: Mapping[str, Any], known: frozenset[str]) -> Iterator[UnknownKind]:
+    """Yield the members of a body that are not known, and that may say more than a number."""
+    for name, value in body.items():
+        if name in known or value is None or value is False or type(value) in {int, float}:
+            continue
+        yield UnknownKind(f"the member {name}")
 
 
 def bytes_of(value: Any) -> int:

@@ -11,7 +11,9 @@ from labledger.gateway.families.request_trace import Turns
 from labledger.gateway.families.requests.bodies import (
     AnswerBounds,
     ContentPart,
+    Need,
     RequestFacts,
+    UnknownKind,
     bounds,
     bytes_of,
     is_among,
@@ -85,7 +87,7 @@ def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
     found = list(parts(top.get("messages"), _hidden))
     facts = RequestFacts(
         bounds=_bounds(top),
-        features=frozenset(_features(top, found)),
+        needs=tuple(_features(top, found)),
         media=tuple(_media(found)),
         own_tools=sum(members(t).get("type") != "function" for t in listed(top.get("tools"))),
         other_prices=top.get("audio") is not None or "audio" in _modalities(top),
@@ -111,7 +113,7 @@ def _modalities(top: Mapping[str, Any]) -> set[str]:
     return {"text", *(str(kind).casefold() for kind in items(top.get("modalities")))}
 
 
-def _features(top: Mapping[str, Any], found: list[ContentPart]) -> Iterator[Feature]:
+def _features(top: Mapping[str, Any], found: list[ContentPart]) -> Iterator[Need]:
     yield from _tool_features(top.get("tools"))
     choice = top.get("toolchoice")
     if isinstance(choice, dict):
@@ -134,23 +136,23 @@ def _features(top: Mapping[str, Any], found: list[ContentPart]) -> Iterator[Feat
         yield from media_features(part)
 
 
-def _tool_features(tools: Any) -> Iterator[Feature]:
+def _tool_features(tools: Any) -> Iterator[Need]:
     for tool in listed(tools):
         kind = members(tool).get("type") if isinstance(tool, dict) else "unknown"
         if not is_in(kind, _TEXT_TOOLS):
             searches = str(kind).startswith("web_search")
-            yield Feature.WEB_SEARCH if searches else Feature.OTHER_TOOLS
+            yield Feature.WEB_SEARCH if searches else UnknownKind(f"the tool {kind}")
         yield from _tool_features(members(tool).get("tools"))
 
 
-def _part_features(part: ContentPart) -> Iterator[Feature]:
+def _part_features(part: ContentPart) -> Iterator[Need]:
     yield from _tool_features(part.members.get("tools"))
     kind = part.kind
     if part.is_item and not is_in(kind, _PARTS) and not str(kind).startswith("reasoning."):
-        yield Feature.OTHER_TOOLS
+        yield UnknownKind(f"the part {kind}")
     if members(part.members.get("audio")).get("id"):
         yield Feature.STORED
-    if _bare(part).startswith(("http:", "https:", "file:")):
+    if any(held.startswith(("http:", "https:", "file:")) for held, _ in _bare(part)):
         yield Feature.URL_INPUTS
 
 
@@ -158,17 +160,19 @@ def _hidden(part: Mapping[str, Any]) -> frozenset[str]:
     return _HIDDEN_OF_USES if part.get("type") == "tool_use" else _HIDDEN
 
 
-def _bare(part: ContentPart) -> str:
-    """Return what a part named by its own type holds, as some servers take an image."""
-    held = part.members.get(part.kind) if is_among(part.kind, "image", "video", "audio") else None
-    return held if isinstance(held, str) else ""
+def _bare(part: ContentPart) -> Iterator[tuple[str, bool]]:
+    """Yield what some servers take for media by its name alone, and whether it is an image."""
+    for name in ("image", "images", "video", "audio"):
+        for held in listed(part.members.get(name)):
+            if isinstance(held, str):
+                yield held, name.startswith("image")
 
 
 def _media(found: Iterable[ContentPart]) -> Iterator[HeldMedia]:
     for part in found:
         yield from openai_media([part])
-        if held := _bare(part):
-            yield image(held, OPENAI_IMAGES) if part.kind == "image" else sound(held)
+        for held, is_image in _bare(part):
+            yield image(held, OPENAI_IMAGES) if is_image else sound(held)
 
 
 def _turns(top: Mapping[str, Any]) -> Turns | None:

@@ -8,7 +8,9 @@ from typing import Any
 from labledger.gateway.families.family import Asked, Endpoint, Feature, Refused, items
 from labledger.gateway.families.request_trace import Turns
 from labledger.gateway.families.requests.bodies import (
+    Need,
     RequestFacts,
+    UnknownKind,
     bounds,
     listed,
     media_tokens,
@@ -82,7 +84,7 @@ def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
         raise Refused(400, "model_not_granted", "labledger: the body lets another model answer")
     facts = RequestFacts(
         bounds=bounds(config, ("maxoutputtokens",), dynamic=("thinkingbudget",)),
-        features=frozenset(_features(top, config)),
+        needs=tuple(_features(top, config)),
         media=tuple(_media(_content(top))),
         own_tools=sum(
             name != "functiondeclarations"
@@ -99,33 +101,33 @@ def _content(top: Mapping[str, Any]) -> list[Any]:
     return [top.get("contents"), top.get("systeminstruction")]
 
 
-def _features(top: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Feature]:
+def _features(top: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Need]:
     tools = listed(top.get("tools"))
     if not all(isinstance(tool, dict) for tool in tools):
-        yield Feature.OTHER_TOOLS
+        yield UnknownKind("a tool that is no object")
     named = {name for tool in tools for name in members(tool)}
     for name in named - _TOOLS_OF_THE_AGENT:
-        yield _TOOL_FEATURES.get(name, Feature.OTHER_TOOLS)
+        yield _TOOL_FEATURES.get(name) or UnknownKind(f"the tool {name}")
     if any(top.get(name) for name in ("cachedcontent", "continuationtoken")):
         yield Feature.STORED
     if top.get("servicetier"):
         yield Feature.SERVICE_TIERS
     if "IMAGE" in _modalities(config) or config.get("imageconfig"):
         yield Feature.IMAGE_GENERATION
-    if unknown_members(top, _MEMBERS):
-        yield Feature.OTHER_TOOLS
-    if any(map(_is_unknown, [*listed(top.get("contents")), top.get("systeminstruction")])):
-        yield Feature.OTHER_TOOLS
+    yield from unknown_members(top, _MEMBERS)
+    for content in [*listed(top.get("contents")), top.get("systeminstruction")]:
+        yield from map(UnknownKind, _unknown(content))
     for found in parts(_content(top), _hidden):
         if found.members.get("filedata") is not None:
             yield Feature.URL_INPUTS
 
 
-def _is_unknown(content: Any) -> bool:
-    """Return whether content has members that are not known, and may hold anything."""
+def _unknown(content: Any) -> Iterator[str]:
+    """Yield the members of content that are not known, and may hold anything."""
     named = members(content)
-    said = listed(named.get("parts"))
-    return not _CONTENT.issuperset(named) or any(not _PARTS.issuperset(members(p)) for p in said)
+    yield from (f"the member {name} of a content" for name in named if name not in _CONTENT)
+    for part in listed(named.get("parts")):
+        yield from (f"the part {name}" for name in members(part) if name not in _PARTS)
 
 
 def _modalities(config: Mapping[str, Any]) -> set[str]:

@@ -25,29 +25,50 @@ def image_size(data: bytes) -> Size | None:
 
 
 def _png(data: bytes) -> Size | None:
-    if len(data) < 24 or data[12:16] != b"IHDR":
-        return None
-    return _big(data, 16, 4), _big(data, 20, 4)
-
-
-def _jpeg(data: bytes) -> Size | None:
-    """Return what the frame header says. A height of 0, which a later part sets, is no size."""
-    place = 2
+    """Return what the headers before the picture say: some readers believe the last one."""
+    sizes: list[Size] = []
+    place = 8
     for _ in range(_MAX_PARTS):
-        if place + 9 > len(data) or data[place] != 0xFF:
-            return None
-        kind = data[place + 1]
-        if kind == 0xFF:
-            place += 1
-        elif kind in _FRAMES:
-            return _big(data, place + 7, 2), _big(data, place + 5, 2)
-        elif kind in _WITHOUT_FRAME:
-            return None
-        else:
-            place += 2 + _big(data, place + 2, 2)
+        kind = data[place + 4 : place + 8]
+        if kind == b"IHDR" and place + 16 <= len(data):
+            sizes.append((_big(data, place + 8, 4), _big(data, place + 12, 4)))
+        elif kind == b"IDAT" or len(kind) < 4 or not sizes:
+            return _largest(sizes) if kind == b"IDAT" else None
+        place += 12 + _big(data, place, 4)
     return None
 
 
+def _jpeg(data: bytes) -> Size | None:
+    """Return what the frame headers before the picture say.
+
+    Some readers believe the last one. A height of 0, which a later part sets, is no size.
+    """
+    sizes: list[Size] = []
+    place = 2
+    for _ in range(_MAX_PARTS):
+        marker = data[place : place + 2]
+        if len(marker) < 2 or marker[0] != 0xFF:
+            return None
+        kind = marker[1]
+        if kind == 0xFF:
+            place += 1
+            continue
+        if kind in _FRAMES and place + 9 <= len(data):
+            sizes.append((_big(data, place + 7, 2), _big(data, place + 5, 2)))
+        elif kind in _WITHOUT_FRAME:
+            return _largest(sizes) if kind == _PICTURE else None
+        place += 2 + _big(data, place + 2, 2)
+    return None
+
+
+def _largest(sizes: list[Size]) -> Size | None:
+    """Return the width and height that hold all sizes; None if one of them is none."""
+    if not sizes or min(map(min, sizes)) == 0:
+        return None
+    return max(width for width, _ in sizes), max(height for _, height in sizes)
+
+
+_PICTURE = 0xDA
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _WITHOUT_FRAME = frozenset({0x00, 0x01, *range(0xD0, 0xDB)})
 """Markers before which the frame header must have come."""

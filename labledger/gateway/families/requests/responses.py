@@ -13,7 +13,9 @@ from labledger.gateway.families.family import Asked, Endpoint, Feature, items
 from labledger.gateway.families.request_trace import Turns
 from labledger.gateway.families.requests.bodies import (
     ContentPart,
+    Need,
     RequestFacts,
+    UnknownKind,
     bounds,
     is_among,
     is_in,
@@ -124,7 +126,7 @@ def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
     searches = any(_searches(tool) for tool in tools)
     facts = RequestFacts(
         bounds=bounds(top, ("maxoutputtokens",)),
-        features=frozenset(_features(top, tools, found)),
+        needs=tuple(_features(top, tools, found)),
         media=tuple(openai_media(found)),
         own_tools=sum(not is_in(t.get("type"), _DESCRIBED) for t in tools),
         repeated_tokens=WINDOW if searches else 0,
@@ -136,7 +138,7 @@ def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
 
 def _features(
     top: Mapping[str, Any], tools: list[Mapping[str, Any]], found: list[ContentPart]
-) -> Iterator[Feature]:
+) -> Iterator[Need]:
     for tool in tools:
         yield from _tool_features(tool)
     choice = top.get("toolchoice")
@@ -148,16 +150,16 @@ def _features(
         yield Feature.STORED
     if not is_in(top.get("servicetier"), STANDARD_TIERS):
         yield Feature.SERVICE_TIERS
-    if not is_among(members(top.get("reasoning")).get("mode"), None, "standard"):
-        yield Feature.OTHER_TOOLS
-    if unknown_members(top, _MEMBERS):
-        yield Feature.OTHER_TOOLS
+    mode = members(top.get("reasoning")).get("mode")
+    if not is_among(mode, None, "standard"):
+        yield UnknownKind(f"the mode of reasoning {mode}")
+    yield from unknown_members(top, _MEMBERS)
     for part in found:
         yield from _item_features(part)
         yield from media_features(part)
 
 
-def _choice_features(choice: Mapping[str, Any]) -> Iterator[Feature]:
+def _choice_features(choice: Mapping[str, Any]) -> Iterator[Need]:
     if not is_in(choice.get("type"), _TOOL_CHOICES):
         yield from _tool_features(choice)
     for tool in items(choice.get("tools")):
@@ -180,7 +182,7 @@ def _tools_in(found: Iterable[ContentPart]) -> Iterator[Mapping[str, Any]]:
         yield from _tools(part.members.get("tools"))
 
 
-def _tool_features(tool: Mapping[str, Any]) -> Iterator[Feature]:
+def _tool_features(tool: Mapping[str, Any]) -> Iterator[Need]:
     kind = tool.get("type")
     if kind == "shell":
         # Without an environment, or with that of the agent, the agent runs the commands.
@@ -189,7 +191,7 @@ def _tool_features(tool: Mapping[str, Any]) -> Iterator[Feature]:
     elif not isinstance(kind, str) or kind not in _TOOLS_OF_THE_AGENT:
         # Versions of a tool end with a date.
         name = "_".join(part for part in str(kind).split("_") if not part.isdigit())
-        yield _TOOL_FEATURES.get(name, Feature.OTHER_TOOLS)
+        yield _TOOL_FEATURES.get(name) or UnknownKind(f"the tool {kind}")
 
 
 def _searches(tool: Mapping[str, Any]) -> bool:
@@ -197,7 +199,7 @@ def _searches(tool: Mapping[str, Any]) -> bool:
     return tool.get("type") == "tool_search" and tool.get("execution") != "client"
 
 
-def _item_features(part: ContentPart) -> Iterator[Feature]:
+def _item_features(part: ContentPart) -> Iterator[Need]:
     kind = part.kind
     if kind is None:
         # An item that is nothing but a name is a reference.
@@ -206,7 +208,7 @@ def _item_features(part: ContentPart) -> Iterator[Feature]:
     elif isinstance(kind, str) and kind in _ITEM_FEATURES:
         yield _ITEM_FEATURES[kind]
     elif part.is_item and not is_in(kind, _ITEMS):
-        yield _TOOL_FEATURES.get(str(kind), Feature.OTHER_TOOLS)
+        yield _TOOL_FEATURES.get(str(kind)) or UnknownKind(f"the item {kind}")
     environment = members(part.members.get("environment")).get("type")
     if kind == "shell_call" and not is_among(environment, None, "local"):
         yield Feature.CODE_EXECUTION
@@ -218,7 +220,7 @@ def _hidden(part: Mapping[str, Any]) -> frozenset[str]:
     return _HIDDEN_OF_CALLS if called else _HIDDEN
 
 
-def media_features(part: ContentPart) -> Iterator[Feature]:
+def media_features(part: ContentPart) -> Iterator[Need]:
     """Yield what an image or a file of OpenAI's messages uses."""
     for name in _ADDRESSES & part.members.keys():
         url = _address(part.members[name])
