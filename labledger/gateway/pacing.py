@@ -10,8 +10,8 @@ ended earlier is noticed. Other lanes go on, because a request can provoke a lim
 Only when more lanes met a limit than were answered, the key itself is at its limit: then all lanes
 slow down together. A lane that has met none may still try, with one request at a time.
 
-Lanes take turns, whichever lane has the most requests. A lane that met no limit waits ten seconds
-at most for others whose answers take long.
+Lanes take turns, whichever lane has the most requests. A lane without a place that met no limit
+gets one if another lane has several, and waits ten seconds at most in any case.
 """
 
 from __future__ import annotations
@@ -129,6 +129,8 @@ class Pace:
         self._settings, self._clock, self._chance = settings, clock, chance
         self.concurrency = settings.first
         self.in_flight = 0
+        self._busy_lanes = 0
+        """How many lanes have requests under way."""
         self._all = _Slowdown(settings)
         self._lanes: WeakKeyDictionary[Hashable, _Lane] = WeakKeyDictionary()
         self._turns: deque[_Lane] = deque()
@@ -175,8 +177,10 @@ class Pace:
 
     def leave(self, attempt: Hashable) -> None:
         """Note that a request has ended, in whichever way."""
+        lane = self._lane(attempt)
         self.in_flight -= 1
-        self._lane(attempt).in_flight -= 1
+        lane.in_flight -= 1
+        self._busy_lanes -= lane.in_flight == 0
         self._wake()
 
     def answered(self, attempt: Hashable, sent_at: float) -> None:
@@ -217,7 +221,8 @@ class Pace:
         if tries_alone and now >= lane.since + self._settings.longest_pause_s:
             return True
         if self.in_flight >= int(self.concurrency):
-            return False
+            # No lane has several places while this one has none.
+            return tries_alone and self.in_flight > self._busy_lanes
         # Long answers of one attempt do not take all places.
         if len(self._lanes) > 1 and lane.in_flight >= max(1.0, self.concurrency / 2):
             return False
@@ -239,6 +244,7 @@ class Pace:
             if lane.waiting:
                 self._turns.append(lane)
             if not future.done():
+                self._busy_lanes += lane.in_flight == 0
                 self.in_flight += 1
                 lane.in_flight += 1
                 lane.since = now

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from own_certificates import write_certificate
 
 from labledger.gateway.upstream import TinyAnswer, ask_each
 from labledger.records.model_calls import Api
@@ -91,14 +91,10 @@ def test_answers_that_cannot_be_read(answer: bytes, detail: str, hint: str) -> N
 
 def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
     """A certificate of one's own is named as the reason, with the variable that helps."""
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    words += ["-keyout", str(key), "-out", str(certificate), "-subj", "/CN=localhost"]
-    subprocess.run(words, check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    context.load_cert_chain(write_certificate(tmp_path / "certificate.pem"))
     with served(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", context) as port:
-        found = asked(f"https://localhost:{port}")
+        found = asked(f"https://127.0.0.1:{port}")
     assert found.detail.startswith("its certificate is not trusted (self")
     assert "SSL_CERT_FILE" in (found.hint or "")
 

@@ -347,6 +347,34 @@ def test_a_request_that_keeps_meeting_limits_does_not_go_first() -> None:
     run(test)
 
 
+def test_an_attempt_without_a_place_gets_one_from_those_with_several() -> None:
+    """However many places others hold, the first request of an attempt goes out at once."""
+
+    async def test(pace: Pace, clock: Clock) -> None:
+        await enter(pace, 4, ONE)
+        await enter(pace, 4, OTHER)
+        (first, second) = await enter(pace, 2, THIRD)
+        assert (first.done(), second.done()) == (True, False)
+        second.cancel()
+        await turns()
+
+    run(test)
+
+
+def test_the_pace_holds_for_attempts_with_one_request_each() -> None:
+    """Where each attempt has one place at most, more attempts than places wait."""
+
+    async def test(pace: Pace, clock: Clock) -> None:
+        attempts = [Attempt() for _ in range(12)]
+        tasks = [task for attempt in attempts for task in await enter(pace, 1, attempt)]
+        assert [task.done() for task in tasks] == [True] * 8 + [False] * 4
+        for task in tasks:
+            task.cancel()
+        await turns()
+
+    run(test)
+
+
 def test_long_answers_of_one_attempt_leave_places_to_others() -> None:
     """An attempt has at most half of the places while others use the key, too."""
 
