@@ -23,7 +23,7 @@ from refusing_providers import (
 from waiting import wait_until
 
 from labledger.gateway.status import KeyPace
-from labledger.records.model_calls import CallFault, CallState
+from labledger.records.model_calls import JOURNAL, CallFault, CallState, read_journal
 
 NO_CREDIT = {
     "type": "error",
@@ -215,17 +215,14 @@ def test_a_model_that_a_variant_does_not_use_excuses_none_of_its_agents(
     granted = {"models": {"openai": ("m", "gone")}, "run_id": "run-of-two-models"}
     gateway.client.ensure("run-of-two-models", gateway.keys)
     with refusing_provider(refuses('"gone"', 404, NO_MODEL)) as provider:
-        first = gateway.trial(provider.url, **granted)
-        first.ask("chat", "well", model="gone")
-        gateway.client.close(first.folder)
-        assert first.call.fault is CallFault.CONFIGURATION
-        second = failed(gateway, provider, "chat", "well", **granted)
-        assert second.call.state is CallState.ANSWERED
-        for variant, fault in (("v", None), ("w", CallFault.CONFIGURATION)):
+        seen = []
+        for variant, model in (("v", "gone"), ("v", "m"), ("v", "gone"), ("w", "gone")):
             trial = gateway.trial(provider.url, **granted, variant_id=variant)
-            trial.ask("chat", "well", model="gone")
+            trial.ask("chat", "well", model=model)
             gateway.client.close(trial.folder)
-            assert trial.call.fault is fault
+            seen.append((trial.call.fault, read_journal(trial.folder / JOURNAL).needless))
+    refused = CallFault.CONFIGURATION
+    assert seen == [(refused, set()), (None, set()), (refused, {1}), (refused, set())]
 
 
 def test_an_attempt_causes_few_requests(gateway: ServedGateway) -> None:
