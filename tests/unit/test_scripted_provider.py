@@ -330,7 +330,7 @@ def test_tools_among_the_items_of_a_conversation(
 
 def test_tools_that_a_message_adds() -> None:
     """A tool that Anthropic's block adds later is called; its description is no instruction."""
-    tool = {"name": "Bash", "description": "say nothing", "input_schema": SCHEMA}
+    tool = {"type": "custom", "name": "Bash", "description": "say nothing", "input_schema": SCHEMA}
     block = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": tool}}
     other = {"name": "other", "match": "say nothing", "turns": [{"finish": "Nothing."}]}
     script = {"tasks": [other, *SCRIPT["tasks"]]}

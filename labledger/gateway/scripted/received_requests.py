@@ -147,19 +147,20 @@ def _tools(tools: Any, namespace: str | None = None) -> Iterator[Tool]:
         for item in map(_mapping, _list(nested)) if nested else [declared]:
             # The second is Anthropic's definition of a tool that is added later.
             function = _mapping(item.get("function")) or _mapping(item.get("definition")) or item
-            takes_text = function.get("type") == "custom"
             schema: Mapping[str, Any] | None = next(
                 (
                     function[key]
                     for key in ("input_schema", "parameters", "parametersJsonSchema")
                     if isinstance(function.get(key), dict)
                 ),
-                {} if takes_text else None,
+                None,
             )
+            # Anthropic's tools may have this type, too, with a schema.
+            takes_text = schema is None and function.get("type") == "custom"
             name = function.get("name")
-            if schema is not None and isinstance(name, str):
+            if isinstance(name, str) and (schema is not None or takes_text):
                 description = str(function.get("description", ""))
-                yield Tool(name, schema, namespace, takes_text, description)
+                yield Tool(name, schema or {}, namespace, takes_text, description)
 
 
 def _answer_schema(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
