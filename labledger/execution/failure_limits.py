@@ -110,7 +110,9 @@ class ErrorRate:
         """Return why the run should stop, or None while the share is within the limit."""
         if not self.exceeds(self.limit):
             return None
-        how = "at least half" if self.excludes_limit else f"more than --max-error-rate {self.limit:g}"
+        how = (
+            "at least half" if self.excludes_limit else f"more than --max-error-rate {self.limit:g}"
+        )
         what_follows = "fix the cause, or resume with a higher rate"
         if self.regraded_slots is not None:
             what_follows = "it is not completed, so that the earlier scores stay current"
