@@ -43,6 +43,7 @@ from labledger.ledger.lookup import (
     digest_bytes,
     ledger_id,
     open_artifact,
+    read_agent_digests,
     read_artifact,
     read_deleted_ids,
     run_number,
@@ -398,6 +399,11 @@ class LedgerReader:
         """
         with self._snapshot("read an artifact") as connection:
             return open_artifact(connection, self._store, sha256)
+
+    def agent_digests(self, run_id: str) -> set[tuple[str, str, str]]:
+        """Return name, version and digest of the installed agents that a run's trials ran."""
+        with self._of_run(run_id) as (connection, run_no):
+            return read_agent_digests(connection, run_no)
 
     @contextmanager
     def trial_contents(self, root_id: str, run_id: str) -> Iterator[TrialContents]:

@@ -142,6 +142,9 @@ class Reason(StrEnum):
     """The container was removed from outside before it was known how it ended."""
     FOLDER_DELETED = "folder_deleted"
     """The trial's folder was deleted while it ran."""
+    PROGRAMS_TOUCHED = "programs_touched"
+    """Staged programs, files of the task or the installed agent were touched on the host while the
+    trial ran."""
     DISK_FULL = "disk_full"
     """A phase failed, and a disk was full while it ran."""
     OUT_OF_MEMORY = "out_of_memory"

@@ -63,8 +63,8 @@ class RunOptions:
         min_free_bytes: Bytes that must be free in the lab folder and in the engine's folder to
             dispatch a trial.
         max_error_rate: The largest share of slots, from 0 to 1, that may end as `setup_error`,
-            `grade_error` or `infra_error` before the run stops; None for no limit, in a regrading
-            for a half of `grade_error`, with which it is not completed.
+            `grade_error` or `infra_error` before the run stops; None for no limit. A
+            regrading with None stops at half of its slots as `grade_error`, and is not completed.
         continue_unanswered: Run on where no model has answered the agents of a variant. Otherwise
             the run stops, resumable, after three trials of a variant without any answer, or after
             the first if the gateway shows that the provider refuses the account or the address.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -40,6 +40,7 @@ from labledger.errors import (
 )
 from labledger.execution.agent_needs import install_agents, prices_of, shared_caps_of
 from labledger.execution.budget import check_limits
+from labledger.execution.frozen_agents import freeze_agents
 from labledger.execution.receivers import GivenReceivers, given_receivers
 from labledger.execution.run_events import run_event
 from labledger.experiment.experiment_differences import differences, is_of_grader
@@ -325,6 +326,8 @@ def start_run(
         migrations.upgrade(start.lab.ledger)
         if store_source is not None:
             experiment = resolve_experiment(store_source(start.lab), options)
+        frozen = freeze_agents(experiment.plan, options.on_event)
+        experiment = replace(experiment, plan=frozen)
 
         def register(writer: LedgerWriter) -> None:
             experiment.freeze(start.store)

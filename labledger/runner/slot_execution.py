@@ -28,6 +28,7 @@ from labledger.execution.budget import Budget
 from labledger.execution.dispatch_pauses import DispatchPauses
 from labledger.execution.executor import TrialExecutor
 from labledger.execution.failure_limits import ErrorRate, Pruning, RunNotices
+from labledger.execution.frozen_agents import with_known_digests
 from labledger.execution.local_executor import LocalExecutor
 from labledger.execution.notification_delivery import DeliveryThread
 from labledger.execution.run_events import Listener, run_event
@@ -54,6 +55,7 @@ from labledger.runner.run_control import RunControl
 from labledger.runner.run_hosts import hosts_with_open_attempts
 from labledger.runner.run_options import RunOptions
 from labledger.trial.free_disk_space import DiskSpace, FullDisks, engine_data_folder
+from labledger.trial.life.program_watch import ProgramWatch
 from labledger.trial.trial_plan import TrialPlan
 from labledger.upkeep.container_cleanup import UnfinishedSlot, run_records
 
@@ -78,6 +80,8 @@ class SlotExecution:
     mirrors: MirrorWriter
     budget: Budget
     delivery: DeliveryThread
+    programs: ProgramWatch
+    """Watches what the trials on this machine share."""
 
     @property
     def _folder(self) -> Path:
@@ -98,8 +102,7 @@ class SlotExecution:
         engine_info = {} if run.on else self._engine_info()
         full_disks = FullDisks()
         disk_space = self._disk_space(engine_info, full_disks)
-        has_slots = self._has_slots
-        agents = install_agents(experiment, self.options.on_event) if has_slots else {}
+        agents = self._agents() if self._has_slots else {}
         executor = self._executor(full_disks, agents)
         stack.enter_context(closing(executor))
         self.options.on_event(self._started_event(executor.width, counts))
@@ -107,7 +110,7 @@ class SlotExecution:
             full_disks.check(disk_space.locations)
             self._clean_up(executor, run)
             self.writer.delete_event_files(run.run_id, run.next_schedule_idx)
-        if not has_slots:
+        if not self._has_slots:
             return None
         pauses = DispatchPauses(
             self.options.on_event, self.options.patience_s, disk_space.find_shortage
@@ -170,6 +173,8 @@ class SlotExecution:
             patience_s=self.options.patience_s,
         )
         is_complete = coordinator.execute()
+        for message in self.programs.find_touched_since():
+            self.options.on_event(run_event("warning", message=message))
         # A cause that arose with the last slots has stopped nothing, and nobody resumes the run.
         stop_cause = None if is_complete else coordinator.stop_cause
         with tolerating_errors(stop_cause, self.options.on_event):
@@ -179,6 +184,12 @@ class SlotExecution:
             self._clean_up(executor, reader.run(run.run_id))
         return stop_cause
 
+    def _agents(self) -> Mapping[str, InstalledAgent]:
+        """Return the installed agents, by variant, with the files that the run began with."""
+        emit = self.options.on_event
+        plan = with_known_digests(self.experiment, self.reader, self.run.run_id, emit)
+        return install_agents(plan, emit)
+
     def _executor(
         self, full_disks: FullDisks, agents: Mapping[str, InstalledAgent]
     ) -> TrialExecutor:
@@ -187,7 +198,7 @@ class SlotExecution:
         if run.on is None:
             width = self.options.max_concurrency or experiment.design.max_concurrency
             gateway = self._gateway()
-            return LocalExecutor(width, full_disks, gateway=gateway)
+            return LocalExecutor(width, full_disks, gateway=gateway, programs=self.programs)
         # Imported late: runs on this machine need none of it.
         from labledger.hosts.connect import model_needs, open_executor
         from labledger.hosts.coordinator_side.cluster_executor import ClusterRun

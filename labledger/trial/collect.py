@@ -197,6 +197,12 @@ def trial_metrics(
 def _outcome(
     spec: AttemptSpec, container_exit: ContainerExit, redactor: Redactor
 ) -> GradingOutcome:
+    if container_exit.touched:
+        message = (
+            f"touched on the host while the trial ran: {'; '.join(container_exit.touched)}; what "
+            "it came to is not believed"
+        )
+        return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.PROGRAMS_TOUCHED, message)
     if container_exit.start_refused is not None:
         reason = Reason.GRADER_EXIT_NONZERO
         return GradingOutcome(SlotStatus.GRADE_ERROR, reason, container_exit.start_refused)

@@ -122,6 +122,8 @@ def _collect_result(
             # them.
             _fix_permissions(context.engine, spec)
         ended = spec.kind.exit_of_all_phases(replace(ended, was_paused=_was_paused(context, ended)))
+        if context.programs is not None:
+            ended = replace(ended, touched=context.programs.find_touched(spec))
         isolation = spec.kind.isolation_facts(context.engine, spec, ended)
         container = container_start.stopped_container(spec, context)
         egress = trial_networks.reports(spec, context.engine)
