@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from labledger.files.project_files import open_without_link
 from labledger.files.tars import SizeChanged, TarEntry, entry_on_disk, pieces, tar_chunks
 from labledger.records import canonical_json
 
@@ -171,7 +172,7 @@ def _walk(
 
 
 def _content(path: Path, entry: TarEntry) -> Iterator[bytes]:
-    with path.open("rb") as content:
+    with open_without_link(path) as content:
         yield from pieces(content, entry.size)
 
 

@@ -30,6 +30,7 @@ from typing import IO, Any, NamedTuple
 from labledger.errors import ExperimentChanged
 from labledger.experiment.authored_fields import UnusablePath, is_utf8, relative_name
 from labledger.files.artifact_store import ArtifactStore
+from labledger.files.project_files import open_regular, open_without_link
 from labledger.files.tars import SizeChanged, TarEntry, entry_on_disk, pieces, tar_chunks
 from labledger.files.untrusted_files import link_stays_inside, parents
 from labledger.records.json_codec import Section
@@ -116,7 +117,7 @@ def stage_files(folder: Path, authored: Sequence[str]) -> tuple[StagedFile, ...]
 
 def _staged_file(name: str, path: Path) -> StagedFile:
     try:
-        with path.open("rb") as handle:
+        with open_regular(path)[0] as handle:
             executable = bool(os.fstat(handle.fileno()).st_mode & stat.S_IXUSR)
             digest = hashlib.file_digest(handle, "sha256").hexdigest()
             size = handle.tell()
@@ -272,7 +273,9 @@ def _member_on_disk(path: Path, name: str) -> _Member:
     if entry is None:
         raise UnusablePath(f"{path} is neither a file, a folder nor a link")
     return (
-        _Member(entry, lambda: path.open("rb")) if entry.kind == tarfile.REGTYPE else _Member(entry)
+        _Member(entry, lambda: open_without_link(path))
+        if entry.kind == tarfile.REGTYPE
+        else _Member(entry)
     )
 
 
@@ -328,7 +331,7 @@ def _content(tar: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
 @contextmanager
 def _unpacked(path: Path) -> Iterator[IO[bytes]]:
     """Open the tar at `path`, uncompressed and seekable, through a temporary file if necessary."""
-    with path.open("rb") as raw:
+    with open_regular(path)[0] as raw:
         magic = raw.read(6)
         raw.seek(0)
         unpacker = next((f for start, f in _UNPACKERS.items() if magic.startswith(start)), None)

@@ -15,8 +15,9 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, NoReturn, Self
+from typing import NoReturn, Self
 
 from labledger.files import permissions
 from labledger.files.lab_folder import FOLDER, expand_home
@@ -32,7 +33,7 @@ _KINDS = {
 }
 
 
-def open_regular(path: Path) -> tuple[BinaryIO, Path]:
+def open_regular(path: Path) -> tuple[BufferedReader, Path]:
     """Open a regular file, and return it with its real path. Nothing is waited for.
 
     Raises `OSError` for anything else, such as a FIFO, and for a path that changes meanwhile.
@@ -62,7 +63,7 @@ def _require_regular(status: os.stat_result, path: Path) -> None:
         raise OSError(errno.EINVAL, f"it is {what}; a regular file is expected", str(path))
 
 
-def open_without_link(path: Path) -> BinaryIO:
+def open_without_link(path: Path) -> BufferedReader:
     """Open a file that was found in a folder to be regular. Raises `OSError` for a link."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     file = os.fdopen(os.open(path, flags), "rb")
@@ -89,7 +90,7 @@ class ProjectFiles:
         """Return the files of the project to which a folder belongs."""
         return cls(str(name), _project_of(Path(os.path.realpath(folder))))
 
-    def open(self, path: Path) -> BinaryIO:
+    def open(self, path: Path) -> BufferedReader:
         """Open a regular file of the project, or one outside that the user has allowed.
 
         Raises `PermissionNeeded`, and `OSError`.

@@ -336,3 +336,16 @@ def test_linked_task_folder_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "clone" / "linked").symlink_to(tmp_path / "private" / "task")
     with pytest.raises(PermissionNeeded, match=str(tmp_path / "private")):
         find_tasks(str(tmp_path / "clone"))
+
+
+@pytest.mark.parametrize("kind", ["link", "FIFO"])
+def test_file_of_a_workspace_that_is_exchanged_is_not_followed(tmp_path: Path, kind: str) -> None:
+    """A regular file that becomes a link or a FIFO before it is opened is refused."""
+    path = tmp_path / "file"
+    if kind == "link":
+        (tmp_path / "secret").write_text(SECRET)
+        path.symlink_to("secret")
+    else:
+        os.mkfifo(path)
+    with pytest.raises(OSError, match=r"symbolic links|it is a FIFO"):
+        project_files.open_without_link(path)

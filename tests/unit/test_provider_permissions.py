@@ -20,11 +20,12 @@ from experiment_files import Folder
 import labledger
 from labledger.errors import InvalidInput, LedgerError, PermissionNeeded
 from labledger.experiment.experiment_file import load_experiment
-from labledger.experiment.resolve import resolve
+from labledger.experiment.resolve import Overrides, resolve
 from labledger.experiment.task_row import Task
 from labledger.files import permissions
 from labledger.gateway.keys import read_keys
 from labledger.gateway.provider_permissions import permissions_of
+from labledger.ledger.database.model import Variant
 from labledger.records.model_calls import Api
 from labledger.records.model_grants import DEFAULT_PROVIDERS, KeySource, ProviderConfig
 from labledger.records.outcomes import RunStatus
@@ -268,55 +269,68 @@ def test_allowed_experiment_is_used_until_a_word_changes(
         assert len(listener.received) == 6
 
 
-def imported_lab(tmp_path: Path, url: str, status: RunStatus) -> Path:
-    """A lab with an imported run of a stranger's experiment."""
+def imported_lab(
+    tmp_path: Path, url: str, status: RunStatus, overrides: Overrides | None = None
+) -> Path:
+    """A lab with an imported run of a stranger's experiment, complete or not begun."""
     (tmp_path / "made").mkdir()
-    resolved = resolve(load_experiment(stranger(tmp_path / "made", url)))
+    resolved = resolve(load_experiment(stranger(tmp_path / "made", url)), overrides)
     (tmp_path / "source").mkdir()
     path = kit.make_ledger(tmp_path / "source")
     with kit.open_writer(path) as writer:
-        lease = kit.begin_run(
-            writer, 4, resolved=resolved.document, source_path="/nowhere/experiment.yaml"
-        )
+        resolved.freeze(writer._store)
+        fields = {"resolved": resolved.document, "source_path": "/nowhere/experiment.yaml"}
         if status is RunStatus.COMPLETED:
+            lease = kit.begin_run(writer, 4, **fields)
             for idx in range(4):
                 writer.commit_result(lease, kit.result(idx))
+        else:
+            variants = tuple(
+                Variant(each.variant_id, each.role, each.bindings)
+                for each in resolved.plan.variants
+            )
+            tasks = [(task.task_id, task.digest, row) for task, row in resolved.frozen_tasks()]
+            new = kit.new_run(variants=variants, images={}, **fields)
+            writer.create_run(new, iter(tasks), resolved.slots())
+            lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30.0)
         writer.leases.release(lease, status)
     labledger.import_runs(path.parent, lab_dir=tmp_path / "lab")
     return tmp_path / "lab"
 
 
-@pytest.mark.parametrize("words", [("resume",), ("rerun", "--yes"), ("extend",)])
-@pytest.mark.parametrize("status", [RunStatus.COMPLETED, RunStatus.INTERRUPTED])
+ALL_AGAIN = ("--status", "completed", "--despite-verdict", "--because", "x", "--yes")
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (("resume", kit.RUN), RunStatus.INTERRUPTED),
+        (("resume", kit.RUN), RunStatus.COMPLETED),
+        (("rerun", kit.RUN, *ALL_AGAIN), RunStatus.COMPLETED),
+        (("extend", kit.RUN, "made/experiment.yaml"), RunStatus.INTERRUPTED),
+    ],
+)
 def test_imported_run_does_not_act(
     tmp_path: Path, listener: Listener, words: tuple[str, ...], status: RunStatus
 ) -> None:
-    """A run of a stranger's ledger runs no command and reads no key, complete or not."""
-    lab = imported_lab(tmp_path, listener.url, status)
-    command, *options = words
-    more = {"extend": [tmp_path / "made" / "experiment.yaml"], "rerun": ["--status", "completed"]}
-    done = run_forked(
-        command,
-        kit.RUN,
-        *more.get(command, []),
-        *options,
-        "--lab-dir",
-        lab,
-        folder=tmp_path,
-        USER_SECRET="of-the-user",
-        KEY="a-value",
-        TOKEN="a-value",
-    )
+    """A run of a stranger's ledger runs no command and reads no key; a complete one needs none."""
+    overrides = Overrides(limit=1) if words[0] == "extend" else None
+    lab = imported_lab(tmp_path, listener.url, status, overrides)
+    env = {"USER_SECRET": "of-the-user", "KEY": "a-value", "TOKEN": "a-value"}
+    done = run_forked(*words, "--lab-dir", lab, folder=tmp_path, **env)
     text = done.stdout + done.stderr
     assert not (tmp_path / "made" / "acted").exists(), text
     assert listener.received == []
-    if status is RunStatus.INTERRUPTED and command == "resume":
-        assert done.returncode == 2
+    if words[0] == "resume" and status is RunStatus.COMPLETED:
+        assert done.returncode == 0, text
+        return
+    assert done.returncode == 2, text
+    assert "run the command" in text
+    if words[0] == "resume":
         assert f"`labledger allow {kit.RUN} --lab-dir {lab}`" in text
         allowed = run_forked("allow", kit.RUN, "--yes", "--lab-dir", lab, folder=tmp_path)
         assert allowed.returncode == 0, allowed.stderr
-        granted_digests = {each.digest for each in labledger.allowed_permissions()}
-        assert len(granted_digests) == 3
+        assert len(labledger.allowed_permissions()) == 3
 
 
 def test_coordinator_asks_for_the_hosts(tmp_path: Path) -> None:
