@@ -19,6 +19,7 @@ SAFE_FOLDER = "/"
 """Where programs run that read settings of their working directory, such as npm and git."""
 
 _ISOLATED = ("-I", "-X", "utf8")
+_SAFE_PATH = "PYTHONSAFEPATH"
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
@@ -77,6 +78,23 @@ def programs_named(name: str) -> list[str]:
     folders = _absolute_path().split(os.pathsep)
     paths = dict.fromkeys(f"{folder.rstrip('/')}/{name}" for folder in folders)
     return [path for path in paths if os.access(path, os.X_OK) and os.path.isfile(path)]  # noqa: PTH113
+
+
+class IsolatedChildren:
+    """A context that keeps interpreters that a library starts off the working directory.
+
+    They cannot be given `-I`. The variable is removed afterwards: programs that the user names must
+    not inherit it.
+    """
+
+    def __enter__(self) -> None:
+        self._before = os.environ.get(_SAFE_PATH)
+        os.environ[_SAFE_PATH] = "1"
+
+    def __exit__(self, *_: object) -> None:
+        os.environ.pop(_SAFE_PATH)
+        if self._before is not None:
+            os.environ[_SAFE_PATH] = self._before
 
 
 def use_safe_path() -> None:

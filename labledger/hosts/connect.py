@@ -20,6 +20,7 @@ from labledger.execution.agent_needs import models_of, providers_of, targets_of
 from labledger.experiment.plan import ExperimentPlan
 from labledger.files import permissions
 from labledger.gateway.provider_permissions import permissions_of
+from labledger.host_programs import IsolatedChildren
 from labledger.hosts import object_store
 from labledger.hosts.cluster_file import Cluster, TlsFiles
 from labledger.hosts.coordinator_side import host_cleanup
@@ -251,7 +252,8 @@ def _start(cluster: Cluster, security: Any) -> Any:
         settings = LESS_WATCHING | {"distributed.scheduler.allowed-failures": 0}
         # For as long as this process lasts: a cluster class may start worker processes later.
         dask.config.set({_SAFE_PATH_OF_WORKERS: "1"})
-        with dask.config.set(settings | ({} if cluster.tls is None else cluster.tls.settings())):
+        settings |= {} if cluster.tls is None else cluster.tls.settings()
+        with dask.config.set(settings), IsolatedChildren():
             started = cluster_class(**arguments)
         if cluster.scale is not None:
             started.scale(cluster.scale)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import dask
 import pytest
 import sample_ledgers as kit
 from commands import CHECKOUT, command_env
@@ -23,7 +24,7 @@ from labledger.agents.registry_clients import (
 from labledger.benchmarks.harbor.sources import Clones
 from labledger.benchmarks.swebench import harness
 from labledger.engine.image_builds import find_client
-from labledger.errors import InvalidInput
+from labledger.errors import InvalidInput, LabLedgerError
 from labledger.execution.receivers import Receiver
 from labledger.gateway.client import GatewayClient
 from labledger.host_programs import (
@@ -316,6 +317,35 @@ def test_a_receiver_named_without_a_slash_is_not_a_file_of_the_working_directory
     (hostile / "tell-me").chmod(0o755)
     with pytest.raises(InvalidInput, match="found no program"):
         Receiver.of_option("tell-me").found_in(hostile, {})
+
+
+def test_worker_processes_of_a_cluster_import_nothing_of_the_working_directory(
+    hostile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a cluster class starts gets no `-I`, and does not search the working directory."""
+    module = tmp_path / "modules/starts_processes.py"
+    module.parent.mkdir()
+    module.write_text(
+        "import subprocess, sys\n"
+        "class Cluster:\n"
+        "    def __init__(self, **_):\n"
+        "        subprocess.run([sys.executable, '-c', 'import json, threading'], check=True)\n"
+        "        raise RuntimeError('it has started a process')\n"
+        "    def scale(self, _): ...\n"
+        "    def close(self): ...\n"
+    )
+    monkeypatch.syspath_prepend(module.parent)
+    monkeypatch.delenv("PYTHONPATH")
+    file = hostile / "cluster.yaml"
+    file.write_text("cluster: starts_processes.Cluster\nhost: {slots: 1}\n")
+    with (
+        pytest.raises(LabLedgerError, match="it has started a process"),
+        connected(str(file), insecure=True),
+    ):
+        pass
+    assert acted(hostile) == ""
+    assert "PYTHONSAFEPATH" not in os.environ
+    assert dask.config.get("distributed.nanny.pre-spawn-environ.PYTHONSAFEPATH") == "1"
 
 
 @pytest.mark.parametrize("name", ["subprocess.Popen", "os.system", "builtins.exec"])
