@@ -22,9 +22,11 @@ from labledger.agents.agent_trees import (
     TREE,
     InstalledAgent,
     checked_entry,
+    known_digest,
     read_entry,
     unpack_tree,
 )
+from labledger.agents.cache_ownership import require_own
 from labledger.agents.installation import installed_versions
 from labledger.agents.profiles import load_profile
 from labledger.errors import InvalidInput, LabLedgerError
@@ -94,11 +96,15 @@ class AgentFolders:
         """Return whether the host has an agent's files, from its cache or from a tar that it got.
 
         They are compared with the digest. Raises `LabLedgerError` if this machine cannot use them
-        or the tar does not hold them, and `OSError`.
+        or the tar does not hold them, or if another user can change the host's folder, and
+        `OSError`.
         """
         _require_machine(agent.machine)
+        require_own(self._folder)
         with self._lock:
-            if agent.tree_sha256 in self._checked:
+            known = self._checked.pop(agent.tree_sha256, None)
+            if known is not None and known_digest(known)[0] == agent.tree_sha256:
+                self._checked[agent.tree_sha256] = known
                 return True
             found = self._find(agent)
             if found is None and tar is not None and self._store.contains(tar):

@@ -7,12 +7,14 @@ import signal
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 from agent_entries import WRONG, put_agent
 from experiments import GRADER, Project
 from sample_trials import BUSYBOX
+from waiting import wait_until
 
 from labledger import open_ledger
 from labledger.gateway.client import GatewayClient
@@ -107,6 +109,10 @@ def test_an_agent_that_is_changed_in_place_is_not_used(project: Project, tmp_pat
         assert "were changed; they had the digest" in verified.stdout + verified.stderr, name
 
 
+def is_running(project: Project, idx: int) -> bool:
+    return (idx, 1) in project.running("r")
+
+
 def test_an_agent_that_is_touched_while_trials_run(project: Project, tmp_path: Path) -> None:
     """Whatever a trial came to whose agent was exchanged and put back, it is not believed."""
     waits = (
@@ -120,7 +126,7 @@ def test_an_agent_that_is_touched_while_trials_run(project: Project, tmp_path: P
         launch.rename(agent.folder / "away")
         (agent.folder / "away").rename(launch)
         for idx in range(TASKS):
-            project.await_agents("r", 1)
+            wait_until(partial(is_running, project, idx), "the trial to run")
             project.open_gate("r", idx)
             coordinator.until("slot_committed", times=idx + 1)
         coordinator.finish()

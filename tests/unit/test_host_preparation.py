@@ -59,7 +59,9 @@ def test_files_of_an_agent_are_those_that_the_coordinator_has(
     assert there != agent.folder
     assert tree_digest(there) == (agent.tree_sha256, agent.size)
     assert AgentFolders(tmp_path / "agents", store).provide(agent, None)
+    assert agents.provide(agent, None)
     (there / "words").write_bytes(b"y" * 3_000_000)
+    assert not agents.provide(agent, None), "the same process finds it changed, too"
     later = AgentFolders(tmp_path / "agents", store)
     assert not later.provide(agent, None)
     assert later.provide(agent, put_tar(store, agent))

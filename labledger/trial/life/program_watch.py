@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -64,12 +64,28 @@ class ProgramWatch:
     """Of what is costly to look at, the last fingerprint and when it was taken."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def note_start(self, spec: AttemptSpec, folder: Path) -> None:
-        """Write what a trial starts with into its folder, once all of it fits its digests.
+    def note_copies(self, spec: AttemptSpec, folder: Path) -> None:
+        """Write into a trial folder what was copied into it, once that fits its digests.
 
         Raises `LedgerError` if something does not.
         """
-        marks = {shared.name: self._verify(shared) for shared in self._shared_by(spec)}
+        copied = [shared for shared in self._shared_by(spec) if shared.is_copied]
+        if copied:
+            self._note(folder, {shared.name: self._verify(shared) for shared in copied})
+
+    def note_start(self, spec: AttemptSpec) -> None:
+        """Write into the trial folder what a trial starts with, once all of it fits its digests.
+
+        Raises `LedgerError` if something does not.
+        """
+        marks = {
+            shared.name: self._verify(shared)
+            for shared in self._shared_by(spec)
+            if not shared.is_copied
+        }
+        self._note(spec.folder, _read_note(spec.folder) | marks)
+
+    def _note(self, folder: Path, marks: Mapping[str, str]) -> None:
         note = {"script": shared_files.trial_script_name(), "marks": marks}
         (folder / _NOTE).write_bytes(canonical_json.dump_bytes(note))
 
@@ -79,14 +95,10 @@ class ProgramWatch:
         Nothing is known of a trial that another version of labledger started.
         """
         try:
-            note = json.loads((spec.folder / _NOTE).read_bytes())
-            script, marks = note["script"], dict(note["marks"])
-        except FileNotFoundError:
-            return ()
+            # A separate grader has a folder of its own in that of the trial.
+            marks = _read_note(spec.folder) | _read_note(spec.folder / "grader")
         except (OSError, ValueError, TypeError, LookupError):
             return (f"{spec.folder / _NOTE}, which says what the trial started with",)
-        if script != shared_files.trial_script_name():
-            return ()
         with self._lock:
             touched = [
                 shared
@@ -161,6 +173,18 @@ class ProgramWatch:
             name = f"the installed agent {agent.installed.name}, {agent.folder}"
             require_agent = partial(_require_agent, agent)
             yield _Shared(name, tops, (agent.folder.parent,), require_agent)
+
+
+def _read_note(folder: Path) -> dict[str, str]:
+    """Return the fingerprints in a trial folder by name.
+
+    There are none without a note, or in that of another version, which shares another script.
+    """
+    try:
+        note = json.loads((folder / _NOTE).read_bytes())
+    except FileNotFoundError:
+        return {}
+    return dict(note["marks"]) if note["script"] == shared_files.trial_script_name() else {}
 
 
 def _require_agent(agent: TrialAgent) -> None:

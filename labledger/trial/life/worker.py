@@ -280,6 +280,8 @@ def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExi
         with limiter.running(spec.slot.schedule_idx):
             container_start.fill_container(spec, context, container)
             model_access.note_container(spec, container)
+            if context.programs is not None:
+                context.programs.note_start(spec)
             attempt_notes.clear_not_started(spec.folder)
             started_at, start = clock.utc_now(), clock.monotonic()
             container_start.start_container(context, container, created)
