@@ -149,7 +149,7 @@ def test_a_failure_that_an_agent_provokes_is_nobody_elses(
 def test_agents_that_provoke_the_same_failure_do_not_excuse_each_other(
     gateway: ServedGateway,
 ) -> None:
-    """Two trials that fail at once show nothing, and share one request of the gateway's."""
+    """Trials that fail at once show nothing about each other."""
     with (
         refusing_provider(refuses(TRICK, 500, SERVER_ERROR)) as provider,
         ThreadPoolExecutor() as pool,
@@ -158,7 +158,6 @@ def test_agents_that_provoke_the_same_failure_do_not_excuse_each_other(
         for reply in pool.map(lambda trial: trial.ask("chat", TRICK), trials):
             assert reply.status == 500
         list(pool.map(lambda trial: gateway.client.close(trial.folder), trials))
-        assert provider.probes == 1
     assert [trial.call.fault for trial in trials] == [None] * 4
 
 
