@@ -101,7 +101,7 @@ class FaultFinder:
         answer = await probes.after(place, failure.at, self._allowance)
         if answer is None:
             return None
-        return fault_of(failure, answer, was_answered=probes.has_answered(place))
+        return fault_of(failure, answer, may_not_fit=probes.may_not_fit(place))
 
     def _place(self, call: ModelCall) -> Place | None:
         """Return what a probe for a call asks; None if there can be none."""
@@ -126,17 +126,16 @@ class Failure:
     """Whether the provider answered other calls of the attempt while it held this one back."""
 
 
-def fault_of(failure: Failure, answer: TinyAnswer, *, was_answered: bool) -> CallFault | None:
+def fault_of(failure: Failure, answer: TinyAnswer, *, may_not_fit: bool) -> CallFault | None:
     """Return whose fault a failed call was, given what a probe found since.
 
-    `was_answered` says whether calls of agents were ever answered where the probe asked.
+    `may_not_fit` says whether the place may refuse the probe because of what it asks.
     """
     trouble, found = failure.trouble, answer.trouble
     if found is Trouble.ACCOUNT:
         return CallFault.CONFIGURATION
     if found is Trouble.ADDRESS:
-        # Where agents were answered, it is the tiny request that does not fit.
-        is_alike = trouble in {Trouble.ACCOUNT, Trouble.ADDRESS} and not was_answered
+        is_alike = trouble in {Trouble.ACCOUNT, Trouble.ADDRESS} and not may_not_fit
         return CallFault.CONFIGURATION if is_alike else None
     if trouble not in {Trouble.LIMIT, Trouble.OUTAGE}:
         return None

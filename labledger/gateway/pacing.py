@@ -51,6 +51,8 @@ class PaceSettings:
     """
     unreachable_s: float = 30.0
     """How long a provider that cannot be reached is tried again."""
+    probe_interval_s: float = 10.0
+    """How long after a probe of the gateway's own the next one for the same model may begin."""
     journal_s: float = 120.0
     """How long a call waits for a journal that cannot be written for a moment."""
 

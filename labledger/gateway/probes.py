@@ -22,12 +22,10 @@ from labledger.records.canonical_json import sha256_hex
 from labledger.records.model_calls import Api
 from labledger.records.model_grants import ProviderConfig
 
-_INTERVAL_S = 10.0
-"""How long after a probe the next one of the same place may begin, in seconds."""
 _ANSWER_S = 20.0
 """How long a probe may take. One that takes longer shows nothing."""
 _FRESH_S = 2.0
-"""How long before a failure a probe may have ended that speaks for the failure, too."""
+"""How long before a failure a probe may have failed that speaks for the failure, too."""
 _ANSWERED_PROBES = 20
 """How many probes an attempt can cause that are answered, and so cost something."""
 
@@ -61,14 +59,23 @@ class _Shared:
     answer: TinyAnswer | None = None
     ended_at: float = float("-inf")
 
+    def speaks_for(self, failed_at: float) -> bool:
+        """Return whether the probe says something about a failure at a time.
+
+        A probe that was answered before does not: the provider may have failed since.
+        """
+        is_answer = self.answer is not None and self.answer.is_answer
+        return self.ended_at >= failed_at - (0.0 if is_answer else _FRESH_S)
+
 
 class Probes:
     """The probes of a gateway. For one event loop."""
 
-    def __init__(self, session: aiohttp.ClientSession, interval_s: float = _INTERVAL_S) -> None:
+    def __init__(self, session: aiohttp.ClientSession, interval_s: float) -> None:
         self._session, self._interval_s = session, interval_s
         self._shared: dict[_Name, _Shared] = {}
         self._answered: set[_Name] = set()
+        self._answered_probes: set[_Name] = set()
         self._answered_variants: defaultdict[tuple[str, str], set[_Name]] = defaultdict(set)
 
     def note_answer(self, place: Place, variant: tuple[str, str]) -> None:
@@ -76,9 +83,12 @@ class Probes:
         self._answered.add(_name(place))
         self._answered_variants[variant].add(_name(place))
 
-    def has_answered(self, place: Place) -> bool:
-        """Return whether a call of any agent was answered there, since this gateway runs."""
-        return _name(place) in self._answered
+    def may_not_fit(self, place: Place) -> bool:
+        """Return whether agents were answered there, since this gateway runs, but no probe was.
+
+        Then a probe may be refused because it is no request as this place wants it.
+        """
+        return _name(place) in self._answered and _name(place) not in self._answered_probes
 
     def only_others_answered(self, place: Place, variant: tuple[str, str]) -> bool:
         """Return whether agents of a variant were answered elsewhere, and never there."""
@@ -94,7 +104,7 @@ class Probes:
         """
         shared = self._shared.setdefault(_name(place), _Shared())
         async with shared.lock:
-            if shared.ended_at >= failed_at - _FRESH_S:
+            if shared.speaks_for(failed_at):
                 return shared.answer
             if allowance.left <= 0:
                 return None
@@ -103,7 +113,9 @@ class Probes:
                 self._session, place.provider, place.key, place.api, place.model, _ANSWER_S
             )
             shared.ended_at = time.monotonic()
-            allowance.left -= answer.is_answer
+            if answer.is_answer:
+                allowance.left -= 1
+                self._answered_probes.add(_name(place))
             return answer
 
 

@@ -178,7 +178,7 @@ class Upstream:
             max_line_size=_MAX_FIELD,
             max_field_size=_MAX_FIELD,
         )
-        self.probes = Probes(self._session)
+        self.probes = Probes(self._session, settings.probe_interval_s)
 
     async def close(self) -> None:
         """End all connections."""
