@@ -180,9 +180,10 @@ def test_the_first_trial_without_an_answer_warns() -> None:
 def test_a_hostile_sentence_stays_on_its_line() -> None:
     """What a provider wrote cannot move the cursor, add lines or fill the screen."""
     judged = judge()
-    [warning] = add(judged, trial(0, refused(detail="a\x1b[2J\n\nfake: ok\x85" + "x" * 9000)))
+    hostile = refused(model="m\u202e" * 9000, detail="a\x1b[2J\n\nfake: ok\x85" + "x" * 9000)
+    [warning] = add(judged, trial(0, hostile))
     assert warning.isprintable()
-    assert len(warning) < 600
+    assert len(warning) < 1000
 
 
 def test_a_trial_in_flight_that_got_an_answer_clears_its_variant() -> None:
