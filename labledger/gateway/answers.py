@@ -25,6 +25,7 @@ _PASSED = frozenset(
         *("anthropic-beta", "anthropic-dangerous-direct-browser-access", "anthropic-version"),
         *("openai-beta", "originator", "version", "session_id", "session-id"),
         *("conversation_id", "thread-id", "x-app", "x-client-request-id", "x-goog-api-client"),
+        *("x-session-affinity", "x-session-id"),
     }
 )
 """The headers of a request that the provider gets, in lower case: what the agents with a profile

@@ -264,9 +264,12 @@ class Journal:
         """Return whether it was found whose fault a failed call was, or that nothing shows it."""
         return number in self._judged
 
-    def judge(self, number: int, fault: CallFault | None) -> None:
-        """Write whose fault a failed call was; `sync` makes it durable. Raises `JournalBroken`."""
-        self._write(judged_line(number, fault))
+    def judge(self, number: int, fault: CallFault | None, *, needless: bool) -> None:
+        """Write whose fault a failed call was; `sync` makes it durable. Raises `JournalBroken`.
+
+        It was `needless` if only other models ever answered the agents of the variant.
+        """
+        self._write(judged_line(number, fault, needless=needless))
         self._calls[number] = replace(self._calls[number], fault=fault)
         self._judged.add(number)
 

@@ -79,26 +79,22 @@ class FaultFinder:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _find(self, call: ModelCall, failure: Failure) -> None:
-        fault = None
+        fault, place, probes = None, self._place(call), self._upstream.probes
         try:
             async with asyncio.timeout(_FINDING_S):
-                fault = await self._fault(call, failure)
+                fault = None if place is None else await self._fault(call, failure, place)
         except TimeoutError:
             _log.warning("it was not found in time whose fault a failed call was")
+        needless = place is not None and probes.only_others_answered(place, self._variant)
         try:
-            self._calls.journal.judge(call.call, fault)
+            self._calls.journal.judge(call.call, fault, needless=needless)
         except JournalBroken as error:
             _log.error("%s", error.message)
 
-    async def _fault(self, call: ModelCall, failure: Failure) -> CallFault | None:
-        place = self._place(call)
-        if place is None:
-            return None
+    async def _fault(self, call: ModelCall, failure: Failure, place: Place) -> CallFault | None:
         if call.status is not None and failure.trouble is not Trouble.UNREACHABLE:
             self._upstream.note_refusal(place, call.status, call.detail)
         probes = self._upstream.probes
-        if probes.only_others_answered(place, self._variant):
-            return None
         if failure.trouble is Trouble.UNREACHABLE:
             return CallFault.PROVIDER
         answer = await probes.after(place, failure.at, self._allowance)

@@ -230,7 +230,7 @@ def _sentence(document: Any, body: bytes) -> str | None:
         return None
     text = body[:_MAX_READ].decode("utf-8", "replace")
     title = re.search(r"<title[^>]{0,200}>([^<]{1,1000})", text, re.IGNORECASE)
-    if title is None and text.lstrip().startswith("<"):
+    if title is None and text.lstrip().startswith(("<", "{", "[")):
         return None
     return _bounded(text if title is None else title[1])
 

@@ -215,9 +215,12 @@ def ended_line(call: ModelCall) -> JsonObject:
     return {"event": "ended", **kept}
 
 
-def judged_line(call: int, fault: CallFault | None) -> JsonObject:
-    """Return the line for a call that failed, once it is found whose fault that was."""
-    return {"event": "judged", "call": call, "fault": fault}
+def judged_line(call: int, fault: CallFault | None, *, needless: bool = False) -> JsonObject:
+    """Return the line for a call that failed, once it is found whose fault that was.
+
+    It was `needless` if only other models ever answered the agents of the variant.
+    """
+    return {"event": "judged", "call": call, "fault": fault, "needless": needless}
 
 
 _FINDS_FAULTS = "finds_faults"
@@ -232,6 +235,8 @@ class CallJournal:
     """In their order."""
     judged: frozenset[int] = frozenset()
     """The failed calls about which it was found whose fault they were, or that nothing shows it."""
+    needless: frozenset[int] = frozenset()
+    """Those of them to models that never answered an agent of the variant, where others did."""
     finds_faults: bool = False
     """Whether its gateway finds that at all; earlier versions did not."""
 
@@ -255,7 +260,7 @@ def read_journal(path: Path) -> CallJournal:
     `ValueError` for any other line that is none of a journal's.
     """
     calls: dict[int, ModelCall] = {}
-    judged: set[int] = set()
+    judged: dict[int, bool] = {}
     finds_faults = False
     for number, line in enumerate(_whole_lines(path), 1):
         try:
@@ -269,10 +274,11 @@ def read_journal(path: Path) -> CallJournal:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"{path}: line {number}: {error}") from None
     in_order = tuple(calls[number] for number in sorted(calls))
-    return CallJournal(in_order, frozenset(judged), finds_faults)
+    needless = frozenset(number for number, is_needless in judged.items() if is_needless)
+    return CallJournal(in_order, frozenset(judged), needless, finds_faults)
 
 
-def _take(calls: dict[int, ModelCall], judged: set[int], row: JsonObject) -> None:
+def _take(calls: dict[int, ModelCall], judged: dict[int, bool], row: JsonObject) -> None:
     """Add what a line says to the calls."""
     event = row.pop("event")
     number = row["call"]
@@ -284,7 +290,7 @@ def _take(calls: dict[int, ModelCall], judged: set[int], row: JsonObject) -> Non
     elif event == "judged" and number in calls and calls[number].state is not CallState.UNKNOWN:
         fault = row["fault"]
         calls[number] = replace(calls[number], fault=fault and CallFault(fault))
-        judged.add(number)
+        judged[number] = row["needless"] is True
     else:
         raise ValueError(f"{event!r} does not fit call {number}")
 

@@ -117,11 +117,12 @@ class Reason(StrEnum):
     """The gateway of the agent's models could not be started, or did not answer; nothing of the
     trial has run."""
     PROVIDER_FAILED = "provider_failed"
-    """The agent did not pass, and its last call to a model failed: the provider was not reached,
-    refused the key, or answered with an error of its own, also when it was asked again."""
+    """The agent did not pass, ended soon after its last call to a model, and that call failed
+    without its doing: the provider was not reached, or failed or refused a request of the gateway's
+    own, too."""
     GATEWAY_FAILED = "gateway_failed"
-    """The agent did not pass, and the gateway died during its last call to a model, or, on a host
-    of a cluster, let it wait too long for more of a shared cap."""
+    """The agent did not pass, and the gateway died during its last call to a model, had no key for
+    it, or, on a host of a cluster, let it wait too long for more of a shared cap."""
     REPLAY_MISS = "replay_miss"
     """The agent asked what the record of the replayed run does not answer; the message has the
     first difference."""

@@ -194,8 +194,10 @@ def test_what_is_not_granted_is_refused(models: Models) -> None:
     result = models.run(models.spec(asks))
     assert brief(result) == DONE
     assert said(models.trials, result) == {"model": 403, "token": 401, "provider": 404, "own": 200}
-    states = [call.state for call in result.model_calls]
-    assert states == [CallState.REFUSED, CallState.ANSWERED]
+    states = [(call.state, call.reason) for call in result.model_calls]
+    reasons = ("model_not_granted", "token", "provider")
+    assert states[:3] == [(CallState.REFUSED, reason) for reason in reasons]
+    assert states[3:] == [(CallState.ANSWERED, None)]
 
 
 def test_a_cap_holds_and_is_the_agents_outcome(models: Models) -> None:

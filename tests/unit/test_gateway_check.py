@@ -10,6 +10,7 @@ import pytest
 from commands import run_forked
 from experiment_files import Folder
 from gateways import KEY
+from refusing_providers import Answer, Asked, refusing_provider
 from scripted_providers import scripted_provider
 
 from labledger.checks.model_checks import check_models
@@ -52,6 +53,23 @@ def test_each_model_is_asked_once_where_that_is_wanted(tmp_path: Path) -> None:
         details = [check["detail"] for check in json.loads(sent.stdout)]
         assert details[-4:] == [f"{name}/m answered" for name in ("one", "two", "three", "four")]
         assert [request["outcome"] for request in provider.requests] == ["answered"] * 4
+
+
+@pytest.mark.parametrize(("path", "has_hint"), [("/v1", True), ("/api/v3", True), ("/x", False)])
+def test_a_doubled_path_is_named(tmp_path: Path, path: str, has_hint: bool) -> None:
+    """An address that ends with a version, as makers of APIs print it, is what to change."""
+
+    def finds_nothing(_: Asked) -> Answer:
+        return 404, {"detail": "Not Found"}
+
+    with refusing_provider(finds_nothing) as provider:
+        experiment(tmp_path, provider.url + path)
+        words = ("gateway", "check", "experiment.yaml", "--send")
+        checked = run_forked(*words, folder=tmp_path, THE_KEY=KEY)
+    assert checked.returncode == 2
+    assert "three/m: status 404: Not Found" in checked.stdout
+    hint = f"`upstream` ends with {path[path.rindex('/') :]}"
+    assert (hint in checked.stdout) is has_hint
 
 
 def test_a_replay_needs_no_key_and_no_price(tmp_path: Path) -> None:

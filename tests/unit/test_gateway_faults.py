@@ -23,7 +23,7 @@ from refusing_providers import (
 from waiting import wait_until
 
 from labledger.gateway.status import KeyPace
-from labledger.records.model_calls import CallFault, CallState
+from labledger.records.model_calls import JOURNAL, CallFault, CallState, read_journal
 
 NO_CREDIT = {
     "type": "error",
@@ -58,6 +58,7 @@ NO_QUOTA = {
 }
 WRONG_KEY = {"error": {"message": "Incorrect API key provided", "code": "invalid_api_key"}}
 SERVER_ERROR = {"error": {"message": "The server had an error.", "type": "server_error"}}
+CREDIT_SPENT = {"error": {"message": "Insufficient credits. Add more.", "code": 402}}
 BUSY = {"error": {"message": "Slow down.", "code": "rate_limit_exceeded"}}
 TRICK = "provoke"
 """What an agent sends to make its own request fail."""
@@ -71,6 +72,12 @@ REFUSALS = [
     ("chat", 401, WRONG_KEY, "key_refused"),
     ("chat", 429, NO_QUOTA, "quota_exhausted"),
     ("responses", 404, "404 page not found", "address_unknown"),
+    (
+        "chat",
+        403,
+        [{"error": {"message": "Blocked.", "status": "PERMISSION_DENIED"}}],
+        "key_refused",
+    ),
     ("chat", 403, "<html><title>Access denied</title></html>", "key_refused"),
 ]
 
@@ -92,6 +99,20 @@ def failed(
     return trial
 
 
+def test_an_account_that_is_refused_in_place_of_an_answer(gateway: ServedGateway) -> None:
+    """An error within an answer of status 200, and a redirect, show a wrong configuration."""
+    with refusing_provider(refuses_all(200, CREDIT_SPENT)) as provider:
+        call = failed(gateway, provider, "chat", "well").call
+        assert (call.state, call.reason) == (CallState.FAILED, "not_an_answer")
+        assert (call.detail, call.fault) == (
+            "Insufficient credits. Add more.",
+            CallFault.CONFIGURATION,
+        )
+        provider.rule = refuses_all(307, "moved")
+        call = failed(gateway, provider, "gemini", "well").call
+        assert (call.reason, call.fault) == ("redirected", CallFault.CONFIGURATION)
+
+
 @pytest.mark.parametrize(("api", "status", "body", "reason"), REFUSALS)
 def test_a_refusal_that_meets_the_gateway_too_is_the_configurations(
     gateway: ServedGateway, api: str, status: int, body: Any, reason: str
@@ -101,8 +122,12 @@ def test_a_refusal_that_meets_the_gateway_too_is_the_configurations(
         call = failed(gateway, provider, api, "well").call
     assert (call.state, call.status, call.reason) == (CallState.ANSWERED, status, reason)
     assert call.fault is CallFault.CONFIGURATION
-    sentence = body["error"]["message"] if isinstance(body, dict) else None
-    assert call.detail == (sentence or {404: "404 page not found", 403: "Access denied"}[status])
+    texts = {
+        "404 page not found": body,
+        "<html><title>Access denied</title></html>": "Access denied",
+    }
+    error = body[0] if isinstance(body, list) else body
+    assert call.detail == (texts[body] if isinstance(body, str) else error["error"]["message"])
     # What cannot pass by waiting is not sent again.
     assert [asked.is_probe for asked in provider.requests] == [False, True]
 
@@ -215,17 +240,14 @@ def test_a_model_that_a_variant_does_not_use_excuses_none_of_its_agents(
     granted = {"models": {"openai": ("m", "gone")}, "run_id": "run-of-two-models"}
     gateway.client.ensure("run-of-two-models", gateway.keys)
     with refusing_provider(refuses('"gone"', 404, NO_MODEL)) as provider:
-        first = gateway.trial(provider.url, **granted)
-        first.ask("chat", "well", model="gone")
-        gateway.client.close(first.folder)
-        assert first.call.fault is CallFault.CONFIGURATION
-        second = failed(gateway, provider, "chat", "well", **granted)
-        assert second.call.state is CallState.ANSWERED
-        for variant, fault in (("v", None), ("w", CallFault.CONFIGURATION)):
+        seen = []
+        for variant, model in (("v", "gone"), ("v", "m"), ("v", "gone"), ("w", "gone")):
             trial = gateway.trial(provider.url, **granted, variant_id=variant)
-            trial.ask("chat", "well", model="gone")
+            trial.ask("chat", "well", model=model)
             gateway.client.close(trial.folder)
-            assert trial.call.fault is fault
+            seen.append((trial.call.fault, read_journal(trial.folder / JOURNAL).needless))
+    refused = CallFault.CONFIGURATION
+    assert seen == [(refused, set()), (None, set()), (refused, {1}), (refused, set())]
 
 
 def test_an_attempt_causes_few_requests(gateway: ServedGateway) -> None:
@@ -317,6 +339,7 @@ def test_only_listed_headers_reach_the_provider(gateway: ServedGateway) -> None:
         ),
         ("word " * 100, ("word " * 60).strip()),
         ("x" * 1000, None),
+        ("word " * 20_000, None),
         ("", None),
     ],
 )

@@ -40,6 +40,11 @@ SCRIPT = {
             "turns": [{"text": "Well.", "usage": {"input": 7, "output": 3}}],
         },
         {
+            "match": "say no",
+            "plain": True,
+            "turns": [{"text": "x", "faults": [{"status": 402, "message": "no \x1b[1mcredit"}]}],
+        },
+        {
             "match": "go on",
             "plain": True,
             "turns": [{"text": "x", "faults": [{"endless": True, "times": 0}]}],
@@ -362,8 +367,13 @@ def test_the_commands_serve_show_and_stop(tmp_path: Path, provider: ServedProvid
         shown = run_forked("gateway", "status", folder=tmp_path)
         assert RUN in shown.stdout
         assert "$0.0001" in shown.stdout
+        assert "refused" not in shown.stderr
+        assert trial.ask("anthropic", "say no").status == 402
+        gateway.client.close(trial.folder)
+        shown = run_forked("gateway", "status", folder=tmp_path)
+        assert "anthropic refused a call: status 402: no credit" in shown.stderr
         document = json.loads(run_forked("gateway", "status", "--json", folder=tmp_path).stdout)
-        assert document["variants"][0]["totals"]["calls"] == 1
+        assert document["variants"][0]["totals"]["calls"] == 2
         assert "has ended" in run_forked("gateway", "stop", folder=tmp_path).stderr
         assert serving.wait(60) == 0
     assert "no gateway runs" in run_forked("gateway", "status", folder=tmp_path).stderr

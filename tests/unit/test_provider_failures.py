@@ -94,6 +94,7 @@ EXCUSED = {
     "the provider fails": [call(1), down(2)],
     "the account is refused": [refused(1)],
     "after credit ran out": [call(1), refused(2)],
+    "another model of the provider answered": [call(1, model="small"), down(2)],
     "a refused request follows": [call(1), down(2), call(3, 404, state=CallState.REFUSED)],
     "another call was given up": [
         call(1),
@@ -118,7 +119,8 @@ NOT_EXCUSED = {
         refused(2, provider="two"),
     ],
     "another model answered": [call(1), refused(2, model="unknown")],
-    "another API answered": [call(1), down(2, api="openai-responses")],
+    "another API answered": [call(1), refused(2, api="openai-responses")],
+    "another provider answered, and one is down": [call(1), down(2, provider="two")],
     "a cap was reached": [
         call(1),
         down(2),
@@ -149,6 +151,18 @@ def test_an_agent_that_goes_on_is_not_excused(tmp_path: Path) -> None:
     assert judged(tmp_path / "late", *calls, after_s=LATE).status is SlotStatus.COMPLETED
     long = [call(1), down(2, duration_ms=240_000)]
     assert judged(tmp_path / "long", *long, after_s=LATE).status is SlotStatus.INFRA_ERROR
+
+
+def test_a_model_that_the_variant_does_not_use_excuses_nobody(tmp_path: Path) -> None:
+    """A call that the gateway found needless keeps its fault, and is no excuse."""
+    rows = [opened_line(BEGAN), asked_line(refused(1)), ended_line(refused(1))]
+    rows.append(judged_line(1, CallFault.CONFIGURATION, needless=True))
+    journal = tmp_path / JOURNAL
+    journal.parent.mkdir()
+    journal.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    use = ModelUse.read(tmp_path, Redactor({}))
+    assert use.failure(clock.later(BEGAN, SOON)) is None
+    assert use.as_json()["faults"] == {"configuration": 1}
 
 
 def test_the_message_has_the_providers_sentence(tmp_path: Path) -> None:

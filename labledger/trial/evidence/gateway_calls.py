@@ -6,8 +6,9 @@ the models helper failed at its end has not failed itself: unless it passed, its
 
 - the gateway showed that the failure did not depend on the request (`fault` of the call);
 - it was the agent's last call, and the agent ended within two minutes of it;
-- the same model had answered the agent before, or no model had: an agent cannot end with a call to
-  a model that it does not need, and that is known not to answer.
+- the model had answered the agent before, or no model had, and the same holds for all agents of
+  the variant: an agent cannot end with a call to a model that it does not need, and that is known
+  not to answer.
 
 A trial whose agent asked what a replayed record does not answer is an `infra_error` also if it
 passed. One that reached a cap is graded as it is. The gateway's record of the calls becomes one
@@ -74,6 +75,8 @@ class ModelUse:
     calls: tuple[ModelCall, ...] = ()
     unjudged: frozenset[int] = frozenset()
     """Calls of an earlier version's gateway, which did not find whose fault failed calls were."""
+    needless: frozenset[int] = frozenset()
+    """Failed calls to models that never answered an agent of the variant, where others did."""
     problems: tuple[str, ...] = ()
     """Why the calls may not be complete, as sentences."""
     helper_lost: bool = False
@@ -114,7 +117,15 @@ class ModelUse:
                 replay = ReplayUse.read(record, folder, redacted, redactor)
             except (OSError, ValueError) as error:
                 problems.append(f"what was replayed cannot be read: {error}")
-        return cls(redacted, journal.unjudged, tuple(problems), helper_lost, helper or {}, replay)
+        return cls(
+            calls=redacted,
+            unjudged=journal.unjudged,
+            needless=journal.needless,
+            problems=tuple(problems),
+            helper_lost=helper_lost,
+            helper=helper or {},
+            replay=replay,
+        )
 
     @property
     def cap(self) -> str | None:
@@ -143,7 +154,7 @@ class ModelUse:
         fault = self._fault_of(last)
         if (
             fault is None
-            or self._is_needless(last)
+            or self._is_needless(last, fault)
             or _seconds_after(last, agent_ended_at) > _SOON_S
         ):
             return None
@@ -175,10 +186,18 @@ class ModelUse:
         failed = call.state in {CallState.FAILED, CallState.CUT}
         return CallFault.PROVIDER if is_error or failed else None
 
-    def _is_needless(self, last: ModelCall) -> bool:
-        """Return whether models answered the agent, but never the one that failed last."""
-        answered = {_model_of(call) for call in self.calls if call.is_answer or _has_begun(call)}
-        return bool(answered) and _model_of(last) not in answered
+    def _is_needless(self, last: ModelCall, fault: CallFault) -> bool:
+        """Return whether the agent was answered, but never by the model that failed last.
+
+        If it was the provider that failed, another model of the provider will do.
+        """
+
+        def place(call: ModelCall) -> tuple[str, ...]:
+            model = (call.api, call.model) if fault is CallFault.CONFIGURATION else ()
+            return (call.provider, *model)
+
+        answered = {place(call) for call in self.calls if call.is_answer or _has_begun(call)}
+        return last.call in self.needless or (bool(answered) and place(last) not in answered)
 
     def judge(self, outcome: GradingOutcome, agent_ended_at: str) -> GradingOutcome:
         """Return the outcome of the trial, given what it would be without its models."""
@@ -231,10 +250,6 @@ class ModelUse:
 
 _NOT_OF_MODELS = frozenset({Reason.STATUS_FORGED, Reason.SCRIPT_HINDERED, Reason.ARTIFACTS_REFUSED})
 """Reasons of an agent's error that no failure of a model explains."""
-
-
-def _model_of(call: ModelCall) -> tuple[str, str, str]:
-    return call.provider, call.api, call.model
 
 
 def _has_begun(call: ModelCall) -> bool:
