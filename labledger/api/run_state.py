@@ -29,7 +29,7 @@ from labledger.records.json_codec import JsonForm, members
 from labledger.records.model_answers import VariantAnswers
 from labledger.records.outcomes import RequestKind, RunStatus
 
-RECENT_RESULTS = 20_000
+RECENT_RESULTS = 10_000
 """In so many of the newest slots, outputs that could not be stored whole are counted.
 
 That takes the evidence of each slot. The summary and reports count all of them."""

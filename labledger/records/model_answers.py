@@ -18,6 +18,7 @@ from labledger.records.model_calls import NO_SHARE, NO_TOKENS, CallState, ModelC
 from labledger.text import counted_of, escape_line
 
 _MAX_DETAIL = 300
+_MAX_MODEL = 100
 
 
 class TrialAnswer(StrEnum):
@@ -85,7 +86,7 @@ class Refusal(Section):
         """How the call ended, on one line, without the last period."""
         words = [] if self.status is None else [f"status {self.status}"]
         words += [] if self.reason is None else [self.reason]
-        model = f"/{self.model}" if self.model else ""
+        model = f"/{self.model[:_MAX_MODEL]}" if self.model else ""
         text = f"{self.provider}{model}: {', '.join(words) or 'no answer'}"
         # The provider chose its sentence, and the agent the name of the model.
         detail = " ".join((self.detail or "").split())[:_MAX_DETAIL]

@@ -356,6 +356,23 @@ def test_a_run_with_a_refused_key_stops_and_goes_on_when_the_key_is_repaired(
             after = ledger.state("r")
         assert after.run.next_schedule_idx == 12, resumed.stderr
         [answers] = after.model_answers
-        assert answers.answered == 12 - before.run.next_schedule_idx
+        refused = before.run.next_schedule_idx + before.staged
+        assert (answers.answered, answers.unanswered) == (12 - refused, refused)
         assert "got no answer, and other trials got answers" in resumed.stdout
         project.check_whole("r")
+
+
+def test_preflight_asks_each_model_if_that_is_wanted(
+    tmp_path: Path, provider: ServedProvider
+) -> None:
+    """Nothing is sent unless the user says so; what the provider answers is a check."""
+    with project_in(tmp_path, provider.url, {"one": RIGHT}) as project:
+        before = len(provider.requests)
+        quiet = project.command("preflight", project.experiment)
+        assert quiet.returncode == 0, quiet.stdout
+        assert len(provider.requests) == before
+        project.environment["TEST_PROVIDER_KEY"] = "sk-of-nobody-0123456789"
+        refused = project.command("preflight", project.experiment, "--ask-models")
+        assert refused.returncode != 0
+        assert "FAIL  models: openai/m: status 401: " in refused.stdout
+        assert len(provider.requests) == before + 1

@@ -19,6 +19,7 @@ from labledger.execution.failure_limits import ErrorRate, Pruning, RunNotices
 from labledger.execution.local_executor import LocalExecutor
 from labledger.execution.process_identity import this_process
 from labledger.execution.run_events import StopRequest
+from labledger.execution.unanswered_variants import UnansweredVariants
 from labledger.experiment.plan_sections import Benchmark, GraderIdentity, Policy, Runtime
 from labledger.experiment.schedule import Prune, Retry
 from labledger.experiment.task_row import Task
@@ -214,6 +215,29 @@ def test_a_run_in_order_costs_one_transaction_a_slot(run: Run, path: Path) -> No
     beginning = 2  # The first heartbeat, and the first dispatch.
     assert len(counted) <= SLOTS + beginning
     assert run.dispatched() == list(range(SLOTS))
+    assert verify(path).is_clean
+
+
+def test_a_run_whose_models_never_answer_stops(run: Run, path: Path) -> None:
+    """What runs ends and is committed, nothing more starts, and the run can be resumed."""
+    run.commit_queue.answers = UnansweredVariants(frozenset({"base", "treat"}))
+    refused = kit.model_call(status=402, usage=None, raw_usage=None, detail="No credit is left")
+
+    def end_refused() -> None:
+        for idx in list(run.trials.going):
+            run.trials.end(idx, model_calls=(refused,))
+
+    run.when_idle = end_refused
+    assert not run.coordinator.execute()
+    assert run.coordinator.stop_cause is not None
+    assert run.coordinator.stop_cause.cause == "unanswered"
+    assert "No credit is left" in run.coordinator.stop_cause.message
+    assert run.commit_queue.next_idx == len(run.trials.submitted) < SLOTS
+    warnings = [each["message"] for each in run.told if each["event"] == "warning"]
+    assert [text.partition(" got no answer")[0] for text in warnings] == [
+        "slot 0: the agent of variant base",
+        "slot 1: the agent of variant treat",
+    ]
     assert verify(path).is_clean
 
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import sample_ledgers as kit
+from commands import run_forked
 
+from labledger import open_ledger
 from labledger.execution.unanswered_variants import UnansweredVariants
 from labledger.exit_codes import Exit
 from labledger.export.summary import build_summary, is_summary, summary_bytes
@@ -180,9 +182,10 @@ def test_the_first_trial_without_an_answer_warns() -> None:
 def test_a_hostile_sentence_stays_on_its_line() -> None:
     """What a provider wrote cannot move the cursor, add lines or fill the screen."""
     judged = judge()
-    [warning] = add(judged, trial(0, refused(detail="a\x1b[2J\n\nfake: ok\x85" + "x" * 9000)))
+    hostile = refused(model="m\u202e" * 9000, detail="a\x1b[2J\n\nfake: ok\x85" + "x" * 9000)
+    [warning] = add(judged, trial(0, hostile))
     assert warning.isprintable()
-    assert len(warning) < 600
+    assert len(warning) < 1000
 
 
 def test_a_trial_in_flight_that_got_an_answer_clears_its_variant() -> None:
@@ -264,6 +267,20 @@ def test_a_run_without_any_answer_is_no_success(outcome: RunOutcome) -> None:
     assert outcome.complete
     assert not outcome.infra_errors
     assert outcome.exit_code is Exit.INCOMPLETE
+
+
+def test_status_and_report_say_so(outcome: RunOutcome, path: Path) -> None:
+    """The sentences of the end of the run are in `status`, as text and JSON, and in the report."""
+    sentences = [text for each in outcome.model_answers for text in each.sentences]
+    with open_ledger(lab_dir=path.parent) as ledger:
+        missing = ledger.report(kit.RUN)["missing"]
+        document = ledger.state(kit.RUN).as_json()
+    assert [text for text in missing if "variant" in text] == [
+        f"In {kit.RUN}, {sentence}." for sentence in sentences
+    ]
+    assert document["model_answers"][0]["last"]["detail"] == SENTENCE
+    shown = run_forked("status", kit.RUN, "--lab-dir", str(path.parent), folder=path.parent)
+    assert all(sentence in shown.stdout for sentence in sentences), shown.stderr
 
 
 def test_a_run_without_models_says_nothing(writer: LedgerWriter, reader: LedgerReader) -> None:
