@@ -476,6 +476,23 @@ def test_all_that_was_spent_is_counted(writer: LedgerWriter, reader: LedgerReade
     }
 
 
+def test_a_sum_of_costs_says_that_it_is_incomplete(
+    writer: LedgerWriter, reader: LedgerReader
+) -> None:
+    """A run whose trials all have a known cost is not among those whose sum leaves some out."""
+    lease = kit.begin_run(writer, prices=kit.PRICES)
+    writer.commit_result(lease, kit.with_calls(kit.result(0), kit.model_call()))
+    writer.commit_result(lease, kit.with_calls(kit.result(1)))
+    kit.begin_run(writer, run_id="without")
+    assert reader.incomplete_costs() == frozenset()
+    odd = kit.model_call(cost_unknown="it is odd")
+    writer.commit_result(lease, kit.with_calls(kit.result(2), odd))
+    assert reader.incomplete_costs() == {kit.RUN}
+    assert reader.costs()[kit.RUN] == pytest.approx(
+        known_cost([kit.model_call()], kit.PRICES)[0] / PICODOLLARS
+    )
+
+
 def test_a_call_of_no_attempt_is_refused(writer: LedgerWriter) -> None:
     """A call needs its attempt, and one number in it."""
     lease = kit.begin_run(writer)
