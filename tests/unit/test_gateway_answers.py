@@ -55,6 +55,8 @@ WHOLE = {
     "upper-label": ("chat", RawAnswer(CHAT, "Text/Event-Stream;charset=UTF-8")),
     "no-label": ("chat", RawAnswer(CHAT, None, "length", pieces=40)),
     "bom-and-comments": ("chat", RawAnswer(b"\xef\xbb\xbf: wait\r\n\r\n" + CHAT, None, "close")),
+    "another-status": ("chat", RawAnswer(CHAT, status=203)),
+    "an-unknown-field": ("chat", RawAnswer(b"Name: x\n\n" + CHAT, "text/event-stream")),
     "empty-lines-first": ("chat", RawAnswer(b"\n\n\n" + CHAT, "application/json", pieces=60)),
     "carriage-returns": ("chat", RawAnswer(CHAT.replace(b"\n", b"\r"), None, "close", pieces=50)),
     "no-blank-line": ("chat", RawAnswer(events(HELLO, STOP, USAGE, end=b"\n"), framing="close")),
@@ -81,8 +83,8 @@ TORN = {
     "closed-before-its-mark": ("chat", RawAnswer(NO_MARK, framing="close")),
     "messages-closed": ("anthropic", RawAnswer(MESSAGES_OPEN, framing="close")),
     "closed-in-a-line": ("responses", RawAnswer(RESPONDED[:-9], framing="close")),
-    "length-not-reached": ("chat", RawAnswer(CHAT[:-20], framing="length", torn=True)),
-    "chunks-not-ended": ("gemini", RawAnswer(events(GEMINI), torn=True)),
+    "length-not-reached": ("chat", RawAnswer(NO_MARK, framing="length", torn=True)),
+    "chunks-not-ended": ("gemini", RawAnswer(events({**GEMINI, "candidates": []}), torn=True)),
     "array-not-ended": ("gemini", RawAnswer(ARRAY[:-2], "application/json", "close")),
     "nothing": ("chat", RawAnswer(b"", framing="close")),
 }
@@ -405,6 +407,42 @@ STREAMED: dict[str, tuple[str, bytes, tuple[int, ...] | None, str | None, str | 
     ),
     "no-usage": ("chat", events(HELLO, STOP, "[DONE]"), None, "does not say its usage", None),
     "no-mark": ("chat", events(HELLO, {**HELLO, "usage": USED}), None, "no mark of its end", None),
+    "two-tiers": (
+        "chat",
+        events({**HELLO, "service_tier": "flex"}, {**STOP, "service_tier": "default"}, USAGE),
+        T1,
+        "more than one service_tier",
+        None,
+    ),
+    "a-charge-that-falls": (
+        "chat",
+        events(HELLO, {**STOP, "usage": {**USED, "cost": 0.003}}, {"usage": {"cost": 0.002}}),
+        T1,
+        "contradicts",
+        "from 0.003 to 0.002",
+    ),
+    "a-charge-that-grows": (
+        "chat",
+        events(HELLO, {**STOP, "usage": {**USED, "cost": 0.001}}, {"usage": {"cost": 0.002}}),
+        T1,
+        None,
+        None,
+    ),
+    "two-ends": (
+        "responses",
+        events(
+            *[
+                {
+                    "type": "response.completed",
+                    "response": responses(SAID, output=[{"type": "web_search_call"}]),
+                }
+            ]
+            * 2
+        ),
+        T1,
+        None,
+        None,
+    ),
     "tier-in-chunks": (
         "chat",
         events({**HELLO, "service_tier": "flex"}, STOP, USAGE, "[DONE]"),
