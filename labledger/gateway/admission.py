@@ -10,20 +10,21 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from labledger.errors import MalformedJson
 from labledger.gateway.families import FAMILIES
 from labledger.gateway.families.family import Asked, Endpoint, Family, Refused
 from labledger.gateway.families.openai_responses import error as plain_error
+from labledger.gateway.families.request_trace import trace_of
 from labledger.records import JsonObject
 from labledger.records.canonical_json import loads
 from labledger.records.model_calls import Api
-from labledger.records.model_grants import ModelGrant, ProviderConfig
+from labledger.records.model_grants import CallLimits, ModelGrant, ProviderConfig
 
 MAX_BODY = 32 << 20
 """How many bytes a request's body may have; providers take no more."""
-_MAX_VALUES = 500_000
+_MAX_VALUES = 200_000
 _MAX_DEPTH = 200
 TOKEN_HEADERS = ("authorization", "x-api-key", "x-goog-api-key", "api-key")
 """The headers by which the APIs carry keys, in lower case. None of them is forwarded."""
@@ -47,23 +48,14 @@ class Target:
         return FAMILIES[self.api]
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """A request that may be forwarded."""
-
-    target: Target
-    asked: Asked
-    body: bytes
-    document: JsonObject
-    """What the body says."""
-
-
 class Admission:
     """Judges the requests of one attempt by its grant."""
 
     def __init__(self, grant: ModelGrant) -> None:
         self._grant = grant
         self._providers = {provider.name: provider for provider in grant.providers}
+        limits = (grant.limits, grant.variant_limits, grant.run_limits)
+        self._traces = any(_counts_tokens(each) for each in limits)
 
     def check_token(self, headers: Mapping[str, str], target: str) -> None:
         """Raise `Refused` if a request does not carry the attempt's token."""
@@ -76,11 +68,15 @@ class Admission:
         digest = hashlib.sha256(word.encode("utf-8", "surrogateescape")).hexdigest()
         return hmac.compare_digest(digest, self._grant.token_sha256)
 
+    def provider_of(self, raw: str) -> ProviderConfig | None:
+        """Return the granted provider that a raw target names; None if it names none."""
+        return self._providers.get(_split(raw.partition("?")[0])[1])
+
     def target(self, method: str, raw: str) -> Target:
         """Return where a request with a raw target goes. Raises `Refused`."""
         path, _, query = raw.partition("?")
-        _, name, below = _split(path)
-        provider = self._providers.get(name)
+        _, _, below = _split(path)
+        provider = self.provider_of(raw)
         if provider is None:
             raise Refused(404, "provider", "labledger: the path names no provider of this trial")
         for api in provider.apis:
@@ -98,7 +94,12 @@ class Admission:
             raise Refused(400, "body", f"labledger: the body {error.message}") from None
         if not isinstance(document, dict):
             raise Refused(400, "body", "labledger: the body is no JSON object")
-        return target.family.read_request(target.endpoint, document, len(body)), document
+        asked = target.family.read_request(target.endpoint, document, len(body))
+        trace = None
+        if self._traces and asked.turns is not None and not asked.counts_tokens:
+            place = [target.provider.name, target.api, target.path, asked.model]
+            trace = trace_of(asked.turns, place, len(body), asked.overhead_tokens)
+        return replace(asked, turns=None, trace=trace), document
 
     def check_grant(self, target: Target, asked: Asked) -> None:
         """Raise `Refused` if a request asks for what the attempt is not granted."""
@@ -112,8 +113,14 @@ class Admission:
             )
         if missing := sorted(asked.features.difference(self._grant.features)):
             names = ", ".join(missing)
-            message = f"labledger: this trial is not granted {names}"
+            unknown = f"; not known: {', '.join(asked.unknown)}" if asked.unknown else ""
+            message = f"labledger: this trial is not granted {names}{unknown}"
             raise Refused(target.family.forbidden, "feature_not_granted", message)
+
+
+def _counts_tokens(limits: CallLimits) -> bool:
+    """Return whether a cap counts what requests use, and not only requests."""
+    return limits.usd is not None or limits.tokens is not None
 
 
 def error_of(target: Target | None, status: int, message: str) -> JsonObject:

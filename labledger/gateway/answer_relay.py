@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
 from aiohttp import web
@@ -26,6 +26,7 @@ from labledger.gateway.families.event_stream import BodyForm, Event, EventReader
 from labledger.gateway.families.family import MAX_NAME
 from labledger.gateway.keys import KeyMask
 from labledger.gateway.recordings import Recording
+from labledger.gateway.refusals import read_refusal, sentence_in
 from labledger.records.model_calls import CallState
 
 _STALLED_S = 300.0
@@ -36,8 +37,6 @@ _BYTES_MORE = 4 << 20
 _MAX_WHOLE = 64 << 20
 _MAX_START = 4096
 """How many first bytes may leave it open what a body is."""
-_REASONS = {401: "key_refused", 403: "key_refused", 429: "rate_limited"}
-_REASONS |= {503: "overloaded", 529: "overloaded"}
 
 
 class _Body(Protocol):
@@ -45,6 +44,8 @@ class _Body(Protocol):
 
     has_read: bool
     """Whether anything of an answer was read."""
+    detail: str | None
+    """The sentence of an error within the answer."""
 
     def feed(self, piece: bytes) -> None:
         """Read a piece."""
@@ -62,6 +63,7 @@ class _Events:
     def __init__(self, reader: AnswerReader) -> None:
         self._reader, self._events = reader, EventReader()
         self.has_read = False
+        self.detail: str | None = None
 
     def feed(self, piece: bytes) -> None:
         for event in self._events.feed(piece):
@@ -76,6 +78,8 @@ class _Events:
     def _take(self, event: Event) -> None:
         self._reader.take_event(event)
         self.has_read = True
+        if self._reader.failed and self.detail is None:
+            self.detail = sentence_in(event.data)
 
     def may_end_with(self, _: bytes, /) -> bool:
         return self._reader.whole or self._events.has_begun_event
@@ -87,6 +91,7 @@ class _Array:
     def __init__(self, reader: AnswerReader) -> None:
         self._reader, self._body = reader, bytearray()
         self.has_read = False
+        self.detail: str | None = None
 
     def feed(self, piece: bytes) -> None:
         self._body += piece
@@ -114,17 +119,19 @@ class Relay:
         charging: Charging,
         output_tokens: int,
         recording: Recording | None,
+        background: Callable[[asyncio.Future[None]], None],
     ) -> None:
+        """`background` gets what goes on after the answer was given up."""
         self._request, self._call, self._charging = request, call, charging
         self._reader = charging.reader
         self._max_bytes = _BYTES_MORE + _BYTES_FOR_A_TOKEN * output_tokens
-        self._recording = recording
+        self._recording, self._background = recording, background
 
     async def run(self, answer: Answer) -> web.StreamResponse:
         """Pass an answer, and end the call. Raises `NoAnswer`, `JournalBroken`."""
         headers = for_agent(answer.headers, answer.key)
         names = {name.lower(): value for name, value in headers}
-        self._about = {
+        self._about: dict[str, Any] = {
             "status": answer.status,
             "request_id": request_id(names, MAX_NAME),
         }
@@ -133,6 +140,7 @@ class Relay:
         pieces = self._pieces(answer)
         try:
             await self._call.asked()
+            self._call.is_answered = answer.status < 300
             if 300 <= answer.status < 400:
                 message = "labledger: the provider redirects, which is not followed"
                 raise NoAnswer("redirected", 502, message)
@@ -144,15 +152,19 @@ class Relay:
                     return await self._stream(answer, headers, pieces, _Array(self._reader))
             return await self._whole(answer, headers, pieces)
         except asyncio.CancelledError:
-            self._call.leave(**self._about, **self._charged())
+            self._call.leave(**self._facts())
             raise
         finally:
             answer.close()
-            if self._recording:
-                self._recording.end_now()
+            if self._recording and (writing := self._recording.end_early()):
+                self._background(writing)
 
-    def _charged(self) -> dict[str, Any]:
-        return self._charging.fields(utc_now())
+    def _facts(self) -> dict[str, Any]:
+        return {**self._charging.fields(utc_now()), **self._about}
+
+    def _note_error(self, body: _Body) -> None:
+        if body.detail is not None:
+            self._about["detail"] = body.detail
 
     async def _opened(
         self, pieces: AsyncIterator[bytes], label: str
@@ -215,6 +227,7 @@ class Relay:
                     await self._write(response, piece)
                     continue
                 body.feed(piece)
+                self._note_error(body)
                 if held:
                     await self._write(response, held)
                     held = b""
@@ -241,6 +254,7 @@ class Relay:
     def _missing(self, answer: Answer, body: _Body, cut: AnswerCut | None) -> str | None:
         """Read the end of a stream. Return why it is not whole, as a word; None if it is."""
         body.end()
+        self._note_error(body)
         is_whole = answer.is_framed and body.has_read if cut is None else self._reader.finished
         if is_whole or (cut is None and (self._reader.whole or self._reader.failed)):
             return None
@@ -254,7 +268,7 @@ class Relay:
             state, reason = CallState.CUT, "error_in_answer"
         self._reader.ended = state is CallState.ANSWERED
         await self._record(is_cut=state is CallState.CUT and not self._reader.failed)
-        self._call.end(state, reason=reason, **self._about, **self._charged())
+        self._call.end(state, reason=reason, **self._facts())
         await asyncio.shield(self._call.durable())
 
     async def _record(self, *, is_cut: bool) -> None:
@@ -270,7 +284,7 @@ class Relay:
             async with asyncio.timeout(_STALLED_S):
                 await response.write(piece)
         except (TimeoutError, ConnectionError):
-            self._call.leave(**self._about, **self._charged())
+            self._call.leave(**self._facts())
             if self._request.transport is not None:
                 self._request.transport.abort()
             raise ConnectionResetError("the agent takes no more of the answer") from None
@@ -300,8 +314,9 @@ class Relay:
 
     def _end_whole(self, status: int, body: bytes) -> None:
         if status >= 400:
-            reason = _REASONS.get(status, "provider_error" if status >= 500 else None)
-            self._call.end(CallState.ANSWERED, reason=reason, **self._about)
+            refusal = read_refusal(status, body)
+            self._about["detail"] = refusal.detail
+            self._call.end(CallState.ANSWERED, reason=refusal.reason, **self._about)
             return
         try:
             self._take_whole(body)
@@ -310,10 +325,11 @@ class Relay:
             return
         if self._reader.failed:
             state, reason = CallState.FAILED, "not_an_answer"
+            self._about["detail"] = read_refusal(status, body).detail
         else:
             state, reason = CallState.ANSWERED, None
             self._reader.ended = True
-        self._call.end(state, reason=reason, **self._about, **self._charged())
+        self._call.end(state, reason=reason, **self._facts())
 
     def _take_whole(self, body: bytes) -> None:
         """Read an answer in one piece. Raises `ValueError` if it is none, and `RecursionError`."""

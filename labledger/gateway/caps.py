@@ -17,8 +17,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from labledger.gateway.families.family import Asked, Feature
+from labledger.gateway.families.named_requests import named_request
 from labledger.gateway.status import CallTotals
-from labledger.records.model_calls import NO_TOKENS, ModelCall, Usage
+from labledger.records.model_calls import NO_TOKENS, CallState, ModelCall, Usage
 from labledger.records.model_costs import PICODOLLARS, PriceTable, call_cost, is_of_time
 from labledger.records.model_grants import ENDLESS, NOTHING, Amounts, CallLimits, CapShare, ShareUse
 
@@ -29,7 +30,9 @@ class WorstCase:
 
     usage: Usage
     cost: int | None
-    """In picodollars; None if the model has no price."""
+    """In picodollars; None if no price is known for all that it may use."""
+    least_request: int = 1
+    """A smaller number of tokens of the request is not believed."""
 
     @property
     def amounts(self) -> Amounts:
@@ -37,24 +40,55 @@ class WorstCase:
         return Amounts(1, self.usage.total, self.cost or 0)
 
 
-def worst_case(asked: Asked, provider: str, unstated_output: int, prices: PriceTable) -> WorstCase:
-    """Return the most that a request can use and cost."""
+MOST_BYTES = 16
+"""How many bytes of text a token has at most, on average, in numbers that are believed.
+
+Some servers leave out what they had in a cache. Text has three or four bytes for each token.
+"""
+_KINDS = ("input", "cache_write", "cache_write_1h", "cache_read")
+"""How the tokens of a request may be counted."""
+
+
+def worst_case(
+    asked: Asked,
+    provider: str,
+    unstated_output: int,
+    prices: PriceTable,
+    most_tokens: int | None = None,
+) -> WorstCase:
+    """Return the most that a request can use and cost.
+
+    `most_tokens` bounds the tokens of the request by what is known of its conversation.
+    """
     if asked.counts_tokens:
         return WorstCase(NO_TOKENS, 0)
-    output = (asked.max_output or unstated_output) * asked.answers
+    output = unstated_output if asked.max_output is None else asked.max_output
+    output = (max(output, asked.least_output) + asked.extra_output) * asked.answers
     request = asked.request_tokens
+    request = request if most_tokens is None else min(request, most_tokens)
+    least = max(1, asked.text_bytes // MOST_BYTES)
     all_tiers = Feature.SERVICE_TIERS in asked.features
     fees = prices.most_search_fees(provider, asked.model, asked.searches)
-    worst = WorstCase(Usage(request, output=output), None)
-    for usage in (
-        worst.usage,
-        Usage(cache_write=request, output=output),
-        Usage(cache_write_1h=request, output=output),
-    ):
+    worst = WorstCase(Usage(request, output=output), None, least)
+    for kind in _KINDS:
+        usage = Usage(output=output, **{kind: request})
         cost = prices.most_cost_of(provider, asked.model, usage, all_tiers=all_tiers)
-        if cost is not None and cost + fees > (worst.cost or -1):
-            worst = WorstCase(usage, cost + fees)
+        if cost is None or asked.other_prices:
+            continue
+        if cost + fees > (-1 if worst.cost is None else worst.cost):
+            worst = WorstCase(usage, cost + fees, least)
     return worst
+
+
+def counted_request(call: ModelCall, worst: WorstCase) -> Usage | None:
+    """Return what the provider counted for the request of a call that has ended.
+
+    None if it said nothing, or what cannot be all. The tokens of the answer are left out.
+    """
+    usage = call.usage or named_request(call.api, call.raw_usage)
+    if usage is None or usage.request < worst.least_request:
+        return None
+    return replace(usage, output=0, reasoning=0)
 
 
 class CapReached(Exception):
@@ -170,7 +204,8 @@ class Caps:
         """Return the accounts that have no room now. Raises `CapReached` if one will have none."""
         for account, limits in self._accounts:
             if limits.usd is not None and worst.cost is None:
-                raise CapReached("no_price", "the model has no price, so that no cap in $ holds")
+                message = "the request may use what has no known price, so that no cap in $ holds"
+                raise CapReached("no_price", message)
             if reached := account.excess(limits, worst, alone=True):
                 raise reached
         return [
@@ -183,6 +218,20 @@ class Caps:
         """Give a reservation back."""
         for account, _ in self._accounts:
             account.hold(worst, -1)
+
+    def narrowed(self, call: ModelCall, worst: WorstCase) -> ModelCall:
+        """Return a call that has ended, with the most that it can have used by what is known.
+
+        Where its answer was cut, but the provider had counted the request, the answer alone is
+        reserved in full.
+        """
+        request = counted_request(call, worst)
+        if call.state is not CallState.CUT or call.usage is not None or request is None:
+            return call
+        reserved = replace(request, output=worst.usage.output)
+        cost = self._prices.most_cost_of(call.provider, call.model, reserved)
+        # Without a known price it would count as nothing.
+        return call if cost is None else replace(call, reserved=reserved)
 
     def add(self, call: ModelCall) -> None:
         """Count a call that has ended, in all accounts.

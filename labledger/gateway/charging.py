@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from labledger.gateway.admission import Admitted
-from labledger.gateway.families.answer_reader import AnswerReader
-from labledger.gateway.families.family import Feature
+from labledger.gateway.admission import Target
+from labledger.gateway.families.answer_reader import AnswerReader, CallSettings
+from labledger.gateway.families.family import Asked, Feature
 from labledger.records.model_costs import PriceTable, condition_of, time_parts
 
 _PLAUSIBLE = 10
@@ -29,11 +29,17 @@ _NOT_COUNTED = {
 class Charging:
     """What one call is charged."""
 
-    def __init__(self, admitted: Admitted, prices: PriceTable, started_at: str) -> None:
-        self._asked, self._target, self._prices = admitted.asked, admitted.target, prices
-        self._started_at = started_at
-        self.settings = admitted.target.family.read_settings(admitted.document)
-        self.reader: AnswerReader = admitted.target.family.reader()
+    def __init__(
+        self,
+        target: Target,
+        asked: Asked,
+        settings: CallSettings,
+        prices: PriceTable,
+        started_at: str,
+    ) -> None:
+        self._target, self._asked, self.settings = target, asked, settings
+        self._prices, self._started_at = prices, started_at
+        self.reader: AnswerReader = target.family.reader()
         """Reads the answer."""
 
     @property

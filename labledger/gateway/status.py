@@ -120,6 +120,11 @@ class KeyPace(Section):
     """For how long requests are still held back since the provider's limits were met."""
     key_refused: bool
     """Whether the provider refused the key, and accepted none since."""
+    refusal: str | None = None
+    """Status and sentence by which the provider refused the newest call that failed, if it has
+    answered none well since."""
+
+    _OPTIONAL: ClassVar[frozenset[str]] = frozenset({"refusal"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ def _row(run_no: int, idx: int, attempt: int, call: ModelCall) -> ModelCallRow:
     columns: dict[str, Any] = {name: getattr(call, name) for name in _SAME_NAMES}
     columns |= zip(_TOKENS, _NO_TOKENS if call.usage is None else astuple(call.usage), strict=True)
     columns["state"] = call.state.value
+    columns["fault"] = None if call.fault is None else call.fault.value
     columns["raw_usage"] = _text(call.raw_usage)
     columns["reserved"] = None if call.reserved is None else _text(call.reserved.as_json())
     if call.temperature is not None:

@@ -578,8 +578,9 @@ def test_a_transfer_that_did_not_end_is_cut(trial: GatewayTrial, name: str) -> N
     with pytest.raises(http.client.IncompleteRead):
         trial.ask(api, f"do {name}.", stream=True)
     call = trial.call
-    assert (call.state, call.reason, call.usage) == (CallState.CUT, "provider_cut", None)
-    assert call.charged is call_cost(call, PRICES) is None
+    assert (call.state, call.reason) == (CallState.CUT, "provider_cut")
+    # All chunks may have been read before the connection broke, and then the usage is known.
+    assert tokens(call) in ({None, T1} if name == "chunks-not-ended" else {None})
 
 
 @pytest.mark.parametrize("framing", ["length", "chunked", "close"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,7 @@ def test_only_the_own_token_opens(
         assert trial.send(PATHS["anthropic"], body, Authorization=f"Bearer {word}x").status == 401
     for word in (other.token, digest, KEY):
         assert trial.send(PATHS["anthropic"], body, Authorization=f"Bearer {word}").status == 401
-    assert trial.calls == []
+    assert {(call.state, call.reason) for call in trial.calls} == {(CallState.REFUSED, "token")}
     gateway.client.close(other.folder)
 
 
@@ -204,7 +205,7 @@ def test_pipelined_requests_are_answered_in_order(trial: GatewayTrial) -> None:
     last = head(trial, POST, LENGTH, CLOSE) + BODY
     answer = raw(trial, first + second + last)
     assert [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]] == [b"200", b"401", b"200"]
-    assert len(trial.calls) == 2
+    assert [call.reason for call in trial.calls] == [None, "token", None]
 
 
 def test_a_chunked_body_passes_as_one(trial: GatewayTrial, provider: ServedProvider) -> None:
@@ -215,6 +216,62 @@ def test_a_chunked_body_passes_as_one(trial: GatewayTrial, provider: ServedProvi
     headers = {name.lower(): value for name, value in provider.requests[-1]["headers"]}
     assert headers["content-length"] == str(len(BODY))
     assert "transfer-encoding" not in headers
+
+
+EXPECT = b"Expect: 100-continue"
+LONG = json.dumps(request_body("anthropic", "say well " + "x" * 3_000_000)).encode()
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("how", "body"),
+    [
+        (LENGTH, BODY),
+        (b"Content-Length: %d" % len(LONG), LONG),
+        (b"Transfer-Encoding: chunked", b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)),
+    ],
+    ids=["small", "large", "chunked"],
+)
+def test_a_body_that_is_held_back_is_asked_for(
+    trial: GatewayTrial, provider: ServedProvider, how: bytes, body: bytes
+) -> None:
+    """A client that waits for `100 Continue` gets it before it sends a byte of its body."""
+    with trial.connect() as connection:
+        connection.sendall(head(trial, POST, how, EXPECT, CLOSE))
+        assert connection.recv(len(CONTINUE), socket.MSG_WAITALL) == CONTINUE
+        connection.sendall(body)
+        answer = b""
+        while piece := connection.recv(65536):
+            answer += piece
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert answer.endswith(b"}")
+    assert trial.call.state is CallState.ANSWERED
+    assert "expect" not in {name.lower() for name, _ in provider.requests[-1]["headers"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ([b"Expect: 200-ok"], b"417"),
+        ([EXPECT, b"Expect: more"], b"417"),
+        ([b"Expect: 100-CONTINUE"], b"100"),
+        ([EXPECT, b"Content-Encoding: gzip"], b"415"),
+    ],
+)
+def test_other_expectations_are_refused(
+    trial: GatewayTrial, unasked: None, words: list[bytes], status: bytes
+) -> None:
+    """What cannot be met is refused with 417, and the answer does not wait for the body."""
+    expected = b"HTTP/1.1 " + status
+    answer = raw(trial, head(trial, POST, LENGTH, *words), until=expected)
+    assert expected in answer
+
+
+def test_a_refused_request_is_not_asked_for_its_body(trial: GatewayTrial, unasked: None) -> None:
+    """Who has no token, or a path that is not granted, is not asked to send anything."""
+    for line, token in ((POST, "wrong"), (b"POST /anthropic/v1/files HTTP/1.1", None)):
+        answer = raw(trial, head(trial, line, LENGTH, EXPECT, token=token), until=b"\r\n\r\n")
+        assert answer.startswith((b"HTTP/1.1 401", b"HTTP/1.1 404"))
 
 
 BODIES: list[tuple[Any, str]] = [
@@ -232,6 +289,22 @@ BODIES: list[tuple[Any, str]] = [
     ({"model": "m", "fallbacks": ["other"]}, "model_not_granted"),
     ({"model": "m", "tools": [{"type": "web_search_20250305"}]}, "feature_not_granted"),
     ({"model": "m", "mcp_servers": [{"url": "https://x"}]}, "feature_not_granted"),
+    ({"model": "m", "max_tokens": "100000"}, "not_understood"),
+    ({"model": "m", "max_tokens": 10, "n": 100.0}, "not_understood"),
+    ({"model": "m", "max_tokens": 10, "thinking": {"budget_tokens": True}}, "not_understood"),
+    ({"model": "m", "max_tokens": 10, "extra_body": {"n": 9}}, "ambiguous"),
+    (
+        {
+            "model": "m",
+            "messages": [
+                {
+                    "role": "system",
+                    "content": [{"type": "tool_addition", "tool": {"type": "web_search_20250305"}}],
+                }
+            ],
+        },
+        "feature_not_granted",
+    ),
 ]
 
 
@@ -247,6 +320,15 @@ def test_only_granted_requests_pass(
     assert (trial.call.state, trial.call.reason) == (CallState.REFUSED, reason)
 
 
+def test_a_refusal_names_what_is_not_known(trial: GatewayTrial, unasked: None) -> None:
+    """A user sees which tool, block or member of a newer agent the gateway does not know."""
+    content = [{"type": "from_next_year"}]
+    body = request_body("anthropic", "say well", messages=[{"role": "user", "content": content}])
+    reply = trial.send(PATHS["anthropic"], body | {"new_member": {}})
+    assert "not granted other_tools" in reply.document["error"]["message"]
+    assert "the block from_next_year, the member newmember" in reply.document["error"]["message"]
+
+
 def test_a_granted_feature_passes(gateway: ServedGateway, provider: ServedProvider) -> None:
     """What an experiment grants by name is not refused."""
     trial = gateway.trial(provider.url, features=("web_search",))
@@ -259,6 +341,101 @@ def test_an_encoded_body_is_refused(trial: GatewayTrial, unasked: None) -> None:
     """A body that would have to be decoded first, which may be a bomb, is not read."""
     reply = trial.send(PATHS["anthropic"], BODY, Content_Encoding="gzip")
     assert reply.status == 415
+
+
+JSON = b"Content-Type: application/json"
+OTHER_READINGS: list[tuple[bytes, ...]] = [
+    (b"Content-Type: application/json; charset=utf-7",),
+    (b'content-type: application/json;CHARSET="UTF-16"',),
+    (b"Content-Type: application/json; charset*=utf-8''utf-7",),
+    (b"Content-Type: application/json; charset*0=utf-; charset*1=7",),
+    (b"Content-Type: application/json; charset=utf-8; charset=utf-7",),
+    (b"Content-Type: application/json; charset=utf-8, text/plain",),
+    (b"Content-Type: application/json; charset=utf-8;version=1",),
+    (b"Content-Type: application/json; charset =utf-7",),
+    (b"Content-Type:",),
+    (JSON, b"Content-Type: application/json; charset=utf-7"),
+    (JSON, JSON),
+    (JSON, b"Content_Type: application/json; charset=utf-7"),
+    (b"Content-Type: application/x-www-form-urlencoded",),
+    (b"Content-Type: multipart/form-data; boundary=x",),
+    (b"Content-Type: text/plain; charset=utf-8",),
+    (b"Content-Encoding: identity", b"Content-Encoding: gzip"),
+    (b"Content-Encoding: identity, gzip",),
+    (b"content-encoding: IDENTITY", b"Content_Encoding: br"),
+    (b"Content-Encoding: utf-7",),
+    (b"X-HTTP-Method-Override: GET",),
+    (b"X-HTTP-Method: DELETE",),
+    (b"x-method-override: PUT",),
+    (b"X_HTTP_METHOD_OVERRIDE: GET",),
+    (b"X-Original-Method: GET",),
+    (b"X-Original-URL: /v1/files",),
+    (b"X-Rewrite-URL: /v1/files",),
+    (b"X-Forwarded-Prefix: /v1/files",),
+    (b"Content-Range: bytes 0-1/2",),
+]
+
+
+@pytest.mark.parametrize(
+    "number", tiered(range(len(OTHER_READINGS)), default=range(0, len(OTHER_READINGS), 5))
+)
+def test_headers_that_change_the_request_are_refused(
+    trial: GatewayTrial, unasked: None, number: int
+) -> None:
+    """What a header makes of the bytes is what the gateway read: JSON in UTF-8, sent by POST."""
+    answer = raw(trial, head(trial, POST, LENGTH, CLOSE, *OTHER_READINGS[number]), BODY)
+    assert answer.split(b" ")[1] in {b"400", b"415"}
+    assert trial.calls == []
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (),
+        (JSON, b"Content-Encoding: identity"),
+        (b"content-type: Application/JSON;charset=UTF-8",),
+        (b'Content-Type: application/json; charset="utf8" ',),
+    ],
+)
+def test_json_in_utf8_passes(trial: GatewayTrial, headers: tuple[bytes, ...]) -> None:
+    """A request may say so in each usual way, or say nothing."""
+    answer = raw(trial, head(trial, POST, LENGTH, CLOSE, *headers), BODY)
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
+TWO_READINGS: list[bytes] = [
+    b"\xef\xbb\xbf" + BODY,
+    BODY.decode().encode("utf-16"),
+    BODY.decode().encode("utf-16-le"),
+    BODY.decode().encode("utf-32-be"),
+    BODY.replace(b'"m"', b'"\xff"'),
+    BODY.replace(b'"m"', b'"m\xc0\xaf"'),
+    BODY.replace(b'"m"', b'"\\ud800"'),
+    BODY.replace(b'"model"', b'"mod\\u0065l": "other", "model"'),
+    BODY.replace(b'"model"', b'"model\\u0000x": "other", "model"'),
+    BODY.replace(b'"model"', b'/* "model": */ "model"'),
+    BODY.replace(b"1000", b"NaN"),
+    BODY.replace(b"1000", b"1e999"),
+    BODY.replace(b"1000", b"01000"),
+    BODY.replace(b"1000", b"0x1000"),
+    BODY.replace(b"1000", b"1_000"),
+    BODY.replace(b"1000", b"1000,"),
+    BODY.replace(b'"m"', b"'m'"),
+    BODY.replace(b'"m"', b'"m\n"'),
+    BODY + b"\x00",
+    BODY + BODY,
+    BODY + b"\xc2\xa0",
+]
+
+
+@pytest.mark.parametrize("body", tiered(TWO_READINGS, default=TWO_READINGS[::4]))
+def test_a_body_that_two_readers_could_see_differently_is_refused(
+    trial: GatewayTrial, unasked: None, body: bytes
+) -> None:
+    """A body is plain JSON in UTF-8, without marks, comments, and members named twice."""
+    assert body != BODY
+    assert trial.send(PATHS["anthropic"], body).status == 400
+    assert trial.call.state is CallState.REFUSED
 
 
 def memory(pid: int) -> int:

@@ -10,7 +10,9 @@ import pytest
 
 from labledger.gateway.families import FAMILIES
 from labledger.gateway.families.event_stream import EventReader
-from labledger.gateway.families.family import HIDDEN_TOKENS, IMAGE_TOKENS, Asked, Feature, Refused
+from labledger.gateway.families.family import Asked, Feature, Refused
+from labledger.gateway.families.requests.bodies import HIDDEN_TOKENS
+from labledger.gateway.families.requests.media import ANTHROPIC_IMAGE_TOKENS, IMAGE_TOKENS
 from labledger.gateway.scripted.agent_actions import Call, Said
 from labledger.gateway.scripted.scripted_answers import FORMS, Reply
 from labledger.records.model_calls import Api, Usage
@@ -201,7 +203,7 @@ def test_what_a_request_asks_for() -> None:
     assert (gemini.model, gemini.streamed) == ("m-1", True)
     assert (gemini.max_output, gemini.answers) == (11, 2)
     for api in Api:
-        assert ask(api, {"max_tokens": -4, "max_output_tokens": True}).max_output is None
+        assert ask(api, {}).max_output is None
     counted = ask(Api.ANTHROPIC_MESSAGES, {}, "/v1/messages/count_tokens")
     assert counted.counts_tokens
 
@@ -374,7 +376,10 @@ def test_images_count_for_what_they_may_cost_and_other_bytes_as_tokens(api: Api)
     """The most that a request can use covers its text byte by byte, and each image."""
     data = "A" * 3_000_000
     image = {
-        Api.ANTHROPIC_MESSAGES: {"source": {"type": "base64", "media_type": "image/png"}},
+        Api.ANTHROPIC_MESSAGES: {
+            "type": "image",
+            "source": {"type": "base64", "media_type": "image/png"},
+        },
         Api.OPENAI_RESPONSES: {"image_url": f"data:image/png;base64,{data}"},
         Api.OPENAI_CHAT: {"image_url": {"url": f"data:image/png;base64,{data}"}},
         Api.GEMINI: {"inline_data": {"mime_type": "image/png", "data": data}},
@@ -382,8 +387,10 @@ def test_images_count_for_what_they_may_cost_and_other_bytes_as_tokens(api: Api)
     if api is Api.ANTHROPIC_MESSAGES:
         image["source"]["data"] = data  # type: ignore[index]
     name = {Api.OPENAI_RESPONSES: "input", Api.GEMINI: "contents"}.get(api, "messages")
-    asked = ask(api, {name: [{"content": [image, {"text": "x" * 1000}]}]})
-    assert IMAGE_TOKENS + 1000 < asked.request_tokens < IMAGE_TOKENS + 1400 + HIDDEN_TOKENS
+    holder = "parts" if api is Api.GEMINI else "content"
+    asked = ask(api, {name: [{holder: [image, {"text": "x" * 1000}]}]})
+    most = ANTHROPIC_IMAGE_TOKENS if api is Api.ANTHROPIC_MESSAGES else IMAGE_TOKENS
+    assert most + 1000 < asked.request_tokens < most + 1400 + HIDDEN_TOKENS
 
 
 @pytest.mark.parametrize("api", Api)

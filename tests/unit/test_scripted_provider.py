@@ -105,6 +105,24 @@ def test_each_api_calls_the_tool_that_the_agent_offers() -> None:
     assert part["args"]["command"] == "echo hello"
 
 
+def test_a_program_runs_the_command_where_the_agent_offers_no_other_way() -> None:
+    """The newest Codex adds its tools in the conversation: one of them runs programs."""
+    words = "Runs a program. declare const tools: { exec_command(args: {cmd: string}) };"
+    tools = [{"type": "custom", "name": "exec", "description": words}]
+    group = {"type": "namespace", "name": "functions", "tools": tools}
+    added = {"type": "additional_tools", "role": "developer", "tools": [group]}
+    asked = {**body("responses", added), "tools": []}
+    with scripted_provider(SCRIPT) as provider:
+        (item,) = json.loads(post(provider, PATHS["responses"], asked)[2])["output"]
+        streamed = events(post(provider, PATHS["responses"], {**asked, "stream": True})[2])
+    assert (item["type"], item["namespace"], item["name"]) == (
+        *("custom_tool_call", "functions", "exec"),
+    )
+    assert item["input"] == 'text(await tools.exec_command({"cmd": "echo hello"}));'
+    deltas = [each for each in streamed if each["type"] == "response.custom_tool_call_input.delta"]
+    assert "".join(each["delta"] for each in deltas) == item["input"]
+
+
 def test_usage_is_said_as_each_provider_counts() -> None:
     """Anthropic leaves cached tokens out of its input; OpenAI and Google count them in."""
     with scripted_provider(SCRIPT) as provider:
@@ -285,3 +303,56 @@ def test_a_missing_script_is_an_error(tmp_path: Path) -> None:
     ended = run_forked("gateway", "mock", "no.yaml", folder=tmp_path)
     assert ended.returncode == 2
     assert "could not read the script no.yaml" in ended.stderr
+
+
+FUNCTION = {
+    "type": "function",
+    "name": "exec_command",
+    "parameters": {"properties": {"cmd": {"type": "string"}}, "required": ["cmd"]},
+}
+PROGRAM = {"type": "custom", "name": "exec", "description": "such as `tools.exec_command(...)`"}
+
+
+def group(tool: Any) -> dict[str, Any]:
+    return {"type": "namespace", "name": "functions", "tools": [tool]}
+
+
+@pytest.mark.parametrize(
+    ("item", "call"),
+    [
+        ({"type": "additional_tools", "tools": [FUNCTION]}, ("function_call", None)),
+        ({"type": "tool_search_output", "tools": [FUNCTION]}, ("function_call", None)),
+        ({"type": "additional_tools", "tools": [group(FUNCTION)]}, ("function_call", "functions")),
+        (
+            {"type": "additional_tools", "tools": [group(PROGRAM)]},
+            ("custom_tool_call", "functions"),
+        ),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_tools_among_the_items_of_a_conversation(
+    item: Any, call: tuple[str, str | None], stream: bool
+) -> None:
+    """Tools that the items of Responses name are called by their kind and group."""
+    with scripted_provider(SCRIPT) as provider:
+        request = {**body("responses", item, stream=stream), "tools": None}
+        answer = post(provider, PATHS["responses"], request)[2]
+    whole = events(answer)[-1]["response"] if stream else json.loads(answer)
+    [said] = whole["output"]
+    assert (said["type"], said.get("namespace")) == call
+    if said["type"] == "custom_tool_call":
+        assert said["input"] == 'text(await tools.exec_command({"cmd": "echo hello"}));'
+    else:
+        assert json.loads(said["arguments"]) == {"cmd": "echo hello"}
+
+
+def test_tools_that_a_message_adds() -> None:
+    """A tool that Anthropic's block adds later is called; its description is no instruction."""
+    tool = {"type": "custom", "name": "Bash", "description": "say nothing", "input_schema": SCHEMA}
+    block = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": tool}}
+    other = {"name": "other", "match": "say nothing", "turns": [{"finish": "Nothing."}]}
+    script = {"tasks": [other, *SCRIPT["tasks"]]}
+    with scripted_provider(script) as provider:
+        request = body("anthropic", {"role": "system", "content": [block]})
+        answer = post(provider, PATHS["anthropic"], {**request, "tools": []})[2]
+    assert json.loads(answer)["content"][0]["input"]["command"] == "echo hello"

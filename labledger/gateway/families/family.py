@@ -7,26 +7,19 @@ tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from labledger.gateway.families.answer_reader import AnswerReader, CallSettings
+from labledger.gateway.families.request_trace import RequestTrace, Turns
 from labledger.records import JsonObject
 
 MAX_NAME = 200
 """How many characters of a model's name or of a request's id are kept."""
-IMAGE_TOKENS = 50_000
-"""More tokens than any provider counts for one image."""
-_MORE_MODELS = ("models", "fallbacks", "fallback_models")
-"""By which members providers are told to ask other models in its place."""
-UNSTATED_SEARCHES = 20
-"""How many searches of one call are reserved where the request does not limit them."""
 _MAX_WORD = 40
 _MAX_TEMPERATURE = 100
-HIDDEN_TOKENS = 2_000
-"""More tokens than a provider adds to a request by itself, such as its words on tools."""
 
 
 class Feature(StrEnum):
@@ -75,6 +68,22 @@ class Asked:
     counts_tokens: bool = False
     searches: int = 0
     """How many searches the provider may make, for which it charges by number."""
+    unknown: tuple[str, ...] = ()
+    """The first things in it that are not known, for which `other_tools` is needed."""
+    least_output: int = 0
+    """No fewer than so many tokens may come, whatever is assumed for `max_output`."""
+    extra_output: int = 0
+    """So many more tokens of each answer may be charged."""
+    other_prices: bool = False
+    """Whether some tokens have prices that no table of text tokens gives, such as of sound."""
+    text_bytes: int = 0
+    """The bytes of the body without images and files."""
+    overhead_tokens: int = 0
+    """The part of `request_tokens` that is not in the body."""
+    turns: Turns | None = None
+    """None where the tokens of the next request cannot be told from this one, and once read."""
+    trace: RequestTrace | None = None
+    """What is compared with the next request; None where that is not needed."""
 
 
 class Refused(Exception):
@@ -114,44 +123,6 @@ class Family:
         return {name: f"Bearer {key}" if name.lower() == "authorization" else key}
 
 
-def requested(
-    endpoint: Endpoint,
-    body: JsonObject,
-    size: int,
-    *,
-    max_output: int | None,
-    features: frozenset[Feature],
-    media_bytes: int,
-    images: int,
-    answers: int = 1,
-) -> Asked:
-    """Return what a request asks for, from what its API says in its own way.
-
-    Raises `Refused` if it names no model, or the same member in two spellings, of which this reader
-    and the provider's might believe different ones.
-    """
-    names = [key.casefold().replace("_", "") for key in body]
-    if len(set(names)) != len(names):
-        raise Refused(400, "ambiguous", "the body has members whose names differ in spelling only")
-    model = endpoint.model if endpoint.model is not None else body.get("model")
-    if not isinstance(model, str) or not model or len(model) > MAX_NAME:
-        raise Refused(400, "no_model", "the body names no model")
-    if any(body.get(name) for name in _MORE_MODELS):
-        raise Refused(400, "model_not_granted", "the body names more models than one")
-    streamed = body.get("stream") is True if endpoint.streamed is None else endpoint.streamed
-    request = size - media_bytes + min(images * IMAGE_TOKENS, media_bytes) + HIDDEN_TOKENS
-    searches = _searches(body) if Feature.WEB_SEARCH in features else 0
-    counts = endpoint.counts_tokens
-    return Asked(model, streamed, request, max_output, answers, features, counts, searches)
-
-
-def _searches(body: JsonObject) -> int:
-    """Return how many searches the provider may make, by what the body says of its tools."""
-    uses = [positive(mapping(tool).get("max_uses")) for tool in items(body.get("tools"))]
-    stated = [number for number in (*uses, positive(body.get("max_tool_calls"))) if number]
-    return max(stated, default=UNSTATED_SEARCHES)
-
-
 def mapping(value: Any) -> Mapping[str, Any]:
     """Return a value if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
@@ -162,26 +133,9 @@ def items(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def objects(value: Any, *, but: frozenset[str] = frozenset()) -> Iterator[Mapping[str, Any]]:
-    """Yield all objects in a value, except what the members named in `but` hold."""
-    pending = [value]
-    while pending:
-        found = pending.pop()
-        if isinstance(found, dict):
-            yield found
-            pending.extend(member for name, member in found.items() if name not in but)
-        elif isinstance(found, list):
-            pending.extend(found)
-
-
 def is_one_of(value: Any, *allowed: str | None) -> bool:
     """Return whether a value is one of some texts, or None where that is one of them."""
     return (value is None or isinstance(value, str)) and value in allowed
-
-
-def positive(value: Any) -> int | None:
-    """Return a value if it is an integer above 0."""
-    return value if isinstance(value, int) and value is not True and value > 0 else None
 
 
 def text_or_none(value: Any) -> str | None:

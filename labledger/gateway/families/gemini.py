@@ -8,28 +8,25 @@ stream has the usage so far; no event marks the end.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from labledger.gateway.families.answer_reader import AnswerReader, CallSettings
 from labledger.gateway.families.event_stream import Event
 from labledger.gateway.families.family import (
-    Asked,
     Endpoint,
     Family,
-    Feature,
     Refused,
     asked_tiers,
     is_one_of,
     items,
     mapping,
-    objects,
-    positive,
-    requested,
     temperature,
     text_or_none,
     word_or_none,
 )
+from labledger.gateway.families.requests.bodies import members
+from labledger.gateway.families.requests.google import read_request
 from labledger.gateway.families.usage_numbers import check_total, count
 from labledger.records import JsonObject
 from labledger.records.model_calls import Usage
@@ -38,19 +35,6 @@ _PATH = re.compile(
     r"/v1(?:beta)?/models/([A-Za-z0-9][A-Za-z0-9._-]*)"
     r":(generateContent|streamGenerateContent|countTokens)"
 )
-_TOOLS_OF_THE_AGENT = {"functiondeclarations", "computeruse"}
-_TOOL_FEATURES = {
-    "googlesearch": Feature.WEB_SEARCH,
-    "googlesearchretrieval": Feature.WEB_SEARCH,
-    "enterprisewebsearch": Feature.WEB_SEARCH,
-    "googlemaps": Feature.WEB_SEARCH,
-    "urlcontext": Feature.URL_INPUTS,
-    "codeexecution": Feature.CODE_EXECUTION,
-    "filesearch": Feature.FILES,
-    "mcpservers": Feature.MCP,
-}
-_NO_CONTENT = frozenset({"args", "response"})
-"""Members with what a tool is called with and what it returned, whatever that looks like."""
 _ERRORS = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED"}
 _ERRORS |= {404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED"}
 
@@ -60,62 +44,6 @@ def _endpoint(path: str) -> Endpoint | None:
     if match is None:
         return None
     return Endpoint(match[1], match[2] == "streamGenerateContent", match[2] == "countTokens")
-
-
-def _read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
-    inner = _member(body, "generateContentRequest") if endpoint.counts_tokens else None
-    request = _without_spelling(inner if isinstance(inner, dict) else body)
-    sizes = list(_image_sizes(request.get("contents")))
-    config = _without_spelling(mapping(request.get("generationconfig")))
-    return requested(
-        endpoint,
-        body,
-        size,
-        max_output=positive(config.get("maxoutputtokens")),
-        features=frozenset(_features(request)),
-        media_bytes=sum(sizes),
-        images=len(sizes),
-        answers=positive(config.get("candidatecount")) or 1,
-    )
-
-
-def _without_spelling(value: Mapping[str, Any]) -> JsonObject:
-    """Return an object whose members are named alike, in whichever way they are spelled.
-
-    Raises `Refused` where it has one in two spellings.
-    """
-    members = {key.casefold().replace("_", ""): member for key, member in value.items()}
-    if len(members) != len(value):
-        raise Refused(400, "ambiguous", "an object has one member in two spellings")
-    return members
-
-
-def _member(value: Mapping[str, Any], name: str) -> Any:
-    return _without_spelling(value).get(name.casefold())
-
-
-def _features(request: JsonObject) -> Iterator[Feature]:
-    tools = request.get("tools")
-    for tool in map(mapping, items(tools) if isinstance(tools, list) else [tools]):
-        for name in _without_spelling(tool):
-            if name not in _TOOLS_OF_THE_AGENT:
-                yield _TOOL_FEATURES.get(name, Feature.OTHER_TOOLS)
-    if request.get("cachedcontent"):
-        yield Feature.STORED
-    if request.get("servicetier"):
-        yield Feature.SERVICE_TIERS
-    contents = [request.get("contents"), request.get("systeminstruction")]
-    for part in objects(contents, but=_NO_CONTENT):
-        if _member(part, "fileData") is not None:
-            yield Feature.URL_INPUTS
-
-
-def _image_sizes(contents: Any) -> Iterator[int]:
-    for part in objects(contents, but=_NO_CONTENT):
-        blob = _without_spelling(mapping(_member(part, "inlineData")))
-        data = blob.get("data")
-        if isinstance(data, str) and str(blob.get("mimetype")).startswith("image/"):
-            yield len(data)
 
 
 STANDARD: Mapping[str, frozenset[str]] = {
@@ -218,9 +146,9 @@ def _tier(value: Any) -> Any:
 
 def _read_settings(body: JsonObject) -> CallSettings:
     try:
-        request = _without_spelling(body)
-        config = _without_spelling(mapping(request.get("generationconfig")))
-        thinking = _without_spelling(mapping(config.get("thinkingconfig")))
+        request = members(body)
+        config = members(request.get("generationconfig"))
+        thinking = members(config.get("thinkingconfig"))
     except Refused:
         return CallSettings()
     effort = word_or_none(thinking.get("thinkinglevel"))
@@ -238,7 +166,7 @@ def _error(status: int, message: str) -> JsonObject:
 FAMILY: Family = Family(
     endpoint=_endpoint,
     query=frozenset({"alt", "key"}),
-    read_request=_read_request,
+    read_request=read_request,
     read_settings=_read_settings,
     reader=_Reader,
     error=_error,

@@ -6,74 +6,33 @@ its own or in the last one; Moonshot has it in the choice, and Groq in `x_groq`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from labledger.gateway.families.answer_reader import AnswerReader, CallSettings
 from labledger.gateway.families.event_stream import Event
 from labledger.gateway.families.family import (
-    Asked,
     Endpoint,
     Family,
-    Feature,
     asked_tiers,
-    is_one_of,
     items,
     mapping,
-    objects,
-    positive,
-    requested,
     temperature,
     text_or_none,
     word_or_none,
 )
 from labledger.gateway.families.openai_responses import (
     STANDARD,
-    STANDARD_TIERS,
     error,
-    image_sizes,
-    media_features,
     served_tier,
     usage_with_cache,
 )
+from labledger.gateway.families.requests.chat import read_request
 from labledger.gateway.families.usage_numbers import check_total, count, is_number
 from labledger.records import JsonObject
 from labledger.records.model_calls import Usage
 
 _ENDPOINTS = {"/v1/chat/completions": Endpoint()}
-_SEARCHES = ("web_search_options", "search_parameters", "plugins", "enable_search")
-"""How requests to this and compatible providers ask for a search."""
-
-
-def _read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
-    sizes = list(image_sizes(body.get("messages")))
-    limits = [positive(body.get(name)) for name in ("max_completion_tokens", "max_tokens")]
-    return requested(
-        endpoint,
-        body,
-        size,
-        max_output=max((limit for limit in limits if limit is not None), default=None),
-        features=frozenset(_features(body)),
-        media_bytes=sum(sizes),
-        images=len(sizes),
-        answers=max(positive(body.get("n")) or 1, positive(body.get("best_of")) or 1),
-    )
-
-
-def _features(body: JsonObject) -> Iterator[Feature]:
-    for tool in map(mapping, items(body.get("tools"))):
-        kind = tool.get("type")
-        if not is_one_of(kind, None, "function", "custom"):
-            searches = str(kind).startswith("web_search")
-            yield Feature.WEB_SEARCH if searches else Feature.OTHER_TOOLS
-    # An empty object asks for a search, too.
-    if any(body.get(name) not in (None, False) for name in _SEARCHES):
-        yield Feature.WEB_SEARCH
-    if not is_one_of(body.get("service_tier"), *STANDARD_TIERS):
-        yield Feature.SERVICE_TIERS
-    if any(mapping(part.get("audio")).get("id") for part in objects(body.get("messages"))):
-        yield Feature.STORED
-    yield from media_features(body.get("messages"))
 
 
 _DETAILS = ("prompt_tokens_details", "completion_tokens_details")
@@ -204,7 +163,7 @@ def _read_settings(body: JsonObject) -> CallSettings:
 FAMILY: Family = Family(
     endpoint=_ENDPOINTS.get,
     query=frozenset(),
-    read_request=_read_request,
+    read_request=read_request,
     read_settings=_read_settings,
     reader=_Reader,
     error=error,

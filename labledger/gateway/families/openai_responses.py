@@ -6,115 +6,29 @@ the tokens of the request include cached ones. Searches of the provider are item
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from labledger.gateway.families.answer_reader import AnswerReader, CallSettings
 from labledger.gateway.families.event_stream import Event
 from labledger.gateway.families.family import (
-    Asked,
     Endpoint,
     Family,
-    Feature,
     asked_tiers,
     is_one_of,
     items,
     mapping,
-    objects,
-    positive,
-    requested,
     temperature,
     text_or_none,
     word_or_none,
 )
+from labledger.gateway.families.requests.responses import read_request
 from labledger.gateway.families.usage_numbers import check_total, count
 from labledger.records import JsonObject
 from labledger.records.model_calls import Usage
 
 _ENDPOINTS = {"/v1/responses": Endpoint()}
-_TOOLS_OF_THE_AGENT = {
-    *("function", "custom", "local_shell", "apply_patch", "computer", "computer_use_preview"),
-    *("namespace", "tool_search"),
-}
-_TOOL_FEATURES = {
-    "web_search": Feature.WEB_SEARCH,
-    "web_search_preview": Feature.WEB_SEARCH,
-    "code_interpreter": Feature.CODE_EXECUTION,
-    "file_search": Feature.FILES,
-    "image_generation": Feature.IMAGE_GENERATION,
-    "mcp": Feature.MCP,
-}
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
-STANDARD_TIERS = (None, "auto", "default")
-
-
-def _read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
-    sizes = list(image_sizes([body.get("input")]))
-    return requested(
-        endpoint,
-        body,
-        size,
-        max_output=positive(body.get("max_output_tokens")),
-        features=frozenset(_features(body)),
-        media_bytes=sum(sizes),
-        images=len(sizes),
-    )
-
-
-def _features(body: JsonObject) -> Iterator[Feature]:
-    for tool in _tools(body.get("tools")):
-        yield from _tool_features(tool)
-    if any(body.get(name) for name in ("previous_response_id", "conversation", "background")):
-        yield Feature.STORED
-    if mapping(body.get("prompt")).get("id"):
-        yield Feature.STORED
-    if not is_one_of(body.get("service_tier"), *STANDARD_TIERS):
-        yield Feature.SERVICE_TIERS
-    for part in objects(body.get("input")):
-        if part.get("type") == "item_reference":
-            yield Feature.STORED
-    yield from media_features(body.get("input"))
-
-
-def _tools(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield tools with those that they group."""
-    for tool in map(mapping, items(value)):
-        yield tool
-        if tool.get("type") == "namespace":
-            yield from _tools(tool.get("tools"))
-
-
-def _tool_features(tool: Mapping[str, Any]) -> Iterator[Feature]:
-    kind = tool.get("type")
-    if kind == "shell":
-        # Without an environment, or with that of the agent, the agent runs the commands.
-        if not is_one_of(mapping(tool.get("environment")).get("type"), None, "local"):
-            yield Feature.CODE_EXECUTION
-    elif not isinstance(kind, str) or kind not in _TOOLS_OF_THE_AGENT:
-        # Versions of a tool end with a date.
-        name = "_".join(part for part in str(kind).split("_") if not part.isdigit())
-        yield _TOOL_FEATURES.get(name, Feature.OTHER_TOOLS)
-
-
-def media_features(value: Any) -> Iterator[Feature]:
-    """Yield what the images and files of OpenAI's messages use."""
-    for part in objects(value):
-        for name in ("image_url", "file_url", "video_url", "audio_url"):
-            nested = part.get(name)
-            url = nested.get("url") if isinstance(nested, dict) else nested
-            if isinstance(url, str) and not url.startswith("data:"):
-                yield Feature.URL_INPUTS
-        if part.get("file_id") or mapping(part.get("file")).get("file_id"):
-            yield Feature.FILES
-
-
-def image_sizes(value: Any) -> Iterator[int]:
-    """Yield the bytes of the URL of each image that a request holds itself."""
-    for part in objects(value):
-        nested = part.get("image_url")
-        url = nested.get("url") if isinstance(nested, dict) else nested
-        if isinstance(url, str) and url.startswith("data:image/"):
-            yield len(url)
 
 
 STANDARD: Mapping[str, frozenset[str]] = {
@@ -232,7 +146,7 @@ def error(status: int, message: str) -> JsonObject:
 FAMILY: Family = Family(
     endpoint=_ENDPOINTS.get,
     query=frozenset(),
-    read_request=_read_request,
+    read_request=read_request,
     read_settings=_read_settings,
     reader=_Reader,
     error=error,

@@ -29,6 +29,8 @@ _SHELL_TOOLS = (
 )
 """Names of the tools by which agents run commands."""
 _COMMAND_ARGUMENTS = ("command", "cmd", "script")
+_PROGRAM_TOOL, _PROGRAM_CALL = "exec", "tools.exec_command("
+"""The tool of Codex that runs JavaScript, and how such a program runs a command."""
 _SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 """What a command of mini-swe-agent prints to end; its prompts explain it."""
 _EDIT_BLOCKS = "SEARCH/REPLACE"
@@ -45,6 +47,10 @@ class Call:
 
     name: str
     arguments: Mapping[str, Any]
+    namespace: str | None = None
+    """The group of the tool, if it has one."""
+    text: str | None = None
+    """The input of a tool that takes plain text; None for one that takes arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +64,7 @@ class Said:
 def is_auxiliary(conversation: Conversation) -> bool:
     """Return whether a request offers no way to run a command or to edit a file."""
     forms = (_EDIT_BLOCKS, _WHOLE_FILES, *_TEXT_COMMANDS)
-    return _shell_tool(conversation) is None and not any(f in conversation.text for f in forms)
+    return not _runs_commands(conversation) and not any(f in conversation.text for f in forms)
 
 
 def said_in(turn: Turn, conversation: Conversation) -> Said:
@@ -81,7 +87,10 @@ def _command(command: str, conversation: Conversation) -> Said:
         name = next((a for a in _COMMAND_ARGUMENTS if a in properties), _COMMAND_ARGUMENTS[0])
         is_list = str(properties.get(name, {}).get("type", "")).lower() == "array"
         given = {name: ["sh", "-c", command] if is_list else command}
-        return Said(call=Call(tool.name, _filled(tool.schema, given)))
+        return Said(call=Call(tool.name, _filled(tool.schema, given), tool.namespace))
+    if (tool := _program_tool(conversation)) is not None:
+        program = f"text(await {_PROGRAM_CALL}{json.dumps({'cmd': command})}));"
+        return Said(call=Call(tool.name, {}, tool.namespace, program))
     for fence in _TEXT_COMMANDS:
         if fence in conversation.text:
             return Said(text=f"The next command:\n\n```{fence.removeprefix('```')}\n{command}\n```")
@@ -90,7 +99,7 @@ def _command(command: str, conversation: Conversation) -> Said:
 
 def _files(files: Mapping[str, str], conversation: Conversation) -> Said:
     """Return an edit that writes files, or a command that does."""
-    if _shell_tool(conversation) is None:
+    if not _runs_commands(conversation):
         if _EDIT_BLOCKS in conversation.text:
             blocks = [
                 f"{name}\n```\n<<<<<<< SEARCH\n=======\n{content}>>>>>>> REPLACE\n```"
@@ -119,8 +128,23 @@ def _structured(text: str, conversation: Conversation) -> str:
     return json.dumps(_example(conversation.answer_schema, text))
 
 
+def _runs_commands(conversation: Conversation) -> bool:
+    return _shell_tool(conversation) is not None or _program_tool(conversation) is not None
+
+
+def _program_tool(conversation: Conversation) -> Tool | None:
+    return next(
+        (
+            tool
+            for tool in conversation.tools
+            if tool.takes_text and tool.name == _PROGRAM_TOOL and _PROGRAM_CALL in tool.description
+        ),
+        None,
+    )
+
+
 def _shell_tool(conversation: Conversation) -> Tool | None:
-    by_name = {tool.name: tool for tool in reversed(conversation.tools)}
+    by_name = {tool.name: tool for tool in reversed(conversation.tools) if not tool.takes_text}
     return next((by_name[name] for name in _SHELL_TOOLS if name in by_name), None)
 
 

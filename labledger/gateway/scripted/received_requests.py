@@ -25,13 +25,28 @@ _BY_MODEL = {
 """Types of items of OpenAI's Responses that the model said."""
 
 
+_NAMES_TOOLS = {
+    # OpenAI's Responses
+    "additional_tools": "tools",
+    "tool_search_output": "tools",
+    # Anthropic's Messages
+    "tool_addition": "tool",
+}
+"""Types of items and blocks of a conversation that declare tools, and the member that does."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tool:
     """A tool that the agent offers."""
 
     name: str
     schema: Mapping[str, Any]
-    """The JSON schema of its arguments."""
+    """The JSON schema of its arguments; empty if it takes plain text."""
+    namespace: str | None = None
+    """The group that declares it, which a call has to name; None for a tool of its own."""
+    takes_text: bool = False
+    """Whether its input is plain text, such as a program, instead of arguments."""
+    description: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +92,7 @@ def read_conversation(api: Api, path: str, body: Mapping[str, Any]) -> Conversat
         streamed=streamed,
         answers=_count_answers(api, body),
         text="\n".join(_texts({k: v for k, v in body.items() if k != "tools"})),
-        tools=tuple(_tools(body.get("tools"))),
+        tools=tuple(_tools(_declarations(body))),
         answer_schema=_answer_schema(body),
         wants_usage=api is not Api.OPENAI_CHAT or options.get("include_usage") is True,
     )
@@ -94,23 +109,45 @@ def _is_by_model(item: Mapping[str, Any]) -> bool:
 
 
 def _texts(value: Any) -> Iterator[str]:
+    """Yield the strings in a value, but for those in declarations of tools."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        for item in value.values():
-            yield from _texts(item)
+        left_out = _NAMES_TOOLS.get(str(value.get("type")))
+        for key, item in value.items():
+            if key != left_out:
+                yield from _texts(item)
     elif isinstance(value, list):
         for item in value:
             yield from _texts(item)
 
 
-def _tools(tools: Any) -> Iterator[Tool]:
+def _declarations(body: Mapping[str, Any]) -> list[Any]:
+    """Return what declares tools, wherever a body of any API can do so."""
+    return [*_list(body.get("tools")), *_declared_in(body.get("input") or body.get("messages"))]
+
+
+def _declared_in(value: Any) -> Iterator[Any]:
+    """Yield the declarations of tools in the items or messages of a conversation."""
+    for item in map(_mapping, _list(value)):
+        member = _NAMES_TOOLS.get(str(item.get("type")))
+        if member is not None:
+            declared = item.get(member)
+            yield from declared if isinstance(declared, list) else [declared]
+        yield from _declared_in(item.get("content"))
+
+
+def _tools(tools: Any, namespace: str | None = None) -> Iterator[Tool]:
     """Yield the functions of any API's declarations; tools of the provider's own are left out."""
     for declared in map(_mapping, _list(tools)):
+        if declared.get("type") == "namespace":
+            yield from _tools(declared.get("tools"), str(declared.get("name")))
+            continue
         nested = declared.get("functionDeclarations") or declared.get("function_declarations")
         for item in map(_mapping, _list(nested)) if nested else [declared]:
-            function = _mapping(item.get("function")) or item
-            schema = next(
+            # The second is Anthropic's definition of a tool that is added later.
+            function = _mapping(item.get("function")) or _mapping(item.get("definition")) or item
+            schema: Mapping[str, Any] | None = next(
                 (
                     function[key]
                     for key in ("input_schema", "parameters", "parametersJsonSchema")
@@ -118,8 +155,12 @@ def _tools(tools: Any) -> Iterator[Tool]:
                 ),
                 None,
             )
-            if schema is not None and isinstance(function.get("name"), str):
-                yield Tool(function["name"], schema)
+            # Anthropic's tools may have this type, too, with a schema.
+            takes_text = schema is None and function.get("type") == "custom"
+            name = function.get("name")
+            if isinstance(name, str) and (schema is not None or takes_text):
+                description = str(function.get("description", ""))
+                yield Tool(name, schema or {}, namespace, takes_text, description)
 
 
 def _answer_schema(body: Mapping[str, Any]) -> Mapping[str, Any] | None:

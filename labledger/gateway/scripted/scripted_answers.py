@@ -164,8 +164,13 @@ def _response(reply: Reply) -> JsonObject:
         message = {"type": "message", "id": f"msg_{reply.id}", "status": "completed"}
         output.append({**message, "role": "assistant", "content": content})
     if call := reply.said.call:
-        item = {"type": "function_call", "id": f"fc_{reply.id}", "call_id": f"call_{reply.id}"}
-        item |= {"name": call.name, "arguments": reply.arguments, "status": "completed"}
+        kind, member = "function_call", {"arguments": reply.arguments}
+        if call.text is not None:
+            kind, member = "custom_tool_call", {"input": call.text}
+        item = {"type": kind, "id": f"fc_{reply.id}", "call_id": f"call_{reply.id}"}
+        item |= {"name": call.name, **member, "status": "completed"}
+        if call.namespace is not None:
+            item["namespace"] = call.namespace
         output.append(item)
     return {
         "id": f"resp_{reply.id}",
@@ -193,8 +198,11 @@ def _response_steps(reply: Reply) -> Iterator[JsonObject]:
         place = {"output_index": index, "item_id": item["id"]}
         is_text = item["type"] == "message"
         empty = {**item, "status": "in_progress", **({"content": []} if is_text else {})}
+        member, delta = "arguments", "function_call_arguments"
+        if item["type"] == "custom_tool_call":
+            member, delta = "input", "custom_tool_call_input"
         if not is_text:
-            empty["arguments"] = ""
+            empty[member] = ""
         yield {"type": "response.output_item.added", "output_index": index, "item": empty}
         if is_text:
             place["content_index"] = 0
@@ -206,9 +214,9 @@ def _response_steps(reply: Reply) -> Iterator[JsonObject]:
             yield {"type": "response.output_text.done", **place, "text": part["text"]}
             yield {"type": "response.content_part.done", **place, "part": part}
         else:
-            text = reply.arguments
-            yield {"type": "response.function_call_arguments.delta", **place, "delta": text}
-            yield {"type": "response.function_call_arguments.done", **place, "arguments": text}
+            text = item[member]
+            yield {"type": f"response.{delta}.delta", **place, "delta": text}
+            yield {"type": f"response.{delta}.done", **place, member: text}
         yield {"type": "response.output_item.done", "output_index": index, "item": item}
     yield {"type": "response.completed", "response": response}
 

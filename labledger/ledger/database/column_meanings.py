@@ -287,6 +287,7 @@ _EXCEPTIONS = {
     "reruns.because": "the reason that was given; null if none was",
     "predictions.value": "the agent's answer",
     "metrics_long.value": "a number or text",
+    "metrics_long.number": "the value, if it is a number; null for text",
     "paired_outcomes.variant_id": "id of the treatment",
     "paired_outcomes.verdict": "the treatment's verdict; null if the slot is not scored",
     "paired_outcomes.schedule_idx": "schedule index of the treatment's slot",

@@ -114,7 +114,8 @@ WHERE {not_superseded prediction};
 -- one row per metric of a trial; `value` is a number or text
 CREATE VIEW metrics_long AS SELECT
     {identity metric},
-    metric.row_seq, metric.metric_id, metric.source, metric.value
+    metric.row_seq, metric.metric_id, metric.source, metric.value,
+    CASE WHEN typeof(metric.value) <> 'text' THEN CAST(metric.value AS REAL) END AS number
 FROM metric
 {current_slot_of metric}
 WHERE {not_superseded metric};

@@ -1,0 +1,136 @@
+"""What is compared of two requests, to see that one continues the other.
+
+A trace is small and holds digests, not text. `known_requests` says what it is good for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from labledger.records import JsonObject, canonical_json
+
+_MAX_PIECES = 256
+_MAX_TURNS = 5_000
+_FLOAT_BYTES = 20
+"""So many bytes more than the shortest JSON may a number with a fraction have in canonical JSON."""
+_MARKS = frozenset({"cache_control", "prompt_cache_breakpoint"})
+"""Members that tell a provider what to cache, which agents move from turn to turn."""
+
+Digest = bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """The parts of a request by which the next one is recognized as its continuation."""
+
+    turns: list[Any]
+    """The messages, in order."""
+    pieces: list[Any]
+    """Descriptions of tools and parts of the system's words, which count one by one."""
+    setting: JsonObject
+    """What else decides how many tokens the turns and pieces are."""
+    by_model: Callable[[Any], bool]
+    """Returns whether the model said a turn."""
+    more_tokens: Callable[[Any], int]
+    """Returns by how many tokens a turn may count for more than its bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedTurn:
+    """A turn of a request, and the conversation up to its end."""
+
+    digest: Digest
+    """The digest of all turns up to this one."""
+    size: int
+    """The fewest bytes that this turn can have."""
+    size_so_far: int
+    by_model: bool
+    more_tokens: int
+    """By how many tokens it may count for more than its bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTrace:
+    """What is compared of a request."""
+
+    setting: Digest
+    pieces: Mapping[Digest, int]
+    """The fewest bytes of each tool and each part of the system's words."""
+    turns: tuple[TracedTurn, ...]
+    size: int
+    """The bytes of the body."""
+    overhead: int
+    """How many tokens may be in the request that are not in its body."""
+
+
+def trace_of(turns: Turns, place: object, size: int, overhead: int) -> RequestTrace | None:
+    """Return what is compared of a request to a place; None if it cannot be continued.
+
+    It takes time for a large request.
+    """
+    if not 0 < len(turns.turns) <= _MAX_TURNS:
+        return None
+    sizes = {}
+    for piece in turns.pieces:
+        text, least = _canonical(piece)
+        sizes[_digest(b"", text)] = least
+    setting, _ = _canonical([place, turns.setting])
+    return RequestTrace(
+        setting=_digest(b"", setting),
+        pieces=sizes if len(sizes) <= _MAX_PIECES else {},
+        turns=tuple(_chained(turns)),
+        size=size,
+        overhead=overhead,
+    )
+
+
+def _chained(turns: Turns) -> Iterator[TracedTurn]:
+    digest, so_far = b"", 0
+    for turn in turns.turns:
+        text, size = _canonical(turn)
+        digest, so_far = _digest(digest, text), so_far + size
+        yield TracedTurn(digest, size, so_far, turns.by_model(turn), turns.more_tokens(turn))
+
+
+def _digest(before: Digest, text: bytes) -> Digest:
+    return hashlib.sha256(before + text).digest()
+
+
+def _canonical(value: Any) -> tuple[bytes, int]:
+    """Return a value as it is compared, and the fewest bytes that its JSON can have."""
+    plain, floats = _plain(value)
+    text = canonical_json.dump_bytes(plain)
+    return text, max(0, len(text) - _FLOAT_BYTES * floats)
+
+
+def _plain(value: Any) -> tuple[Any, int]:
+    """Return a value without marks, and with text as shortly as it can be said.
+
+    Also returns how many numbers in it have a fraction.
+    """
+    if isinstance(value, dict):
+        found = {name: _plain(member) for name, member in value.items() if name not in _MARKS}
+        return {name: plain for name, (plain, _) in found.items()}, _floats(found.values())
+    if isinstance(value, list):
+        listed = [_plain(item) for item in value]
+        plain = [item for item, _ in listed]
+        if len(plain) == 1 and _is_text(plain[0]):
+            return plain[0]["text"], 0
+        return plain, _floats(listed)
+    return value, isinstance(value, float)
+
+
+def _floats(found: Any) -> int:
+    return sum(floats for _, floats in found)
+
+
+def _is_text(block: Any) -> bool:
+    return (
+        isinstance(block, dict)
+        and block.keys() == {"type", "text"}
+        and block["type"] == "text"
+        and isinstance(block["text"], str)
+    )

@@ -1,0 +1,250 @@
+"""What requests to Anthropic's Messages API ask for.
+
+Tools may be in `tools`, in blocks of messages that add one, and in what a compaction kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from labledger.gateway.families.family import Asked, Endpoint, Feature, items
+from labledger.gateway.families.request_trace import Turns
+from labledger.gateway.families.requests.bodies import (
+    ContentPart,
+    Need,
+    RequestFacts,
+    UnknownKind,
+    bounds,
+    bytes_of,
+    is_among,
+    is_in,
+    listed,
+    media_tokens,
+    members,
+    parts,
+    requested,
+    unknown_members,
+)
+from labledger.gateway.families.requests.media import (
+    ANTHROPIC_IMAGES,
+    WINDOW,
+    HeldMedia,
+    document,
+    image,
+)
+from labledger.records import JsonObject
+
+_MEMBERS = frozenset(
+    {
+        *("model", "messages", "maxtokens", "system", "tools", "toolchoice", "stream", "metadata"),
+        *("stopsequences", "temperature", "topp", "topk", "thinking", "outputconfig", "betas"),
+        *("outputformat", "cachecontrol", "contextmanagement", "compaction", "anthropicbeta"),
+        *("anthropicversion", "servicetier", "speed", "inferencegeo", "container", "mcpservers"),
+        *("thread", "diagnostics", "fallbacks", "fallbackcredittoken", "userprofileid"),
+        *("workspaceid", "billingpolicy", "reasoningeffort", "chattemplatekwargs"),
+    }
+)
+_TOOLS_OF_THE_AGENT = re.compile(r"custom|(bash|text_editor|computer|memory)(_\d{8})?")
+"""Types of tools that the agent runs."""
+_TOOL_SEARCH = re.compile(r"tool_search_tool_(bm25|regex)(_\d{8})?")
+"""Types of tools by which the provider searches in the request's own tools."""
+_TOOL_FEATURES = (
+    (re.compile(r"web_search_\d{8}"), Feature.WEB_SEARCH),
+    (re.compile(r"web_fetch_\d{8}"), Feature.URL_INPUTS),
+    (re.compile(r"code_execution_\d{8}"), Feature.CODE_EXECUTION),
+    (re.compile(r"mcp_toolset"), Feature.MCP),
+)
+_BLOCKS = frozenset(
+    {
+        *(None, "text", "image", "document", "search_result", "tool_use", "tool_result"),
+        *("thinking", "redacted_thinking", "compaction", "tool_reference", "fallback"),
+        *("tool_addition", "tool_removal", "server_tool_use", "tool_search_tool_result"),
+        *("tool_search_tool_search_result", "tool_search_tool_result_error"),
+        *("char_location", "page_location", "content_block_location", "ephemeral"),
+        *("search_result_location", "web_search_result_location", "web_search_result"),
+    }
+)
+"""Types of blocks, and of what is listed in them, that ask nothing of the provider."""
+_BLOCK_FEATURES = {
+    "web_search_tool_result": Feature.WEB_SEARCH,
+    "web_fetch_tool_result": Feature.URL_INPUTS,
+    "code_execution_tool_result": Feature.CODE_EXECUTION,
+    "bash_code_execution_tool_result": Feature.CODE_EXECUTION,
+    "text_editor_code_execution_tool_result": Feature.CODE_EXECUTION,
+    "mcp_tool_use": Feature.MCP,
+    "mcp_tool_result": Feature.MCP,
+    "mcp_tool_listing": Feature.MCP,
+    "mcp_tool_reference": Feature.MCP,
+    "mcp_toolset_reference": Feature.MCP,
+    "container_upload": Feature.FILES,
+}
+_NAMES = (*("tool_reference", "tool_definition", "mcp_tool_reference", "mcp_toolset_reference"),)
+"""Types of what names a tool, or holds one, and is none itself."""
+_USES = ("tool_use", "server_tool_use", "mcp_tool_use")
+_HIDDEN = frozenset({"inputschema", "tools"})
+_HIDDEN_OF_USES = _HIDDEN | {"input"}
+_TOOL_CHOICES = (None, "auto", "any", "tool", "none")
+_KEEPS_ALL = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
+"""The only context management that leaves a request as long as it is."""
+_NO_TOKENS = frozenset(
+    {
+        *("model", "messages", "maxtokens", "stream", "metadata", "stopsequences", "temperature"),
+        *("topp", "topk", "tools", "system", "cachecontrol", "servicetier", "diagnostics"),
+    }
+)
+"""Members that do not change how many tokens a request has, and those that count by themselves."""
+
+
+def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
+    """Return what a body asks for. Raises `Refused`."""
+    top = members(body)
+    content = [*listed(top.get("system")), *listed(top.get("messages"))]
+    found = list(parts(content, _hidden))
+    tools = list(_tools(top.get("tools")))
+    references = _references(found)
+    largest = _largest(tools, found) if references else 0
+    # The provider then reads the request again for each search.
+    searches = any(_TOOL_SEARCH.fullmatch(str(tool.get("type"))) for tool in tools)
+    facts = RequestFacts(
+        bounds=bounds(top, ("maxtokens",)),
+        needs=tuple(_features(top, tools, found)),
+        media=tuple(_media(found)),
+        own_tools=sum(not is_among(tool.get("type"), None, "custom") for tool in tools),
+        repeated_tokens=references * largest + (WINDOW if searches else 0),
+        samples=2 if _compacts(top) else 1,
+        turns=None if searches else _turns(top, tools, largest),
+    )
+    return requested(endpoint, body, size, facts)
+
+
+def _tools(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield tools with those that they group. What is no object is one of an unknown type."""
+    for tool in listed(value):
+        yield members(tool) if isinstance(tool, dict) else {"type": "unknown"}
+        yield from _tools(members(tool).get("tools"))
+
+
+def _features(
+    top: Mapping[str, Any], tools: list[Mapping[str, Any]], found: list[ContentPart]
+) -> Iterator[Need]:
+    for tool in tools:
+        yield from _tool_features(tool.get("type"))
+    choice = members(top.get("toolchoice")).get("type")
+    if not is_in(choice, _TOOL_CHOICES):
+        yield UnknownKind(f"the choice of tools {choice}")
+    if top.get("mcpservers"):
+        yield Feature.MCP
+    if top.get("container"):
+        yield Feature.CODE_EXECUTION
+    if top.get("thread"):
+        yield Feature.STORED
+    if _has_other_prices(top):
+        yield Feature.SERVICE_TIERS
+    yield from unknown_members(top, _MEMBERS)
+    for part in found:
+        yield from _part_features(part)
+
+
+def _has_other_prices(top: Mapping[str, Any]) -> bool:
+    return (
+        not is_among(top.get("servicetier"), None, "auto", "standard_only")
+        or not is_among(top.get("speed"), None, "standard")
+        or bool(top.get("inferencegeo"))
+        or bool(top.get("billingpolicy"))
+    )
+
+
+def _tool_features(kind: Any) -> Iterator[Need]:
+    if kind is None or (isinstance(kind, str) and _TOOLS_OF_THE_AGENT.fullmatch(kind)):
+        return
+    if isinstance(kind, str) and _TOOL_SEARCH.fullmatch(kind):
+        return
+    for pattern, feature in _TOOL_FEATURES:
+        if isinstance(kind, str) and pattern.fullmatch(kind):
+            yield feature
+            return
+    yield UnknownKind(f"the tool {kind}")
+
+
+def _part_features(part: ContentPart) -> Iterator[Need]:
+    kind = part.kind
+    if part.is_item and not is_in(kind, _BLOCKS):
+        yield _BLOCK_FEATURES.get(str(kind)) or UnknownKind(f"the block {kind}")
+    elif isinstance(kind, str) and kind in _BLOCK_FEATURES:
+        yield _BLOCK_FEATURES[kind]
+    for name in ("definition", "tool"):
+        # A reference names a tool that is declared elsewhere, and a definition holds one.
+        tool = members(part.members.get(name))
+        if tool and not is_in(tool.get("type"), _NAMES):
+            yield from _tool_features(tool.get("type"))
+    for tool in _tools(part.members.get("tools")):
+        yield from _tool_features(tool.get("type"))
+    if kind == "server_tool_use" and not str(part.members.get("name")).startswith("tool_search"):
+        yield UnknownKind(f"the use of {part.members.get('name')}")
+    source = members(part.members.get("source"))
+    if source.get("type") == "url":
+        yield Feature.URL_INPUTS
+    elif source.get("type") == "file":
+        yield Feature.FILES
+    elif source and not is_among(source.get("type"), "base64", "text", "content"):
+        yield UnknownKind(f"the source {source.get('type')}")
+
+
+def _hidden(part: Mapping[str, Any]) -> frozenset[str]:
+    """Return where no content is: what a tool is called with, and the schemas of tools."""
+    return _HIDDEN_OF_USES if is_in(part.get("type"), _USES) else _HIDDEN
+
+
+def _media(found: Iterable[ContentPart]) -> Iterator[HeldMedia]:
+    for part in found:
+        source = part.members.get("source")
+        if isinstance(source, dict):
+            named = members(source)
+            data = named.get("data")
+            if isinstance(data, str) and named.get("type") == "base64":
+                yield image(data, ANTHROPIC_IMAGES) if part.kind == "image" else document(data)
+
+
+def _references(found: Iterable[ContentPart]) -> int:
+    """Return how many short references stand for the description of a tool."""
+    return sum(part.kind == "tool_reference" for part in found)
+
+
+def _largest(tools: list[Mapping[str, Any]], found: Iterable[ContentPart]) -> int:
+    """Return how many tokens the longest description of a tool has at most."""
+    inline = (part.members.get("definition") for part in found)
+    described = (*tools, *(tool for tool in inline if isinstance(tool, dict)))
+    return max(map(bytes_of, described), default=0)
+
+
+def _compacts(top: Mapping[str, Any]) -> bool:
+    """Return whether the provider may read the request twice, to shorten it first."""
+    if top.get("compaction") is not None:
+        return True
+    edits = members(top.get("contextmanagement")).get("edits")
+    kinds = [str(members(edit).get("type")) for edit in listed(edits)]
+    return any(not kind.startswith("clear_") for kind in kinds)
+
+
+def _turns(top: Mapping[str, Any], tools: list[Mapping[str, Any]], largest: int) -> Turns | None:
+    """Return what is compared with the next request. `largest` is 0 without references to tools."""
+    if top.get("contextmanagement") not in (None, {}, _KEEPS_ALL):
+        return None
+    setting = {name: value for name, value in top.items() if name not in _NO_TOKENS}
+    # Tools that are loaded late have no tokens before a message names them.
+    late = [tool for tool in tools if largest or tool.get("deferloading")]
+    at_once = [tool for tool in tools if not (largest or tool.get("deferloading"))]
+
+    def more_tokens(turn: Any) -> int:
+        found = list(parts(turn, _hidden))
+        return media_tokens(tuple(_media(found))) + _references(found) * largest
+
+    return Turns(
+        turns=items(top.get("messages")),
+        pieces=[*at_once, *listed(top.get("system"))],
+        setting={**setting, "late": late},
+        by_model=lambda turn: members(turn).get("role") == "assistant",
+        more_tokens=more_tokens,
+    )

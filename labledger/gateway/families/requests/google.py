@@ -1,0 +1,169 @@
+"""What requests to Google's Gemini API ask for. Every member may be spelled in two ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from labledger.gateway.families.family import Asked, Endpoint, Feature, Refused, items
+from labledger.gateway.families.request_trace import Turns
+from labledger.gateway.families.requests.bodies import (
+    Need,
+    RequestFacts,
+    UnknownKind,
+    bounds,
+    listed,
+    media_tokens,
+    members,
+    parts,
+    requested,
+    unknown_members,
+)
+from labledger.gateway.families.requests.media import (
+    GEMINI_IMAGES,
+    HeldMedia,
+    document,
+    image,
+    sound,
+)
+from labledger.records import JsonObject
+
+_MEMBERS = frozenset(
+    {
+        *("model", "contents", "systeminstruction", "tools", "toolconfig", "safetysettings"),
+        *("generationconfig", "cachedcontent", "labels", "servicetier", "store"),
+        *("continuationtoken", "generatecontentrequest"),
+    }
+)
+_TOOLS_OF_THE_AGENT = frozenset({"functiondeclarations", "computeruse"})
+_TOOL_FEATURES = {
+    "googlesearch": Feature.WEB_SEARCH,
+    "googlesearchretrieval": Feature.WEB_SEARCH,
+    "enterprisewebsearch": Feature.WEB_SEARCH,
+    "googlemaps": Feature.WEB_SEARCH,
+    "urlcontext": Feature.URL_INPUTS,
+    "codeexecution": Feature.CODE_EXECUTION,
+    "filesearch": Feature.FILES,
+    "mcpservers": Feature.MCP,
+}
+_PARTS = frozenset(
+    {
+        *("text", "inlinedata", "filedata", "functioncall", "functionresponse", "thought"),
+        *("thoughtsignature", "videometadata", "mediaresolution", "partmetadata"),
+        *("executablecode", "codeexecutionresult", "toolcall", "toolresponse"),
+        *("audiotranscription", "mediaprocessing", "speechmetadata", "documentmetadata"),
+        *("spreadsheetmetadata", "audiometadata"),
+    }
+)
+"""The members of a part."""
+_CONTENT = frozenset({"role", "parts", "text"})
+_HIDDEN = frozenset({"args", "response", "executablecode", "codeexecutionresult"})
+"""Members with what a tool is called with and what it returned, whatever that looks like."""
+_OTHER_MODELS = ("routingconfig", "modelselectionconfig", "modelconfig")
+_NO_TOKENS = frozenset(
+    {"contents", "systeminstruction", "tools", "safetysettings", "labels", "servicetier", "model"}
+)
+_NO_TOKENS_OF_CONFIG = frozenset(
+    {
+        *("maxoutputtokens", "temperature", "topp", "topk", "candidatecount", "seed"),
+        *("stopsequences", "frequencypenalty", "presencepenalty"),
+    }
+)
+"""Members that do not change how many tokens a request has, and those that count by themselves."""
+
+
+def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
+    """Return what a body asks for. Raises `Refused`."""
+    outer = members(body)
+    inner = outer.get("generatecontentrequest") if endpoint.counts_tokens else None
+    top = members(inner) if isinstance(inner, dict) else outer
+    config = members(top.get("generationconfig"))
+    if not isinstance(top.get("generationconfig"), dict | None):
+        raise Refused(400, "not_understood", "labledger: `generationConfig` is no object")
+    if any(config.get(name) is not None for name in _OTHER_MODELS):
+        raise Refused(400, "model_not_granted", "labledger: the body lets another model answer")
+    facts = RequestFacts(
+        bounds=bounds(config, ("maxoutputtokens",), dynamic=("thinkingbudget",)),
+        needs=tuple(_features(top, config)),
+        media=tuple(_media(_content(top))),
+        own_tools=sum(
+            name != "functiondeclarations"
+            for tool in listed(top.get("tools"))
+            for name in members(tool)
+        ),
+        other_prices=_speaks(config),
+        turns=_turns(top, config),
+    )
+    return requested(endpoint, body, size, facts)
+
+
+def _content(top: Mapping[str, Any]) -> list[Any]:
+    return [top.get("contents"), top.get("systeminstruction")]
+
+
+def _features(top: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Need]:
+    tools = listed(top.get("tools"))
+    if not all(isinstance(tool, dict) for tool in tools):
+        yield UnknownKind("a tool that is no object")
+    named = {name for tool in tools for name in members(tool)}
+    for name in named - _TOOLS_OF_THE_AGENT:
+        yield _TOOL_FEATURES.get(name) or UnknownKind(f"the tool {name}")
+    if any(top.get(name) for name in ("cachedcontent", "continuationtoken")):
+        yield Feature.STORED
+    if top.get("servicetier"):
+        yield Feature.SERVICE_TIERS
+    if "IMAGE" in _modalities(config) or config.get("imageconfig"):
+        yield Feature.IMAGE_GENERATION
+    yield from unknown_members(top, _MEMBERS)
+    for content in [*listed(top.get("contents")), top.get("systeminstruction")]:
+        yield from map(UnknownKind, _unknown(content))
+    for found in parts(_content(top), _hidden):
+        if found.members.get("filedata") is not None:
+            yield Feature.URL_INPUTS
+
+
+def _unknown(content: Any) -> Iterator[str]:
+    """Yield the members of content that are not known, and may hold anything."""
+    named = members(content)
+    yield from (f"the member {name} of a content" for name in named if name not in _CONTENT)
+    for part in listed(named.get("parts")):
+        yield from (f"the part {name}" for name in members(part) if name not in _PARTS)
+
+
+def _modalities(config: Mapping[str, Any]) -> set[str]:
+    return {str(kind).upper() for kind in listed(config.get("responsemodalities"))}
+
+
+def _speaks(config: Mapping[str, Any]) -> bool:
+    return "AUDIO" in _modalities(config) or config.get("speechconfig") is not None
+
+
+def _hidden(_: Mapping[str, Any]) -> frozenset[str]:
+    return _HIDDEN
+
+
+def _media(content: Any) -> Iterator[HeldMedia]:
+    for part in parts(content, _hidden):
+        blob = members(part.members.get("inlinedata"))
+        data, kind = blob.get("data"), str(blob.get("mimetype")).casefold()
+        if not isinstance(data, str) or kind.startswith("text/"):
+            continue
+        if kind.startswith("image/"):
+            yield image(data, GEMINI_IMAGES)
+        elif kind.startswith(("audio/", "video/")):
+            yield sound(data)
+        else:
+            yield document(data)
+
+
+def _turns(top: Mapping[str, Any], config: Mapping[str, Any]) -> Turns:
+    instruction = members(top.get("systeminstruction"))
+    kept = {name: value for name, value in config.items() if name not in _NO_TOKENS_OF_CONFIG}
+    setting = {name: value for name, value in top.items() if name not in _NO_TOKENS}
+    return Turns(
+        turns=listed(top.get("contents")),
+        pieces=[*listed(top.get("tools")), *items(instruction.get("parts"))],
+        setting={**setting, "generationconfig": kept},
+        by_model=lambda turn: members(turn).get("role") == "model",
+        more_tokens=lambda turn: media_tokens(tuple(_media(turn))),
+    )

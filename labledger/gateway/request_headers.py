@@ -1,0 +1,56 @@
+"""Which headers of a request are refused, because a provider could read another request by them.
+
+The gateway reads a body as JSON in UTF-8, and forwards the bytes that it read. So the request must
+declare nothing else: no other charset, form or encoding, and no other method or path.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from labledger.gateway.families.family import Refused
+
+_JSON = re.compile(
+    r"application/json[ \t]*(;[ \t]*charset=(utf-?8|\"utf-?8\")[ \t]*)?", re.IGNORECASE
+)
+_OTHER_REQUEST = frozenset(
+    {
+        *("x-original-url", "x-original-uri", "x-original-path", "x-original-host"),
+        *("x-rewrite-url", "x-rewrite-uri", "x-request-uri", "x-request-url", "x-http-path"),
+        *("x-forwarded-uri", "x-forwarded-url", "x-forwarded-path", "x-forwarded-prefix"),
+        *("x-envoy-original-path", "x-envoy-original-url", "x-accel-redirect", "x-script-name"),
+        *("content-range", "content-transfer-encoding"),
+    }
+)
+"""Headers by which proxies and servers are told of another path or another body."""
+_METHODS = re.compile(r"method|override")
+"""What the names of headers have that stand for another method, such as X-HTTP-Method-Override."""
+
+
+def check_headers(headers: Iterable[tuple[str, str]]) -> None:
+    """Raise `Refused` for a request whose headers may let a provider read another one.
+
+    A request without a `Content-Type` passes: its body is read as JSON, or refused.
+    """
+    types = []
+    for raw_name, value in headers:
+        # Some servers take both for the same name.
+        name = raw_name.strip().lower().replace("_", "-")
+        if name == "content-type":
+            types.append(value.strip(" \t"))
+        elif name == "content-encoding":
+            _check_encoding(value)
+        elif name == "transfer-encoding" and value.strip(" \t").lower() != "chunked":
+            raise Refused(415, "encoded", "labledger: send the body in chunks or whole")
+        elif _METHODS.search(name) or name in _OTHER_REQUEST:
+            message = f"labledger: the header {raw_name[:80]} could change the request"
+            raise Refused(400, "header", message)
+    if len(types) > 1 or not all(map(_JSON.fullmatch, types)):
+        message = "labledger: send the body as `Content-Type: application/json` in UTF-8"
+        raise Refused(415, "content_type", message)
+
+
+def _check_encoding(value: str) -> None:
+    if value.strip(" \t").lower() != "identity":
+        raise Refused(415, "encoded", "labledger: send the body without an encoding")
