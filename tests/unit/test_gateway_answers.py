@@ -7,6 +7,8 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from raw_providers import RawAnswer, events, raw_provider
 from labledger.gateway.families.event_stream import BodyForm, EventReader, form_of
 from labledger.records.model_calls import Api, CallState, ModelCall, Usage
 from labledger.records.model_costs import ModelPrice, PriceTable, call_cost
-from labledger.records.model_grants import ProviderConfig
+from labledger.records.model_grants import RECORD, ProviderConfig
 
 HELLO = {"model": "m-1", "choices": [{"index": 0, "delta": {"content": "hello"}}]}
 STOP = {"model": "m-1", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
@@ -601,6 +603,30 @@ def test_a_stream_without_its_mark_is_whole_if_its_transfer_is(
             assert "no mark of its end" in str(other.call.cost_unknown)
         assert other.call.usage is None
         gateway.client.close(other.folder)
+
+
+@pytest.mark.parametrize("framing", ["chunked", "close"])
+def test_a_replay_ends_an_answer_as_the_provider_did(
+    gateway: ServedGateway, tmp_path: Path, framing: str
+) -> None:
+    """A stream without its mark is whole in a replay where it was, and cut where it was cut."""
+    ends = []
+    with raw_provider({"it": RawAnswer(NO_MARK, framing=framing)}) as address:
+        provider = ProviderConfig("openai", (Api.OPENAI_CHAT,), address, SOURCE)
+        granted: dict[str, Any] = {"providers": (provider,), "models": {"openai": ("m",)}}
+        recorded = gateway.trial(address, record=True, **granted)
+        record = tmp_path / "record"
+        for trial in (recorded, None):
+            if trial is None:
+                lines = b"".join(file.read_bytes() for file in (recorded.folder / RECORD).iterdir())
+                record.write_bytes(lines)
+                trial = gateway.trial("http://127.0.0.1:9", replay=str(record), **granted)
+            with suppress(http.client.IncompleteRead):
+                trial.ask("chat", "do it.", stream=True)
+            ends.append((trial.call.state, trial.call.reason))
+            gateway.client.close(trial.folder)
+    expected = (CallState.ANSWERED, None)
+    assert ends == [expected if framing == "chunked" else (CallState.CUT, "provider_cut")] * 2
 
 
 @pytest.mark.parametrize("name", PLAIN)
