@@ -185,6 +185,10 @@ class Ledger:
                 costs[run_id] = spent.total
         return costs
 
+    def incomplete_costs(self) -> frozenset[str]:
+        """Return the runs with calls to models in whose cost trials of unknown cost are missing."""
+        return self._reader.incomplete_costs()
+
     def state(self, run_id: str) -> RunState:
         """Return how far a run is, who owns it, and what it spent."""
         run = self._reader.run(run_id)

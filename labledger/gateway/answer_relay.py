@@ -145,7 +145,7 @@ class Relay:
                 message = "labledger: the provider redirects, which is not followed"
                 raise NoAnswer("redirected", 502, message)
             form, pieces = await self._opened(pieces, names.get("content-type", ""))
-            if answer.status == 200 and not self._charging.counts_tokens:
+            if answer.status < 300 and not self._charging.counts_tokens:
                 if form is BodyForm.EVENTS:
                     return await self._stream(answer, headers, pieces, _Events(self._reader))
                 if form is BodyForm.ARRAY and self._charging.is_streamed:
@@ -191,9 +191,9 @@ class Relay:
             async for piece in pieces:
                 yield piece
 
-        if form is None:
+        if form in {None, BodyForm.OTHER}:
             form = BodyForm.EVENTS if is_labeled else BodyForm.OTHER
-        return form, all_pieces()
+        return form or BodyForm.OTHER, all_pieces()
 
     async def _pieces(self, answer: Answer) -> AsyncIterator[bytes]:
         """Yield the pieces of an answer with the key masked, and record them."""

@@ -320,6 +320,22 @@ def read_costs(connection: Connection) -> dict[str, float]:
     return dict(map(tuple, connection.execute(_COSTS_SQL)))
 
 
+_INCOMPLETE_COSTS_SQL = f"""
+SELECT run.run_id FROM run
+JOIN counted ON counted.root_no = run.run_no
+WHERE EXISTS (SELECT 1 FROM model_call WHERE model_call.run_no = run.run_no)
+  AND (SELECT count(*) FROM trial WHERE trial.run_no = run.run_no
+    AND (trial.reason IS NULL OR trial.reason NOT IN ({_NOT_STARTED_LIST}))) > (
+    SELECT count(*) FROM metric INDEXED BY ix_metric_usual
+    WHERE metric.run_no = run.run_no AND metric_id = 'cost_usd'
+      AND typeof(metric.value) IN ('integer', 'real') AND metric.value >= 0)"""  # noqa: S608
+
+
+def read_incomplete_costs(connection: Connection) -> frozenset[str]:
+    """Return the runs with calls to models for which `read_costs` leaves out a trial."""
+    return frozenset(connection.execute(_INCOMPLETE_COSTS_SQL).scalars())
+
+
 def exhausted_kinds(limits: Mapping[str, float], spent: Mapping[str, Spent]) -> tuple[str, ...]:
     """Return the kinds of spending that have reached their limit; none of a regrading."""
     return tuple(

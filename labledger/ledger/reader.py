@@ -25,6 +25,7 @@ from labledger.ledger.counts import (
     read_cancelled,
     read_committed_spending,
     read_costs,
+    read_incomplete_costs,
     read_primary_metrics,
     read_spending_so_far,
 )
@@ -212,6 +213,7 @@ class LedgerReader:
 
     runs = _ledger_query("list the runs", read_runs)
     costs = _ledger_query("read what the runs cost", read_costs)
+    incomplete_costs = _ledger_query("read which costs are incomplete", read_incomplete_costs)
     progress = _ledger_query("read the progress of the runs", read_progress)
     runs_at_work = _ledger_query("read which runs are at work", read_runs_at_work)
     recent_commits = _ledger_query("read the newest commits", read_recent_commits)

@@ -7,6 +7,8 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from raw_providers import RawAnswer, events, raw_provider
 from labledger.gateway.families.event_stream import BodyForm, EventReader, form_of
 from labledger.records.model_calls import Api, CallState, ModelCall, Usage
 from labledger.records.model_costs import ModelPrice, PriceTable, call_cost
-from labledger.records.model_grants import ProviderConfig
+from labledger.records.model_grants import RECORD, ProviderConfig
 
 HELLO = {"model": "m-1", "choices": [{"index": 0, "delta": {"content": "hello"}}]}
 STOP = {"model": "m-1", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
@@ -55,6 +57,8 @@ WHOLE = {
     "upper-label": ("chat", RawAnswer(CHAT, "Text/Event-Stream;charset=UTF-8")),
     "no-label": ("chat", RawAnswer(CHAT, None, "length", pieces=40)),
     "bom-and-comments": ("chat", RawAnswer(b"\xef\xbb\xbf: wait\r\n\r\n" + CHAT, None, "close")),
+    "another-status": ("chat", RawAnswer(CHAT, status=203)),
+    "an-unknown-field": ("chat", RawAnswer(b"Name: x\n\n" + CHAT, "text/event-stream")),
     "empty-lines-first": ("chat", RawAnswer(b"\n\n\n" + CHAT, "application/json", pieces=60)),
     "carriage-returns": ("chat", RawAnswer(CHAT.replace(b"\n", b"\r"), None, "close", pieces=50)),
     "no-blank-line": ("chat", RawAnswer(events(HELLO, STOP, USAGE, end=b"\n"), framing="close")),
@@ -81,8 +85,8 @@ TORN = {
     "closed-before-its-mark": ("chat", RawAnswer(NO_MARK, framing="close")),
     "messages-closed": ("anthropic", RawAnswer(MESSAGES_OPEN, framing="close")),
     "closed-in-a-line": ("responses", RawAnswer(RESPONDED[:-9], framing="close")),
-    "length-not-reached": ("chat", RawAnswer(CHAT[:-20], framing="length", torn=True)),
-    "chunks-not-ended": ("gemini", RawAnswer(events(GEMINI), torn=True)),
+    "length-not-reached": ("chat", RawAnswer(NO_MARK, framing="length", torn=True)),
+    "chunks-not-ended": ("gemini", RawAnswer(events({**GEMINI, "candidates": []}), torn=True)),
     "array-not-ended": ("gemini", RawAnswer(ARRAY[:-2], "application/json", "close")),
     "nothing": ("chat", RawAnswer(b"", framing="close")),
 }
@@ -405,6 +409,42 @@ STREAMED: dict[str, tuple[str, bytes, tuple[int, ...] | None, str | None, str | 
     ),
     "no-usage": ("chat", events(HELLO, STOP, "[DONE]"), None, "does not say its usage", None),
     "no-mark": ("chat", events(HELLO, {**HELLO, "usage": USED}), None, "no mark of its end", None),
+    "two-tiers": (
+        "chat",
+        events({**HELLO, "service_tier": "flex"}, {**STOP, "service_tier": "default"}, USAGE),
+        T1,
+        "more than one service_tier",
+        None,
+    ),
+    "a-charge-that-falls": (
+        "chat",
+        events(HELLO, {**STOP, "usage": {**USED, "cost": 0.003}}, {"usage": {"cost": 0.002}}),
+        T1,
+        "contradicts",
+        "from 0.003 to 0.002",
+    ),
+    "a-charge-that-grows": (
+        "chat",
+        events(HELLO, {**STOP, "usage": {**USED, "cost": 0.001}}, {"usage": {"cost": 0.002}}),
+        T1,
+        None,
+        None,
+    ),
+    "two-ends": (
+        "responses",
+        events(
+            *[
+                {
+                    "type": "response.completed",
+                    "response": responses(SAID, output=[{"type": "web_search_call"}]),
+                }
+            ]
+            * 2
+        ),
+        T1,
+        None,
+        None,
+    ),
     "tier-in-chunks": (
         "chat",
         events({**HELLO, "service_tier": "flex"}, STOP, USAGE, "[DONE]"),
@@ -563,6 +603,30 @@ def test_a_stream_without_its_mark_is_whole_if_its_transfer_is(
             assert "no mark of its end" in str(other.call.cost_unknown)
         assert other.call.usage is None
         gateway.client.close(other.folder)
+
+
+@pytest.mark.parametrize("framing", ["chunked", "close"])
+def test_a_replay_ends_an_answer_as_the_provider_did(
+    gateway: ServedGateway, tmp_path: Path, framing: str
+) -> None:
+    """A stream without its mark is whole in a replay where it was, and cut where it was cut."""
+    ends = []
+    with raw_provider({"it": RawAnswer(NO_MARK, framing=framing)}) as address:
+        provider = ProviderConfig("openai", (Api.OPENAI_CHAT,), address, SOURCE)
+        granted: dict[str, Any] = {"providers": (provider,), "models": {"openai": ("m",)}}
+        recorded = gateway.trial(address, record=True, **granted)
+        record = tmp_path / "record"
+        for trial in (recorded, None):
+            if trial is None:
+                lines = b"".join(file.read_bytes() for file in (recorded.folder / RECORD).iterdir())
+                record.write_bytes(lines)
+                trial = gateway.trial("http://127.0.0.1:9", replay=str(record), **granted)
+            with suppress(http.client.IncompleteRead):
+                trial.ask("chat", "do it.", stream=True)
+            ends.append((trial.call.state, trial.call.reason))
+            gateway.client.close(trial.folder)
+    expected = (CallState.ANSWERED, None)
+    assert ends == [expected if framing == "chunked" else (CallState.CUT, "provider_cut")] * 2
 
 
 @pytest.mark.parametrize("name", PLAIN)

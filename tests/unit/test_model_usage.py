@@ -13,6 +13,7 @@ import grown_ledgers as grown
 import pytest
 import regraded_ledgers as graded
 import sample_ledgers as kit
+from commands import run_forked
 from ledger_templates import built_once
 from sample_trials import Trials
 
@@ -46,6 +47,7 @@ from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.runner.earlier_trials import StoredTrials
 from labledger.trial.collect import trial_metrics
 from labledger.trial.evidence import metrics
+from labledger.trial.evidence.gateway_calls import ModelUse
 from labledger.trial.trial_kinds import RegradedTrial
 from labledger.upkeep.import_runs import import_source
 
@@ -474,6 +476,57 @@ def test_all_that_was_spent_is_counted(writer: LedgerWriter, reader: LedgerReade
         "cost_usd": Spent(pytest.approx(3 * once), 3, 3),
         "tokens": Spent(4 * 1010 + 12, 5, 1),
     }
+
+
+def test_a_sum_of_costs_says_that_it_is_incomplete(
+    writer: LedgerWriter, reader: LedgerReader
+) -> None:
+    """A run whose trials all have a known cost is not among those whose sum leaves some out."""
+    lease = kit.begin_run(writer, prices=kit.PRICES)
+    writer.commit_result(lease, kit.with_calls(kit.result(0), kit.model_call()))
+    writer.commit_result(lease, kit.with_calls(kit.result(1)))
+    kit.begin_run(writer, run_id="without")
+    assert reader.incomplete_costs() == frozenset()
+    odd = kit.model_call(cost_unknown="it is odd")
+    writer.commit_result(lease, kit.with_calls(kit.result(2), odd))
+    assert reader.incomplete_costs() == {kit.RUN}
+    assert reader.costs()[kit.RUN] == pytest.approx(
+        known_cost([kit.model_call()], kit.PRICES)[0] / PICODOLLARS
+    )
+
+
+def test_commands_say_why_a_cost_is_not_known(tmp_path: Path) -> None:
+    """`show` has the reason of each call, and `runs` names the run whose sum is incomplete."""
+    path = kit.make_ledger(tmp_path)
+    calls = (
+        kit.model_call(),
+        kit.model_call(2, cost_unknown="it is odd"),
+        kit.model_call(3, model="new"),
+    )
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, prices=kit.PRICES)
+        writer.commit_result(lease, kit.with_calls(kit.result(0), *calls))
+        writer.commit_result(lease, kit.with_calls(kit.result(1), kit.model_call()))
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
+    shown = run_forked("show", kit.RUN, 0, folder=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "the cost of call 2 is not known: it is odd" in shown.stdout
+    assert "the cost of call 3 is not known: no price for its tokens" in shown.stdout
+    listed = run_forked("runs", folder=tmp_path).stdout
+    assert f"trials of unknown cost are left out of the cost of {kit.RUN}" in listed
+    [run] = json.loads(run_forked("runs", "--json", folder=tmp_path).stdout)
+    assert run["cost_is_incomplete"] is True
+    status = run_forked("status", kit.RUN, folder=tmp_path).stdout
+    assert "the view model_calls says why a cost is not known" in status
+
+
+def test_the_evidence_counts_why_costs_are_not_known() -> None:
+    """Only evidence of calls with a reason has them, and a contradiction is no refusal."""
+    odd = kit.model_call(2, cost_unknown="it is odd", detail="input fell from 9 to 5")
+    summary = ModelUse((kit.model_call(), odd, odd)).as_json()
+    assert summary["cost_unknown"] == {"it is odd": 2}
+    assert "detail" not in summary
+    assert "cost_unknown" not in ModelUse((kit.model_call(),)).as_json()
 
 
 def test_a_call_of_no_attempt_is_refused(writer: LedgerWriter) -> None:

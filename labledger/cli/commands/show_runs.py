@@ -68,7 +68,7 @@ def runs(
         all_runs = ledger.runs(selection, sort=sort, reverse=reverse)
         all_gradings = [ledger.gradings(run.run_id) for run in all_runs]
         causes = [_stop_cause(run, lost=ledger.is_lost(run)) for run in all_runs]
-        costs = ledger.costs()
+        costs, incomplete = ledger.costs(), ledger.incomplete_costs()
     if json:
         out_json(
             [
@@ -76,6 +76,7 @@ def runs(
                     **run.as_json(),
                     **_own_grading(run.run_id, gradings),
                     **({"cost_usd": costs[run.run_id]} if run.run_id in costs else {}),
+                    **({"cost_is_incomplete": True} if run.run_id in incomplete else {}),
                 }
                 for run, gradings in zip(all_runs, all_gradings, strict=True)
             ]
@@ -94,6 +95,8 @@ def runs(
     ]
     empty = (*(() if any(causes) else ("stopped by",)), *(() if costs else ("cost",)))
     table(columns, rows, right=("committed", "slots", "cost"), without=empty)
+    if names := [run.run_id for run in all_runs if run.run_id in incomplete]:
+        out(f"trials of unknown cost are left out of the cost of {', '.join(names)}")
     for run, gradings in zip(all_runs, all_gradings, strict=True):
         if gradings and run.run_id == gradings[0].run_id:
             for line in grading_lines(run.run_id, gradings):

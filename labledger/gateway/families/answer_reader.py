@@ -67,6 +67,7 @@ class AnswerReader(ABC):
         """How many searches the provider made, for which it charges by number."""
         self._said = SaidUsage()
         self._tiers: dict[str, Any] = {}
+        self._changed_tiers: set[str] = set()
         self._charges: dict[str, None] = {}
         """What is charged that the usage does not count."""
 
@@ -127,7 +128,8 @@ class AnswerReader(ABC):
     def stated_cost(self) -> int | None:
         """What the provider says that it charged, in picodollars; None if it does not say."""
         known = [one for one in self._stated if is_number(one) and 0 <= one < _MAX_DOLLARS]
-        if not self._has_usage or not known or len(known) < len(self._stated):
+        is_clear = len(known) == len(self._stated) and not self._said.fell("cost")
+        if not self._has_usage or not known or not is_clear:
             return None
         return sum(int((Decimal(str(one)) * PICODOLLARS).to_integral_value()) for one in known)
 
@@ -156,6 +158,8 @@ class AnswerReader(ABC):
         for name, value in self._tiers.items():
             if not (isinstance(value, str) and _WORD.fullmatch(value)):
                 yield f"{name} is not understood"
+        for name in sorted(self._changed_tiers):
+            yield f"the answer names more than one {name}"
         if number := unknown_number(self._said.numbers, self.known_numbers):
             yield f"the usage has {number}, which is not understood"
         yield from self._charges
@@ -188,8 +192,11 @@ class AnswerReader(ABC):
 
     def _take_tier(self, name: str, value: Any) -> None:
         """Note which tier, speed or place a part of the answer names, if it does."""
-        if value is not None:
-            self._tiers[name] = value
+        if value is None:
+            return
+        if value != self._tiers.setdefault(name, value):
+            self._changed_tiers.add(name)
+        self._tiers[name] = value
 
     def _charge(self, what: str) -> None:
         """Note something that is charged, and that the usage does not count."""

@@ -108,20 +108,23 @@ class _Reader(AnswerReader):
         if chunk.get("error"):
             self.failed = True
         self.model = text_or_none(chunk.get("modelVersion")) or self.model
-        usage = mapping(chunk.get("usageMetadata"))
-        self._take_usage(usage)
-        for where, name in ((usage, "trafficType"), (usage, "serviceTier"), (chunk, "serviceTier")):
-            self._take_tier("service_tier", _tier(where.get(name)))
-        self._take_modalities(usage)
+        if usage := mapping(chunk.get("usageMetadata")):
+            self._take_usage(usage)
+            self._take_modalities(usage)
+            for name in ("trafficType", "serviceTier"):
+                self._take_tier("service_tier", _tier(usage.get(name)))
+        self._take_tier("service_tier", _tier(chunk.get("serviceTier")))
         for candidate in map(mapping, items(chunk.get("candidates"))):
             self._ended |= bool(candidate.get("finishReason"))
-            self._take_grounding(mapping(candidate.get("groundingMetadata")))
+            if grounding := mapping(candidate.get("groundingMetadata")):
+                self._take_grounding(grounding)
         # A request that is blocked gets no candidate.
         self._ended |= bool(mapping(chunk.get("promptFeedback")).get("blockReason"))
 
     def _take_modalities(self, usage: Mapping[str, Any]) -> None:
-        for name, plain in _MODALITIES.items():
-            for each in map(mapping, items(usage.get(name))):
+        for name in _MODALITIES.keys() & usage.keys():
+            plain = _MODALITIES[name]
+            for each in map(mapping, items(usage[name])):
                 if each.get("tokenCount") and not is_one_of(each.get("modality"), *plain):
                     self._charge(f"{name} of {str(each.get('modality'))[:40]}")
 

@@ -122,17 +122,25 @@ class _Reader(AnswerReader):
         if chunk.get("error"):
             self.failed = True
         self.model = text_or_none(chunk.get("model")) or self.model
-        self._take_tier("service_tier", served_tier(chunk))
-        self._take_usage(chunk.get("usage"))
-        self._take_usage(mapping(chunk.get("x_groq")).get("usage"))
-        # A chunk with usage alone is the last one.
-        has_usage = bool(mapping(chunk.get("usage")).get("prompt_tokens"))
-        self._answered |= has_usage and chunk.get("choices") == []
+        # A stream has very many chunks, of which few say more than text.
+        if "service_tier" in chunk:
+            self._take_tier("service_tier", served_tier(chunk))
+        if usage := chunk.get("usage"):
+            self._take_usage(usage)
+            # A chunk with usage alone is the last one.
+            has_usage = bool(mapping(usage).get("prompt_tokens"))
+            self._answered |= has_usage and chunk.get("choices") == []
+        if "x_groq" in chunk:
+            self._take_usage(mapping(chunk["x_groq"]).get("usage"))
         for choice in map(mapping, items(chunk.get("choices"))):
-            self._answered |= bool(choice.get("finish_reason"))
-            self._take_usage(choice.get("usage"))
-            if any(map(_cites, (choice.get("message"), choice.get("delta")))):
-                self._charge("a search by the provider")
+            self._take_choice(choice)
+
+    def _take_choice(self, choice: Mapping[str, Any]) -> None:
+        self._answered |= bool(choice.get("finish_reason"))
+        if "usage" in choice:
+            self._take_usage(choice["usage"])
+        if _cites(choice.get("delta")) or _cites(choice.get("message")):
+            self._charge("a search by the provider")
 
     def _take_usage(self, usage: Any) -> None:
         super()._take_usage(usage)
@@ -146,8 +154,10 @@ class _Reader(AnswerReader):
 
 
 def _cites(message: Any) -> bool:
-    annotations = items(mapping(message).get("annotations"))
-    return any(mapping(each).get("type") == "url_citation" for each in annotations)
+    annotations = message.get("annotations") if isinstance(message, dict) else None
+    return bool(annotations) and any(
+        mapping(each).get("type") == "url_citation" for each in items(annotations)
+    )
 
 
 def _read_settings(body: JsonObject) -> CallSettings:

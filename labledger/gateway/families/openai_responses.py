@@ -102,19 +102,21 @@ class _Reader(AnswerReader):
         self.model = text_or_none(response.get("model"))
         self._take_usage(response.get("usage"))
         self._take_tier("service_tier", served_tier(response))
-        for item in map(mapping, items(response.get("output"))):
-            self._take_item(item)
+        searches = sum(map(self._searched, map(mapping, items(response.get("output")))))
+        self._take_searches(searches)
         self.finished = True
         self.failed = not is_one_of(response.get("status"), "completed", "incomplete")
 
-    def _take_item(self, item: Mapping[str, Any]) -> None:
+    def _searched(self, item: Mapping[str, Any]) -> bool:
+        """Return whether an item of the output is a search; note other items with a charge."""
         kind = item.get("type")
         if kind == "web_search_call":
             # To open a page that was found, or to search in it, costs no search.
             action = mapping(item.get("action")).get("type")
-            self.searches += not is_one_of(action, "open_page", "find_in_page", "find")
-        elif isinstance(kind, str) and kind.endswith("_call") and kind not in _FREE_ITEMS:
+            return not is_one_of(action, "open_page", "find_in_page", "find")
+        if isinstance(kind, str) and kind.endswith("_call") and kind not in _FREE_ITEMS:
             self._charge(f"a {kind[:40]}")
+        return False
 
     @property
     def _has_usage(self) -> bool:

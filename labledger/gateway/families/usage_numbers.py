@@ -66,6 +66,10 @@ class SaidUsage:
         fallen = [f"{at} fell from {was} to {now}" for at, (was, now) in self.fallen.items()]
         return ", ".join(fallen[:5]) or None
 
+    def fell(self, name: str) -> bool:
+        """Return whether a number, or one below it, fell to one that is no placeholder."""
+        return any(now and at.split(".")[0] == name for at, (_, now) in self.fallen.items())
+
     @property
     def is_contradictory(self) -> bool:
         """Whether a number fell to one that is no placeholder."""

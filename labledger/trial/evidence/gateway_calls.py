@@ -144,7 +144,9 @@ class ModelUse:
     @property
     def detail(self) -> str | None:
         """The sentence by which the provider refused a call last; None if it gave none."""
-        return next((call.detail for call in reversed(self.calls) if call.detail), None)
+        # The detail of an answer says only how its numbers contradict each other.
+        refused = (call for call in reversed(self.calls) if not call.is_answer)
+        return next((call.detail for call in refused if call.detail), None)
 
     def failure(self, agent_ended_at: str) -> tuple[Reason, str] | None:
         """Return why the agent's last call failed without its doing, as reason and sentence."""
@@ -254,6 +256,10 @@ class ModelUse:
             "unknown": sum(call.charged is None for call in self.calls),
             "waited_ms": sum(call.waited_ms for call in self.calls),
         }
+        if why := Counter(
+            call.cost_unknown for call in self.calls if call.cost_unknown is not None
+        ):
+            summary["cost_unknown"] = dict(sorted(why.items()))
         if faults := Counter(call.fault.value for call in self.calls if call.fault is not None):
             summary["faults"] = dict(sorted(faults.items()))
         if (detail := self.detail) is not None:

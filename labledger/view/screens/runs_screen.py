@@ -53,13 +53,22 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
     # What runs spend between their commits is looked at no more than once a second.
     committed = sum(row.committed for row in source.reader.progress())
     version = (committed, None if has_ended else clock.utc_now()[:TO_THE_SECOND])
-    costs = source.kept.get(("costs",), version, source.ledger.costs, is_final=has_ended).value
+    costs, incomplete = source.kept.get(
+        ("costs",),
+        version,
+        lambda: (source.ledger.costs(), source.ledger.incomplete_costs()),
+        is_final=has_ended,
+    ).value
     following = shown[-1].run_id if start + PAGE < len(ordered) else None
     query = {name: parameters.text(name) for name in PARAMETERS if name != "after"} | {"sort": sort}
     recent = source.reader.recent_commits([run.run_id for run in shown])
     return {
         "lab": str(source.lab.root),
-        "runs": [_run(source, run, costs, recent.get(run.run_id)) for run in shown],
+        "runs": [
+            _run(source, run, costs, recent.get(run.run_id))
+            | {"cost_is_incomplete": run.run_id in incomplete}
+            for run in shown
+        ],
         "total": len(ordered),
         "next": following,
         "next_url": None if following is None else _url(query | {"after": following}),

@@ -26,4 +26,4 @@ export const Interval = ({ rate }) => html`
     html`<line class="value" x1=${(100 * rate.passed) / rate.counted} x2=${(100 * rate.passed) / rate.counted} y1="1" y2="9" />`}
   </svg>`;
 
-export const Money = ({ cost, budget }) => html`${usd(cost)}${budget != null && html` <small>of ${usd(budget)}</small>`}`;
+export const Money = ({ cost, budget, incomplete }) => html`${incomplete && cost != null && "at least "}${usd(cost)}${budget != null && html` <small>of ${usd(budget)}</small>`}`;

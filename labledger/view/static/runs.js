@@ -19,7 +19,7 @@ const Row = ({ run }) => html`
     <td class=${run.rate_per_h == null ? "absent" : ""}>
       ${run.rate_per_h != null && html`${count(Math.round(run.rate_per_h))} an hour`}
       ${run.eta_s != null && html`<small>about ${clockTime(run.eta_s)} left</small>`}</td>
-    <td data-label="cost"><${Money} cost=${run.cost_usd} budget=${run.budget.cost_usd} /></td>
+    <td data-label="cost"><${Money} cost=${run.cost_usd} incomplete=${run.cost_is_incomplete} budget=${run.budget.cost_usd} /></td>
     <td class=${run.owner ? "" : "absent"}>${run.owner && html`${run.owner.host}<small>process ${run.owner.pid}</small>`}</td>
     <td class=${run.tags.length || run.notes ? "" : "absent"}>
       ${run.tags.map((tag) => html`<span class="tag">${tag}</span>${" "}`)}
