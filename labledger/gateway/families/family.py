@@ -111,11 +111,11 @@ class AnswerReader(ABC):
 
     @abstractmethod
     def take_event(self, event: Event) -> None:
-        """RequestFacts an event of a stream."""
+        """Read an event of a stream."""
 
     @abstractmethod
     def take_whole(self, document: Any) -> None:
-        """RequestFacts an answer that came in one piece."""
+        """Read an answer that came in one piece."""
 
     @staticmethod
     @abstractmethod
