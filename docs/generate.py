@@ -25,8 +25,8 @@ EXIT_CODES = {
     "`--require-not-worse` of a comparison",
     Exit.INVALID: "invalid input or usage; nothing was changed",
     Exit.INCOMPLETE: "the run is incomplete, slots ended as `infra_error`, or a variant has no "
-    "score; takes precedence over 1. `labledger resume` continues an incomplete run. Of "
-    "`labledger compare`: no trials could be paired, and no gate was missed",
+    "score or got no answer from a model; takes precedence over 1. `labledger resume` continues an "
+    "incomplete run. Of `labledger compare`: no trials could be paired, and no gate was missed",
     Exit.INTERRUPTED: "interrupted by Ctrl-C, TERM or a closed terminal, before the run was "
     "complete; takes precedence over 1 and 3",
 }

@@ -8,7 +8,14 @@ a query does not load the modules that run trials.
 >>> outcome = labledger.run("my-experiment/experiment.yaml")
 """
 
-from __future__ import annotations
+# No other import may stand before the first two: see `host_programs`.
+import sys
+
+from labledger.host_programs import leave_out_working_dir
+
+if sys.argv[:1] == ["-m"] and "labledger" in sys.orig_argv:
+    # This is `python -m labledger`, whose own module is imported next.
+    leave_out_working_dir()
 
 import lazy_loader
 

@@ -52,6 +52,10 @@ from .api.notifications import deliver_notifications as deliver_notifications
 from .api.notifications import discard_notifications as discard_notifications
 from .api.notifications import notifications as notifications
 from .api.notifications import try_receiver as try_receiver
+from .api.permissions import allow as allow
+from .api.permissions import allowed_permissions as allowed_permissions
+from .api.permissions import needed_permissions as needed_permissions
+from .api.permissions import revoke_permissions as revoke_permissions
 from .api.run_state import Pause as Pause
 from .api.run_state import RunSelection as RunSelection
 from .api.run_state import RunState as RunState
@@ -75,11 +79,13 @@ from .compare.comparison_document import Standing as Standing
 from .compare.comparison_document import TaskRow as TaskRow
 from .compare.comparison_text import ComparisonText as ComparisonText
 from .compare.comparison_text import comparison_texts as comparison_texts
+from .compare.junit_report import write_junit as write_junit
 from .compare.ranking import RankingText as RankingText
 from .compare.ranking import ranking_text as ranking_text
 from .compare.run_caveats import OutcomeChange as OutcomeChange
 from .compare.run_caveats import cancelled_sentences as cancelled_sentences
 from .compare.run_caveats import rerun_sentences as rerun_sentences
+from .compare.run_caveats import unread_sentences as unread_sentences
 from .compare.size_plan import Design as Design
 from .compare.size_plan import PlannedExperiment as PlannedExperiment
 from .compare.size_plan import PlanOptions as PlanOptions
@@ -111,6 +117,7 @@ from .errors import MalformedJson as MalformedJson
 from .errors import NotALedger as NotALedger
 from .errors import NothingToExtend as NothingToExtend
 from .errors import Parameter as Parameter
+from .errors import PermissionNeeded as PermissionNeeded
 from .errors import PreflightFailed as PreflightFailed
 from .errors import Problem as Problem
 from .errors import QueryFailed as QueryFailed
@@ -128,6 +135,8 @@ from .execution.run_events import EventKind as EventKind
 from .execution.run_events import Listener as Listener
 from .execution.run_events import StopRequest as StopRequest
 from .exit_codes import Exit as Exit
+from .files.permissions import AllowedPermission as AllowedPermission
+from .files.permissions import Permission as Permission
 from .gateway.status import CallTotals as CallTotals
 from .gateway.status import GatewayStatus as GatewayStatus
 from .gateway.status import KeyPace as KeyPace
@@ -144,10 +153,13 @@ from .ledger.database.model import RunInfo as RunInfo
 from .ledger.database.model import RunPart as RunPart
 from .ledger.database.model import Spent as Spent
 from .ledger.database.model import Stop as Stop
+from .ledger.database.model import UnreadResults as UnreadResults
 from .ledger.database.model import VariantCounts as VariantCounts
 from .ledger.model_usage import ModelUse as ModelUse
 from .ledger.query import ViewInfo as ViewInfo
 from .records import JsonObject as JsonObject
+from .records.model_answers import Refusal as Refusal
+from .records.model_answers import VariantAnswers as VariantAnswers
 from .records.outcomes import BUDGET_PARAMETERS as BUDGET_PARAMETERS
 from .records.outcomes import RequestKind as RequestKind
 from .records.outcomes import RunStatus as RunStatus

@@ -14,6 +14,8 @@ import threading
 from contextlib import suppress
 from typing import Any, NoReturn
 
+from labledger.host_programs import restart_in_utf8_mode, use_safe_path
+
 _INTERRUPTED = 130
 """`Exit.INTERRUPTED`, which is imported too late for the first interruptions."""
 
@@ -22,6 +24,7 @@ def main() -> None:
     """Run the command line and end the process with its exit code."""
     _end_at_interrupts()
     _use_utf8()
+    use_safe_path()
     from labledger.cli.app import main as run_command
 
     try:
@@ -43,8 +46,7 @@ def _use_utf8() -> None:
     itself, unless the environment forbids that.
     """
     if sys.getfilesystemencoding() != "utf-8":
-        words = [sys.executable, "-X", "utf8", *sys.orig_argv[1:]]
-        os.execv(words[0], words)  # noqa: S606
+        restart_in_utf8_mode()
 
 
 def _end_at_interrupts() -> None:

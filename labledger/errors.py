@@ -9,6 +9,7 @@ these where they arise.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from labledger.exit_codes import Exit
 
@@ -75,6 +76,22 @@ class InvalidInput(LabLedgerError):
         super().__init__(f"{subject}: {count}\n{lines}", hint=hint)
         self.subject = subject
         self.problems = problems
+
+
+class PermissionNeeded(InvalidInput):
+    """The input asks for something that the user has not allowed."""
+
+    def __init__(
+        self,
+        subject: str,
+        problems: list[Problem],
+        *,
+        hint: str | None = None,
+        needed: tuple[Any, ...] = (),
+    ) -> None:
+        super().__init__(subject, problems, hint=hint)
+        self.needed = needed
+        """Each `Permission`, one for each problem."""
 
 
 def require_text(what: str, where: str, text: str, max_characters: int) -> None:

@@ -335,3 +335,13 @@ _TERMINAL_SEQUENCES = re.compile(
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles, links
     r"|\x1b[@-Z\\^_]"
 )
+
+
+def yaml_fault(error: Exception) -> str:
+    """Return where a text is not YAML, as the rest of a sentence about its file.
+
+    The text itself is left out: the file may be a link to a secret.
+    """
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    place = "" if mark is None else f" (line {mark.line + 1}, column {mark.column + 1})"
+    return f"is not YAML{place}"

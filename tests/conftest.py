@@ -24,6 +24,7 @@ pytest.register_assert_rewrite(*sorted(_NAMES))
 
 import commands
 import containers
+import granted
 from experiments import EngineLog, Project, engine_log_in
 from sample_trials import SHELLS, Trials, trials_in
 
@@ -32,6 +33,8 @@ from labledger.errors import EngineUnavailable
 
 EXIT_LIMIT_S = 60
 """A test process ends at the latest so long after its last test."""
+
+granted.use_own_settings()
 
 # Where compiled modules are not kept, each command that a test starts compiles them again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
+import granted
 import yaml
 from command_server import TELL_STACKS, ForkedCommand
 from commands import CHECKOUT, command_env, command_line, run_forked, run_real, start_forked
@@ -134,8 +135,10 @@ class Project:
         self.write("tasks.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
 
     def save(self) -> None:
-        """Write the experiment file anew from `document`."""
+        """Write the experiment file anew from `document`, and allow what its models ask for."""
         self.experiment.write_text(yaml.safe_dump(self.document, sort_keys=False), "utf-8")
+        if "models" in self.document["runtime"]:
+            granted.allow(self.experiment)
 
     # -- the command
 

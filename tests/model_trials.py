@@ -59,7 +59,6 @@ SCRIPT = {
     "tasks": [
         task("hello", text="right"),
         task("slow", text="right", wait_s=4),
-        task("refused once", text="right", faults=[{"status": 401, "times": 1}]),
     ],
 }
 

@@ -18,8 +18,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from labledger.agents.cache_ownership import is_own_entry
 from labledger.errors import LabLedgerError
 from labledger.files.durable_files import file_pieces, write_file
+from labledger.files.fingerprints import fingerprint
 from labledger.files.tars import TarEntry, content_of, each_member, open_stream, tar_chunks
 from labledger.files.untrusted_files import is_safe_name, link_stays_inside, parents
 from labledger.records.canonical_json import dump_bytes
@@ -80,6 +82,22 @@ def tree_digest(tree: Path) -> tuple[str, int]:
     return digest.hexdigest(), size
 
 
+_digested: dict[tuple[Path, str], tuple[str, int]] = {}
+"""By folder and fingerprint, what `tree_digest` returned: no process reads one state twice."""
+
+
+def known_digest(tree: Path) -> tuple[str, int]:
+    """Return `tree_digest`, from an earlier call if nothing was touched. Raises `OSError`."""
+    state = fingerprint([tree], [tree.parent])
+    key = tree, state.digest
+    if key in _digested:
+        return _digested[key]
+    found = tree_digest(tree)
+    if state.is_settled and fingerprint([tree], [tree.parent]) == state:
+        _digested[key] = found
+    return found
+
+
 def read_entry(entry: Path) -> InstalledAgent | None:
     """Return the agent of an entry as its manifest says; None if there is none that is readable."""
     try:
@@ -90,10 +108,15 @@ def read_entry(entry: Path) -> InstalledAgent | None:
 
 
 def checked_entry(entry: Path) -> InstalledAgent | None:
-    """Return the agent of an entry if its files are those that were installed, else None."""
+    """Return the agent of an entry if its files are those that were installed, else None.
+
+    Files that another user could change are not.
+    """
     stored = read_entry(entry)
     try:
-        if stored is None or tree_digest(stored.folder) != (stored.tree_sha256, stored.size):
+        if stored is None or not is_own_entry(entry, stored.folder):
+            return None
+        if known_digest(stored.folder) != (stored.tree_sha256, stored.size):
             return None
     except OSError:
         return None

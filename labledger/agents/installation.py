@@ -30,6 +30,7 @@ from labledger.agents.agent_trees import (
     tree_digest,
     walk,
 )
+from labledger.agents.cache_ownership import make_own_folder, require_own
 from labledger.agents.launch import folder_of
 from labledger.agents.profiles import CONSTRAINTS, LAUNCH, AgentProfile, Registry
 from labledger.agents.registry_clients import (
@@ -43,6 +44,7 @@ from labledger.agents.registry_clients import (
 from labledger.errors import InvalidInput, LabLedgerError, Problem
 from labledger.files.durable_files import write_file
 from labledger.files.lab_folder import cache_folder
+from labledger.host_programs import interpreter
 from labledger.records.canonical_json import dump_bytes, sha256_hex
 from labledger.text import duration, format_size
 
@@ -63,6 +65,8 @@ class AgentTarget:
 
     profile: AgentProfile
     version: str
+    tree_sha256: str | None = None
+    """The digest that its files must have; None for any."""
 
     def __str__(self) -> str:
         return f"{self.profile.name}@{self.version}"
@@ -75,7 +79,10 @@ def check_version(profile: AgentProfile, version: str, cache: Path | None = None
     """
     if _PINNED.fullmatch(version):
         return
-    node = _tool_folder(_cache(cache), NODE)
+    top = _cache(cache)
+    node = _tool_folder(top, NODE)
+    if node.exists():
+        require_own(node)
     newest = newest_version(NodeTools(node) if node.exists() else None, profile.source)
     known = f"{profile.version} is tested" + (f", and {newest} is the newest" if newest else "")
     message = f"found {version!r}; expected one version of {profile.name}: {known}"
@@ -103,21 +110,26 @@ def unsupported(profile: AgentProfile) -> str | None:
 def find_installed(target: AgentTarget, cache: Path | None = None) -> InstalledAgent | None:
     """Return an agent as it was installed, else None. Its files are not checked.
 
-    `cache` is the folder of installed agents; None for that in the user's cache.
+    `cache` is the folder of installed agents; None for that in the user's cache. Raises
+    `CacheNotOwn`.
     """
     if unsupported(target.profile) is not None:
         return None
-    return read_entry(_entry(_cache(cache), target))
+    entry = _entry(_cache(cache), target)
+    require_own(entry)
+    return read_entry(entry)
 
 
 def installed_versions(profile: AgentProfile, cache: Path | None = None) -> list[InstalledAgent]:
     """Return the versions of an agent that are installed. Their files are not checked.
 
-    Folders that another state of the profile, or another Python, left are not among them.
+    Folders that another state of the profile, or another Python, left are not among them. Raises
+    `CacheNotOwn`.
     """
     if unsupported(profile) is not None:
         return []
     top = _cache(cache)
+    require_own(top / profile.name)
     stored = (
         read_entry(manifest.parent) for manifest in (top / profile.name).glob(f"*/{MANIFEST}")
     )
@@ -142,7 +154,8 @@ def install(
 
     The files of those that are there are checked, and rebuilt if they were changed. `report`
     gets a line, from any thread, whenever an installation begins or ends. Raises `InvalidInput`
-    with every agent that could not be installed; of such an agent nothing remains.
+    with every agent that could not be installed, or not with the files that its target asks for,
+    and `CacheNotOwn`.
     """
     problems: list[Problem] = []
     for target in targets:
@@ -152,6 +165,7 @@ def install(
     if problems:
         raise InvalidInput("cannot install the agents", problems)
     top = _cache(cache)
+    require_own(top)
 
     def install_one(target: AgentTarget) -> InstalledAgent | None:
         try:
@@ -167,6 +181,26 @@ def install(
     if problems:
         raise InvalidInput("could not install the agents", problems)
     return [agent for target in targets if (agent := done[str(target)]) is not None]
+
+
+def find_change(target: AgentTarget, cache: Path | None = None) -> str | None:
+    """Return how the installed files differ from the digest that a target asks for, or None.
+
+    None, too, if the agent is not installed. Raises `CacheNotOwn`.
+    """
+    top = _cache(cache)
+    manifests = [*(top / target.profile.name).glob(f"*/{MANIFEST}")]
+    if not manifests or _find_same(top, target) is not None:
+        return None
+    require_own(top / target.profile.name)
+    entry = _entry(top, target)
+    stored = {path.parent: read_entry(path.parent) for path in manifests}
+    for folder, agent in stored.items():
+        if agent is not None and agent.tree_sha256 == target.tree_sha256:
+            return f"the files in {folder} were changed; they had the digest {target.tree_sha256}"
+    if stored.get(entry) is None:
+        return None
+    return f"{entry} is another installation than {target.tree_sha256}, which the run began with"
 
 
 def _cache(cache: Path | None) -> Path:
@@ -210,11 +244,13 @@ def _constraints(target: AgentTarget) -> list[bytes]:
 
 
 def _install_one(top: Path, target: AgentTarget, report: Report) -> InstalledAgent:
+    if (agent := _find_same(top, target)) is not None:
+        return agent
     entry = _entry(top, target)
-    entry.parent.mkdir(parents=True, exist_ok=True)
+    make_own_folder(entry.parent, below=top)
     with _locked(entry.with_name(f".{entry.name}.lock")):
         if (agent := checked_entry(entry)) is not None:
-            return agent
+            return _require_same(target, agent)
         if entry.exists():
             report(f"{target}: its files were changed; installing it again")
             shutil.rmtree(entry)
@@ -223,7 +259,36 @@ def _install_one(top: Path, target: AgentTarget, report: Report) -> InstalledAge
         agent = _make(top, entry, target)
         seconds = duration(1000 * (time.monotonic() - started))
         report(f"{target}: installed, {format_size(agent.size)} in {seconds}")
+        return _require_same(target, agent)
+
+
+def _find_same(top: Path, target: AgentTarget) -> InstalledAgent | None:
+    """Return the installed agent with the digest that a target asks for, else None.
+
+    It may be from another state of the profile, or on another Python than the newest.
+    """
+    if target.tree_sha256 is None:
+        return None
+    for manifest in sorted((top / target.profile.name).glob(f"*/{MANIFEST}")):
+        stored = read_entry(manifest.parent)
+        if stored is not None and stored.tree_sha256 == target.tree_sha256:
+            require_own(manifest.parent)
+            if (agent := checked_entry(manifest.parent)) is not None:
+                return agent
+    return None
+
+
+def _require_same(target: AgentTarget, agent: InstalledAgent) -> InstalledAgent:
+    """Return the agent. Raises `LabLedgerError` if it has not the files that a target asks for."""
+    if target.tree_sha256 in (None, agent.tree_sha256):
         return agent
+    raise LabLedgerError(
+        f"the run began with other files of this agent, with the digest {target.tree_sha256}; "
+        f"those in {agent.folder} have {agent.tree_sha256}",
+        hint=f"delete {agent.folder.parent} and try again: the agent is installed anew, and used "
+        "if its files are then those; otherwise restore that folder from a copy, or start a new "
+        "run",
+    )
 
 
 def _make(top: Path, entry: Path, target: AgentTarget) -> InstalledAgent:
@@ -305,10 +370,12 @@ def _tool_folder(top: Path, requirement: str) -> Path:
 def _tool(top: Path, requirement: str) -> Path:
     """Return the folder of a tool, which is installed from PyPI if it is not there."""
     entry = _tool_folder(top, requirement)
+    require_own(entry)
+    make_own_folder(entry.parent, below=top)
     with _locked(entry.with_name(f".{entry.name}.lock")):
         if not entry.exists():
             with _new_folder(entry) as folder:
-                install_wheels(Path(sys.executable), [requirement], folder)
+                install_wheels(Path(interpreter()), [requirement], folder)
                 for program in folder.rglob("bin/*"):
                     if program.is_file():
                         program.chmod(0o755)

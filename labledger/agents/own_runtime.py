@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 
 from labledger.agents.registry_clients import ClientFailed, run
+from labledger.host_programs import SAFE_FOLDER, find_program, interpreter, isolated
 
 LIBRARIES = "lib"
 """The folder of the loader and the libraries, in an agent's folder."""
@@ -76,7 +77,7 @@ class PythonFacts:
 @cache
 def python_facts(python: Path) -> PythonFacts:
     """Return the facts of a Python. Raises `ClientFailed`."""
-    facts = json.loads(run(f"{python}", [str(python), "-I", "-c", _PROBE], timeout_s=60))
+    facts = json.loads(run(f"{python}", [*isolated(python), "-c", _PROBE], timeout_s=60))
     stdlib = Path(facts["stdlib"])
     modules = Path(facts["modules"] or stdlib / "lib-dynload")
     if not modules.is_dir():
@@ -87,9 +88,9 @@ def python_facts(python: Path) -> PythonFacts:
 def find_python(oldest: tuple[int, int], newest: tuple[int, int]) -> PythonFacts | None:
     """Return the Python that runs labledger if its version fits, else the newest on the path."""
     if oldest <= sys.version_info[:2] <= newest:
-        return python_facts(Path(sys.executable))
+        return python_facts(Path(interpreter()))
     for minor in range(newest[1], oldest[1] - 1, -1):
-        if found := shutil.which(f"python3.{minor}"):
+        if found := find_program(f"python3.{minor}"):
             return python_facts(Path(found))
     return None
 
@@ -168,7 +169,7 @@ def compile_modules(facts: PythonFacts, tree: Path, mount: str) -> None:
     """Compile all modules, as a container cannot: the same files give the same bytes."""
     flags = ["-q", "-j", "0", "--invalidation-mode", "unchecked-hash", "-s", str(tree), "-p", mount]
     folders = [str(tree / PYTHON / "lib"), str(tree / PACKAGES / "lib")]
-    command = [str(facts.python), "-I", "-m", "compileall", *flags, *folders]
+    command = [*isolated(facts.python), "-m", "compileall", *flags, *folders]
     # A package may hold templates that are no Python.
     run("compileall", ["sh", "-c", '"$@" >/dev/null 2>&1 || true', "sh", *command])
 
@@ -214,7 +215,8 @@ def _copy_libraries(loader: Path, files: Iterable[Path], libraries: Path) -> lis
     tree = libraries.parent
     found = {loader.name: loader}
     for path in files:
-        done = subprocess.run([str(loader), "--list", str(path)], capture_output=True, check=False)
+        command = [str(loader), "--list", str(path)]
+        done = subprocess.run(command, capture_output=True, check=False, cwd=SAFE_FOLDER)
         for name, library in _LISTED.findall(os.fsdecode(done.stdout)):
             if not Path(library).is_relative_to(tree):
                 found.setdefault(name, Path(library))

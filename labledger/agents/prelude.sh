@@ -28,3 +28,36 @@ else
     mkdir "$HOME"
 fi
 export HOME
+
+# Writes $settings/filter.cjs, a module that a program of Node loads first. The program then finds its
+# settings (settings.json in a folder named $1) and .env files empty, but for those in $settings: a
+# project, or HOME, could otherwise name another provider, refuse tools or run hooks. Only `readFileSync`
+# is changed, by which programs read settings. Tools of agents read files in other ways.
+write_node_filter() {
+    cat >"$settings/filter.cjs" <<FILTER
+const fs = require("node:fs");
+const path = require("node:path");
+const { fileURLToPath } = require("node:url");
+const read = fs.readFileSync;
+const own = __dirname + path.sep;
+const isOfProject = (file) => {
+  if (typeof file === "number" || Buffer.isBuffer(file)) return false;
+  const full = path.resolve(file instanceof URL ? fileURLToPath(file) : String(file));
+  const name = path.basename(full);
+  const isOfFolder = path.basename(path.dirname(full)) === "$1";
+  if (name !== ".env" && !(isOfFolder && /^settings[.](local[.])?json\$/.test(name))) return false;
+  try {
+    return !fs.realpathSync(full).startsWith(own);
+  } catch {
+    return false;
+  }
+};
+fs.readFileSync = (file, options) => {
+  if (!isOfProject(file)) return read(file, options);
+  const text = path.basename(String(file)) === ".env" ? "" : "{}";
+  const encoding = typeof options === "string" ? options : options?.encoding;
+  return encoding ? text : Buffer.from(text);
+};
+require("node:module").syncBuiltinESMExports();
+FILTER
+}

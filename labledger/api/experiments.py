@@ -228,7 +228,11 @@ def plan_run(experiment: str | Path, options: RunOptions | None = None) -> RunPl
 
 
 def preflight(
-    experiment: str | Path, options: RunOptions | None = None, *, pull: bool = False
+    experiment: str | Path,
+    options: RunOptions | None = None,
+    *,
+    pull: bool = False,
+    ask_models: bool = False,
 ) -> Preflight:
     """Check everything that a run needs: experiment, environment, ledger, Docker, disk and images.
 
@@ -241,6 +245,8 @@ def preflight(
         options: As for `run`.
         pull: Pull images that are missing on this machine, or build those that no registry offers
             and that the experiment says how to build. `options.build` builds without `pull`.
+        ask_models: Ask each model that agents may call for a word, from this machine, unless
+            another check failed. It costs a fraction of a cent.
 
     Returns:
         The result of every check. A failed check is returned, not raised; `failures` lists them.
@@ -256,9 +262,25 @@ def preflight(
         []
     """
     from labledger.runner.run_options import RunOptions
-    from labledger.runner.run_start import check_experiment
 
     options = options or RunOptions()
+    results = _preflight(experiment, options, pull=pull)
+    if not ask_models or results.failures:
+        return results
+    from labledger.checks import model_checks
+    from labledger.runner.run_options import gather
+
+    plan = plan_run(experiment, options)._experiment.plan
+    environment = gather(options.env, options.env_files)
+    is_asked = plan.replays is None
+    name = str(experiment)
+    answers = model_checks.ask_models(plan, environment, name=name) if is_asked else ()
+    return replace(results, checks=(*results.checks, *answers))
+
+
+def _preflight(experiment: str | Path, options: RunOptions, *, pull: bool) -> Preflight:
+    from labledger.runner.run_start import check_experiment
+
     benchmark = given_benchmark(experiment, options.agents)
     if benchmark is None:
         given, options = read_source(experiment, options)

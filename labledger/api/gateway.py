@@ -111,9 +111,10 @@ def check_gateway(
     options = options or RunOptions()
     plan = plan_run(experiment, options)._experiment.plan
     environment = gather(options.env, options.env_files)
-    checks = list(check_models(plan, environment, runs_here=True, has_keys=True))
+    name = str(experiment)
+    checks = list(check_models(plan, environment, name=name, runs_here=True, has_keys=True))
     if send and checks and not any(check.has_failed for check in checks):
-        checks += ask_models(plan, environment)
+        checks += ask_models(plan, environment, name=name)
     return tuple(checks)
 
 

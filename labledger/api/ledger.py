@@ -15,10 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 
 from labledger import clock
-from labledger.api.run_state import Pause, RunSelection, RunState, controls_of, sort_runs
+from labledger.api.run_state import (
+    RECENT_RESULTS,
+    Pause,
+    RunSelection,
+    RunState,
+    controls_of,
+    sort_runs,
+)
 from labledger.errors import InvalidInput, Parameter, Problem
-from labledger.files.durable_files import open_output, replace_output
 from labledger.files.lab_folder import LabFolder
+from labledger.files.output_files import open_output, replace_output, scratch_folder_of
 from labledger.ledger.control_requests import ControlRequest
 from labledger.ledger.database.model import (
     CancelledSlots,
@@ -32,7 +39,15 @@ from labledger.ledger.database.model import (
 from labledger.ledger.database.views_and_triggers import VIEWS
 from labledger.ledger.model_usage import ModelUse, together, use_of_trial
 from labledger.ledger.progress_rows import OpenSlot
-from labledger.ledger.query import Params, ViewInfo, expand_view_name, query, require_names, views
+from labledger.ledger.query import (
+    Params,
+    ViewInfo,
+    expand_view_name,
+    query,
+    require_names,
+    view_of,
+    views,
+)
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.attempt_result import RECORD_KINDS, digest_of
@@ -187,6 +202,10 @@ class Ledger:
             reruns=tuple(self.reruns(run_id)),
             spent=self.spent(run_id),
             model_usage=self.model_usage(run_id),
+            model_answers=tuple(self._reader.model_answers(run_id)),
+            unread_results=tuple(
+                self._reader.unread_results(run_id, run.next_schedule_idx - RECENT_RESULTS)
+            ),
             cancelled=tuple(self.cancelled(run_id)),
             waiting_requests=tuple(each for each in requests if each.waits),
             pauses=tuple(Pause.of(*each) for each in controls.pauses.items()),
@@ -559,7 +578,9 @@ class Ledger:
         data_frames.require_parquet()
         columns, rows = self.rows(view_or_sql, params, generation, as_of=as_of)
         with closing(rows), replace_output(out) as handle:
-            return data_frames.write_parquet(columns, rows, handle, out.parent)
+            return data_frames.write_parquet(
+                columns, rows, handle, scratch_folder_of(out), view_of(view_or_sql)
+            )
 
     def views(self) -> list[ViewInfo]:
         """Return the documented views and their columns."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from labledger import clock
 from labledger.files.lab_folder import LabFolder
+from labledger.files.lab_trust import LabTrust
 from labledger.records import JsonObject
 from labledger.records.json_codec import JsonForm
 
@@ -136,6 +137,7 @@ def deliver_notifications(
     Raises:
         LedgerMissing: There is no ledger.
         RunNotFound: The ledger holds no such run.
+        PermissionNeeded: The lab folder is not trusted: it was copied, or is another user's.
 
     Example:
         >>> import labledger
@@ -150,7 +152,10 @@ def deliver_notifications(
     values = gather(env or {}, env_files)
     lab = LabFolder.find(lab_dir)
     _require_run(lab.ledger, run_id)
+    trust = LabTrust.of(lab)
     with Outbox.open(lab.ledger) as outbox:
+        if not trust.is_trusted and outbox.waiting(run_id=run_id):
+            trust.refuse()
         done = Courier(lab, outbox, values).deliver(only=run_id)
     problems = tuple(
         f"{Receiver.of_stored(receiver).label} was not notified of run {run}: {problem}"

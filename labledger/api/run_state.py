@@ -20,12 +20,19 @@ from labledger.ledger.database.model import (
     RunInfo,
     Spent,
     TakeoverRequest,
+    UnreadResults,
     VariantCounts,
 )
 from labledger.ledger.model_usage import ModelUse
 from labledger.records import JsonObject
 from labledger.records.json_codec import JsonForm, members
+from labledger.records.model_answers import VariantAnswers
 from labledger.records.outcomes import RequestKind, RunStatus
+
+RECENT_RESULTS = 20_000
+"""In so many of the newest slots, outputs that could not be stored whole are counted.
+
+That takes the evidence of each slot. The summary and reports count all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +106,11 @@ class RunState:
     model_usage: tuple[ModelUse, ...]
     """What its trials used of models as the gateway counted it, by variant and model: committed
     ones, those that wait for it, and those that run on this machine; empty for a regrading."""
+    model_answers: tuple[VariantAnswers, ...]
+    """How many committed trials got answers from models, for each variant with models."""
+    unread_results: tuple[UnreadResults, ...]
+    """Of how many trials among the newest an agent's output could not be stored whole, by
+    output."""
     cancelled: tuple[CancelledSlots, ...]
     """Which slots people cancelled, by variant and request."""
     waiting_requests: tuple[ControlRequest, ...]
@@ -114,7 +126,14 @@ class RunState:
 
     _JSON = (
         *("begun", "open_slots", "staged", "variants", "notes", "gradings", "reruns", "spent"),
-        *("model_usage", "cancelled", "waiting_requests", "pauses"),
+        *(
+            "model_usage",
+            "model_answers",
+            "unread_results",
+            "cancelled",
+            "waiting_requests",
+            "pauses",
+        ),
     )
     _KEYS: ClassVar = {"open_slots": "open"}
 

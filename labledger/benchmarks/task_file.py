@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from labledger.errors import InvalidInput, MalformedJson, Problem
-from labledger.experiment.dataset import open_content
+from labledger.experiment.dataset import decompressed
+from labledger.files.project_files import open_regular
 from labledger.records import JsonObject, canonical_json
 from labledger.text import quoted
 
@@ -125,7 +126,7 @@ def read_tasks(
 def read_content(what: str, path: Path) -> bytes:
     """Return the content of a file, decompressed. Raises `InvalidInput` that says `what` failed."""
     try:
-        with open_content(path) as handle:
+        with decompressed(open_regular(path)[0]) as handle:
             content = handle.read(MAX_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)

@@ -20,6 +20,7 @@ from labledger.checks.engine_checks import (
     needs_helper,
     refuse_limits,
 )
+from labledger.checks.model_checks import PERMISSIONS
 from labledger.checks.preflight import Preflight, name_tasks
 from labledger.errors import LabLedgerError
 from labledger.execution.executor import HostState, Needs
@@ -138,7 +139,13 @@ def check_hosts(
                 tried = _try_limits(connection, found, limits)
                 found = tried.found
                 checks += tried.refusals
-            needs = connect.model_needs(on, experiment.plan, insecure=insecure)
+            is_allowed = all(check.ok for check in checks if check.name == PERMISSIONS)
+            name = str(experiment.authored.path)
+            needs = (
+                connect.model_needs(on, experiment.plan, name=name, insecure=insecure)
+                if is_allowed
+                else None
+            )
             if needs is not None:
                 found = _try_models(connection, found, needs)
     except LabLedgerError as error:

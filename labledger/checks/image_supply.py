@@ -14,6 +14,7 @@ from labledger.checks.check_results import CheckResult, failed, runs_in
 from labledger.checks.parallel_builds import BuildKitUse, ImageTask, WantedImage, obtain_images
 from labledger.engine import image_builds
 from labledger.engine.build_context import LABEL, BuildContext, buildkit_needs, is_local
+from labledger.engine.docker_config import RegistryCredentialsFailed
 from labledger.engine.engine import Engine
 from labledger.engine.image_builds import EngineBuild, image_label
 from labledger.errors import LabLedgerError
@@ -92,12 +93,14 @@ def _check_unbuilt(engine: Engine, ref: str, *, pull: bool) -> CheckResult:
         if not is_here and pull:
             engine.pull(ref)
             is_here, detail = engine.image_id(ref) is not None, f"{ref} was pulled"
+        if is_here:
+            return CheckResult("image", detail)
+        if engine.image_is_obtainable(ref):
+            return CheckResult("image", f"{ref} is not available locally; `run` will pull it")
+    except RegistryCredentialsFailed as error:
+        return failed("image", error.message, hint=error.hint or hint)
     except LabLedgerError as error:
         return failed("image", error.message, hint=hint)
-    if is_here:
-        return CheckResult("image", detail)
-    if engine.image_is_obtainable(ref):
-        return CheckResult("image", f"{ref} is not available locally; `run` will pull it")
     detail = f"{ref} is not available locally and no registry offers it"
     return failed("image", detail, hint=hint)
 

@@ -5,21 +5,26 @@ The image of the models helper is checked with that of egress proxies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from labledger.checks.check_results import CheckResult, invalid, warned
 from labledger.errors import ExtraMissing, InvalidInput
 from labledger.execution.agent_needs import models_of, prices_of, providers_of, targets_of
 from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.plan import ExperimentPlan
+from labledger.files import permissions
+from labledger.files.permissions import Permission
 from labledger.gateway.keys import read_keys
+from labledger.gateway.provider_permissions import permissions_of
 from labledger.records.model_calls import Api, Usage
 from labledger.records.model_costs import PICODOLLARS, PriceTable
-from labledger.records.model_grants import UNSTATED_OUTPUT
+from labledger.records.model_grants import UNSTATED_OUTPUT, doubled_path
 from labledger.resources import require_for
 from labledger.text import counted, format_size
 
 NAME = "models"
+PERMISSIONS = "permissions"
+"""The name of the check of what the user has allowed."""
 
 
 def check_agents(plan: ExperimentPlan) -> Iterator[CheckResult]:
@@ -48,12 +53,14 @@ def check_models(
     plan: ExperimentPlan,
     environment: Mapping[str, str],
     *,
+    name: str,
     runs_here: bool,
     has_keys: bool,
 ) -> Iterator[CheckResult]:
     """Check what an experiment's agents need for their models; nothing if they have none.
 
-    `has_keys` says whether this machine reads the keys. Hosts of a cluster may do so themselves.
+    `name` is what `labledger allow` is called with. `has_keys` says whether this machine reads the
+    keys. Hosts of a cluster may do so themselves; this machine's user allows that, too.
     """
     models = models_of(plan)
     if not models:
@@ -70,26 +77,56 @@ def check_models(
             )
         detail = f"the recorded calls of {plan.replays.run_id} answer; no provider is asked"
         yield CheckResult(NAME, detail)
+    elif needed := permissions.missing(permissions_of(providers_of(models))):
+        yield from _check_permissions(needed, name)
     elif has_keys:
-        yield from _check_keys(models, environment)
+        yield from _check_keys(models, environment, name)
+    if plan.replays is None:
+        yield from _check_addresses(models)
     yield from _check_prices(plan, models)
 
 
 _HERE_HINT = "leave `on=` out"
 
 
+def _check_permissions(needed: Sequence[Permission], name: str) -> Iterator[CheckResult]:
+    """Say everything that is not allowed, and with the last of it what to do."""
+    for permission in needed:
+        is_last = permission is needed[-1]
+        hint = permissions.hint_for(needed, name) if is_last else None
+        detail = f"{permission.where} needs your permission: it would {permission.sentence}"
+        yield invalid(PERMISSIONS, detail, hint=hint)
+
+
 def _check_keys(
-    models: list[ModelSettings], environment: Mapping[str, str]
+    models: list[ModelSettings], environment: Mapping[str, str], name: str
 ) -> Iterator[CheckResult]:
     providers = providers_of(models)
     try:
-        keys = read_keys(providers, environment)
+        keys = read_keys(providers, environment, name=name)
     except InvalidInput as error:
         for problem in error.problems:
             yield invalid(NAME, f"{problem.where}: no key: {problem.message}", hint=_KEY_HINT)
     else:
         names = ", ".join(provider.name for provider in providers)
-        yield CheckResult(NAME, f"{names}: {counted(len(keys), 'key')} found")
+        found = f"{counted(len(keys), 'key')} found" if keys else "no key is needed"
+        yield CheckResult(NAME, f"{names}: {found}")
+
+
+def _check_addresses(models: list[ModelSettings]) -> Iterator[CheckResult]:
+    """Warn of addresses that end with what the API's own path begins with."""
+    for provider in providers_of(models):
+        doubled = doubled_path(provider)
+        if doubled is None:
+            continue
+        detail = (
+            f"{provider.name}: upstream {provider.upstream} ends with a version, and the API's own "
+            f"path begins with one: requests go to {doubled.ending}…"
+        )
+        hint = f"give `upstream: {doubled.corrected}`"
+        if not doubled.is_certain:
+            hint += ", or see with `gateway check --send` whether the provider answers there"
+        yield warned(NAME, detail, hint=hint)
 
 
 def _check_prices(plan: ExperimentPlan, models: list[ModelSettings]) -> Iterator[CheckResult]:
@@ -98,7 +135,7 @@ def _check_prices(plan: ExperimentPlan, models: list[ModelSettings]) -> Iterator
     for provider, model in sorted({pair for each in models for pair in each.granted_models()}):
         is_capped = (provider, model) in capped
         # What is replayed costs nothing, whatever the price; but caps count what it would cost.
-        if prices.price_of(provider, model) is None and (is_capped or plan.replays is None):
+        if not prices.conditions(provider, model) and (is_capped or plan.replays is None):
             yield _unpriced(f"{provider}/{model}", is_capped=is_capped)
     yield from _check_caps(models, prices)
 
@@ -115,7 +152,7 @@ def _low_caps(models: ModelSettings, prices: PriceTable) -> Iterator[str]:
     for provider, model in models.granted_models():
         if models.known_providers[provider].apis == (Api.ANTHROPIC_MESSAGES,):
             continue  # Its requests always say it.
-        cost = (prices.cost_of(provider, model, Usage(output=tokens)) or 0) / PICODOLLARS
+        cost = (prices.most_cost_of(provider, model, Usage(output=tokens)) or 0) / PICODOLLARS
         for name, limits in models.caps.items():
             low = [
                 (limits.tokens, "tokens", tokens, ""),
@@ -143,15 +180,17 @@ def _unpriced(model: str, *, is_capped: bool) -> CheckResult:
     return warned(NAME, detail, hint=_PRICE_HINT)
 
 
-def ask_models(plan: ExperimentPlan, environment: Mapping[str, str]) -> Iterator[CheckResult]:
+def ask_models(
+    plan: ExperimentPlan, environment: Mapping[str, str], *, name: str
+) -> Iterator[CheckResult]:
     """Send one tiny request to each model that an experiment's agents may ask.
 
-    The checks above have passed: libraries and keys are there.
+    The checks above have passed: libraries and keys are there. `name` is as for them.
     """
-    from labledger.gateway.upstream import ask_each
+    from labledger.gateway.tiny_requests import ask_each
 
     models = models_of(plan)
-    keys = read_keys(providers_of(models), environment)
+    keys = read_keys(providers_of(models), environment, name=name)
     asked = dict.fromkeys(
         (each.known_providers[name], model)
         for each in models
@@ -163,11 +202,10 @@ def ask_models(plan: ExperimentPlan, environment: Mapping[str, str]) -> Iterator
     )
     for answer in answers:
         name = f"{answer.provider}/{answer.model}"
-        if answer.status == 200:
+        if answer.is_answer:
             yield CheckResult(NAME, f"{name} answered")
         elif answer.status is None:
-            yield invalid(
-                NAME, f"{name}: no answer: {answer.detail}", hint="see `upstream` of the provider"
-            )
+            yield invalid(NAME, f"{name}: no answer: {answer.detail}", hint=answer.hint)
         else:
-            yield invalid(NAME, f"{name}: status {answer.status}: {answer.detail}")
+            detail = f"{name}: status {answer.status}: {answer.detail}"
+            yield invalid(NAME, detail, hint=answer.hint)

@@ -133,7 +133,13 @@ def preflight(
         *check_size(experiment.total_slots, experiment.plan.design.max_concurrency, lab.existing),
         *_check_environment(experiment, environment),
         *check_agents(experiment.plan),
-        *check_models(experiment.plan, environment, runs_here=runs_here, has_keys=has_keys),
+        *check_models(
+            experiment.plan,
+            environment,
+            name=str(experiment.authored.path),
+            runs_here=runs_here,
+            has_keys=has_keys,
+        ),
         *_check_ledger(lab),
     ]
     images: dict[str, str] = {}

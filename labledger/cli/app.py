@@ -29,6 +29,7 @@ from labledger.cli.commands import (
     ledger_queries,
     maintenance,
     notifications,
+    permissions,
     report,
     runs,
     show_runs,
@@ -132,7 +133,7 @@ for _command in (
     *(control.stop, control.cancel, ledger_queries.query, ledger_queries.export, report.report),
     *(compare.compare, experiments.plan, maintenance.note, maintenance.tag, maintenance.archive),
     *(maintenance.delete, maintenance.gc, hosts.worker, maintenance.import_runs),
-    *(maintenance.verify, maintenance.doctor, maintenance.clean),
+    *(maintenance.verify, maintenance.doctor, maintenance.clean, permissions.allow),
 ):
     _settings = _TAG_SETTINGS if _command is maintenance.tag else None
     app.command(_NAMES.get(_command), context_settings=_settings)(_command)

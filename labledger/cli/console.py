@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from labledger import CheckResult, LabLedgerError
 
 
-_COMMAND = re.compile(r"`(labledger (?!init\b)[^`]*)`")
+_COMMAND = re.compile(r"`(labledger (?!init\b|allow\b)[^`]*)`")
 _LAB_DIR_OPTION = "--lab-dir"
 _PIECES_AT_ONCE = 1000
 _INDENTED = json.JSONEncoder(indent=2, ensure_ascii=False)

@@ -82,7 +82,7 @@ COMMAND_GROUPS = {
     "Run experiments": "init preflight run resume extend rerun regrade check",
     "Steer a run": "pause unpause set stop cancel notifications",
     "Read results": "runs view status show logs query compare report plan export",
-    "Keep the ledger": "note tag verify import archive delete gc clean db doctor",
+    "Keep the ledger": "note tag verify import archive delete gc clean db doctor allow",
     "Many hosts": "worker hosts",
     "Agents and models": "agents gateway",
 }
@@ -93,7 +93,8 @@ OPTION_GROUPS = {
     "image skip_refused build replay grader again frozen take_over because dry_run yes",
     "How it is run": "max_concurrency env env_file on insecure egress_image window keep lease_ttl "
     "lab_dir",
-    "When it stops": "patience min_free max_error_rate budget_usd budget_tokens",
+    "When it stops": "patience min_free max_error_rate continue_unanswered budget_usd "
+    "budget_tokens",
     "What is shown": "json quiet notify fail_under help",
 }
 """The groups of the options of commands that run trials, by the names of their parameters.

@@ -171,6 +171,13 @@ class Running:
             "ended as setup, grade or infra error (in a regrading: as grade error).",
         ),
     ] = None
+    continue_unanswered: Annotated[
+        bool,
+        typer.Option(
+            "--continue-unanswered",
+            help="Do not stop where no model has answered the agents of a variant.",
+        ),
+    ] = False
     budget_usd: arguments.BudgetUsd = None
     budget_tokens: arguments.BudgetTokens = None
     egress_image: arguments.EgressImage = None
@@ -219,6 +226,7 @@ class Running:
             env_files=tuple(self.env_file or ()),
             patience_s=self.patience,
             max_error_rate=self.max_error_rate,
+            continue_unanswered=self.continue_unanswered,
             **arguments.parse_budgets(self.budget_usd, self.budget_tokens),
             egress_image=self.egress_image,
             on=self.on,

@@ -18,6 +18,7 @@ from labledger import (
     StopCause,
     cancelled_sentences,
     rerun_sentences,
+    unread_sentences,
 )
 from labledger.cli.console import add_lab_dir, out, say, table
 from labledger.cli.error_messages import option_name
@@ -53,6 +54,10 @@ def print_outcome(outcome: RunOutcome) -> None:
     print_summary(outcome.summary)
     if outcome.timeouts_under_pressure is not None:
         out(outcome.timeouts_under_pressure)
+    for sentence in (text for each in outcome.model_answers for text in each.sentences):
+        out(sentence)
+    for sentence in unread_sentences(outcome.run_id, outcome.unread_results):
+        out(sentence)
     if texts := spent_texts(outcome.spent, outcome.budget):
         out(" · ".join(texts))
     if outcome.regrading is not None and outcome.complete:
@@ -64,6 +69,12 @@ def print_outcome(outcome: RunOutcome) -> None:
             f"variant {variant} has no score, so nothing is known about it and the exit code is "
             f"{int(Exit.INCOMPLETE)}"
         )
+    for each in outcome.model_answers:
+        if each.never_answered:
+            say(
+                f"no model answered the agents of variant {each.variant_id}, so its results say "
+                f"nothing about them and the exit code is {int(Exit.INCOMPLETE)}"
+            )
 
 
 def _print_outcome_changes(regrading: Regrading) -> None:
@@ -173,6 +184,8 @@ def print_status(state: RunState, lab_dir: Path | None) -> None:
         *part_lines(run),
         *rerun_sentences((run.regrades or {}).get("run_id", run.run_id), state.reruns),
         *cancelled_sentences(run.run_id, state.cancelled),
+        *(sentence for each in state.model_answers for sentence in each.sentences),
+        *unread_sentences(run.run_id, state.unread_results),
     ):
         out(line)
     if texts := spent_texts(state.spent, run.budget):
@@ -214,6 +227,8 @@ def print_model_usage(usage: Iterable[ModelUse]) -> None:
     )
     if rows:
         table(columns, rows, right=columns[2:])
+    if any(row[6] for row in rows):
+        out("the column cost_unknown of the view model_calls says why a cost is not known")
 
 
 def _progress_texts(state: RunState) -> Iterator[str]:

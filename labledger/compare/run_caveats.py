@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from labledger.ledger.database.model import CancelledSlots, Graded, Rerun
+from labledger.ledger.database.model import CancelledSlots, Graded, Rerun, UnreadResults
 from labledger.ledger.query import query
 from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.text import count, counted, counted_of
@@ -98,6 +98,30 @@ _HOW_CANCELLED = {
     SlotStatus.AGENT_ERROR: "while running, and did not pass",
     SlotStatus.INFRA_ERROR: "before another attempt, and left out of the pass rate",
 }
+
+
+def unread_sentences(run_id: str, unread: Iterable[UnreadResults]) -> tuple[str, ...]:
+    """Return of how many trials of a run an agent's output could not be stored whole.
+
+    Args:
+        run_id: What to call the run.
+        unread: Those of `RunState.unread_results`.
+
+    Example:
+        >>> import labledger
+        >>> with labledger.open_ledger() as ledger:
+        ...     unread = ledger.state("demo").unread_results
+        ...     print(*labledger.unread_sentences("demo", unread))
+    """
+    return tuple(
+        f"{counted(each.trials, 'trial')} of {run_id} {'has' if each.trials == 1 else 'have'} "
+        f"{_OUTPUTS[each.output]} that could not be stored whole, the last of them slot "
+        f"{each.last_slot}: `labledger show {run_id} {each.last_slot}` says why"
+        for each in unread
+    )
+
+
+_OUTPUTS = {"trial_output": "a result.json", "events": "an events.jsonl"}
 
 
 def _what(run_id: str, reruns: Sequence[Rerun]) -> str:

@@ -17,6 +17,11 @@ from queue import Empty, LifoQueue
 from typing import TYPE_CHECKING, Self
 
 from labledger import clock
+from labledger.engine.docker_config import (
+    engine_settings,
+    reading_credentials,
+    require_credentials_file,
+)
 from labledger.engine.engine_errors import (
     ContainerFailed,
     NoSuchContainer,
@@ -129,18 +134,25 @@ class Engine:
         return self._image_configs[image_id]
 
     def image_is_obtainable(self, ref: str) -> bool:
-        """Return True if a registry offers the image. Downloads nothing."""
-        from docker.errors import APIError
+        """Return True if a registry offers the image. Downloads nothing.
 
+        Raises `RegistryCredentialsFailed` if the user's settings name credentials that cannot be
+        read.
+        """
+        action = f"ask a registry for image {ref}"
         try:
-            self._client.inspect_distribution(ref)  # type: ignore[no-untyped-call]
-        except APIError:
+            with translating_errors(action), reading_credentials(action):
+                self._client.inspect_distribution(ref)  # type: ignore[no-untyped-call]
+        except ContainerFailed:
             return False
         return True
 
     def pull(self, ref: str) -> None:
-        with translating_errors(f"pull image {ref}"):
-            for line in self._client.pull(ref, stream=True, decode=True):
+        action = f"pull image {ref}"
+        with translating_errors(action):
+            with reading_credentials(action):
+                lines = self._client.pull(ref, stream=True, decode=True)
+            for line in lines:
                 if "error" in line:
                     raise ContainerFailed(f"could not pull image {ref}: {line['error']}")
 
@@ -378,7 +390,6 @@ def get_answer(
 def _connect(timeout_s: int) -> APIClient:
     from docker import APIClient
     from docker.errors import DockerException
-    from docker.utils import kwargs_from_env
 
     class Client(APIClient):
         def version(self, api_version: bool = True) -> JsonObject:
@@ -390,29 +401,16 @@ def _connect(timeout_s: int) -> APIClient:
             version = ping.headers.get("Api-Version")
             return {"ApiVersion": version} if version else super().version(api_version)
 
-    settings = kwargs_from_env()
-    if "base_url" not in settings and (host := _context_host()):
-        settings["base_url"] = host
+    settings = engine_settings()
+    require_credentials_file()
     try:
         return Client(version="auto", timeout=timeout_s, **settings)
-    except DockerException as error:
+    except (DockerException, OSError, ValueError, TypeError, AttributeError) as error:
         address = settings.get("base_url", f"unix://{_DEFAULT_SOCKET}")
         raise refused_socket_error(address) or EngineUnavailable(
             f"no Docker engine answers at {address}: {first_line(error)}",
             hint="start Docker (`scripts/engine` does in a checkout), or set DOCKER_HOST",
         ) from error
-
-
-def _context_host() -> str | None:
-    """Return the address of the user's current Docker context, if there is one."""
-    from docker.context import ContextAPI
-
-    try:
-        context = ContextAPI.get_current_context()
-    except Exception:  # With an unreadable context, the default socket is used.
-        return None
-    host: str | None = context.Host if context is not None else None
-    return host
 
 
 class EnginePool:

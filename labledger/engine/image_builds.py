@@ -8,7 +8,6 @@ or one older than 23. It gets the same context, as a tar; ended by a signal, it 
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
@@ -17,12 +16,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labledger.engine.build_context import LABEL, BuildContext, ContextChanged, UnusableContext
+from labledger.engine.docker_config import reading_credentials
 from labledger.engine.engine import Engine
 from labledger.errors import EngineUnavailable, LabLedgerError
+from labledger.host_programs import environment, programs_named
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -130,8 +130,11 @@ class EngineBuild:
 
 def pull_image(engine: Engine, ref: str, interruption: Interruption) -> Iterator[str]:
     """Pull an image and yield what the engine says. Raises `BuildFailed` and `Stopped`."""
-    with engine.api(f"pull image {ref}") as client, interruption.watch(client):
-        for message in client.pull(ref, stream=True, decode=True):
+    action = f"pull image {ref}"
+    with engine.api(action) as client, interruption.watch(client):
+        with reading_credentials(action):
+            messages = client.pull(ref, stream=True, decode=True)
+        for message in messages:
             yield _output(message)
 
 
@@ -141,24 +144,24 @@ def build_image(engine: Engine, build: EngineBuild, interruption: Interruption) 
     Nothing gets the image's name unless the build succeeds. Raises `BuildFailed` if it fails or if
     the context is not what its digest says, and `Stopped`.
     """
+    action = f"build image {build.ref}"
     try:
-        with (
-            engine.api(f"build image {build.ref}") as client,
-            interruption.watch(client),
-        ):
-            for message in client.build(
-                fileobj=_until_stopped(build.source.chunks(build.digest), interruption),  # type: ignore[arg-type]
-                custom_context=True,
-                dockerfile=build.source.dockerfile,
-                tag=build.ref,
-                target=build.source.target,
-                buildargs=dict(build.source.args or {}),
-                labels={LABEL: build.digest},
-                rm=True,
-                forcerm=True,
-                decode=True,
-                timeout=(_CONNECT_TIMEOUT_S, build.timeout_s + _MARGIN_S),  # type: ignore[arg-type]
-            ):
+        with engine.api(action) as client, interruption.watch(client):
+            with reading_credentials(action):
+                messages = client.build(
+                    fileobj=_until_stopped(build.source.chunks(build.digest), interruption),  # type: ignore[arg-type]
+                    custom_context=True,
+                    dockerfile=build.source.dockerfile,
+                    tag=build.ref,
+                    target=build.source.target,
+                    buildargs=dict(build.source.args or {}),
+                    labels={LABEL: build.digest},
+                    rm=True,
+                    forcerm=True,
+                    decode=True,
+                    timeout=(_CONNECT_TIMEOUT_S, build.timeout_s + _MARGIN_S),  # type: ignore[arg-type]
+                )
+            for message in messages:
                 yield _output(message)
     except (ContextChanged, UnusableContext) as error:
         raise BuildFailed(str(error)) from error
@@ -203,9 +206,7 @@ _RECENT_ENGINE = 23
 @lru_cache(maxsize=1)
 def find_client() -> str | None:
     """Return the first `docker` command of this machine that can use BuildKit; None without one."""
-    commands = (Path(folder) / "docker" for folder in os.get_exec_path())
-    usable = (str(command) for command in commands if os.access(command, os.X_OK))
-    return next(filter(_has_buildkit, dict.fromkeys(usable)), None)
+    return next(filter(_has_buildkit, programs_named("docker")), None)
 
 
 def _has_buildkit(command: str) -> bool:
@@ -247,7 +248,7 @@ def build_with_client(client: str, build: EngineBuild, interruption: Interruptio
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env={**os.environ, **_ENVIRONMENT},
+        env=environment() | _ENVIRONMENT,
         start_new_session=True,
     )
     upload = _Upload(process, build)

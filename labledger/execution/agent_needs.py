@@ -19,7 +19,8 @@ from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.trial_settings import VariantSettings
 from labledger.gateway.client import GatewayClient
-from labledger.records.model_costs import NO_PRICES, PriceTable, price_table
+from labledger.records.known_prices import price_table
+from labledger.records.model_costs import NO_PRICES, PriceTable
 from labledger.records.model_grants import ENDLESS, Amounts, KeySource, ProviderConfig, cap_of
 from labledger.resources import require_for
 
@@ -28,10 +29,11 @@ if TYPE_CHECKING:
     from labledger.agents.installation import AgentTarget
 
 
-def targets_of(experiment: ExperimentPlan) -> dict[str, AgentTarget]:
+def targets_of(experiment: ExperimentPlan, *, unfrozen: bool = False) -> dict[str, AgentTarget]:
     """Return what is installed for each variant whose agent has a profile.
 
-    Raises `InvalidInput` for a profile that is not there.
+    With `unfrozen`, only agents whose files are not frozen. Raises `InvalidInput` for a profile
+    that is not there.
     """
     profiles = {each.variant_id: each.profile for each in experiment.variants if each.profile}
     if experiment.regrades is not None or not profiles:
@@ -41,8 +43,9 @@ def targets_of(experiment: ExperimentPlan) -> dict[str, AgentTarget]:
     from labledger.agents.profiles import load_profile
 
     return {
-        variant_id: AgentTarget(load_profile(profile.profile), profile.version)
-        for variant_id, profile in profiles.items()
+        variant_id: AgentTarget(load_profile(each.profile), each.version, each.tree_sha256)
+        for variant_id, each in profiles.items()
+        if each.tree_sha256 is None or not unfrozen
     }
 
 

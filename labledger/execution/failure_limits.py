@@ -37,7 +37,7 @@ REGRADING_ERRORS = frozenset({SlotStatus.GRADE_ERROR})
 
 
 REGRADING_LIMIT = 0.5
-"""The largest share of errors in a regrading, unless `--max-error-rate` sets another."""
+"""The share of errors that stops a regrading, unless `--max-error-rate` sets another."""
 
 
 @dataclass(slots=True)
@@ -46,6 +46,8 @@ class ErrorRate:
 
     limit: float | None
     """The largest share allowed; None allows any."""
+    excludes_limit: bool = False
+    """Whether a share that is the limit is too large already."""
     error_statuses: frozenset[SlotStatus] = _ERRORS
     committed: int = 0
     errors: int = 0
@@ -60,8 +62,9 @@ class ErrorRate:
 
         `statuses` are the numbers of its committed slots by status.
         """
-        limit = REGRADING_LIMIT if limit is None else limit
-        rate = cls(limit, REGRADING_ERRORS, regraded_slots=slots)
+        rate = cls(limit, error_statuses=REGRADING_ERRORS, regraded_slots=slots)
+        if limit is None:
+            rate.limit, rate.excludes_limit = REGRADING_LIMIT, True
         for counts in statuses:
             for status, count in counts.items():
                 rate.count(SlotStatus(status), count)
@@ -75,13 +78,20 @@ class ErrorRate:
 
     @property
     def is_exceeded(self) -> bool:
-        return self.limit is not None and self.errors > self.limit * self.committed
+        return self._is_too_large(self.limit)
 
     def exceeds(self, share: float | None) -> bool:
         """Return whether more than a share of enough slots are errors. None allows any share."""
         total = _MIN_SLOTS if self.regraded_slots is None else self.regraded_slots
         is_enough = self.committed >= min(_MIN_SLOTS, total)
-        return share is not None and is_enough and self.errors > share * self.committed
+        return is_enough and self._is_too_large(share)
+
+    def _is_too_large(self, share: float | None) -> bool:
+        if share is None:
+            return False
+        is_limit = self.excludes_limit and share == self.limit and self.committed > 0
+        allowed = share * self.committed
+        return self.errors > allowed or (is_limit and self.errors == allowed)
 
     @property
     def sentence(self) -> str:
@@ -100,11 +110,14 @@ class ErrorRate:
         """Return why the run should stop, or None while the share is within the limit."""
         if not self.exceeds(self.limit):
             return None
+        how = (
+            "at least half" if self.excludes_limit else f"more than --max-error-rate {self.limit:g}"
+        )
         what_follows = "fix the cause, or resume with a higher rate"
         if self.regraded_slots is not None:
             what_follows = "it is not completed, so that the earlier scores stay current"
         # The ledger stores it as the stop's message, and stored messages keep their words.
-        return f"{self.sentence}: more than --max-error-rate {self.limit:g}; {what_follows}"
+        return f"{self.sentence}: {how}; {what_follows}"
 
 
 class Pruning:

@@ -36,7 +36,8 @@ from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
 from labledger.trial.free_disk_space import FullDisks
 from labledger.trial.life.container_start import attempt_of, find_container, kill_container
-from labledger.trial.life.inputs import INCOMING
+from labledger.trial.life.program_watch import ProgramWatch
+from labledger.trial.life.shared_files import INCOMING
 from labledger.trial.life.start_limiter import StartLimiter, TrialContext
 from labledger.trial.life.worker import cancel_attempt, remove_attempt, run_attempt
 
@@ -73,10 +74,12 @@ class LocalExecutor:
         full_disks: FullDisks,
         limiter: StartLimiter | None = None,
         gateway: GatewayKeeper | None = None,
+        programs: ProgramWatch | None = None,
     ) -> None:
         """`limiter` is by default one that nothing else uses.
 
         `gateway` keeps the gateway of the agents' models running; None if no agent has any.
+        `programs` watches what trials share; None for no watch.
         """
         self.width = self._own_width = width
         self._is_closed = False
@@ -86,6 +89,7 @@ class LocalExecutor:
         """Slots for which none starts until they are submitted again."""
         self._limiter = limiter or StartLimiter(width)
         self._gateway = gateway
+        self._programs = programs
         self._engines = EnginePool()
         self._full_disks = full_disks
         self._restart_notices: SimpleQueue[tuple[AttemptSpec, str]] = SimpleQueue()
@@ -104,6 +108,7 @@ class LocalExecutor:
                 self._full_disks,
                 lambda spec, reason: self._restart_notices.put((spec, reason)),
                 gateway,
+                self._programs,
             )
 
     @property

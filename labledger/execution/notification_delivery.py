@@ -14,7 +14,7 @@ import math
 import os
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -25,7 +25,13 @@ from labledger.errors import LabLedgerError
 from labledger.execution.receivers import ATTEMPT_S, NotDelivered, Receiver
 from labledger.execution.run_events import Listener, run_event
 from labledger.files.lab_folder import LabFolder
-from labledger.ledger.notifications import Outbox, Waiting, delivery_is_needed
+from labledger.files.lab_trust import LabTrust
+from labledger.ledger.notifications import (
+    Outbox,
+    Waiting,
+    delivery_is_needed,
+    stored_receivers,
+)
 
 GRACE_S = 5.0
 """How long a session that ends still tries to deliver what its run has announced, in seconds."""
@@ -59,6 +65,8 @@ class Courier:
     lab: LabFolder
     outbox: Outbox
     values: Mapping[str, str]
+    only_to: Collection[str] | None = None
+    """The receivers that are told anything, as the ledger stores them; None for all."""
     _failures: Counter[str] = field(default_factory=Counter)
     """How often in a row each receiver has failed, for whatever run."""
     _rests_until: dict[str, float] = field(default_factory=dict)
@@ -84,7 +92,7 @@ class Courier:
         with ExitStack() as locks:
             held = {own} if own else set()
             while True:
-                waiting = self.outbox.waiting(due_by=due_by, run_id=only)
+                waiting = self.waiting(due_by=due_by, run_id=only)
                 waiting.sort(key=lambda each: each.run_id != own)
                 is_forced = due_by is None
                 waiting = [each for each in waiting if self._may_try(each, done, is_forced)]
@@ -98,6 +106,13 @@ class Courier:
                         continue
                     held.add(chosen.run_id)
                 self._try(chosen, done, min(ATTEMPT_S, max(left_s, _MIN_ATTEMPT_S)))
+
+    def waiting(self, *, due_by: str | None = None, run_id: str | None = None) -> list[Waiting]:
+        """Return what waits for the receivers that are told: see `Outbox.waiting`."""
+        waiting = self.outbox.waiting(due_by=due_by, run_id=run_id)
+        if self.only_to is None:
+            return waiting
+        return [each for each in waiting if each.receiver in self.only_to]
 
     def _may_try(self, waiting: Waiting, done: Delivered, is_forced: bool) -> bool:
         """Return whether a receiver can be tried: one that has failed rests, for every run."""
@@ -167,9 +182,17 @@ class DeliveryThread:
     """
 
     def __init__(
-        self, lab: LabFolder, run_id: str, values: Mapping[str, str], emit: Listener
+        self,
+        lab: LabFolder,
+        run_id: str,
+        values: Mapping[str, str],
+        emit: Listener,
+        named: Collection[str] = (),
     ) -> None:
+        """`named` are the receivers that the user named now, as the ledger stores them."""
         self._lab, self._run_id, self._values = lab, run_id, values
+        self._named = named
+        self._only_to: Collection[str] | None = ()
         self._emit = emit
         self._is_ending = threading.Event()
         self._end_s = math.inf
@@ -196,10 +219,22 @@ class DeliveryThread:
     def begin(self) -> None:
         """Start delivering, unless nothing waits and the run has no receiver.
 
-        Whatever fails after that is tried again until the session ends. Raises `LedgerError`.
+        In a lab that is not trusted, only those are told that the user named now. Whatever fails
+        after that is tried again until the session ends. Raises `LedgerError`.
         """
-        self._is_needed = self._is_needed or delivery_is_needed(self._lab.ledger, self._run_id)
+        if not self._is_needed:
+            trust = LabTrust.of(self._lab)
+            self._only_to = None if trust.is_trusted else self._named
+            if not trust.is_trusted and self._has_other_receivers():
+                self._report_once("trust", trust.sentence())
+            is_needed = delivery_is_needed(self._lab.ledger, self._run_id)
+            self._is_needed = is_needed and self._only_to != ()
         self._keep_working()
+
+    def _has_other_receivers(self) -> bool:
+        """Return whether the lab names receivers that the user did not name now."""
+        stored = stored_receivers(self._lab.ledger)
+        return os.path.lexists(self._lab.settings) or not stored <= set(self._named)
 
     def _keep_working(self) -> None:
         """Start the thread if it is needed and does not run."""
@@ -230,7 +265,7 @@ class DeliveryThread:
             try:
                 with Outbox.open(self._lab.ledger) as outbox, ExitStack() as stack:
                     if courier is None:
-                        courier = Courier(self._lab, outbox, self._values)
+                        courier = Courier(self._lab, outbox, self._values, self._only_to)
                         # What earlier sessions left is tried once, however long its delay is.
                         due_by = None
                     else:
@@ -264,10 +299,10 @@ class DeliveryThread:
             due_by = clock.utc_now()
         end_s = self._end_s
         backoff = clock.Backoff(_POLL_S, 2.0)
-        while clock.monotonic() < end_s and courier.outbox.waiting(run_id=self._run_id):
+        while clock.monotonic() < end_s and courier.waiting(run_id=self._run_id):
             own = own or self._lock_own(stack)
             self._report(courier.deliver(own=own, only=self._run_id, until_s=end_s))
-            if courier.outbox.waiting(run_id=self._run_id):
+            if courier.waiting(run_id=self._run_id):
                 clock.sleep(min(backoff.next_s(), max(end_s - clock.monotonic(), 0.0)))
 
     def _lock_own(self, stack: ExitStack) -> str | None:

@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 
 from labledger import clock
+from labledger.host_programs import find_program
 from labledger.ledger.database.model import LeaseInfo, Owner
 
 DEFAULT_LEASE_TTL_S = 30.0
@@ -71,6 +72,9 @@ def _process_token(pid: int) -> str | None:
         state, start_time = fields[0], fields[19]
         return None if state in "ZX" else start_time
     ps = subprocess.run(
-        ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+        [find_program("ps") or "/bin/ps", "-o", "lstart=", "-p", str(pid)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return ps.stdout.strip() or None

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -34,6 +33,8 @@ from labledger.experiment.authored_fields import (
     text_parts,
 )
 from labledger.files.lab_folder import LabFolder
+from labledger.files.lab_trust import LabTrust
+from labledger.host_programs import find_program
 from labledger.ledger.notifications import ReceiverSource
 from labledger.records import JsonObject, canonical_json
 from labledger.text import escape_line, quoted
@@ -123,7 +124,7 @@ class Receiver:
             self._url(values)
             return self
         program = expand_names(self.words[0], values) if self.words else ""
-        at = str(folder / program) if "/" in program else shutil.which(program)
+        at = str(folder / program) if "/" in program else find_program(program)
         if not at or not os.access(at, os.X_OK) or Path(at).is_dir():
             raise _invalid(f"found no program {quoted(program)} that can be run")
         return type(self)((escape_names(at), *self.words[1:]), is_webhook=False)
@@ -171,8 +172,8 @@ class GivenReceivers:
 
     of_run: tuple[str, ...] | None = None
     """Those of `--notify`; None leaves those of the run."""
-    of_lab: tuple[str, ...] = ()
-    """Those of the lab's settings."""
+    of_lab: tuple[str, ...] | None = ()
+    """Those of the lab's settings; None leaves those of the run, as the lab is not trusted."""
 
     def changes(
         self, stored: Mapping[ReceiverSource, Collection[str]]
@@ -192,22 +193,32 @@ def given_receivers(
 ) -> GivenReceivers:
     """Return the receivers of options and of the lab's settings.
 
+    The settings of a lab that is not trusted are not read.
+
     Raises `InvalidInput` for one that cannot be told anything: a program that is not there, a URL
     that is none, a `$NAME` that is not among `values`.
     """
-    of_lab = tuple(
+    of_lab = _of_settings(lab, values) if LabTrust.of(lab).is_trusted else None
+    return GivenReceivers(_of_options(notify, values), of_lab)
+
+
+def _of_settings(lab: LabFolder, values: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(
         Receiver.of_setting(each).found_in(lab.root, values).stored()
         for each in lab.read_settings().get("notify", ())
     )
+
+
+def _of_options(notify: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Return the receivers of `--notify`; None if it was not given."""
     if not notify:
-        return GivenReceivers(None, of_lab)
+        return None
     if NO_RECEIVERS in notify:
         if len(notify) > 1:
             raise _invalid(f"`{NO_RECEIVERS}` removes every receiver, and stands alone")
-        return GivenReceivers((), of_lab)
+        return ()
     folder = Path.cwd()
-    of_run = (Receiver.of_option(each).found_in(folder, values).stored() for each in notify)
-    return GivenReceivers(tuple(of_run), of_lab)
+    return tuple(Receiver.of_option(each).found_in(folder, values).stored() for each in notify)
 
 
 # -- webhooks

@@ -11,10 +11,11 @@ import gzip
 import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import IO, BinaryIO, NamedTuple, cast
 
 from labledger.errors import InvalidInput, MalformedJson, Parameter, Problem
 from labledger.experiment.authored_fields import FieldProblem, UnusablePath
@@ -34,6 +35,7 @@ from labledger.experiment.task_row import (
     task_digest,
 )
 from labledger.files.artifact_store import ArtifactStore
+from labledger.files.project_files import ProjectFiles
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.text import counted, near_names
 
@@ -43,6 +45,8 @@ MAX_LINE_BYTES = 32 << 20
 MAX_PROBLEMS = 1_000
 """Reading stops when so many problems were found."""
 
+_KEYS_OF_TASKS = (b'"id"', b'"task"')
+_TASK_HINT = 'write one task per line, such as {"id": "one", "task": {"prompt": "…"}}'
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -94,6 +98,7 @@ class Dataset:
     workspaces: Mapping[WorkspaceSource, WorkspaceTar]
     settings: tuple[TaskSettings, ...]
     """The different settings that the tasks have: image, `runtime` and places of files."""
+    project: ProjectFiles = field(repr=False)
 
     def problem(self, line: int, problem: FieldProblem) -> Problem:
         """Return a problem of a task as one of its line in this file."""
@@ -107,7 +112,7 @@ class Dataset:
         """
         selected = iter(self.tasks)
         task = next(selected, None)
-        for number, line in _numbered_lines(self.path):
+        for number, line in _numbered_lines(self.path, self.project):
             if task is None:
                 return
             if number == task.line:
@@ -151,6 +156,7 @@ RowCheck = Callable[[JsonObject], Iterable[FieldProblem]]
 def read_tasks(
     path: Path,
     selection: Selection,
+    project: ProjectFiles,
     *,
     default_image: str | None,
     cluster: str | None = None,
@@ -160,10 +166,11 @@ def read_tasks(
 
     Blank lines and a byte order mark at the front are skipped. Nothing is written. Without a
     `default_image` every selected task must name an image; if `cluster` names a field, every
-    selected task must have it. Raises `InvalidInput` with the first `MAX_PROBLEMS` problems, each
+    selected task must have it. Raises `PermissionNeeded` for a file outside of the project, but
+    only remembers workspaces there; and `InvalidInput` with the first `MAX_PROBLEMS` problems, each
     with its line.
     """
-    reader = _Reader(path, selection, default_image, cluster, check_row)
+    reader = _Reader(path, selection, project, default_image, cluster, check_row)
     try:
         reader.read()
     except (OSError, EOFError, zlib.error) as error:
@@ -177,7 +184,9 @@ def read_tasks(
     for task in reader.tasks:
         hasher.update(bytes.fromhex(task.row_digest))
     settings = tuple(reader.settings)
-    return Dataset(path, tuple(reader.tasks), hasher.hexdigest(), reader.workspaces, settings)
+    return Dataset(
+        path, tuple(reader.tasks), hasher.hexdigest(), reader.workspaces, settings, project
+    )
 
 
 @dataclass
@@ -186,6 +195,7 @@ class _Reader:
 
     path: Path
     selection: Selection
+    project: ProjectFiles
     default_image: str | None
     cluster: str | None
     check_row: RowCheck
@@ -201,7 +211,7 @@ class _Reader:
 
     def read(self) -> None:
         self.unmatched = set(self.selection.globs)
-        for count, (number, line) in enumerate(_numbered_lines(self.path)):
+        for count, (number, line) in enumerate(_numbered_lines(self.path, self.project)):
             if self._is_done(count):
                 return
             if len(line) > MAX_LINE_BYTES:
@@ -223,7 +233,13 @@ class _Reader:
             row = canonical_json.loads(line)
         except MalformedJson as error:
             message = error.message.replace(" at line 1 column ", " at column ")
+            if message.startswith("has ") and not any(key in line for key in _KEYS_OF_TASKS):
+                message = "is not JSON"  # The line may be one of a secret file.
             self._add_problem(number, message, hint="each line must be one whole JSON object")
+            return
+        if not isinstance(row, dict) or row.keys().isdisjoint({"id", "task"}):
+            expected = "'id' is missing" if isinstance(row, dict) else "expected a mapping"
+            self._add_problem(number, f"is no task: {expected}", hint=_TASK_HINT)
             return
         if not is_certainly_valid(row):
             before = len(self.problems)
@@ -294,6 +310,8 @@ class _Reader:
                     check_inline(entry["files"])
                     continue
                 source = packed_source(entry, self.path.parent)
+                if not self.project.may_read(source.path):
+                    return False
                 if source not in self.workspaces:
                     self.workspaces[source] = source.digest_tar()
             except UnusablePath as error:
@@ -317,16 +335,15 @@ def _selection_problems(reader: _Reader) -> Iterator[Problem]:
             Parameter("tasks"), f"{glob!r} matches none of {counted(len(ids), 'task')}", hint=hint
         )
     if not ids:
-        hint = 'write one task per line, such as {"id": "one", "task": {"prompt": "…"}}'
-        yield Problem(str(reader.path), "contains no task", hint=hint)
+        yield Problem(str(reader.path), "contains no task", hint=_TASK_HINT)
 
 
-def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def _numbered_lines(path: Path, project: ProjectFiles) -> Iterator[tuple[int, bytes]]:
     """Yield the lines that are not blank, with their numbers in the file, from 1.
 
     At most `MAX_LINE_BYTES` + 1 bytes of each line are read, so a longer one can be detected.
     """
-    with open_content(path) as handle:
+    with decompressed(project.open(path)) as handle:
         number = 0
         while line := handle.readline(MAX_LINE_BYTES + 1):
             number += 1
@@ -336,8 +353,10 @@ def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 yield number, line
 
 
-def open_content(path: Path) -> IO[bytes]:
-    """Open a file to read its content, decompressed if it is gzip."""
-    with path.open("rb") as raw:
-        is_gzip = raw.read(2) == b"\x1f\x8b"
-    return cast("IO[bytes]", gzip.open(path, "rb")) if is_gzip else path.open("rb")
+@contextmanager
+def decompressed(file: BinaryIO) -> Iterator[IO[bytes]]:
+    """Yield an opened file from its beginning, decompressed if it is gzip, and close it."""
+    with file:
+        is_gzip = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        yield cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if is_gzip else file

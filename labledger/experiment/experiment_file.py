@@ -1,17 +1,20 @@
 """Read and validate an experiment file: YAML, its JSON schema, and fields that fit together.
 
 All problems are reported together, in the order of lines. `resolve` takes the result; the dataset
-is not read here. YAML is read by the core schema of version 1.2: plain JSON values, with the line
-of each field. They are built from parser events, with limits on depth and size, so that hostile
-input (deep nesting, alias bombs) cannot exhaust memory. Import this module in a function: it loads
-PyYAML, and commands that read no YAML start fast.
+is not read here. Only a regular file is read. No message has any text of a file that is no
+experiment: a stranger may have put a link to a secret in its place.
+
+YAML is read by the core schema of version 1.2: plain JSON values, with the line of each field. They
+are built from parser events, with limits on depth and size, so that hostile input (deep nesting,
+alias bombs) cannot exhaust memory. Import this module in a function: it loads PyYAML, and commands
+that read no YAML start fast.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +23,7 @@ import yaml
 from labledger.errors import InvalidInput, Problem
 from labledger.experiment import consistency_checks
 from labledger.experiment.authored_fields import AuthoredExperiment, FieldPath, FieldProblem
+from labledger.files.project_files import open_regular
 from labledger.records import json_schemas
 from labledger.records.canonical_json import MAX_DEPTH
 
@@ -29,6 +33,10 @@ MAX_BYTES = 4 << 20
 MAX_NODES = 100_000
 """The largest number of values in a document, with aliases expanded."""
 
+_FEWEST_SECTIONS = 2
+"""So many sections of an experiment make a text one, with whatever problems."""
+
+_MAX_QUOTED = 80
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _STR_TAG = "tag:yaml.org,2002:str"
 _NULL = {"", "~", "null", "Null", "NULL"}
@@ -45,7 +53,10 @@ def load_experiment(path: Path) -> AuthoredExperiment:
     `experiment_v1`, and of fields that contradict each other. The tasks are not read yet.
     """
     text = _read_text(path)
-    document = parse_yaml(text, str(path))
+    is_experiment = _is_experiment(text)
+    document = parse_yaml(text, str(path), quotes=is_experiment)
+    if document.data is not None and not is_experiment:
+        raise _no_experiment(path, document.problems)
     authored = AuthoredExperiment(path, text, document.data, document.lines)
     problems = document.problems
     invalid_paths = {problem.path for problem in problems}
@@ -58,6 +69,26 @@ def load_experiment(path: Path) -> AuthoredExperiment:
         located = [authored.problem(p.path, p.message, p.hint, p.line) for p in problems]
         raise InvalidInput(f"the experiment {path} is not valid", located)
     return authored
+
+
+_REQUIRED = tuple(json_schemas.load_schema("experiment_v1")["required"])
+_MENTIONED = re.compile(rf"""(?:^|[{{,]\s*)(["']?)({"|".join(_REQUIRED)})\1\s*:""", re.MULTILINE)
+"""The name of a section that every experiment has, as a key at the beginning of a line."""
+
+
+def _is_experiment(text: str) -> bool:
+    """Return whether a text, which need not be YAML, is meant to be an experiment."""
+    return len({match[2] for match in _MENTIONED.finditer(text)}) >= _FEWEST_SECTIONS
+
+
+def _no_experiment(path: Path, found: Iterable[FieldProblem]) -> InvalidInput:
+    """Return the error about a file that is no experiment, without the names of its fields."""
+    sections = ", ".join(_REQUIRED)
+    message = f"is no experiment: expected a mapping with the sections {sections}"
+    hint = "check the path; `labledger init DIR` writes an experiment to start from"
+    problems = [Problem(str(path), message, 1, hint=hint)]
+    problems += [Problem(str(path), each.message, each.line, hint=each.hint) for each in found]
+    return InvalidInput(f"cannot read the experiment {path}", problems)
 
 
 def _schema_problems(data: Any) -> Iterator[FieldProblem]:
@@ -84,8 +115,9 @@ def _quoting_hint(data: Any, path: FieldPath, message: str) -> str | None:
 
 def _read_text(path: Path) -> str:
     try:
-        with path.open("rb") as handle:
-            content = handle.read(MAX_BYTES + 1)
+        file, _ = open_regular(path)
+        with file:
+            content = file.read(MAX_BYTES + 1)
     except IsADirectoryError:
         hint = f"name the file in it, such as {path / 'experiment.yaml'}"
         raise _unreadable(path, "is a folder; a file is expected", hint=hint) from None
@@ -121,19 +153,20 @@ class YamlDocument(NamedTuple):
     problems: list[FieldProblem]
 
 
-def parse_yaml(text: str, file_name: str) -> YamlDocument:
+def parse_yaml(text: str, file_name: str, *, quotes: bool = True) -> YamlDocument:
     """Parse the single document in `text`; `file_name` is for messages.
 
+    Unless `quotes`, messages have nothing of the text, and problems only its fields.
     Only ``true`` and ``false`` are booleans (``no`` and ``on`` are text), as in YAML 1.2.
     Duplicate keys, keys that are not text, numbers that JSON cannot represent, tags, merge keys
     and anchors that contain themselves become problems. Raises `InvalidInput` if the text is not
     YAML, contains several documents, or nests deeper than 64 levels.
     """
     try:
-        builder = _Builder(yaml.parse(text, Loader=_LOADER))
+        builder = _Builder(yaml.parse(text, Loader=_LOADER), quotes=quotes)
         data = builder.document()
     except yaml.MarkedYAMLError as error:
-        problem = _syntax_problem(error, text, file_name)
+        problem = _syntax_problem(error, text, file_name, quotes=quotes)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         problem = Problem(file_name, "contains control characters; this is not a text file", line)
@@ -155,8 +188,9 @@ class _Unreadable(Exception):
 class _Builder:
     """Builds plain values from YAML events, with limits on depth and size."""
 
-    def __init__(self, events: Iterator[yaml.Event]) -> None:
+    def __init__(self, events: Iterator[yaml.Event], *, quotes: bool) -> None:
         self.events = events
+        self._quotes = quotes
         self.lines: dict[FieldPath, int] = {}
         self.problems: list[FieldProblem] = []
         self._anchors: dict[str, tuple[Any, int]] = {}
@@ -199,7 +233,10 @@ class _Builder:
             return self._scalar(event, path)
         if tag := getattr(event, "tag", None):
             self._add_problem(
-                path, event, f"the tag {tag} is not supported", "write the plain value"
+                path,
+                event,
+                f"the tag{self._quoted(tag)} is not supported",
+                "write the plain value",
             )
         if isinstance(event, yaml.MappingStartEvent):
             return self._mapping(path)
@@ -236,7 +273,10 @@ class _Builder:
             return None
         if not isinstance(key, str):
             self._add_problem(
-                path, event, f"the key {event.value!r} is not text", "put it in quotes"
+                path,
+                event,
+                f"the key{self._quoted(repr(event.value))} is not text",
+                "put it in quotes",
             )
             return None
         return key
@@ -250,11 +290,12 @@ class _Builder:
     def _alias(self, event: yaml.AliasEvent, path: FieldPath) -> Any:
         name = str(event.anchor)
         if name in self._open_anchors:
-            self._add_problem(path, event, f"the anchor &{name} contains itself")
+            self._add_problem(path, event, f"the anchor{self._quoted(f'&{name}')} contains itself")
             return None
         if name not in self._anchors:
             hint = "put the value in quotes if it is text that starts with *"
-            self._add_problem(path, event, f"there is no anchor &{name} before *{name}", hint)
+            named = f" &{name} before *{name}" if self._quotes else " before an alias"
+            self._add_problem(path, event, f"there is no anchor{named}", hint)
             return None
         value, nodes = self._anchors[name]
         self._count(nodes, event)
@@ -264,7 +305,10 @@ class _Builder:
         text: str = event.value
         if event.tag not in {None, "!", _STR_TAG}:
             self._add_problem(
-                path, event, f"the tag {event.tag} is not supported", "write the plain value"
+                path,
+                event,
+                f"the tag{self._quoted(event.tag)} is not supported",
+                "write the plain value",
             )
             return None
         if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
@@ -282,14 +326,19 @@ class _Builder:
         if _INT.fullmatch(text):
             value = _whole_number(text)
             if value is None:
-                self._add_problem(path, event, f"the integer {text[:40]} does not fit 64 bits")
+                self._add_problem(
+                    path, event, f"the integer{self._quoted(text)} does not fit 64 bits"
+                )
             return value
         if _FLOAT.fullmatch(text) and math.isfinite(float(text)):
             return float(text)
         if _NOT_FINITE.fullmatch(text) or _FLOAT.fullmatch(text):
-            self._add_problem(path, event, f"the number {text[:40]} is not finite")
+            self._add_problem(path, event, f"the number{self._quoted(text)} is not finite")
             return None
         return text
+
+    def _quoted(self, text: str) -> str:
+        return f" {text[:_MAX_QUOTED]}" if self._quotes else ""
 
     def _count(self, nodes: int, event: yaml.Event) -> None:
         self._nodes += nodes
@@ -315,7 +364,9 @@ def _whole_number(text: str) -> int | None:
     return value if -(2**63) <= value < 2**63 else None
 
 
-def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file_name: str) -> Problem:
+def _syntax_problem(
+    error: yaml.MarkedYAMLError, text: str, file_name: str, *, quotes: bool
+) -> Problem:
     mark: Any = error.problem_mark or error.context_mark
     message = str(error.problem)
     if error.context_mark and "end of stream" in message:
@@ -324,6 +375,8 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file_name: str) -> P
     source = next(iter(text.splitlines()[row : row + 1]), "")
     rest = source[column:]
     context = f" {error.context}" if error.context and "simple key" not in error.context else ""
+    if not quotes and mark is not error.context_mark:
+        context, message = "", f"see column {column + 1}"
     return Problem(
         file_name, f"is not YAML{context}: {message}", row + 1, hint=_syntax_hint(source, rest)
     )

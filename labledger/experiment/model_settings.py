@@ -15,7 +15,7 @@ from labledger.experiment.authored_fields import FieldProblem
 from labledger.records import JsonObject
 from labledger.records.json_codec import Section
 from labledger.records.model_calls import Api
-from labledger.records.model_costs import ModelPrice
+from labledger.records.model_costs import ModelPrice, condition_of, parts_of
 from labledger.records.model_grants import (
     DEFAULT_PROVIDERS,
     CallLimits,
@@ -132,10 +132,26 @@ def _provider(name: str, authored: JsonObject) -> ProviderConfig:
 
 
 def _prices(provider: str, models: JsonObject) -> Iterator[ModelPrice]:
-    """Yield authored prices, which are in US dollars for a million tokens."""
+    """Yield authored prices, which are in US dollars for a million tokens.
+
+    A price under a condition is a factor for the standard prices of tokens, or stands by itself.
+    """
     for model, price in sorted(models.items()):
-        micro = {key: round(Decimal(str(value)) * 10**6) for key, value in price.items()}
-        yield ModelPrice.from_json({"provider": provider, "model": model, **micro})
+        standard = {key: value for key, value in price.items() if key != "when"}
+        yield _price(provider, model, "", standard)
+        for condition, own in sorted(price.get("when", {}).items()):
+            if not isinstance(own, dict):
+                factor = Decimal(str(own))
+                own = {
+                    key: value if key == "web_search" else Decimal(str(value)) * factor
+                    for key, value in standard.items()
+                }
+            yield _price(provider, model, condition_of(parts_of(condition)), own)
+
+
+def _price(provider: str, model: str, condition: str, dollars: JsonObject) -> ModelPrice:
+    micro = {key: round(Decimal(str(value)) * 10**6) for key, value in dollars.items()}
+    return ModelPrice(provider, model, condition=condition, **micro)
 
 
 def find_model_problems(authored: JsonObject, known: JsonObject) -> Iterator[FieldProblem]:

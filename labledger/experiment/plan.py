@@ -224,7 +224,8 @@ def result_part(document: JsonObject) -> JsonObject:
     tags; where its tasks were read from and how they were selected (the dataset's digest
     identifies them); `cluster`, which only comparisons use; the names of the environment, which
     the phases contain; which run a regrading regrades, since its grader is included like any
-    other; and which run is replayed. Of the builds of images only their digests are part of it.
+    other; which run is replayed; and the digests of installed agents, which are other ones on
+    another machine. Of the builds of images only their digests are part of it.
     """
     left_out = {"environment", "experiment", "dataset", "design", "regrades", "replays"}
     part = {key: value for key, value in document.items() if key not in left_out}
@@ -232,6 +233,15 @@ def result_part(document: JsonObject) -> JsonObject:
     part["dataset"] = {key: document["dataset"][key] for key in ("suite_id", "split_id", "digest")}
     design = document["design"]
     part["design"] = {key: design[key] for key in design if key != "max_concurrency"}
+    part["variants"] = list(map(_without_digest, document["variants"]))
     if "images" in document:
         part["images"] = {ref: build["digest"] for ref, build in document["images"].items()}
     return part
+
+
+def _without_digest(variant: JsonObject) -> JsonObject:
+    profile = variant.get("profile")
+    if profile is None:
+        return variant
+    kept = {key: value for key, value in profile.items() if key != "tree_sha256"}
+    return {**variant, "profile": kept}

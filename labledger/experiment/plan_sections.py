@@ -415,6 +415,11 @@ class ProfiledAgent(Section):
     """The agent's own logs: by the name of their form, the path in the container, or `stdout`."""
     needs: tuple[str, ...] = ()
     """Programs that its images must have."""
+    tree_sha256: str | None = None
+    """The digest of its installed files; None before they are installed, and in runs of versions
+    that froze none."""
+
+    _OPTIONAL = frozenset({"tree_sha256"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from labledger.engine.build_context import with_tag
-from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.errors import InvalidInput, Parameter, PermissionNeeded, Problem
 from labledger.experiment import schedule, staged_files
 from labledger.experiment.authored_fields import (
     AuthoredExperiment,
@@ -49,6 +49,9 @@ from labledger.experiment.trial_settings import (
     outside_uses,
 )
 from labledger.files.artifact_store import ArtifactStore
+from labledger.files.permissions import Permission
+from labledger.files.project_files import ProjectFiles
+from labledger.gateway.provider_permissions import permissions_of
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import Slot
 from labledger.text import counted, near_names
@@ -309,6 +312,32 @@ def resolve(authored: AuthoredExperiment, overrides: Overrides | None = None) ->
 def _read_dataset(
     authored: AuthoredExperiment, plan: ExperimentPlan, overrides: Overrides
 ) -> Dataset:
+    """Read the tasks. Raises `PermissionNeeded` with all that is known to be asked for."""
+    project = ProjectFiles.of(authored.folder, authored.path)
+    try:
+        dataset = _read_tasks(authored, plan, overrides, project)
+    except PermissionNeeded:
+        project.refuse(_asked_of_models(plan))
+    project.require(_asked_of_models(plan))
+    return dataset
+
+
+def _asked_of_models(plan: ExperimentPlan) -> tuple[Permission, ...]:
+    """Return what is asked for when keys are read: one error names everything."""
+    models = (VariantSettings.of(plan, v).defaults.runtime.models for v in plan.variants)
+    return permissions_of(
+        dict.fromkeys(
+            provider for each in models if each is not None for provider in each.granted_providers
+        )
+    )
+
+
+def _read_tasks(
+    authored: AuthoredExperiment,
+    plan: ExperimentPlan,
+    overrides: Overrides,
+    project: ProjectFiles,
+) -> Dataset:
     images = {VariantSettings.of(plan, v).defaults.runtime.image for v in plan.variants}
     ids = [variant["variant_id"] for _, variant in authored_variants(authored.data)]
     instructions = [
@@ -319,6 +348,7 @@ def _read_dataset(
     return read_tasks(
         authored.folder / plan.dataset.path,
         Selection(plan.dataset.limit, overrides.tasks, overrides.limit),
+        project,
         default_image=None if None in images else images.pop(),
         cluster=plan.dataset.cluster,
         check_row=lambda row: chain(

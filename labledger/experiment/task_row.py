@@ -219,11 +219,18 @@ class Task(Section):
 
     @classmethod
     def of_row(cls, row: JsonObject) -> Self:
-        """Return the task of a stored, frozen row. Raises `LedgerError`."""
+        """Return the task of a stored, frozen row. Raises `LedgerError`.
+
+        A row that grants models is refused: only a run of a stranger's ledger can have one, and
+        the user was not asked about its providers.
+        """
         try:
-            return cls.from_json(row)
+            task = cls.from_json(row)
         except (AttributeError, TypeError) as error:
             raise LedgerError(f"the stored row of a task cannot be read: {error}") from error
+        if task.runtime is not None and task.runtime.models is not None:
+            raise LedgerError(f"the stored row of task {task.task_id} grants models; no task may")
+        return task
 
     def visible_row(self) -> JsonObject:
         """Return the row as containers get it: without its grader's settings and files.

@@ -4,7 +4,9 @@ Text is written one row at a time. Bytes become hex; in JSON, characters that a 
 interpret are written as escapes, so that the values are the same. For Parquet and frames every
 column gets one type, which never depends on the order of the rows: `int64`, `double` if some
 numbers are floats, `binary`, `null`, times in UTC if its name ends in `_at` and it holds the
-ledger's times alone, and otherwise text, with numbers as they are written and bytes as hex.
+ledger's times alone, and otherwise text, with numbers as they are written and bytes as hex. In
+Parquet no column is `null`, and the columns of a view have the types that it declares, so that
+files of several ledgers can be read together.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any, BinaryIO
 
 from labledger import clock, resources
 from labledger.errors import InvalidInput, Parameter, Problem, QueryFailed
+from labledger.ledger.database.column_types import ColumnKind, column_kind, common_kind
 from labledger.ledger.database.connection import batched
 from labledger.ledger.query import require_names
 from labledger.text import escape_json
@@ -117,8 +120,7 @@ An unfinished file has it as text, from which each number can still be restored:
 a later batch, an early 1 is then the text "1", not "1.0".
 """
 
-_TIME = "time"
-"""The type of a column of times."""
+_TIME = str(ColumnKind.TIME)
 
 _COLUMN_TYPES: dict[frozenset[type], str] = {
     frozenset(): "null",
@@ -137,11 +139,19 @@ def require_parquet() -> None:
     )
 
 
-def write_parquet(columns: Sequence[str], rows: Rows, handle: BinaryIO, scratch: Path) -> int:
+def write_parquet(
+    columns: Sequence[str],
+    rows: Rows,
+    handle: BinaryIO,
+    scratch: Path | None,
+    view: str | None = None,
+) -> int:
     """Write the rows as a Parquet file, in flat memory; return their number.
 
-    The folder `scratch` holds the unfinished file and needs as much disk space again. Raises
-    `ExtraMissing`, and `QueryFailed` if two columns have the same name.
+    The columns of `view` have the types that it declares, whatever their values. Other columns have
+    the narrowest type of their values, and without a value that of the view columns of this name.
+    The folder `scratch`, else `$TMPDIR`, holds the unfinished file and needs as much disk space
+    again. Raises `ExtraMissing`, and `QueryFailed` if two columns have the same name.
     """
     require_parquet()
     require_names(columns)
@@ -150,7 +160,8 @@ def write_parquet(columns: Sequence[str], rows: Rows, handle: BinaryIO, scratch:
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory(dir=scratch, prefix=".parquet-") as folder:
-        file = _UnfinishedFile(columns, Path(folder))
+        types = ["null" if view is None else str(column_kind(view, name)) for name in columns]
+        file = _UnfinishedFile(columns, types, Path(folder))
         for batch in batched(rows, BATCH_ROWS):
             file.add(batch)
             count += len(batch)
@@ -186,10 +197,10 @@ def make_frame(columns: Sequence[str], rows: Rows, library: str) -> Any:
 class _UnfinishedFile:
     """A Parquet file to which rows are added; it is rewritten if a column needs another type."""
 
-    def __init__(self, columns: Sequence[str], folder: Path) -> None:
+    def __init__(self, columns: Sequence[str], types: list[str], folder: Path) -> None:
         self._columns = columns
         self._folder = folder
-        self._types = ["null"] * len(columns)
+        self._types = types
         self._rewrites = 0
         self._writer = self._open()
 
@@ -201,7 +212,10 @@ class _UnfinishedFile:
 
     def finish(self) -> Path:
         """Complete the file, with the final types of its columns; return its path."""
-        final_types = _final_types(self._types)
+        final_types = [
+            str(common_kind(name)) if kind == "null" else kind
+            for name, kind in zip(self._columns, _final_types(self._types), strict=True)
+        ]
         if final_types != self._types:
             self._rewrite(final_types)
         self._writer.close()

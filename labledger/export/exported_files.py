@@ -8,8 +8,6 @@ tables (CSV, Parquet) are those of `ledger.committed_rows`.
 from __future__ import annotations
 
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -18,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.export import inspect_logs, mirrors, otel_spans, summary, trajectories
 from labledger.export.data_frames import require_parquet
-from labledger.files.durable_files import open_output, replace_output
+from labledger.files.output_files import open_output, replace_output
 from labledger.ledger import committed_rows
 from labledger.ledger.committed_rows import Column, ColumnType
 from labledger.ledger.database.connection import batched
@@ -59,17 +57,12 @@ def write_table(
     stored = chain.from_iterable(reader.flat_rows(run_id, kind) for run_id in run_ids)
     rows = _with_booleans(columns, stored)
     run_id = RUN_SEPARATOR.join(run_ids)
-    with open_output(out) as handle:
+    # Parquet ends with offsets into the file, which a pipe does not have.
+    with open_output(out, needs_seek=form != "csv") as handle:
         if form == "csv":
             _write_csv(columns, rows, handle)
-        elif isinstance(out, Path):
-            _write_parquet(run_id, kind, rows, handle)
         else:
-            # Parquet ends with offsets into the file, which a pipe does not have.
-            with tempfile.TemporaryFile() as file:
-                _write_parquet(run_id, kind, rows, file)
-                file.seek(0)
-                shutil.copyfileobj(file, handle)
+            _write_parquet(run_id, kind, rows, handle)
 
 
 def _with_booleans(columns: Sequence[Column], rows: Iterator[Row]) -> Iterator[Row]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Literal
 from labledger.experiment.plan_sections import StoredFacts
 from labledger.experiment.task_row import instruction
 from labledger.export.trajectories import stored_trajectory
-from labledger.files.durable_files import replace_output
+from labledger.files.output_files import replace_output
 from labledger.ledger.database.model import RunInfo, Variant, VariantCounts
 from labledger.ledger.model_usage import call_of_record
 from labledger.ledger.reader import LedgerReader
@@ -98,7 +99,9 @@ class _VariantLog:
         slots = [slot for slot in self.reader.slots(run.run_id) if slot.variant_id == variant_id]
         task_ids = list(dict.fromkeys(slot.task_id for slot in slots))
         samples = list(self._samples(slots))
-        usage = _sums(use for sample in samples for use in sample.model_usage.items())
+        usage = _Usage()
+        for sample in samples:
+            usage.add_sample(sample)
         benchmark = StoredFacts.of_document(run.resolved).benchmark
         settings = {"variant": variant_id, **self.variant.bindings}
         spec = EvalSpec(
@@ -116,17 +119,18 @@ class _VariantLog:
                 samples=len(task_ids),
                 sample_ids=task_ids,
             ),
-            model=max(usage, key=lambda model: usage[model].total_tokens, default=NO_MODEL),
+            model=usage.main_model,
             config=EvalConfig(epochs=max((slot.repl_idx + 1 for slot in slots), default=1)),
             packages={"labledger": run.labledger_version},
             metadata={
                 "role": self.variant.role,
                 "run_digest": run.digest,
                 "benchmark": benchmark,
+                **usage.unknown_calls(),
             },
         )
         stats = EvalStats(
-            started_at=run.created_at, completed_at=run.ended_at or "", model_usage=usage
+            started_at=run.created_at, completed_at=run.ended_at or "", model_usage=usage.sums()
         )
         return EvalLog(
             status=_STATUSES[run.status],
@@ -202,7 +206,7 @@ class _Sample:
             messages=conversation.messages or [ChatMessageUser(id="task", content=task)],
             output=output,
             scores=self._scores(),
-            model_usage=_sums(self._usage()),
+            model_usage=self._usage().sums(),
             metadata=self._metadata(conversation),
             started_at=trial["started_at"],
             completed_at=trial["ended_at"],
@@ -211,14 +215,13 @@ class _Sample:
         )
 
     def _metadata(self, conversation: _Conversation) -> JsonObject:
-        trial, calls = self._trial, self._calls()
-        unknown = sum(call.charged is None for call in calls)
+        trial = self._trial
         return {
             **{name: trial[name] for name in ("schedule_idx", "attempt", "status", "reason")},
             "verdict": self._records.verdict,
             **({"trajectory": self._trajectory.origin} if self._trajectory else {}),
             **({"steps_left_out": conversation.left_out} if conversation.left_out else {}),
-            **({"calls_of_unknown_usage": unknown} if unknown else {}),
+            **self._usage().unknown_calls(),
         }
 
     def _scores(self) -> dict[str, Score]:
@@ -255,24 +258,12 @@ class _Sample:
         records = map(json.loads, self._records.model_calls)
         return [call for call in map(call_of_record, records) if call.asked]
 
-    def _usage(self) -> Iterator[tuple[str, ModelUsage]]:
-        """Yield what each call of every attempt used, as far as it is known."""
-        from inspect_ai.model import ModelUsage
-
+    def _usage(self) -> _Usage:
+        """Return what the calls of every attempt used."""
+        usage = _Usage()
         for call in self._calls():
-            usage, cost = call.charged, call_cost(call, self._prices)
-            if usage is None:
-                continue
-            used = ModelUsage(
-                input_tokens=usage.input,
-                output_tokens=usage.output,
-                total_tokens=usage.total,
-                input_tokens_cache_write=usage.cache_write + usage.cache_write_1h,
-                input_tokens_cache_read=usage.cache_read,
-                reasoning_tokens=usage.reasoning,
-                total_cost=None if cost is None else cost / PICODOLLARS,
-            )
-            yield f"{call.provider}/{call.model}", used
+            usage.add_call(call, self._prices)
+        return usage
 
     def _end(self) -> JsonObject:
         """Return how the trial ended if it is not completed, and why it was attempted again."""
@@ -391,13 +382,62 @@ def _ending(end: JsonObject) -> str:
     return ": ".join(end[name] for name in ("status", "reason", "message") if end[name])
 
 
-def _sums(uses: Iterable[tuple[str, ModelUsage]]) -> dict[str, ModelUsage]:
-    """Return the usage of each model. A cost that is not known in part is not known."""
-    by_model: dict[str, list[ModelUsage]] = {}
-    for model, usage in uses:
-        by_model.setdefault(model, []).append(usage)
-    sums = {model: reduce(add, of_model) for model, of_model in by_model.items()}
-    for model, of_model in by_model.items():
-        if any(usage.total_cost is None for usage in of_model):
-            sums[model] = sums[model].model_copy(update={"total_cost": None})
-    return sums
+_UNKNOWN_CALLS = "calls_of_unknown_usage"
+_UNKNOWN_BY_MODEL = "unknown_usage_by_model"
+"""In the metadata: how many calls have an unknown usage, in all and by model."""
+
+
+@dataclass(slots=True)
+class _Usage:
+    """The usage of models by name, as far as it is known."""
+
+    known: dict[str, list[ModelUsage]] = field(default_factory=dict)
+    unknown: Counter[str] = field(default_factory=Counter)
+    """How many calls have an unknown usage."""
+
+    def add_call(self, call: ModelCall, prices: PriceTable) -> None:
+        """Add what a call used."""
+        from inspect_ai.model import ModelUsage
+
+        model, usage, cost = f"{call.provider}/{call.model}", call.charged, call_cost(call, prices)
+        if usage is None:
+            self.unknown[model] += 1
+            return
+        used = ModelUsage(
+            input_tokens=usage.input,
+            output_tokens=usage.output,
+            total_tokens=usage.total,
+            input_tokens_cache_write=usage.cache_write + usage.cache_write_1h,
+            input_tokens_cache_read=usage.cache_read,
+            reasoning_tokens=usage.reasoning,
+            total_cost=None if cost is None else cost / PICODOLLARS,
+        )
+        self.known.setdefault(model, []).append(used)
+
+    def add_sample(self, sample: EvalSample) -> None:
+        """Add the usage of a trial."""
+        for model, usage in sample.model_usage.items():
+            self.known.setdefault(model, []).append(usage)
+        self.unknown.update((sample.metadata or {}).get(_UNKNOWN_BY_MODEL, {}))
+
+    @property
+    def main_model(self) -> str:
+        """The model that used the most tokens, as far as that is known."""
+        used = dict.fromkeys(self.unknown, 0)
+        used |= {model: usage.total_tokens for model, usage in self.sums().items()}
+        return max(sorted(used), key=lambda model: used[model], default=NO_MODEL)
+
+    def sums(self) -> dict[str, ModelUsage]:
+        """Return the sums by model. A cost that is not known in part is not known."""
+        sums = {model: reduce(add, of_model) for model, of_model in self.known.items()}
+        for model, of_model in self.known.items():
+            if self.unknown[model] or any(usage.total_cost is None for usage in of_model):
+                sums[model] = sums[model].model_copy(update={"total_cost": None})
+        return sums
+
+    def unknown_calls(self) -> JsonObject:
+        """Return as metadata of how many calls the sums lack the tokens; nothing if of none."""
+        by_model = {model: calls for model, calls in sorted(self.unknown.items()) if calls}
+        if not by_model:
+            return {}
+        return {_UNKNOWN_CALLS: sum(by_model.values()), _UNKNOWN_BY_MODEL: by_model}

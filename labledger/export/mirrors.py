@@ -22,11 +22,11 @@ from labledger.errors import LedgerError
 from labledger.files.durable_files import (
     Fence,
     make_folder,
-    open_output,
     set_aside,
     sync_folder,
     write_file,
 )
+from labledger.files.output_files import open_output
 from labledger.ledger.database.model import RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject, canonical_json
@@ -142,7 +142,7 @@ class MirrorWriter:
 
         Only the last slot of each file is compared: an incomplete last line is removed, missing
         lines are appended, and a file that is not a mirror of this run, or has a hole, is rebuilt.
-        Anything that is not a regular file, such as a folder or FIFO of that name, is renamed.
+        Anything that is no regular file, such as a folder, link or FIFO of that name, is renamed.
         Raises `LabLedgerError`.
         """
         self.close()
@@ -277,7 +277,7 @@ class _Mirror:
 
     @classmethod
     def open(cls, path: Path) -> _Mirror:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         return cls(path, descriptor, os.fstat(descriptor).st_size)
 
     def truncate_incomplete_line(self) -> None:

@@ -38,6 +38,7 @@ PATH = Path("spans.jsonl")
 """The file below the run folder, unless another one is given."""
 _BATCH = 100
 """How many spans one request has."""
+_TOTALS = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
 _MAX_TEXT = 64 << 10
 """How many characters a message, the arguments or the result of a call have in an attribute."""
 
@@ -113,7 +114,9 @@ class _Trace:
     resource: Resource
     _messages: list[JsonObject] = field(default_factory=list)
     """What was said since the last answer."""
-    _tokens: dict[str, int] = field(default_factory=dict)
+    _tokens: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(_TOTALS))
+    """The sums over the steps; None before the first step, and where one is unknown."""
+    _asked: int = 0
 
     def spans(self, document: AgentDocument) -> Iterator[ReadableSpan]:
         """Yield the spans, that of the agent last."""
@@ -164,6 +167,8 @@ class _Trace:
     def _usage(self, step: Step) -> Mapping[str, Any]:
         metrics = step.metrics
         if metrics is None:
+            if step.llm_call_count != 0 and not step.is_copied_context:
+                self._tokens, self._asked = dict.fromkeys(_TOTALS), self._asked + 1
             return {}
         extra = metrics.extra or {}
         counts = {
@@ -173,8 +178,10 @@ class _Trace:
             "gen_ai.usage.cache_creation.input_tokens": extra.get("cache_write"),
             "gen_ai.usage.reasoning.output_tokens": extra.get("reasoning_tokens"),
         }
-        for name in ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"):
-            self._tokens[name] = self._tokens.get(name, 0) + (counts[name] or 0)
+        for name in _TOTALS:
+            before, value = self._tokens[name] if self._asked else 0, counts[name]
+            self._tokens[name] = None if before is None or value is None else before + value
+        self._asked += 1
         return {**counts, "labledger.cost_usd": metrics.cost_usd}
 
     def _tool(self, step: Step, call: ToolCall, begin: int, end: int) -> ReadableSpan:
@@ -200,7 +207,7 @@ class _Trace:
             "gen_ai.agent.version": agent.version,
             "gen_ai.conversation.id": trial.ids["trial_id"],
             "gen_ai.request.model": agent.model_name,
-            **self._tokens,
+            **self._totals(),
             **{f"labledger.{name}": value for name, value in trial.ids.items()},
             "labledger.schedule_idx": trial.schedule_idx,
             "labledger.attempt": trial.attempt,
@@ -212,6 +219,17 @@ class _Trace:
         failed = trial.status != "completed"
         name = f"invoke_agent {agent.name}"
         return self._span(name, None, begin, end, attributes, failed=failed)
+
+    def _totals(self) -> Mapping[str, int | None]:
+        """Return the tokens of the whole attempt: the gateway's, or else the sums of the steps."""
+        if self.trial.calls is None:
+            return self._tokens
+        asked = [call for call in self.trial.calls if call.asked]
+        usages = [call.charged for call in asked if call.charged is not None]
+        if len(usages) < len(asked):
+            return {}
+        totals = (sum(usage.request for usage in usages), sum(usage.output for usage in usages))
+        return dict(zip(_TOTALS, totals, strict=True))
 
     def _span(
         self,

@@ -12,7 +12,8 @@ from typing import Any
 
 from labledger import fault_points
 from labledger.experiment.plan_sections import StoredFacts, benchmark_identity
-from labledger.files.durable_files import Fence, replace_output
+from labledger.files.durable_files import Fence
+from labledger.files.output_files import replace_output
 from labledger.ledger.database.model import PrimaryMetric, RunInfo, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject, json_schemas
@@ -24,6 +25,8 @@ PATH = Path("benchmark/summary.json")
 
 SCHEMA = "benchmark_summary_v1"
 _VERDICTS = tuple(verdict.value for verdict in Verdict)
+_LATER = frozenset({"model_answers", "unread_results"})
+"""Keys of `ext` that summaries of earlier versions lack."""
 _RATE_KEYS = frozenset(PassCounts(graders_broken=1).as_json())
 
 
@@ -61,8 +64,10 @@ def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
             **({"replays": run.replays} if run.replays else {}),
             **_spending(reader, run),
             **_model_usage(reader, run),
+            **_model_answers(reader, run),
             **_reruns(reader, run_id),
             **_timeouts(reader, run_id),
+            **_unread_results(reader, run_id),
             "variants": [
                 {
                     "variant_id": count.variant_id,
@@ -92,6 +97,12 @@ def _model_usage(reader: LedgerReader, run: RunInfo) -> JsonObject:
     return {"model_usage": [use.as_json() for use in usage]} if usage else {}
 
 
+def _model_answers(reader: LedgerReader, run: RunInfo) -> JsonObject:
+    """Return the variants with trials that got no answer from a model; nothing if all got one."""
+    answers = [each for each in reader.model_answers(run.run_id) if each.sentences]
+    return {"model_answers": [each.as_json() for each in answers]} if answers else {}
+
+
 def _reruns(reader: LedgerReader, run_id: str) -> JsonObject:
     """Return which slots were run again; nothing for a run without reruns.
 
@@ -107,6 +118,12 @@ def _timeouts(reader: LedgerReader, run_id: str) -> JsonObject:
     return {} if counts is None else {"timeouts": counts.as_json()}
 
 
+def _unread_results(reader: LedgerReader, run_id: str) -> JsonObject:
+    """Return of how many trials an agent's output could not be stored whole; nothing for none."""
+    unread = reader.unread_results(run_id)
+    return {"unread_results": [each.as_json() for each in unread]} if unread else {}
+
+
 def summary_bytes(summary: JsonObject) -> bytes:
     """Return the content of the summary's file: indented, sorted keys, a line end."""
     return (json.dumps(summary, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
@@ -115,12 +132,14 @@ def summary_bytes(summary: JsonObject) -> bytes:
 def is_summary(content: bytes, summary: JsonObject) -> bool:
     """Check whether a file holds this summary, as this or an earlier labledger writes it.
 
-    Before ledger revision 0013, slots counted alone in the pass rates of `ext`; before 0006,
-    variants in `ext` had none.
+    Before ledger revision 0018, `ext` had neither `model_answers` nor `unread_results`. Before
+    0013, slots counted alone in the pass rates of `ext`; before 0006, variants in `ext` had none.
     """
     if content == summary_bytes(summary):
         return True
-    ext = summary["ext"]
+    ext = {key: value for key, value in summary["ext"].items() if key not in _LATER}
+    if content == summary_bytes({**summary, "ext": ext}):
+        return True
     without_rates = [
         {key: value for key, value in variant.items() if key not in _RATE_KEYS}
         for variant in ext["variants"]

@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
+from labledger.ledger.model_usage import call_of_record
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject, canonical_json
 from labledger.records.attempt_result import SlotRecords, digest_of
 from labledger.records.json_codec import members
+from labledger.records.model_calls import ModelCall
 
 SCHEMA = "trajectory_record_v1"
 PATH = Path("trajectories.jsonl")
@@ -39,11 +41,13 @@ class StoredTrajectory:
     """`gateway`, `agent_log` or `agent`."""
     sha256: str
     """Of the document, in hex."""
+    calls: tuple[ModelCall, ...] | None = None
+    """What the attempt's agent asked of models; None if no gateway counted that."""
 
     def as_json(self) -> JsonObject:
-        """Return all but the document and its digest."""
-        document = {"schema_version": SCHEMA, **members(self)}
-        del document["sha256"]
+        """Return all but the document, its digest and the calls."""
+        document = {"schema_version": SCHEMA, **members(replace(self, calls=None))}
+        del document["sha256"], document["calls"]
         return document
 
 
@@ -73,7 +77,16 @@ def stored_trajectory(records: SlotRecords) -> StoredTrajectory | None:
         ended_at=trial["ended_at"],
         origin=evidence["ext"]["trajectory"]["origin"],
         sha256=digest_of(reference),
+        calls=_calls(records, evidence),
     )
+
+
+def _calls(records: SlotRecords, evidence: JsonObject) -> tuple[ModelCall, ...] | None:
+    """Return the calls of the attempt that the evidence is of; None if it had no models."""
+    rows = [json.loads(record) for record in records.model_calls]
+    if not rows and "models" not in evidence["ext"]:
+        return None
+    return tuple(call_of_record(row) for row in rows if row["attempt"] == evidence["attempt"])
 
 
 def write_lines(reader: LedgerReader, run_id: str, out: BinaryIO) -> None:

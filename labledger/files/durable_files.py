@@ -18,8 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from labledger.errors import LabLedgerError
-
 _NAMELESS_REFUSED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 """How `open` fails on a file system that has no files without a name."""
 
@@ -104,46 +102,6 @@ def refuse_existing(path: Path) -> None:
 
 
 @contextmanager
-def replace_output(path: Path, fence: Fence = nullcontext) -> Iterator[BinaryIO]:
-    """Yield a file as `replace_file` does, for a file that a person named or may have replaced.
-
-    In a lab folder it is closed to other users, and a folder, FIFO or device of its name is
-    renamed. Elsewhere it has the mode of the file that it replaces, or that of any new file.
-    Raises `LabLedgerError`; `path` is then unchanged.
-    """
-    in_lab = _is_in_lab(path)
-
-    @contextmanager
-    def fenced() -> Iterator[None]:
-        with fence():
-            if in_lab:
-                set_aside(path)
-            yield
-
-    try:
-        replaced_mode = path.stat().st_mode & 0o777 if path.is_file() and not in_lab else None
-        # The kernel subtracts the umask. To read the umask here, it would have to be set, for every
-        # thread.
-        mode = 0o600 if in_lab or replaced_mode is not None else 0o666
-        with replace_file(path, fenced, mode=mode) as handle:
-            if replaced_mode is not None:
-                os.fchmod(handle.fileno(), replaced_mode)
-            yield handle
-    except OSError as error:
-        raise LabLedgerError(f"could not write {path}: {error.strerror}") from error
-
-
-def open_output(
-    out: str | Path | BinaryIO, fence: Fence = nullcontext
-) -> AbstractContextManager[BinaryIO]:
-    """Return the context of what is written to: a file by `replace_output`, or a stream as it is.
-
-    A stream stays open at its end, and `fence` does not concern it.
-    """
-    return replace_output(Path(out), fence) if isinstance(out, str | Path) else nullcontext(out)
-
-
-@contextmanager
 def new_file(folder: Path, prefix: str = "", *, mode: int = 0o600) -> Iterator[BinaryIO]:
     """Yield a new file in `folder`, which is created if missing. See `publish`.
 
@@ -169,8 +127,8 @@ def publish(handle: BinaryIO, path: Path, fence: Fence = nullcontext) -> None:
 
 
 def set_aside(path: Path) -> None:
-    """Rename a folder, FIFO or device at `path`, where a regular file is to be written."""
-    if path.exists() and not path.is_file():
+    """Rename a folder, link, FIFO or device at `path`, where a regular file is to be written."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
         path.rename(path.with_name(f"{path.name}.set-aside-{secrets.token_hex(4)}"))
 
 
@@ -231,12 +189,6 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _is_in_lab(path: Path) -> bool:
-    """Return whether a folder above `path` holds a ledger."""
-    folder = path.parent.resolve()
-    return any(os.access(parent / "ledger.sqlite", os.F_OK) for parent in (folder, *folder.parents))
 
 
 # -- contents of files that are created or copied

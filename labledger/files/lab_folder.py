@@ -27,9 +27,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labledger.errors import InvalidInput, LedgerError, Problem
-from labledger.files.durable_files import make_folder, write_file
+from labledger.files.durable_files import make_folder, sync_folder, write_file
 from labledger.records import JsonObject
 from labledger.records.canonical_json import sha256_hex
+from labledger.text import yaml_fault
 
 FOLDER = ".lab"
 VARIABLE = "LABLEDGER_DIR"
@@ -95,12 +96,31 @@ class LabFolder:
         return self.root / "runs" / run_id
 
     def create(self) -> None:
-        """Create the lab folder, closed to other users of this machine."""
-        make_folder(self.root)
+        """Create the lab folder, closed to other users of this machine.
+
+        A folder that was missing or empty is trusted: see `lab_trust`.
+        """
+        is_new = self._make_root()
         self.root.chmod(0o700)
-        ignore = self.root / ".gitignore"
-        if not ignore.exists():
-            ignore.write_text("*\n", "utf-8")
+        with suppress(FileExistsError), (self.root / ".gitignore").open("xb") as ignore:
+            ignore.write(b"*\n")
+        if is_new:
+            # Imported late: labs are created once.
+            from labledger.files.lab_trust import trust_new
+
+            trust_new(self)
+
+    def _make_root(self) -> bool:
+        """Create the lab folder if it is missing; return whether it is this user's, and empty."""
+        make_folder(self.root.parent)
+        try:
+            self.root.mkdir(0o700)
+        except FileExistsError:
+            make_folder(self.root)  # Raises for what is no folder.
+            is_mine = self.root.stat().st_uid == os.geteuid()
+            return is_mine and next(self.root.iterdir(), None) is None
+        sync_folder(self.root.parent)
+        return True
 
     def read_settings(self) -> JsonObject:
         """Return the settings of the lab. Raises `InvalidInput` with every problem of the file."""
@@ -120,8 +140,11 @@ class LabFolder:
         try:
             document: JsonObject = yaml.safe_load(text)
         except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-            problem = Problem(str(path), f"is not YAML: {error}")
+            problem = Problem(str(path), yaml_fault(error))
             raise InvalidInput(f"cannot read {path}", [problem]) from error
+        if not isinstance(document, dict):
+            # It is no file of settings, and may be a secret: nothing of it is repeated.
+            json_schemas.refuse_problems(path, [((), "expected a mapping")])
         json_schemas.refuse_problems(path, json_schemas.problems(document, SETTINGS_SCHEMA))
         return document
 

@@ -24,7 +24,7 @@ from labledger.records.model_grants import CallLimits, ModelGrant, ProviderConfi
 
 MAX_BODY = 32 << 20
 """How many bytes a request's body may have; providers take no more."""
-_MAX_VALUES = 500_000
+_MAX_VALUES = 200_000
 _MAX_DEPTH = 200
 TOKEN_HEADERS = ("authorization", "x-api-key", "x-goog-api-key", "api-key")
 """The headers by which the APIs carry keys, in lower case. None of them is forwarded."""
@@ -48,17 +48,6 @@ class Target:
         return FAMILIES[self.api]
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """A request that may be forwarded."""
-
-    target: Target
-    asked: Asked
-    body: bytes
-    document: JsonObject
-    """What the body says."""
-
-
 class Admission:
     """Judges the requests of one attempt by its grant."""
 
@@ -79,11 +68,15 @@ class Admission:
         digest = hashlib.sha256(word.encode("utf-8", "surrogateescape")).hexdigest()
         return hmac.compare_digest(digest, self._grant.token_sha256)
 
+    def provider_of(self, raw: str) -> ProviderConfig | None:
+        """Return the granted provider that a raw target names; None if it names none."""
+        return self._providers.get(_split(raw.partition("?")[0])[1])
+
     def target(self, method: str, raw: str) -> Target:
         """Return where a request with a raw target goes. Raises `Refused`."""
         path, _, query = raw.partition("?")
-        _, name, below = _split(path)
-        provider = self._providers.get(name)
+        _, _, below = _split(path)
+        provider = self.provider_of(raw)
         if provider is None:
             raise Refused(404, "provider", "labledger: the path names no provider of this trial")
         for api in provider.apis:

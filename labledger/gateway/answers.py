@@ -1,7 +1,8 @@
 """An answer to a request, wherever it comes from: a provider, a record, or a failure to get one.
 
-Its headers pass between agent and provider, and so do those of the request: all but the headers of
-one connection, and those that carry keys. It needs no HTTP library.
+Its headers pass to the agent, all but the headers of one connection. Of the request, the provider
+gets the headers that agents need, by an allow-list: another one could ask for another account, or
+provoke a failure that looks like the provider's. It needs no HTTP library.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from labledger.gateway.admission import TOKEN_HEADERS
 from labledger.gateway.keys import masked
 
 Headers = list[tuple[str, str]]
@@ -19,7 +19,22 @@ _OF_A_CONNECTION = {
     *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
     *("te", "trailer", "transfer-encoding", "upgrade", "http2-settings"),
 }
-_REQUEST_ONLY = {"host", "content-length", "expect", "accept-encoding", *TOKEN_HEADERS}
+_PASSED = frozenset(
+    {
+        *("accept", "content-type", "user-agent"),
+        *("anthropic-beta", "anthropic-dangerous-direct-browser-access", "anthropic-version"),
+        *("openai-beta", "originator", "version", "session_id", "session-id"),
+        *("conversation_id", "thread-id", "x-app", "x-client-request-id", "x-goog-api-client"),
+        *("x-session-affinity", "x-session-id"),
+    }
+)
+"""The headers of a request that the provider gets, in lower case: what the agents with a profile
+send about their request and about themselves."""
+_PASSED_PREFIXES = ("x-stainless-", "x-codex-", "x-claude-code-")
+_MAX_PASSED = 64
+"""How many headers of a request pass, and how many characters a name and a value may have."""
+_MAX_NAME = 100
+_MAX_VALUE = 4096
 _REQUEST_IDS = ("request-id", "x-request-id")
 
 
@@ -37,6 +52,13 @@ class Answer(Protocol):
     @property
     def key(self) -> str | None:
         """The key that the answer must not show."""
+
+    @property
+    def is_framed(self) -> bool:
+        """Whether `pieces` ends without `AnswerCut` only if nothing is missing.
+
+        Otherwise only the closing of the connection ends it, which a cut does too.
+        """
 
     def pieces(self) -> AsyncIterator[bytes]:
         """Yield the body as it comes. Raises `AnswerCut` if it ends too early."""
@@ -74,12 +96,24 @@ class Progress:
 def for_provider(received: Iterable[tuple[str, str]], key_headers: Mapping[str, str]) -> Headers:
     """Return the headers of a request with the provider's key instead of the agent's token.
 
-    They ask for an answer without compression: its usage is read while it passes.
+    Only headers of the allow-list pass, each once, with printable ASCII of a bounded length. They
+    ask for an answer without compression: its usage is read while it passes.
     """
-    received = list(received)
-    removed = _REQUEST_ONLY | _connection_names(received) | {name.lower() for name in key_headers}
-    kept = [(name, value) for name, value in received if name.lower() not in removed]
-    return [*kept, ("Accept-Encoding", "identity"), *key_headers.items()]
+    own = {name.lower() for name in key_headers}
+    kept: dict[str, tuple[str, str]] = {}
+    for name, value in received:
+        lower = name.lower()
+        if lower not in own and lower not in kept and _passes(lower, value):
+            kept[lower] = (name, value)
+    passed = list(kept.values())[:_MAX_PASSED]
+    return [*passed, ("Accept-Encoding", "identity"), *key_headers.items()]
+
+
+def _passes(name: str, value: str) -> bool:
+    """Return whether the provider gets a header, by its name in lower case and its value."""
+    is_listed = name in _PASSED or name.startswith(_PASSED_PREFIXES)
+    is_short = len(name) <= _MAX_NAME and len(value) <= _MAX_VALUE
+    return is_listed and is_short and value.isascii() and value.isprintable()
 
 
 def for_agent(received: Iterable[tuple[str, str]], key: str | None) -> Headers:
@@ -101,15 +135,3 @@ def request_id(headers: Mapping[str, str], longest: int) -> str | None:
     """Return the provider's name for a call."""
     found = next((headers[name] for name in _REQUEST_IDS if headers.get(name)), None)
     return found[:longest] if found else None
-
-
-def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return for how many seconds the provider asks to wait; None where it does not say."""
-    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
-        try:
-            seconds = float(headers[name]) / unit
-        except (KeyError, ValueError):
-            continue
-        if 0 <= seconds < float("inf"):
-            return seconds
-    return None

@@ -12,16 +12,19 @@ import json
 import logging
 import os
 import stat
-from contextlib import suppress
+from contextlib import AsyncExitStack, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
-from labledger.gateway.admission import MAX_BODY, Admission, Admitted, Target, error_of, is_greeting
+from labledger.gateway.admission import MAX_BODY, Admission, Target, error_of, is_greeting
 from labledger.gateway.answer_relay import Relay
 from labledger.gateway.answers import Answer, Headers, NoAnswer
-from labledger.gateway.calls import Calls, Journal, JournalBroken, OpenCall
+from labledger.gateway.body_budget import OWN_BYTES, BodyBudget, BodyShare, HeldBody
+from labledger.gateway.call_journal import PATIENCE_S, Journal, JournalBroken
+from labledger.gateway.calls import Calls, OpenCall
 from labledger.gateway.caps import (
     Account,
     CapReached,
@@ -30,23 +33,28 @@ from labledger.gateway.caps import (
     counted_request,
     worst_case,
 )
+from labledger.gateway.charging import Charging
+from labledger.gateway.container_processors import ContainerProcessors
 from labledger.gateway.families.family import Asked, Refused
+from labledger.gateway.fault_finding import FaultFinder
 from labledger.gateway.known_requests import KnownRequests
-from labledger.gateway.pacing import WaitedTime
-from labledger.gateway.recordings import (
-    CanonicalRequest,
-    Recording,
-    Replay,
-    ReplayMiss,
-    canonical_request,
-)
+from labledger.gateway.recordings import CanonicalRequest, Recording, Replay, ReplayMiss
 from labledger.gateway.request_headers import check_headers
+from labledger.gateway.request_judging import Judged, RequestJudges
 from labledger.gateway.unix_sockets import listen
 from labledger.gateway.upstream import Upstream
-from labledger.records.model_calls import JOURNAL, NO_SHARE, CallState, ModelCall
+from labledger.gateway.waited_time import WaitedTime
+from labledger.records.model_calls import (
+    JOURNAL,
+    JOURNAL_FAILED,
+    NO_SHARE,
+    CallState,
+    ModelCall,
+)
 from labledger.records.model_costs import PriceTable
 from labledger.records.model_grants import (
     GRANT,
+    MISSED,
     RECORD,
     SCHEMA,
     SOCKET,
@@ -58,12 +66,10 @@ from labledger.records.model_grants import (
 _log = logging.getLogger("labledger.gateway")
 _PARALLEL = 32
 """How many requests of an attempt are under way at once; others wait."""
-_LARGE_BODY = 2 << 20
-_LARGE_PARALLEL = 2
-"""How many bodies larger than that are in memory at once for an attempt."""
 _MAX_FIELD = 64 << 10
 _BODY_S = 120.0
-"""How long a request may take to arrive, in seconds."""
+_LARGE_BODY_S = 30.0
+"""How long a request may take to arrive, in seconds; less where others may wait for its memory."""
 _CLOSING_S = 0.1
 _SHARE_S = 600.0
 """How long a call waits for more of a cap that hosts share, in seconds."""
@@ -95,11 +101,43 @@ class Accounts:
     run: Account
 
 
+class SharedWork:
+    """What the attempts of a gateway share beside the providers. For one event loop.
+
+    `journal_s` is how long calls wait for a journal that cannot be written.
+    """
+
+    def __init__(self, journal_s: float = PATIENCE_S) -> None:
+        self.journal_s = journal_s
+        self.bodies = BodyBudget()
+        self.judges = RequestJudges()
+
+    def close(self) -> None:
+        """End what it started."""
+        self.judges.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call that is admitted."""
+
+    request: web.BaseRequest
+    target: Target
+    judged: Judged
+    body: HeldBody
+    worst: WorstCase
+
+
 class Attempt:
     """An open attempt. For one event loop."""
 
     def __init__(
-        self, trial: Path, grant: ModelGrant, accounts: Accounts, upstream: Upstream
+        self,
+        trial: Path,
+        grant: ModelGrant,
+        accounts: Accounts,
+        upstream: Upstream,
+        work: SharedWork,
     ) -> None:
         """Take up the attempt in a trial's folder. Raises `OSError`, `ValueError`, `BadGrant`."""
         self.trial, self.grant, self.accounts = trial, grant, accounts
@@ -112,7 +150,7 @@ class Attempt:
             (accounts.variant, grant.variant_limits),
             (accounts.run, grant.run_limits),
         )
-        journal = Journal.open(trial / JOURNAL)
+        journal = Journal.open(trial / JOURNAL, work.journal_s)
         try:
             # If the record is missing, or not readable, say so before a container starts.
             self._replay = _replay(trial, grant, journal)
@@ -125,16 +163,24 @@ class Attempt:
         # From here on nothing fails: calls are counted in accounts that others share.
         caps = Caps(limits, self._prices)
         self.calls = Calls(journal, caps, grant.schedule_idx, replayed=self._replay is not None)
+        self._faults = FaultFinder(grant, self.calls, upstream)
         excluded = grant.waiting is Waiting.EXCLUDED
-        self.waited = WaitedTime(trial / WAITED if excluded else None)
+        processors = ContainerProcessors(trial)
+        self.waited = WaitedTime(
+            trial / WAITED if excluded else None, processors_s=processors.used_s
+        )
+        journal.held_back = self.waited.hold
         self._places = asyncio.Semaphore(_PARALLEL)
-        self._large_places = asyncio.Semaphore(_LARGE_PARALLEL)
+        self._bodies, self._judges = BodyShare(work.bodies), work.judges
+        self._judging = asyncio.Lock()
+        """Held while a request is judged: attempts take turns."""
+        self._background: set[asyncio.Future[None]] = set()
         self._runner: web.ServerRunner | None = None
 
     @property
     def problem(self) -> str | None:
         """What does not work; None if all does."""
-        return self.calls.journal.broken or self.waited.problem
+        return self.calls.journal.trouble or self.waited.problem
 
     async def serve(self) -> None:
         """Answer at the attempt's socket."""
@@ -151,10 +197,11 @@ class Attempt:
         await web.SockSite(runner, self._listener).start()
         self._runner = runner
 
-    async def close(self) -> None:
+    async def close(self, *, find_faults: bool = True) -> None:
         """Admit no more requests, end those under way, and make the journal durable.
 
-        Raises `JournalBroken`.
+        With `find_faults`, wait until it is found whose fault failed calls were; else the gateway
+        that closes the attempt finds it. Raises `JournalBroken`.
         """
         self.calls.closing = True
         path = self.trial / SOCKET
@@ -163,7 +210,15 @@ class Attempt:
                 path.unlink()
         if self._runner is not None:
             await self._runner.cleanup()
-        self.calls.journal.close()
+        if self._background:
+            await asyncio.wait(self._background)
+        try:
+            if find_faults:
+                await self._faults.finish()
+            await self._faults.stop()
+            await self.calls.journal.settle()
+        finally:
+            self.calls.journal.close()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         target: Target | None = None
@@ -173,34 +228,70 @@ class Attempt:
             self._admission.check_token(request.headers, request.raw_path)
             target = self._admission.target(request.method, request.raw_path)
             check_headers(_headers(request))
+            await _meet_expectation(request)
             async with self._places:
                 return await self._handle_call(request, target)
         except Refused as refused:
+            if target is None:
+                await self._note_unplaced(request, refused)
             return _error(target, refused.status, refused.message)
         except JournalBroken as error:
             _log.error("%s", error.message)
+            if target is not None:
+                self.calls.turn_away(target)
+            if request.writer.output_size:
+                # A part of the answer has gone out: its agent sees that it has no end.
+                raise ConnectionResetError("the answer cannot be journaled") from None
             return _error(target, 503, "labledger: the journal of calls cannot be written")
         except NoAnswer as failure:
             return _error(target, failure.status, failure.message)
 
+    async def _note_unplaced(self, request: web.BaseRequest, refused: Refused) -> None:
+        """Journal a request that was refused before it was known where it goes."""
+        try:
+            provider = self._admission.provider_of(request.raw_path)
+            await self.calls.refuse_unplaced(provider, refused)
+        except JournalBroken as error:
+            _log.error("%s", error.message)
+
     async def _handle_call(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
         model = target.endpoint.model or ""
-        try:
-            body = await self._body(request)
-            asked, document = self._admission.read(target, body)
-            model = asked.model
-            self._admission.check_grant(target, asked)
-            admitted = Admitted(target, asked, body, document)
-            call, worst = await self._reserved(request, target, asked)
-        except Refused as refused:
-            await self.calls.refuse(target, model, refused.status, refused.reason)
-            raise
-        except CapReached as cap:
-            message = f"labledger: {cap.message}"
-            status = target.family.forbidden
-            await self.calls.refuse(target, model, status, cap.reason)
-            raise Refused(status, cap.reason, message) from None
-        return await self._forward(request, admitted, call, worst)
+        async with AsyncExitStack() as stack:
+            try:
+                body = await self._held_body(request, stack)
+                judged = await self._judged(target, body)
+                model = judged.asked.model
+                self._admission.check_grant(target, judged.asked)
+                call, worst = await self._reserved(request, target, judged.asked)
+            except Refused as refused:
+                await self.calls.refuse(target, model, refused.status, refused.reason)
+                raise
+            except CapReached as cap:
+                message = f"labledger: {cap.message}"
+                status = target.family.forbidden
+                await self.calls.refuse(target, model, status, cap.reason)
+                raise Refused(status, cap.reason, message) from None
+            return await self._forward(_Call(request, target, judged, body, worst), call)
+
+    async def _held_body(self, request: web.BaseRequest, stack: AsyncExitStack) -> HeldBody:
+        """Return a request's body, which the stack releases. Raises `Refused`."""
+        room = _room_for(request)
+        has_room = self._bodies.has_room(room)
+        with nullcontext() if has_room else self.waited.waiting():
+            body = await stack.enter_async_context(self._bodies.hold(room))
+        body.take(await _read(request, _BODY_S if room <= OWN_BYTES else _LARGE_BODY_S))
+        return body
+
+    async def _judged(self, target: Target, body: HeldBody) -> Judged:
+        """Return what a body asks for. Raises `Refused`."""
+        canonical = self.grant.record or self._replay is not None
+        async with self._judging:
+            judged = await self._judges.judge(
+                self._admission, target, body.data, canonical=canonical
+            )
+        if judged.canonical is not None:
+            body.note_copy(len(judged.canonical.text))
+        return judged
 
     async def _reserved(
         self, request: web.BaseRequest, target: Target, asked: Asked
@@ -233,53 +324,69 @@ class Attempt:
             message = "labledger: what this host may use of the caps of the run is used up"
             raise Refused(503, NO_SHARE, message) from None
 
-    async def _body(self, request: web.BaseRequest) -> bytes:
-        """Return a request's body. Raises `Refused`."""
-        length = request.content_length
-        if length is not None and length > MAX_BODY:
-            raise _too_large()
-        if length is not None and length <= _LARGE_BODY:
-            return await _read(request)
-        async with self._large_places:
-            return await _read(request)
-
-    async def _forward(
-        self, request: web.BaseRequest, admitted: Admitted, call: OpenCall, worst: WorstCase
-    ) -> web.StreamResponse:
-        relay = Relay(request, call, admitted, worst.usage.output, self._recording(admitted, call))
+    async def _forward(self, asking: _Call, call: OpenCall) -> web.StreamResponse:
+        judged = asking.judged
+        charging = Charging(
+            asking.target, judged.asked, judged.settings, self._prices, call.started_at
+        )
+        call.describe(**charging.asked_fields())
+        relay = Relay(
+            asking.request,
+            call,
+            charging,
+            asking.worst.usage.output,
+            self._recording(judged, call),
+            self._finish_later,
+        )
         try:
-            answer = await self._answer(request, admitted, call)
+            answer = await self._answer(asking, call)
+            asking.body.forget()
             with self.waited.working():
                 return await relay.run(answer)
         except NoAnswer as failure:
             call.end(CallState.FAILED, reason=failure.reason, status=failure.status)
             await asyncio.shield(call.durable())
             raise
+        except JournalBroken:
+            call.end(CallState.CUT, reason=JOURNAL_FAILED)
+            raise
         except BaseException:
             call.leave()
             raise
 
-    async def _answer(self, request: web.BaseRequest, admitted: Admitted, call: OpenCall) -> Answer:
-        if self._replay is not None:
-            asked = canonical_request(admitted.target, admitted.document)
-            return await self._replayed(self._replay, asked)
-        headers = _headers(request)
+    async def _answer(self, asking: _Call, call: OpenCall) -> Answer:
+        if self._replay is not None and asking.judged.canonical is not None:
+            return await self._replayed(self._replay, asking.judged.canonical)
+        headers = _headers(asking.request)
         return await self._upstream.ask(
-            self.grant.run_id, admitted.target, headers, admitted.body, self.waited, call.progress
+            self.grant.run_id,
+            asking.target,
+            headers,
+            asking.body.data,
+            self.waited,
+            call.progress,
         )
 
     async def _replayed(self, replay: Replay, asked: CanonicalRequest) -> Answer:
         try:
-            return replay.answer(asked.request)
+            return replay.answer(asked)
         except ReplayMiss as miss:
-            await asyncio.get_running_loop().run_in_executor(None, miss.keep, self.trial)
+            keep = partial(miss.keep, self.trial)
+            await self.calls.journal.persist(self.trial / MISSED, keep)
             raise
 
-    def _recording(self, admitted: Admitted, call: OpenCall) -> Recording | None:
-        if not self.grant.record:
+    def _recording(self, judged: Judged, call: OpenCall) -> Recording | None:
+        if not self.grant.record or judged.canonical is None:
             return None
-        asked = canonical_request(admitted.target, admitted.document)
-        return Recording(self.trial / RECORD, call.number, asked)
+        persist = self.calls.journal.persist
+        return Recording(self.trial / RECORD, call.number, judged.canonical, persist)
+
+    def _finish_later(self, work: asyncio.Future[None]) -> None:
+        """Let something end in the background, at the latest when the attempt is closed."""
+        self._background.add(work)
+        work.add_done_callback(self._background.discard)
+        # Its journal says how the call ended; without its record, it cannot be replayed.
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
 def _headers(request: web.BaseRequest) -> Headers:
@@ -302,19 +409,44 @@ def _replay(trial: Path, grant: ModelGrant, journal: Journal) -> Replay | None:
     return Replay(Path(grant.replay), trial, ended)
 
 
-async def _read(request: web.BaseRequest) -> bytes:
-    body = bytearray()
+async def _meet_expectation(request: web.BaseRequest) -> None:
+    """Have a client send the body that it holds back. Raises `Refused` if it expects more."""
+    expected = ",".join(request.headers.getall("Expect", ())).strip().lower()
+    if not expected or request.version < HttpVersion11:
+        return
+    if expected != "100-continue":
+        message = "labledger: `100-continue` is the only expectation that can be met"
+        raise Refused(417, "expectation", message)
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    # The size of the answer itself begins with 0.
+    request.writer.output_size = 0
+
+
+def _room_for(request: web.BaseRequest) -> int:
+    """Return how much memory a request's body takes while it is read. Raises `Refused`."""
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise Refused(415, "encoded", "labledger: send the body without an encoding")
+    length = request.content_length
+    if length is not None and length > MAX_BODY:
+        raise _too_large()
+    # Its pieces, and the whole.
+    return 2 * (MAX_BODY if length is None else length)
+
+
+async def _read(request: web.BaseRequest, limit_s: float) -> bytes:
+    pieces, size = [], 0
     try:
-        async with asyncio.timeout(_BODY_S):
+        async with asyncio.timeout(limit_s):
             async for piece in request.content.iter_any():
-                body += piece
-                if len(body) > MAX_BODY:
+                pieces.append(piece)
+                size += len(piece)
+                if size > MAX_BODY:
                     raise _too_large()
     except TimeoutError:
         raise Refused(408, "body", "labledger: the body did not arrive in time") from None
     except web.RequestPayloadError:
         raise Refused(400, "body", "labledger: the body did not arrive whole") from None
-    return bytes(body)
+    return b"".join(pieces)
 
 
 def _too_large() -> Refused:

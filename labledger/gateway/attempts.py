@@ -22,8 +22,8 @@ from pathlib import Path
 from labledger import clock
 from labledger.errors import LabLedgerError
 from labledger.files.durable_files import replace_file
-from labledger.gateway.attempt import Accounts, Attempt, BadGrant, read_grant
-from labledger.gateway.calls import JournalBroken
+from labledger.gateway.attempt import Accounts, Attempt, BadGrant, SharedWork, read_grant
+from labledger.gateway.call_journal import JournalBroken
 from labledger.gateway.caps import Account
 from labledger.gateway.status import CallTotals, VariantTotals
 from labledger.gateway.upstream import Upstream
@@ -45,8 +45,8 @@ Variant = tuple[str, str]
 class Attempts:
     """The open attempts. For one event loop."""
 
-    def __init__(self, listed: OpenAttempts, upstream: Upstream) -> None:
-        self._listed, self._upstream = listed, upstream
+    def __init__(self, listed: OpenAttempts, upstream: Upstream, work: SharedWork) -> None:
+        self._listed, self._upstream, self._work = listed, upstream, work
         self._open: dict[Path, Attempt] = {}
         self._locks: defaultdict[Path, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._variants: dict[Variant, Account] = {}
@@ -57,6 +57,8 @@ class Attempts:
             run = self._run(run_id)
             run.totals = run.totals.plus(closed.totals)
         self._problems: list[str] = []
+        self._lost: dict[Path, str] = {}
+        """Why calls of attempts that were closed last are missing in their journals."""
 
     def _variant(self, run_id: str, variant_id: str) -> Account:
         return self._variants.setdefault((run_id, variant_id), Account("variant"))
@@ -123,9 +125,10 @@ class Attempts:
         if grant.shared:
             accounts.variant.await_share()
             accounts.run.await_share()
-        attempt = Attempt(folder, grant, accounts, self._upstream)
+        attempt = Attempt(folder, grant, accounts, self._upstream, self._work)
         await attempt.serve()
         self._open[folder] = attempt
+        self._lost.pop(folder, None)
 
     def take_shares(self, run_id: str, shares: Iterable[CapShare]) -> list[ShareUse]:
         """Go by shares in the caps of a run. Return what became of them."""
@@ -136,11 +139,16 @@ class Attempts:
             uses.append(account.take_share(share))
         return uses
 
-    async def close(self, folder: Path) -> None:
-        """Close an attempt; its journal is then complete and durable. Raises `LabLedgerError`."""
+    async def close(self, folder: Path) -> str | None:
+        """Close an attempt; its journal is then complete and durable.
+
+        Otherwise return why it is not, also if the attempt is closed again. Raises
+        `LabLedgerError`.
+        """
         async with self._locked(folder):
             if folder in self._open:
                 await self._close(folder)
+        return self._lost.get(folder)
 
     async def _close(self, folder: Path) -> None:
         attempt = self._open.pop(folder)
@@ -148,21 +156,27 @@ class Attempts:
             await attempt.close()
         except JournalBroken as error:
             self._problems.append(error.message)
+            self._lost[folder] = error.message
+            if len(self._lost) > _RECENT:
+                del self._lost[next(iter(self._lost))]
         try:
             self._listed.note_closed(folder, attempt.accounts.trial.totals)
         except OSError as error:
-            raise LabLedgerError(
-                f"could not note that the trial in {folder} is closed: {error}"
-            ) from None
+            message = f"could not note that the trial in {folder} is closed: {error}"
+            if folder not in self._lost:
+                raise LabLedgerError(message) from None
+            # The same disk has lost the journal, which the client hears of.
+            self._problems.append(message)
 
     async def leave_all(self) -> None:
         """End what is under way, and leave the attempts open on the list."""
         for attempt in list(self._open.values()):
             try:
-                await attempt.close()
+                await attempt.close(find_faults=False)
             except JournalBroken as error:
                 _log.error("%s", error.message)
         self._open.clear()
+        self._work.close()
 
     @asynccontextmanager
     async def _locked(self, folder: Path) -> AsyncIterator[None]:

@@ -16,11 +16,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
-from labledger.gateway.families.family import Asked
+from labledger.gateway.families.family import Asked, Feature
 from labledger.gateway.families.named_requests import named_request
 from labledger.gateway.status import CallTotals
 from labledger.records.model_calls import NO_TOKENS, CallState, ModelCall, Usage
-from labledger.records.model_costs import PICODOLLARS, PriceTable, call_cost
+from labledger.records.model_costs import PICODOLLARS, PriceTable, call_cost, is_of_time
 from labledger.records.model_grants import ENDLESS, NOTHING, Amounts, CallLimits, CapShare, ShareUse
 
 
@@ -67,13 +67,16 @@ def worst_case(
     request = asked.request_tokens
     request = request if most_tokens is None else min(request, most_tokens)
     least = max(1, asked.text_bytes // MOST_BYTES)
-    price = prices.price_of(provider, asked.model, request)
+    all_tiers = Feature.SERVICE_TIERS in asked.features
+    fees = prices.most_search_fees(provider, asked.model, asked.searches)
     worst = WorstCase(Usage(request, output=output), None, least)
     for kind in _KINDS:
         usage = Usage(output=output, **{kind: request})
-        cost = None if price is None or asked.other_prices else price.cost_of(usage)
-        if cost is not None and cost > (-1 if worst.cost is None else worst.cost):
-            worst = WorstCase(usage, cost, least)
+        cost = prices.most_cost_of(provider, asked.model, usage, all_tiers=all_tiers)
+        if cost is None or asked.other_prices:
+            continue
+        if cost + fees > (-1 if worst.cost is None else worst.cost):
+            worst = WorstCase(usage, cost + fees, least)
     return worst
 
 
@@ -226,7 +229,7 @@ class Caps:
         if call.state is not CallState.CUT or call.usage is not None or request is None:
             return call
         reserved = replace(request, output=worst.usage.output)
-        cost = self._prices.cost_of(call.provider, call.model, reserved)
+        cost = self._prices.most_cost_of(call.provider, call.model, reserved)
         # Without a known price it would count as nothing.
         return call if cost is None else replace(call, reserved=reserved)
 
@@ -236,9 +239,17 @@ class Caps:
         A replayed one counts against caps with what it cost when it was recorded: the agent is to
         meet the same caps.
         """
-        counted = call.charged if call.replayed else None
-        counted = call.reserved or NO_TOKENS if counted is None else counted
-        cost = call_cost(call, self._prices)
-        most = self._prices.cost_of(call.provider, call.model, counted)
+        cost, most = call_cost(call, self._prices), self._most_cost(call)
         for account, _ in self._accounts:
             account.add(call, cost, most)
+
+    def _most_cost(self, call: ModelCall) -> int | None:
+        """Return the most that a call whose cost is not known, or that was replayed, counts."""
+        if call.replayed:
+            cost = call_cost(replace(call, replayed=False), self._prices)
+            if cost is not None:
+                return cost
+        reserved = call.reserved or NO_TOKENS
+        all_tiers = not is_of_time(call.price_condition or "")
+        most = self._prices.most_cost_of(call.provider, call.model, reserved, all_tiers=all_tiers)
+        return None if most is None else most + (call.fees or 0)

@@ -10,7 +10,6 @@ import http.client
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -19,7 +18,8 @@ from typing import Any
 from labledger.errors import LabLedgerError
 from labledger.files.durable_files import make_folder
 from labledger.gateway.status import GatewayStatus
-from labledger.gateway.unix_sockets import connect
+from labledger.gateway.unix_sockets import connect, peer_user
+from labledger.host_programs import SAFE_FOLDER, module_command
 from labledger.records import JsonObject
 from labledger.records.model_grants import CapShare, KeySource, ShareUse
 from labledger.resources import require_for
@@ -38,7 +38,7 @@ _ANSWER_S = 60.0
 _START_S = 60.0
 _KEPT_VARIABLES = (
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"),
-    *("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+    *("VIRTUAL_ENV", "SSL_CERT_FILE", "SSL_CERT_DIR"),
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
     "LABLEDGER_FAULT",
 )
@@ -79,13 +79,15 @@ class GatewayClient:
         """
         self._ask_running("/open", {"trial": str(trial.absolute())})
 
-    def close(self, trial: Path) -> None:
+    def close(self, trial: Path) -> str | None:
         """Admit no more calls of an attempt, and end those under way.
 
-        When it returns, the attempt's journal is complete and durable. Closing an attempt that is
-        not open changes nothing. Raises `LabLedgerError`, `GatewayUnavailable`.
+        When it returns None, the attempt's journal is complete and durable. Otherwise it returns
+        why that could not be written. Closing an attempt that is not open changes nothing. Raises
+        `LabLedgerError`, `GatewayUnavailable`.
         """
-        self._ask_running("/close", {"trial": str(trial.absolute())})
+        lost = self._ask_running("/close", {"trial": str(trial.absolute())}).get("lost")
+        return None if lost is None else str(lost)
 
     def take_shares(self, run_id: str, shares: Iterable[CapShare]) -> tuple[ShareUse, ...]:
         """Let attempts of a run use these shares in its caps, and no more.
@@ -148,6 +150,8 @@ class GatewayClient:
                 connection.connect()
             except (FileNotFoundError, ConnectionRefusedError):
                 return None
+            if (user := peer_user(connection.sock)) not in (None, 0, os.geteuid()):
+                raise self._unavailable(f"runs as the user with the id {user}, and gets no keys")
             text = None if body is None else json.dumps(body)
             connection.request(method, path, text, {PROTOCOL_HEADER: str(PROTOCOL)})
             response = connection.getresponse()
@@ -177,14 +181,16 @@ class GatewayClient:
         make_folder(self._folder)
         reading, writing = os.pipe()
         try:
+            if (self._folder / _ERRORS).is_symlink():  # A copied lab folder may have a link here.
+                (self._folder / _ERRORS).unlink()
             with (self._folder / _ERRORS).open("wb") as errors:
                 subprocess.run(
-                    [sys.executable, "-P", "-m", _PROCESS, str(self._folder), str(writing)],
+                    module_command(_PROCESS, str(self._folder), str(writing)),
                     stdin=subprocess.DEVNULL,
                     stdout=errors,
                     stderr=errors,
                     env={n: os.environ[n] for n in _KEPT_VARIABLES if n in os.environ},
-                    cwd="/",
+                    cwd=SAFE_FOLDER,
                     pass_fds=(writing,),
                     check=False,
                 )

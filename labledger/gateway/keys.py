@@ -1,5 +1,9 @@
 """The keys of providers: read where an experiment says that they are, and masked in answers.
 
+Nothing is read, run or sent before the user has allowed it: `read_keys` alone leads to the code
+that does so. On a host of a cluster, the coordinator has asked its user. A command runs in the
+user's home folder, so that no file of an experiment's folder takes part in it by a relative name.
+
 A key is in memory alone. No message here holds one, nor what a command wrote. Where a provider's
 answer repeats a key, its bytes are replaced by as many `*`, so that lengths stay as announced; what
 an answer ends with is held back only where it may be the beginning of the key.
@@ -13,6 +17,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from labledger.errors import InvalidInput, Problem
+from labledger.files import permissions
+from labledger.files.lab_folder import expand_home
+from labledger.files.project_files import open_regular
+from labledger.gateway.provider_permissions import key_file, permissions_of
 from labledger.records.model_grants import KeySource, ProviderConfig
 
 _COMMAND_S = 60.0
@@ -23,12 +31,33 @@ _SHORTEST_MASKED = 8
 
 
 def read_keys(
-    providers: Iterable[ProviderConfig], environment: Mapping[str, str] = os.environ
+    providers: Iterable[ProviderConfig],
+    environment: Mapping[str, str] = os.environ,
+    *,
+    name: str,
 ) -> Mapping[KeySource, str]:
-    """Return the keys of providers, of which some may be in the environment.
+    """Return the keys of providers, some of which may be in the environment.
+
+    `name` is what `labledger allow` is called with: the experiment or the run. Raises
+    `PermissionNeeded` if the user has not allowed one of the providers, and `InvalidInput` with all
+    that cannot be read.
+    """
+    given = tuple(providers)
+    permissions.require(permissions_of(given), name)
+    return _keys_from(given, environment)
+
+
+def read_keys_on_host(providers: Iterable[ProviderConfig]) -> Mapping[KeySource, str]:
+    """Return the keys of providers for a coordinator, which has asked its user for permission.
 
     Raises `InvalidInput` with all that cannot be read.
     """
+    return _keys_from(providers, os.environ)
+
+
+def _keys_from(
+    providers: Iterable[ProviderConfig], environment: Mapping[str, str]
+) -> Mapping[KeySource, str]:
     keys: dict[KeySource, str] = {}
     problems: list[Problem] = []
     for provider in providers:
@@ -36,7 +65,7 @@ def read_keys(
         if source is None or source in keys:
             continue
         try:
-            keys[source] = read_key(source, environment)
+            keys[source] = _read_key(source, environment)
         except ValueError as error:
             problems.append(Problem(provider.name, f"{source} {error}"))
     if problems:
@@ -44,16 +73,18 @@ def read_keys(
     return keys
 
 
-def read_key(source: KeySource, environment: Mapping[str, str] = os.environ) -> str:
+def _read_key(source: KeySource, environment: Mapping[str, str]) -> str:
     """Return a key. Raises `ValueError`, whose message continues a sentence on the source."""
     if source.env is not None:
         text = environment.get(source.env)
         if text is None:
             raise ValueError("is not set")
     elif source.file is not None:
-        text = _read_file(Path(source.file).expanduser())
+        text = _read_file(key_file(source.file))
+    elif source.command:
+        text = _run(source.command)
     else:
-        text = _run(source.command or ())
+        raise ValueError("is empty")
     key = text.strip()
     if not key:
         raise ValueError("holds no key: it is empty")
@@ -63,8 +94,12 @@ def read_key(source: KeySource, environment: Mapping[str, str] = os.environ) -> 
 
 
 def _read_file(path: Path) -> str:
+    """Return the beginning of a file. `path` has no links, or they are no longer as allowed."""
     try:
-        with path.open("rb") as file:
+        opened, real = open_regular(path)
+        with opened as file:
+            if real != path:
+                raise ValueError("was replaced while it was read")
             return file.read(_MAX_KEY + 3).decode("ascii", "replace")
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror}") from None
@@ -73,15 +108,26 @@ def _read_file(path: Path) -> str:
 def _run(command: tuple[str, ...]) -> str:
     try:
         ended = subprocess.run(
-            command, stdout=subprocess.PIPE, check=False, timeout=_COMMAND_S, shell=False
+            command,
+            stdout=subprocess.PIPE,
+            cwd=_neutral_folder(),
+            check=False,
+            timeout=_COMMAND_S,
+            shell=False,
         )
     except subprocess.TimeoutExpired:
         raise ValueError(f"did not end within {_COMMAND_S:g} seconds") from None
-    except OSError as error:
-        raise ValueError(f"could not be started: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ValueError(f"could not be started: {reason}") from None
     if ended.returncode != 0:
         raise ValueError(f"ended with exit code {ended.returncode}")
     return ended.stdout.decode("ascii", "replace")
+
+
+def _neutral_folder() -> Path:
+    home = expand_home("~")
+    return home if home.is_dir() else Path("/")
 
 
 class KeyMask:

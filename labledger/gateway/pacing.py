@@ -1,10 +1,17 @@
-"""The pace of requests with one key, and the time for which it holds an attempt's agent back.
+"""The pace of requests with one key, shared fairly among the attempts that use it.
 
 How many requests may be under way grows by one for each round that the provider answers, and falls
-to seven tenths when it says that a limit is met (additive increase, multiplicative decrease). Then
-all requests pause, for as long as the provider says, but ten seconds at most: until the
-time that it named is over, one request at a time goes out, so that a limit that ended earlier is
-noticed, and a long `Retry-After` never stops everything.
+to seven tenths when it says that a limit is met (additive increase, multiplicative decrease).
+
+Each attempt has a lane. A lane whose request meets a limit pauses, at least for a backoff that
+doubles with each limit in a row, and for as long as the provider says, but ten seconds at most:
+until the time that the provider named is over, it sends one request at a time, so that a limit that
+ended earlier is noticed. Other lanes go on, because a request can provoke a limit that is its own.
+Only when more lanes met a limit than were answered, the key itself is at its limit: then all lanes
+slow down together. A lane that has met none may still try, with one request at a time.
+
+Lanes take turns, whichever lane has the most requests. A lane without a place that met no limit
+gets one if another lane has several, and waits ten seconds at most in any case.
 """
 
 from __future__ import annotations
@@ -13,25 +20,26 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 LIMITED = frozenset({429, 503, 529})
 """Statuses by which a provider says that it has to be asked more slowly."""
-_WRITTEN_EVERY_S = 0.5
-"""How often the waited time is written while it runs, in seconds."""
+_LONGEST_WAIT_S = 3600.0
+"""A longer wait that a provider names is shortened to this."""
+_RECENT_S = 60.0
+"""How long the last outcome of a lane says something about the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaceSettings:
-    """How fast requests go, in requests under way and in seconds."""
+    """How fast requests go, in requests under way, and how long they wait, in seconds."""
 
     first: float = 256.0
     most: float = 1024.0
     pause_s: float = 0.5
-    """The first pause where the provider does not say how long; each further one is twice it."""
+    """The first pause, whatever the provider says; each further one in a row is twice it."""
     longest_pause_s: float = 10.0
     longest_backoff_s: float = 30.0
     jitter: float = 0.25
@@ -43,10 +51,74 @@ class PaceSettings:
     """
     unreachable_s: float = 30.0
     """How long a provider that cannot be reached is tried again."""
+    journal_s: float = 120.0
+    """How long a call waits for a journal that cannot be written for a moment."""
+
+
+@dataclass
+class _Slowdown:
+    """What limits in a row do to one lane, or to all."""
+
+    settings: PaceSettings
+    limits_met: int = 0
+    """In a row."""
+    slowed_at: float = float("-inf")
+    paused_until: float = float("-inf")
+    careful_until: float = float("-inf")
+
+    def meet(self, sent_at: float, now: float, retry_after_s: float | None, chance: float) -> None:
+        """Note a limit. Requests that were sent together meet a limit together: one event."""
+        if sent_at >= self.slowed_at:
+            self.slowed_at = now
+            self.limits_met += 1
+        backoff = self.settings.pause_s * 2.0 ** min(self.limits_met - 1, 20)
+        wait_s = min(backoff, self.settings.longest_backoff_s)
+        wait_s = max(wait_s, min(retry_after_s or 0.0, _LONGEST_WAIT_S))
+        wait_s *= 1 + self.settings.jitter * chance
+        pause_s = min(wait_s, self.settings.longest_pause_s)
+        self.paused_until = max(self.paused_until, now + pause_s)
+        self.careful_until = max(self.careful_until, now + wait_s)
+
+    def answered(self, sent_at: float) -> None:
+        """Note that a request met no limit."""
+        if sent_at >= self.slowed_at:
+            self.limits_met = 0
+            self.careful_until = float("-inf")
+
+    def has_room(self, now: float, in_flight: int) -> bool:
+        """Return whether one more request may go out."""
+        if now < self.paused_until:
+            return False
+        return in_flight < 1 or now >= self.careful_until
+
+    def next_change(self, now: float) -> float:
+        """Return when it may allow more, infinity if time changes nothing."""
+        times = (t for t in (self.paused_until, self.careful_until) if t > now)
+        return min(times, default=float("inf"))
+
+
+@dataclass
+class _Lane:
+    """The requests of one attempt with the key."""
+
+    slowdown: _Slowdown
+    waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
+    in_flight: int = 0
+    was_limited: bool | None = None
+    """Whether its last outcome was a limit; None before the first."""
+    outcome_at: float = float("-inf")
+    since: float = 0.0
+    """When it began to wait for its next turn."""
+
+    def note_outcome(self, now: float, *, limited: bool) -> None:
+        self.was_limited, self.outcome_at = limited, now
 
 
 class Pace:
-    """The requests of one key. For one event loop."""
+    """The requests of one key. For one event loop.
+
+    An attempt is named by any object that lives as long as the attempt.
+    """
 
     def __init__(
         self,
@@ -57,184 +129,137 @@ class Pace:
         self._settings, self._clock, self._chance = settings, clock, chance
         self.concurrency = settings.first
         self.in_flight = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._limits_met = 0
-        """In a row."""
-        self._slowed_at = float("-inf")
-        self._paused_until = float("-inf")
-        self._careful_until = float("-inf")
+        self._busy_lanes = 0
+        """How many lanes have requests under way."""
+        self._all = _Slowdown(settings)
+        self._lanes: WeakKeyDictionary[Hashable, _Lane] = WeakKeyDictionary()
+        self._turns: deque[_Lane] = deque()
+        """The lanes that wait; the first one has the next turn."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def waiting(self) -> int:
         """How many requests wait."""
-        return sum(not future.done() for future in self._waiting)
+        return sum(not future.done() for lane in self._turns for future in lane.waiting)
 
     @property
     def paused_s(self) -> float:
         """For how many seconds no request goes out, or only one at a time."""
-        until = max(self._paused_until, self._careful_until)
+        until = max(self._all.paused_until, self._all.careful_until)
         return max(0.0, until - self._clock())
 
-    async def enter(self, *, again: bool = False) -> float:
-        """Wait until a request may go out, and return when it does, by the clock.
+    def _lane(self, attempt: Hashable) -> _Lane:
+        lane = self._lanes.get(attempt)
+        if lane is None:
+            lane = self._lanes[attempt] = _Lane(_Slowdown(self._settings))
+        return lane
 
-        `again` is for one that met a limit, and goes before those that have not been sent.
-        """
-        if not self._waiting and self._has_room():
-            self.in_flight += 1
-            return self._clock()
+    async def enter(self, attempt: Hashable) -> float:
+        """Wait until a request of an attempt may go out, and return when, by the clock."""
+        lane = self._lane(attempt)
         future = asyncio.get_running_loop().create_future()
-        if again:
-            self._waiting.appendleft(future)
-        else:
-            self._waiting.append(future)
+        if not lane.waiting:
+            self._turns.append(lane)
+            lane.since = self._clock()
+        lane.waiting.append(future)
         self._wake()
         try:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                self.leave()
-            elif future in self._waiting:
-                self._waiting.remove(future)
+                self.leave(attempt)
+            elif future in lane.waiting:
+                lane.waiting.remove(future)
+                if not lane.waiting:
+                    self._turns.remove(lane)
             raise
         return self._clock()
 
-    def leave(self) -> None:
+    def leave(self, attempt: Hashable) -> None:
         """Note that a request has ended, in whichever way."""
+        lane = self._lane(attempt)
         self.in_flight -= 1
+        lane.in_flight -= 1
+        self._busy_lanes -= lane.in_flight == 0
         self._wake()
 
-    def answered(self, sent_at: float) -> None:
+    def answered(self, attempt: Hashable, sent_at: float) -> None:
         """Note that a request that was sent at a time met no limit."""
-        if sent_at < self._slowed_at:
-            return
-        self._limits_met = 0
-        self._careful_until = float("-inf")
-        if 2 * self.in_flight >= self.concurrency:
-            grown = self.concurrency + 1 / self.concurrency
-            self.concurrency = min(grown, self._settings.most)
+        lane = self._lane(attempt)
+        lane.note_outcome(self._clock(), limited=False)
+        lane.slowdown.answered(sent_at)
+        if sent_at >= self._all.slowed_at:
+            self._all.answered(sent_at)
+            self._all.paused_until = float("-inf")
+            if 2 * self.in_flight >= self.concurrency:
+                grown = self.concurrency + 1 / self.concurrency
+                self.concurrency = min(grown, self._settings.most)
         self._wake()
 
-    def limited(self, sent_at: float, retry_after_s: float | None) -> None:
+    def limited(self, attempt: Hashable, sent_at: float, retry_after_s: float | None) -> None:
         """Note that a limit was met by a request that was sent at a time."""
-        now = self._clock()
-        if sent_at >= self._slowed_at:
-            # Requests that were sent together meet a limit together, which is one event.
-            self.concurrency = max(1.0, 0.7 * min(self.concurrency, self.in_flight))
-            self._slowed_at = now
-            self._limits_met += 1
-        backoff = self._settings.pause_s * 2.0 ** min(self._limits_met - 1, 20)
-        wait_s = min(backoff, self._settings.longest_backoff_s)
-        if retry_after_s is not None:
-            wait_s = retry_after_s
-        wait_s *= 1 + self._settings.jitter * self._chance()
-        pause_s = min(wait_s, self._settings.longest_pause_s)
-        self._paused_until = max(self._paused_until, now + pause_s)
-        self._careful_until = max(self._careful_until, now + wait_s)
+        now, lane, chance = self._clock(), self._lane(attempt), self._chance()
+        lane.note_outcome(now, limited=True)
+        lane.slowdown.meet(sent_at, now, retry_after_s, chance)
+        if self._is_shared(now):
+            if sent_at >= self._all.slowed_at:
+                self.concurrency = max(1.0, 0.7 * min(self.concurrency, self.in_flight))
+            self._all.meet(sent_at, now, retry_after_s, chance)
         self._wake()
 
-    def _has_room(self) -> bool:
-        now = self._clock()
-        if now < self._paused_until:
+    def _is_shared(self, now: float) -> bool:
+        """Return whether more lanes met a limit than were answered, by their last outcomes."""
+        recent = [
+            lane.was_limited for lane in self._lanes.values() if now - lane.outcome_at < _RECENT_S
+        ]
+        return recent.count(True) > recent.count(False)
+
+    def _has_room(self, lane: _Lane, now: float) -> bool:
+        if not lane.slowdown.has_room(now, lane.in_flight):
             return False
-        return self.in_flight < (1 if now < self._careful_until else int(self.concurrency))
+        tries_alone = not lane.was_limited and lane.in_flight == 0
+        if tries_alone and now >= lane.since + self._settings.longest_pause_s:
+            return True
+        if self.in_flight >= int(self.concurrency):
+            # No lane has several places while this one has none.
+            return tries_alone and self.in_flight > self._busy_lanes
+        # Long answers of one attempt do not take all places.
+        if len(self._lanes) > 1 and lane.in_flight >= max(1.0, self.concurrency / 2):
+            return False
+        return tries_alone or self._all.has_room(now, self.in_flight)
 
     def _wake(self) -> None:
-        """Let out what may go, and look again when a pause is over."""
-        while self._waiting and self._has_room():
-            future = self._waiting.popleft()
+        """Let out what may go, one request of each lane in turn, and look again after a pause."""
+        now = self._clock()
+        passed = 0
+        while passed < len(self._turns):
+            lane = self._turns[0]
+            if not self._has_room(lane, now):
+                self._turns.rotate(-1)
+                passed += 1
+                continue
+            passed = 0
+            future = lane.waiting.popleft()
+            self._turns.popleft()
+            if lane.waiting:
+                self._turns.append(lane)
             if not future.done():
+                self._busy_lanes += lane.in_flight == 0
                 self.in_flight += 1
+                lane.in_flight += 1
+                lane.since = now
                 future.set_result(None)
+        self._look_again(now)
+
+    def _look_again(self, now: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        until = min(
-            (t for t in (self._paused_until, self._careful_until) if t > self._clock()),
-            default=None,
-        )
-        if self._waiting and until is not None:
-            delay_s = max(0.001, until - self._clock())
+        until = self._all.next_change(now)
+        for lane in self._turns:
+            patient_until = lane.since + self._settings.longest_pause_s
+            times = (lane.slowdown.next_change(now), patient_until)
+            until = min(until, *(t for t in times if t > now), float("inf"))
+        if self._turns and until < float("inf"):
+            delay_s = max(0.001, until - now)
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)
-
-
-class WaitedTime:
-    """The time for which limits of providers held an attempt's agent back. For one event loop.
-
-    It runs while a call waits and no other call of the attempt is under way: an agent that works on
-    several things at once is held back only when all of them wait. While it runs, it is written to
-    a file of the trial every half second, so that a time limit can leave it out.
-    """
-
-    def __init__(self, path: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
-        """`path` is the file, whose time is counted on; with None nothing is written."""
-        self._path, self._clock = path, clock
-        self._before_s = _read(path)
-        self._waiting = self._working = 0
-        self._since: float | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._written = int(self._before_s * 100)
-        self.problem: str | None = None
-
-    @property
-    def seconds(self) -> float:
-        """The time so far."""
-        return self._before_s + (0.0 if self._since is None else self._clock() - self._since)
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Count a call as waiting."""
-        self._waiting += 1
-        self._update()
-        try:
-            yield
-        finally:
-            self._waiting -= 1
-            self._update()
-
-    @contextmanager
-    def working(self) -> Iterator[None]:
-        """Count a call as under way."""
-        self._working += 1
-        self._update()
-        try:
-            yield
-        finally:
-            self._working -= 1
-            self._update()
-
-    def _update(self) -> None:
-        runs = self._waiting > 0 and self._working == 0
-        if runs and self._since is None:
-            self._since = self._clock()
-            self._timer = asyncio.get_running_loop().call_later(_WRITTEN_EVERY_S, self._write_again)
-        elif not runs and self._since is not None:
-            self._before_s, self._since = self.seconds, None
-            if self._timer is not None:
-                self._timer.cancel()
-            self._write()
-
-    def _write_again(self) -> None:
-        self._write()
-        self._timer = asyncio.get_running_loop().call_later(_WRITTEN_EVERY_S, self._write_again)
-
-    def _write(self) -> None:
-        """Replace the file. It need not survive a crash of the machine, which ends the trial."""
-        hundredths = int(self.seconds * 100)
-        if self._path is None or hundredths == self._written:
-            return
-        beside = self._path.with_name(f".{self._path.name}")
-        try:
-            beside.write_text(f"{hundredths}\n", "ascii")
-            beside.replace(self._path)
-            self._written = hundredths
-        except OSError as error:
-            self.problem = f"could not write {self._path}: {error.strerror}"
-
-
-def _read(path: Path | None) -> float:
-    try:
-        return 0.0 if path is None else int(path.read_text("ascii")) / 100
-    except (OSError, ValueError):
-        return 0.0

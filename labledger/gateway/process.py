@@ -30,6 +30,7 @@ from aiohttp import web
 from labledger import __version__, clock
 from labledger.errors import LabLedgerError
 from labledger.files.durable_files import make_folder
+from labledger.gateway.attempt import SharedWork
 from labledger.gateway.attempts import Attempts, OpenAttempts
 from labledger.gateway.client import CONTROL, LOCK, LOG, PROTOCOL, PROTOCOL_HEADER
 from labledger.gateway.pacing import PaceSettings
@@ -83,7 +84,7 @@ async def _serve(
         loop.add_signal_handler(number, stop.set)
     upstream = Upstream(settings)
     listed = OpenAttempts(folder / _ATTEMPTS)
-    attempts = Attempts(listed, upstream)
+    attempts = Attempts(listed, upstream, SharedWork(settings.journal_s))
     control = Control(attempts, upstream, stop)
     server = web.Server(control.handle, access_log=None)
     runner = web.ServerRunner(server, shutdown_timeout=1.0)
@@ -143,6 +144,8 @@ def _harden() -> None:
 
 def _log_to(path: Path) -> None:
     """Log what the gateway does, but not what passes through it, in a bounded file."""
+    if path.is_symlink():  # A copied lab folder may have a link here.
+        path.unlink()
     handler = RotatingFileHandler(path, maxBytes=_MAX_LOG, backupCount=1, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     _log.addHandler(handler)
@@ -209,8 +212,8 @@ class Control:
         return {}
 
     async def _close(self, body: Any) -> JsonObject:
-        await self._attempts.close(Path(body["trial"]))
-        return {}
+        lost = await self._attempts.close(Path(body["trial"]))
+        return {"lost": lost}
 
     async def _shares(self, body: Any) -> JsonObject:
         shares = [CapShare.from_json(row) for row in body["shares"]]

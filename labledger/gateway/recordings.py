@@ -14,18 +14,17 @@ import base64
 import json
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from labledger.files.durable_files import create_file
+from labledger.files.durable_files import create_file, sync_folder
 from labledger.gateway.admission import Target
 from labledger.gateway.answers import Answer, AnswerCut, Headers, NoAnswer
-from labledger.gateway.calls import JournalBroken
 from labledger.records import JsonObject
-from labledger.records.canonical_json import digest, dump_bytes
+from labledger.records.canonical_json import dump_bytes, sha256_hex
 from labledger.records.json_codec import Section
 from labledger.records.model_grants import MISSED, RECORD
 from labledger.records.outcomes import Reason
@@ -110,9 +109,23 @@ class Recorded(Section):
 class CanonicalRequest:
     """What a request says, without what differs each time that an agent runs."""
 
-    request: JsonObject
+    text: bytes
+    """Canonical JSON."""
+    digest: str
     replaced: Mapping[str, str]
     """What the numbered names and times in it stand for."""
+
+    @classmethod
+    def of(cls, request: JsonObject, replaced: Mapping[str, str]) -> Self:
+        """Return the form of a request in which names and times are replaced."""
+        text = dump_bytes(request)
+        return cls(text, sha256_hex(text), replaced)
+
+    @property
+    def request(self) -> JsonObject:
+        """What the text says."""
+        said: JsonObject = json.loads(self.text)
+        return said
 
 
 def canonical_request(target: Target, document: JsonObject) -> CanonicalRequest:
@@ -138,7 +151,7 @@ def canonical_request(target: Target, document: JsonObject) -> CanonicalRequest:
         "path": target.path,
         "body": json.loads(text),
     }
-    return CanonicalRequest(request, replaced)
+    return CanonicalRequest.of(request, replaced)
 
 
 def _with_sorted_sets(text: str) -> str:
@@ -159,6 +172,8 @@ class Recording:
     folder: Path
     call: int
     asked: CanonicalRequest
+    persist: Callable[[Path, Callable[[], None]], Awaitable[None]] | None = None
+    """Writes a file however often that must be tried; None for one try."""
     _status: int = 0
     _headers: Headers = field(default_factory=list)
     _body: bytearray = field(default_factory=bytearray)
@@ -180,17 +195,34 @@ class Recording:
         """Note that the answer ended too early."""
         self._cut = True
 
+    @property
+    def _path(self) -> Path:
+        return self.folder / f"{self.call:06d}.json"
+
     async def end(self) -> None:
-        """Write the record, durably, unless it was written. Raises `JournalBroken`."""
+        """Write the record, durably, unless it was written.
+
+        Raises `OSError`, or what `persist` raises.
+        """
         if self._begun:
             self._begun = False
+            await self._written()
+
+    async def _written(self) -> None:
+        if self.persist is not None:
+            await self.persist(self._path, self._write)
+        else:
             await asyncio.get_running_loop().run_in_executor(None, self._write)
 
-    def end_now(self) -> None:
-        """Write the record at once, without awaiting, because the answer ended too early."""
-        if self._begun:
-            self._begun, self._cut = False, True
-            self._write()
+    def end_early(self) -> asyncio.Future[None] | None:
+        """Begin to write the record, unless that was done, because the answer ended too early.
+
+        Returns what to await for it.
+        """
+        if not self._begun:
+            return None
+        self._begun, self._cut = False, True
+        return asyncio.ensure_future(self._written())
 
     def _write(self) -> None:
         try:
@@ -199,8 +231,8 @@ class Recording:
             body, encoding = base64.b64encode(self._body).decode("ascii"), "base64"
         recorded = Recorded(
             call=self.call,
-            digest=digest(self.asked.request),
-            request=self.asked.request,
+            digest=self.asked.digest,
+            request={},
             status=self._status,
             headers=tuple((name, value) for name, value in self._headers),
             body=body,
@@ -208,12 +240,19 @@ class Recording:
             cut=self._cut,
             replaced=self.asked.replaced,
         )
-        path = self.folder / f"{self.call:06d}.json"
-        try:
-            with create_file(path) as file:
-                file.write(dump_bytes(recorded.as_json()) + b"\n")
-        except OSError as error:
-            raise JournalBroken(f"could not write {path}: {error.strerror}") from error
+        with suppress(FileExistsError), create_file(self._path) as file:
+            file.writelines(_line(recorded, self.asked.text))
+        # After an error it may have been there without being durable.
+        sync_folder(self._path.parent)
+
+
+def _line(recorded: Recorded, request: bytes) -> Iterator[bytes]:
+    """Yield the canonical line of a recorded call, whose request is canonical text already."""
+    document = recorded.as_json()
+    for number, name in enumerate(sorted(document)):
+        yield (b"," if number else b"{") + dump_bytes(name) + b":"
+        yield request if name == "request" else dump_bytes(document[name])
+    yield b"}\n"
 
 
 def read_records(folder: Path) -> Iterator[Recorded]:
@@ -254,13 +293,9 @@ class ReplayMiss(NoAnswer):
         super().__init__(Reason.REPLAY_MISS.value, 400, f"labledger: {message}")
 
     def keep(self, trial: Path) -> None:
-        """Write the request, durably, unless an earlier one is there. Raises `JournalBroken`."""
-        path = trial / MISSED
-        try:
-            with suppress(FileExistsError), create_file(path) as file:
-                file.write(dump_bytes(self.missed.as_json()) + b"\n")
-        except OSError as error:
-            raise JournalBroken(f"could not write {path}: {error.strerror}") from error
+        """Write the request, durably, unless an earlier one is there. Raises `OSError`."""
+        with suppress(FileExistsError), create_file(trial / MISSED) as file:
+            file.write(dump_bytes(self.missed.as_json()) + b"\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +304,7 @@ class _RecordedAnswer:
 
     recorded: Recorded
     key: str | None = None
+    is_framed: bool = True
 
     @property
     def status(self) -> int:
@@ -301,6 +337,7 @@ class Replay:
         self._left: dict[int, int] = {}
         """Where the calls that are not answered yet begin in the file, by their numbers."""
         self._by_digest: dict[str, deque[int]] = {}
+        self._has_missed = False
         self._given: dict[str, int] = {}
         """Where the last answer to each request begins that an earlier gateway gave."""
         with record.open("rb") as file:
@@ -314,16 +351,16 @@ class Replay:
             if own.call in ended and (calls := self._by_digest.get(own.digest)):
                 self._given[own.digest] = self._left.pop(calls.popleft())
 
-    def answer(self, request: JsonObject) -> Answer:
-        """Return the next answer to a canonical request. Raises `ReplayMiss` if none is left."""
-        key = digest(request)
+    def answer(self, asked: CanonicalRequest) -> Answer:
+        """Return the next answer to a request. Raises `ReplayMiss` if none is left."""
+        key = asked.digest
         if calls := self._by_digest.get(key):
             start = self._left.pop(calls.popleft())
             self._given.pop(key, None)
         elif key in self._given:
             start = self._given.pop(key)
         else:
-            raise self._miss(request)
+            raise self._miss(asked.request)
         return _RecordedAnswer(self._read(start))
 
     def _read(self, start: int) -> Recorded:
@@ -334,8 +371,10 @@ class Replay:
     def _miss(self, request: JsonObject) -> ReplayMiss:
         number = min(self._left, default=None)
         where = None
-        if number is not None:
+        # Only the first miss is kept, and comparing long requests takes long.
+        if number is not None and not self._has_missed:
             where, _, _ = first_difference(self._read(self._left[number]).request, request)
+        self._has_missed = True
         return ReplayMiss(MissedRequest(request, number), where)
 
 

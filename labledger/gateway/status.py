@@ -58,16 +58,12 @@ class CallTotals(Section):
         )
         if charged is None:
             held = (call.reserved or NO_TOKENS).total
-            return replace(
-                totals,
-                unknown=self.unknown + 1,
-                held_tokens=self.held_tokens + held,
-                held_cost=self.held_cost + (most or 0),
-            )
-        totals = replace(totals, usage=_sum(self.usage, charged))
+            totals = replace(totals, unknown=self.unknown + 1, held_tokens=self.held_tokens + held)
+        else:
+            totals = replace(totals, usage=_sum(self.usage, charged))
         if cost is not None and not call.replayed:
             return replace(totals, cost=self.cost + cost)
-        unpriced = self.unpriced + (cost is None)
+        unpriced = self.unpriced + (cost is None and charged is not None)
         return replace(totals, unpriced=unpriced, held_cost=self.held_cost + (most or 0))
 
     def plus(self, other: CallTotals, sign: int = 1) -> CallTotals:
@@ -124,6 +120,11 @@ class KeyPace(Section):
     """For how long requests are still held back since the provider's limits were met."""
     key_refused: bool
     """Whether the provider refused the key, and accepted none since."""
+    refusal: str | None = None
+    """Status and sentence by which the provider refused the newest call that failed, if it has
+    answered none well since."""
+
+    _OPTIONAL: ClassVar[frozenset[str]] = frozenset({"refusal"})
 
 
 @dataclass(frozen=True, slots=True)

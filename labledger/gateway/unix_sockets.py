@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +40,17 @@ def connect(path: Path, timeout_s: float) -> socket.socket:
         connection.close()
         raise
     return connection
+
+
+def peer_user(connection: socket.socket) -> int | None:
+    """Return the user id of the process that listens; None where the system does not tell."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    size = struct.calcsize("3i")
+    _, user, _ = struct.unpack(
+        "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    )
+    return int(user)
 
 
 def listen(path: Path, *, for_all: bool = False) -> socket.socket:

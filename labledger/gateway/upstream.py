@@ -2,20 +2,15 @@
 
 A request is sent again only if the provider said that it met a limit, or could not be reached at
 all: then nothing was charged. All of that happens before the agent gets the first byte. If limits
-last longer than the patience, the agent gets the provider's refusal. A tiny request is sent once,
-by which a person sees that a provider's address, key and model work.
+last longer than the patience, or if waiting cannot help, the agent gets the provider's refusal.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from yarl import URL
@@ -28,14 +23,16 @@ from labledger.gateway.answers import (
     NoAnswer,
     Progress,
     for_provider,
-    retry_after_s,
 )
-from labledger.gateway.families import FAMILIES
-from labledger.gateway.keys import masked
-from labledger.gateway.pacing import LIMITED, Pace, PaceSettings, WaitedTime
+from labledger.gateway.connection_errors import connection_problem
+from labledger.gateway.pacing import LIMITED, Pace, PaceSettings
+from labledger.gateway.probes import Place, Probes
+from labledger.gateway.refusals import read_refusal
+from labledger.gateway.retry_after import retry_after_s
 from labledger.gateway.status import KeyPace
+from labledger.gateway.tiny_requests import proxy_of
+from labledger.gateway.waited_time import WaitedTime
 from labledger.records.canonical_json import sha256_hex
-from labledger.records.model_calls import Api
 from labledger.records.model_grants import KeySource, ProviderConfig
 
 _CONNECT_S = 30.0
@@ -46,10 +43,9 @@ _KEY_S = 120.0
 _IDLE_S = 15.0
 """How long a connection without a request is kept. Providers close theirs later."""
 _MAX_REFUSAL = 1 << 20
+_REFUSAL_S = 10.0
+"""How long a provider may take for the body of a refusal that is read before the next request."""
 _MAX_FIELD = 64 << 10
-_TINY_REQUEST_S = 60.0
-_MAX_DETAIL = 300
-_TINY_TURN = [{"role": "user", "content": "Hi"}]
 
 
 class Keys:
@@ -73,6 +69,10 @@ class Keys:
         self._changed.set()
         self._changed = asyncio.Event()
 
+    def known(self, run_id: str, source: KeySource | None) -> str | None:
+        """Return a key that is here, None if none is needed. Raises `KeyError`."""
+        return None if source is None else self._keys[run_id, source]
+
     async def get(self, run_id: str, source: KeySource | None) -> str | None:
         """Return a key, as soon as it has come; None if none is needed. Raises `NoAnswer`."""
         if source is None:
@@ -90,14 +90,15 @@ class Keys:
 class _Place:
     """The place of one request among those under way. Leaving it twice has no effect."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: Pace, attempt: WaitedTime) -> None:
         self._pace: Pace | None = pace
+        self._attempt = attempt
 
     def leave(self) -> None:
         """Let another request have the place."""
         if self._pace is not None:
             pace, self._pace = self._pace, None
-            pace.leave()
+            pace.leave(self._attempt)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -115,6 +116,12 @@ class _LiveAnswer:
     @property
     def headers(self) -> Headers:
         return list(self.response.headers.items())
+
+    @property
+    def is_framed(self) -> bool:
+        headers = self.response.headers
+        chunked = "chunked" in headers.get("Transfer-Encoding", "").casefold()
+        return chunked or "Content-Length" in headers
 
     async def pieces(self) -> AsyncIterator[bytes]:
         try:
@@ -137,6 +144,7 @@ class _Refusal:
     headers: Headers
     body: bytes
     key: str | None
+    is_framed: bool = True
 
     async def pieces(self) -> AsyncIterator[bytes]:
         yield self.body
@@ -170,6 +178,7 @@ class Upstream:
             max_line_size=_MAX_FIELD,
             max_field_size=_MAX_FIELD,
         )
+        self.probes = Probes(self._session)
 
     async def close(self) -> None:
         """End all connections."""
@@ -202,6 +211,16 @@ class Upstream:
         sent = _Sent(address, for_provider(headers, key_headers), body, proxy_of(provider.upstream))
         return await self._ask_paced(sent, self._paced(provider, key), clock, progress)
 
+    def note_answer(self, place: Place, variant: tuple[str, str]) -> None:
+        """Note that a call of a variant's agent was answered well."""
+        self._paced(place.provider, place.key).refusal = None
+        self.probes.note_answer(place, variant)
+
+    def note_refusal(self, place: Place, status: int, detail: str | None) -> None:
+        """Note what a provider answered to a call that failed, until it answers one well."""
+        refusal = f"status {status}: {detail or 'an answer without a message'}"
+        self._paced(place.provider, place.key).refusal = refusal
+
     def _paced(self, provider: ProviderConfig, key: str | None) -> _PacedKey:
         place = (provider.upstream, sha256_hex((key or "").encode()))
         if place not in self._paces:
@@ -220,7 +239,7 @@ class Upstream:
             try:
                 with clock.waiting():
                     async with asyncio.timeout(give_up - since):
-                        sent_at = await pace.enter(again=bool(refusal or failure))
+                        sent_at = await pace.enter(clock)
             except TimeoutError:
                 if refusal is not None:
                     return refusal
@@ -228,17 +247,20 @@ class Upstream:
                 raise failure or NoAnswer("held_back", 429, message) from None
             finally:
                 progress.waited_s += time.monotonic() - since
-            place = _Place(pace)
+            place = _Place(pace, clock)
             try:
                 with clock.working():
                     progress.sent = True
                     answer = await self._send(sent, paced.key, place)
                     if answer.status not in LIMITED:
-                        pace.answered(sent_at)
+                        pace.answered(clock, sent_at)
                         paced.key_refused = answer.status in {401, 403}
                         return answer
-                    pace.limited(sent_at, retry_after_s(_lower(answer.headers)))
                     refusal, failure = await _read_refusal(answer), None
+                    if read_refusal(refusal.status, refusal.body).is_final:
+                        pace.answered(clock, sent_at)
+                        return refusal
+                    pace.limited(clock, sent_at, retry_after_s(_lower(answer.headers)))
                     give_up, progress.sent = patient_until, False
             except NoAnswer as error:
                 place.leave()
@@ -248,7 +270,7 @@ class Upstream:
                 if failure is None:
                     give_up = min(patient_until, time.monotonic() + self._settings.unreachable_s)
                 refusal, failure = None, error
-                pace.limited(sent_at, None)
+                pace.limited(clock, sent_at, None)
             except BaseException:
                 place.leave()
                 raise
@@ -262,11 +284,13 @@ class Upstream:
                 proxy=sent.proxy,
                 allow_redirects=False,
             )
-        except aiohttp.ClientConnectorError as error:
-            message = f"labledger: the provider cannot be reached: {type(error).__name__}"
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            problem = connection_problem(error, sent.proxy)
+            message = f"labledger: the provider cannot be reached: {problem}"
             raise NoAnswer("unreachable", 502, message) from None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            message = f"labledger: the provider gave no answer: {type(error).__name__}"
+            problem = connection_problem(error, sent.proxy)
+            message = f"labledger: the provider gave no answer: {problem}"
             raise NoAnswer("no_answer", 502, message) from None
         return _LiveAnswer(response, key, place)
 
@@ -279,6 +303,8 @@ class _PacedKey:
     key: str | None
     pace: Pace
     key_refused: bool = False
+    refusal: str | None = None
+    """What it answered to the newest call that failed, if it has answered none well since."""
 
     def state(self) -> KeyPace:
         """Return the pace at this moment."""
@@ -290,6 +316,7 @@ class _PacedKey:
             concurrency=round(self.pace.concurrency, 2),
             paused_s=round(self.pace.paused_s, 2),
             key_refused=self.key_refused,
+            refusal=self.refusal,
         )
 
 
@@ -297,11 +324,12 @@ async def _read_refusal(answer: _LiveAnswer) -> _Refusal:
     """Read an answer to its end, and close it."""
     body = bytearray()
     try:
-        async for piece in answer.pieces():
-            body += piece
-            if len(body) > _MAX_REFUSAL:
-                break
-    except AnswerCut:
+        async with asyncio.timeout(_REFUSAL_S):
+            async for piece in answer.pieces():
+                body += piece
+                if len(body) > _MAX_REFUSAL:
+                    break
+    except (AnswerCut, TimeoutError):
         body.clear()
     finally:
         answer.close()
@@ -314,86 +342,3 @@ def _without_length(headers: Headers) -> Headers:
 
 def _lower(headers: Headers) -> dict[str, str]:
     return {name.lower(): value for name, value in headers}
-
-
-def proxy_of(address: str) -> str | None:
-    """Return the proxy by which the environment lets an address be reached."""
-    parts = urlsplit(address)
-    if proxy_bypass(parts.hostname or ""):
-        return None
-    return getproxies().get(parts.scheme)
-
-
-@dataclass(frozen=True, slots=True)
-class TinyAnswer:
-    """What a provider answered."""
-
-    provider: str
-    model: str
-    status: int | None
-    """None if there was no answer."""
-    detail: str
-    """The provider's error, or why there was no answer; empty if it answered well."""
-
-
-def ask_each(
-    models: Iterable[tuple[ProviderConfig, str | None, str]],
-) -> tuple[TinyAnswer, ...]:
-    """Ask each model, of a provider with a key, for a word or two. Raises nothing."""
-    return asyncio.run(_ask_each(tuple(models)))
-
-
-async def _ask_each(
-    models: tuple[tuple[ProviderConfig, str | None, str], ...],
-) -> tuple[TinyAnswer, ...]:
-    timeout = aiohttp.ClientTimeout(total=_TINY_REQUEST_S)
-    async with aiohttp.ClientSession(timeout=timeout) as session:
-        return tuple(await asyncio.gather(*(_ask(session, *each) for each in models)))
-
-
-async def _ask(
-    session: aiohttp.ClientSession, provider: ProviderConfig, key: str | None, model: str
-) -> TinyAnswer:
-    api = provider.apis[0]
-    path, body = _tiny_request(api, model)
-    headers = {"Content-Type": "application/json", "anthropic-version": "2023-06-01"}
-    if key is not None:
-        headers |= FAMILIES[api].key_headers(key, provider.auth_header)
-    try:
-        async with session.post(
-            provider.upstream + path,
-            data=json.dumps(body),
-            headers=headers,
-            proxy=proxy_of(provider.upstream),
-            allow_redirects=False,
-        ) as response:
-            text = (await response.content.read(1 << 16)).decode("utf-8", "replace")
-            status = response.status
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        return TinyAnswer(provider.name, model, None, type(error).__name__)
-    return TinyAnswer(provider.name, model, status, _tiny_problem(status, masked(text, key)))
-
-
-def _tiny_problem(status: int, text: str) -> str:
-    if status == 200:
-        return ""
-    try:
-        error = json.loads(text)["error"]
-        return str(error["message"])[:_MAX_DETAIL]
-    except (ValueError, KeyError, TypeError):
-        return text[:_MAX_DETAIL]
-
-
-def _tiny_request(api: Api, model: str) -> tuple[str, Any]:
-    """Return path and body of a request for a few tokens."""
-    if api is Api.ANTHROPIC_MESSAGES:
-        return "/v1/messages", {"model": model, "max_tokens": 1, "messages": _TINY_TURN}
-    if api is Api.OPENAI_RESPONSES:
-        return "/v1/responses", {"model": model, "max_output_tokens": 16, "input": _TINY_TURN}
-    if api is Api.OPENAI_CHAT:
-        body = {"model": model, "max_completion_tokens": 16, "messages": _TINY_TURN}
-        return "/v1/chat/completions", body
-    contents = [{"role": "user", "parts": [{"text": "Hi"}]}]
-    limits = {"maxOutputTokens": 1}
-    path = f"/v1beta/models/{model}:generateContent"
-    return path, {"contents": contents, "generationConfig": limits}

@@ -32,6 +32,7 @@ from labledger.hosts.host_messages import StorePlace
 from labledger.hosts.host_service import HostSettings
 from labledger.records import JsonObject, json_schemas
 from labledger.resources import require_for
+from labledger.text import yaml_fault
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -135,7 +136,7 @@ class Cluster:
             text = f"{path} cannot be read: {error.strerror}"
             raise _invalid(Parameter("on"), text, hint=hint) from error
         except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise _invalid(str(path), str(error)) from error
+            raise _invalid(str(path), yaml_fault(error)) from None
         problems = [
             Problem(str(path), message, field=json_schemas.dotted(field) or None)
             for field, message in _file_problems(document)
@@ -234,9 +235,11 @@ def _host_settings(folder: Path, host: JsonObject) -> HostSettings:
 
 def _file_problems(document: Any) -> Iterator[tuple[FieldPath, str]]:
     """Yield what is wrong with the content of a cluster file, each with its field."""
-    yield from json_schemas.problems(document, "cluster_file_v1")
     if not isinstance(document, dict):
+        # It is no cluster file, and may be a secret: nothing of it is repeated.
+        yield (), "expected a mapping"
         return
+    yield from json_schemas.problems(document, "cluster_file_v1")
     if ("address" in document) == ("cluster" in document):
         yield (), "expected exactly one of `address` and `cluster`"
     if "address" in document:

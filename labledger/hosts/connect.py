@@ -18,6 +18,8 @@ from labledger import clock
 from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
 from labledger.execution.agent_needs import models_of, providers_of, targets_of
 from labledger.experiment.plan import ExperimentPlan
+from labledger.files import permissions
+from labledger.gateway.provider_permissions import permissions_of
 from labledger.hosts import object_store
 from labledger.hosts.cluster_file import Cluster, TlsFiles
 from labledger.hosts.coordinator_side import host_cleanup
@@ -73,17 +75,29 @@ def try_object_store(on: str, *, insecure: bool = False) -> StorePlace | None:
     return place
 
 
-def model_needs(on: str, plan: ExperimentPlan, *, insecure: bool = False) -> ModelNeeds | None:
+def model_needs(
+    on: str, plan: ExperimentPlan, *, name: str, insecure: bool = False
+) -> ModelNeeds | None:
     """Return what agents need for their models on each host of a cluster; None if none has any.
 
-    Raises `InvalidInput`.
+    Hosts then read keys without asking anyone: this user must have allowed it. `name` is what
+    `labledger allow` is called with. Raises `PermissionNeeded` and `InvalidInput`.
     """
     if not (models := models_of(plan)):
         return None
-    are_keys_sent = Cluster.read(on, insecure=insecure).sends_model_keys
+    permissions.require(permissions_of(providers_of(models)), name)
+    are_keys_sent = sends_model_keys(on, insecure=insecure)
     # Agents are installed on this machine, and their files are sent.
     machine = os.uname().machine if targets_of(plan) else None
     return ModelNeeds(tuple(providers_of(models)), are_keys_sent, machine)
+
+
+def sends_model_keys(on: str, *, insecure: bool = False) -> bool:
+    """Return whether the coordinator reads the keys of providers for a cluster's hosts.
+
+    Raises `InvalidInput`.
+    """
+    return Cluster.read(on, insecure=insecure).sends_model_keys
 
 
 @contextmanager
@@ -230,11 +244,13 @@ def _start(cluster: Cluster, security: Any) -> Any:
     name = cluster.cluster_class or ""
     module, _, class_name = name.rpartition(".")
     try:
-        cluster_class = getattr(importlib.import_module(module or "distributed"), class_name)
+        cluster_class = _cluster_class(module or "distributed", class_name)
         arguments = dict(cluster.arguments)
         arguments.setdefault("security", security)
         # A class that starts processes elsewhere hands them this configuration.
         settings = LESS_WATCHING | {"distributed.scheduler.allowed-failures": 0}
+        # For as long as this process lasts: a cluster class may start worker processes later.
+        dask.config.set({_SAFE_PATH_OF_WORKERS: "1"})
         with dask.config.set(settings | ({} if cluster.tls is None else cluster.tls.settings())):
             started = cluster_class(**arguments)
         if cluster.scale is not None:
@@ -243,3 +259,15 @@ def _start(cluster: Cluster, security: Any) -> Any:
         message = f"{name} could not be started: {type(error).__name__}: {error}"
         raise InvalidInput("the cluster", [Problem(cluster.given, message)]) from error
     return started
+
+
+_SAFE_PATH_OF_WORKERS = "distributed.nanny.pre-spawn-environ.PYTHONSAFEPATH"
+"""The variable that keeps a worker process from importing files of the working directory."""
+
+
+def _cluster_class(module: str, name: str) -> Any:
+    """Return a class of a library. Raises `TypeError` for what starts no cluster of Dask."""
+    found = getattr(importlib.import_module(module), name)
+    if not (isinstance(found, type) and hasattr(found, "scale") and hasattr(found, "close")):
+        raise TypeError("it is not the class of a cluster")
+    return found

@@ -45,6 +45,7 @@ from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
 from labledger.trial.free_disk_space import FullDisks
 from labledger.trial.life.container_start import attempt_of
+from labledger.trial.life.program_watch import ProgramWatch
 from labledger.trial.life.start_limiter import (
     LeftToNextProcess,
     RunPermits,
@@ -130,7 +131,8 @@ class HostAttempts:
         self.limiter.allow_until(0.0)
         self.shared_files = SharedFiles(self.folder, self.inputs.store, self.changed)
         gateway = self.preparation.keeper
-        self._executor = LocalExecutor(self.slots, FullDisks(), self.limiter, gateway)
+        programs = ProgramWatch(self.shared_files.require_staged)
+        self._executor = LocalExecutor(self.slots, FullDisks(), self.limiter, gateway, programs)
         self._outbox = Outbox(self.folder.outbox)
         self._ended = set(self._outbox.keys())
         self.epoch = self.folder.read_epoch() or 0

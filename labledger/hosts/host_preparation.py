@@ -30,7 +30,7 @@ from labledger.agents.profiles import load_profile
 from labledger.errors import InvalidInput, LabLedgerError
 from labledger.execution.agent_needs import GatewayKeeper
 from labledger.files.artifact_store import ArtifactStore
-from labledger.gateway.keys import read_keys
+from labledger.gateway.keys import read_keys_on_host
 from labledger.hosts.host_messages import (
     ModelNeeds,
     PreparedRun,
@@ -55,7 +55,7 @@ def find_missing(needs: ModelNeeds) -> str | None:
         if needs.machine is not None:
             _require_machine(needs.machine)
         if not needs.are_keys_sent:
-            read_keys(needs.providers)
+            read_keys_on_host(needs.providers)
     except LabLedgerError as error:
         return _sentence(error)
     return None
@@ -176,7 +176,7 @@ class RunPreparation:
         )
 
     def _start(self, needs: ModelNeeds, sent: Mapping[KeySource, str]) -> None:
-        keys = sent if needs.are_keys_sent else read_keys(needs.providers)
+        keys = sent if needs.are_keys_sent else read_keys_on_host(needs.providers)
         with self._lock:
             self._has_keys, self._needed_at = True, clock.monotonic()
             self.keeper.take(keys)

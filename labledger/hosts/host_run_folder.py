@@ -226,7 +226,8 @@ class SharedFiles:
     store: ArtifactStore
     """Has the artifacts of what is staged."""
     lock: threading.Condition
-    _is_staged: bool = False
+    _staged: RunSetup | None = None
+    """Of the run whose files are staged; None before they are."""
     _compared: set[str] = field(default_factory=set)
     """Tars of files of tasks of which an earlier process may have unpacked one, compared since."""
 
@@ -236,20 +237,30 @@ class SharedFiles:
         Files that an earlier process staged are compared. Raises `LedgerError` for a difference.
         """
         with self.lock:
-            if not self._is_staged:
-                deps = self.folder.path / "deps"
-                sealed = setup.is_sealed
-                shared_files.stage_dependencies(setup.files, self.store, deps, sealed=sealed)
-                self._is_staged = True
+            if self._staged is None:
+                self._stage(setup)
+                self._staged = setup
             new = sorted(set(digests) - self._compared)
             shared_files.require_unchanged_files_of_tasks(self.folder.path, self.store, new)
             self._compared.update(new)
+
+    def require_staged(self) -> None:
+        """Compare the run's files with their digests. Raises `LedgerError` for a difference."""
+        with self.lock:
+            if self._staged is not None:
+                self._stage(self._staged)
+
+    def _stage(self, setup: RunSetup) -> None:
+        deps = self.folder.path / "deps"
+        sealed = setup.is_sealed
+        shared_files.stage_dependencies(setup.files, self.store, deps, sealed=sealed)
+        shared_files.share_trial_script(deps)
 
     def delete(self) -> None:
         """Delete them: no attempt is left. A further one gets them again. The lock is held."""
         for name in _SHARED:
             shutil.rmtree(self.folder.path / name, ignore_errors=True)
-        self._is_staged = False
+        self._staged = None
         self._compared.clear()
 
 

@@ -25,6 +25,7 @@ from labledger.ledger.database.model import (
     CancelledSlots,
     PrimaryMetric,
     Spent,
+    UnreadResults,
     VariantCounts,
 )
 from labledger.ledger.model_usage import has_calls, read_prices
@@ -324,6 +325,28 @@ def exhausted_kinds(limits: Mapping[str, float], spent: Mapping[str, Spent]) -> 
     return tuple(
         kind for kind, limit in limits.items() if kind in spent and spent[kind].total >= limit
     )
+
+
+_UNREAD_SQL = statements.expand("""
+SELECT problem.key, count(*), max(trial.schedule_idx)
+FROM trial
+JOIN evidence_record ON evidence_record.run_no = trial.run_no
+  AND evidence_record.schedule_idx = trial.schedule_idx
+  AND evidence_record.attempt = trial.attempt
+JOIN json_each(evidence_record.record, '$.ext.problems') AS problem
+WHERE trial.run_no = ?1 AND trial.schedule_idx >= ?2
+  AND problem.key IN ('trial_output', 'events') AND {not_superseded trial}
+GROUP BY problem.key ORDER BY problem.key DESC""")
+
+
+def count_unread_results(
+    connection: Connection, run_no: int, start: int = 0
+) -> list[UnreadResults]:
+    """Return how many trials have a result or events that could not be stored whole.
+
+    Trials from the slot `start` on are counted. Reads the evidence of each of them.
+    """
+    return [UnreadResults(*row) for row in connection.execute(_UNREAD_SQL, (run_no, start))]
 
 
 _PRESSURE_SQL = """

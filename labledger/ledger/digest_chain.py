@@ -58,7 +58,7 @@ class PlannedRows:
             line = b"%d,%d,%d" % tuple(cell)
             self._hasher.update(line + (b"\n" if supersedes is None else b",%d\n" % supersedes))
         else:
-            self._add(["model_price", *columns] if kind == "price" else columns)
+            self._add(["model_price", *_set_prices(columns)] if kind == "price" else columns)
 
     def hexdigest(self, part: Mapping[str, object] | None = None) -> str:
         """Return the digest; `part` has the columns of a part without `run_no` and `digest`."""
@@ -68,6 +68,11 @@ class PlannedRows:
 
     def _add(self, value: object) -> None:
         self._hasher.update(canonical_json.dump_bytes(value) + b"\n")
+
+
+def _set_prices(columns: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the columns of a price without its last two where earlier versions had none."""
+    return columns[:-2] if columns[-2:] == (None, "") else columns
 
 
 def payload_digest(records: SlotRecords) -> str:
@@ -180,6 +185,8 @@ SCHEDULE_COLUMNS = COLUMNS["schedule"][1:]
 PART_ROW_COLUMNS = COLUMNS["run_part"][1:]
 _WITHOUT_NULLS = frozenset({"part", "slot"})
 """Types of records that leave out what is null, such as `supersedes` of most slots."""
+OPTIONAL_COLUMNS = {"supersedes": None, "web_search": None, "condition": ""}
+"""Columns that records leave out where they have this value."""
 JSON_COLUMNS = frozenset({"resolved", "images", "bindings", "payload", "selection"})
 """Columns that hold canonical JSON; in a record it appears as a JSON value."""
 
@@ -283,6 +290,8 @@ def _record(record_type: str, columns: Sequence[str | None], row: Any) -> JsonOb
     values = {
         name: json.loads(value) if name in JSON_COLUMNS and value is not None else value
         for name, value in zip(columns, row, strict=True)
-        if name is not None and (value is not None or record_type not in _WITHOUT_NULLS)
+        if name is not None
+        and (value is not None or record_type not in _WITHOUT_NULLS)
+        and (name not in OPTIONAL_COLUMNS or value != OPTIONAL_COLUMNS[name])
     }
     return {"schema_version": SCHEMA, "type": record_type, **values}

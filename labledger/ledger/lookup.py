@@ -326,3 +326,16 @@ def digest_bytes(sha256: str) -> bytes:
         return bytes.fromhex(sha256)
     except ValueError:
         raise LedgerError(f"{sha256!r} is not the SHA-256 of an artifact in hex") from None
+
+
+_AGENT_DIGESTS_SQL = """
+SELECT DISTINCT record ->> '$.ext.agent.name', record ->> '$.ext.agent.version',
+  record ->> '$.ext.agent.tree_sha256'
+FROM evidence_record
+WHERE run_no = ? AND json_type(record, '$.ext.agent.tree_sha256') = 'text'"""
+
+
+def read_agent_digests(connection: Connection, run_no: int) -> set[tuple[str, str, str]]:
+    """Return name, version and digest of the installed agents that ran in a run's trials."""
+    rows = connection.execute(_AGENT_DIGESTS_SQL, (run_no,))
+    return {(str(name), str(version), str(digest)) for name, version, digest in rows}

@@ -25,7 +25,7 @@ from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot, Stamp
 from labledger.records.json_codec import JsonForm
 from labledger.records.json_schemas import Count, NonNegative, Text
-from labledger.records.model_calls import CallState, ModelCall, Usage
+from labledger.records.model_calls import OPTIONAL_FACTS, CallState, ModelCall, Usage
 from labledger.records.model_costs import PICODOLLARS, ModelPrice, PriceTable, call_cost
 
 SCHEMA = "model_call_record_v1"
@@ -40,8 +40,11 @@ def _row(run_no: int, idx: int, attempt: int, call: ModelCall) -> ModelCallRow:
     columns: dict[str, Any] = {name: getattr(call, name) for name in _SAME_NAMES}
     columns |= zip(_TOKENS, _NO_TOKENS if call.usage is None else astuple(call.usage), strict=True)
     columns["state"] = call.state.value
+    columns["fault"] = None if call.fault is None else call.fault.value
     columns["raw_usage"] = _text(call.raw_usage)
     columns["reserved"] = None if call.reserved is None else _text(call.reserved.as_json())
+    if call.temperature is not None:
+        columns["temperature"] = float(call.temperature)
     return ModelCallRow(run_no, idx, attempt, **columns)
 
 
@@ -63,17 +66,23 @@ def model_call_records(stamp: Stamp, rows: Iterable[ModelCallRow]) -> tuple[str,
     """
     text = canonical_json.dumps
     ids = text(stamp.ids.as_json())
-    stamped = f'"schema_version":"{SCHEMA}","slot_commit_id":{text(stamp.slot_commit_id)}'
+    stamped = f'"slot_commit_id":{text(stamp.slot_commit_id)}'
     return tuple(
         f'{{"api":{text(row.api)},"attempt":{row.attempt},"call":{row.call},'
-        f'"duration_ms":{text(row.duration_ms)},"first_byte_ms":{text(row.first_byte_ms)},'
+        f"{_set_facts(row, 'cost_unknown', 'detail')}"
+        f'"duration_ms":{text(row.duration_ms)},{_set_facts(row, "effort", "fault", "fees")}'
+        f'"first_byte_ms":{text(row.first_byte_ms)},'
         f'"ids":{ids},"model":{text(row.model)},"model_served":{text(row.model_served)},'
+        f"{_set_facts(row, 'price_condition')}"
         f'"provider":{text(row.provider)},"raw_usage":{row.raw_usage or "null"},'
         f'"reason":{text(row.reason)},{_REPLAYED if row.replayed else ""}'
         f'"request_id":{text(row.request_id)},'
-        f'"reserved":{row.reserved or "null"},"schedule_idx":{stamp.schedule_idx},{stamped},'
+        f'"reserved":{row.reserved or "null"},"schedule_idx":{stamp.schedule_idx},'
+        f'"schema_version":"{SCHEMA}",{_set_facts(row, "service_tier")}{stamped},'
         f'"started_at":{text(row.started_at)},"state":{text(row.state)},'
-        f'"status":{text(row.status)},"ts":{text(stamp.ts)},"usage":{text(_usage(row))},'
+        f"{_set_facts(row, 'stated_cost')}"
+        f'"status":{text(row.status)},{_set_facts(row, "temperature")}"ts":{text(stamp.ts)},'
+        f'"usage":{text(_usage(row))},'
         f'"waited_ms":{row.waited_ms}}}'
         for row in rows
     )
@@ -81,6 +90,14 @@ def model_call_records(stamp: Stamp, rows: Iterable[ModelCallRow]) -> tuple[str,
 
 _REPLAYED = '"replayed":true,'
 """What records of replayed calls alone have."""
+
+
+def _set_facts(row: ModelCallRow, *names: str) -> str:
+    """Return the members of a record that it has only where they are set."""
+    values = ((name, getattr(row, name)) for name in names)
+    return "".join(
+        f'"{name}":{canonical_json.dumps(value)},' for name, value in values if value is not None
+    )
 
 
 def _usage(row: ModelCallRow) -> JsonObject | None:
@@ -105,7 +122,7 @@ def call_of_record(record: JsonObject) -> ModelCall:
     """Return the call of a `model_call_record_v1`. Raises as `model_call_row_of_record`."""
     return ModelCall.from_json(
         {name: record[name] for name in _CALL_FIELDS}
-        | {name: record[name] for name in ("replayed",) if name in record}
+        | {name: record[name] for name in ("replayed", *OPTIONAL_FACTS) if name in record}
     )
 
 

@@ -201,6 +201,9 @@ def announce(connection: Connection, run_no: int, notices: Collection[Notice], n
 _IS_NEEDED_SQL = """
 SELECT EXISTS (SELECT 1 FROM notification WHERE due_at IS NOT NULL) OR EXISTS (
   SELECT 1 FROM run_receiver JOIN run ON run.run_no = run_receiver.run_no WHERE run.run_id = ?)"""
+_ALL_RECEIVERS_SQL = """
+SELECT receiver FROM run_receiver
+UNION SELECT receiver FROM notification WHERE due_at IS NOT NULL"""
 _NEXT_SQL = """
 SELECT waiting.run_no, run.run_id, waiting.notification_no, waiting.receiver, waiting.attempts
 FROM notification AS waiting
@@ -229,6 +232,12 @@ def delivery_is_needed(path: Path, run_id: str) -> bool:
     """Return whether a notification of any run waits, or one of this run might come."""
     with reading(path, "read the notifications") as connection:
         return bool(connection.execute(_IS_NEEDED_SQL, (run_id,)).scalar_one())
+
+
+def stored_receivers(path: Path) -> frozenset[str]:
+    """Return every receiver of any run, and those that notifications wait for."""
+    with reading(path, "read the receivers") as connection:
+        return frozenset(connection.execute(_ALL_RECEIVERS_SQL).scalars())
 
 
 @dataclass(frozen=True, slots=True)

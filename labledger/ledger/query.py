@@ -80,6 +80,26 @@ def expand_view_name(sql: str) -> str:
     return f"SELECT * FROM {word}" if _WORD.fullmatch(word) else sql  # noqa: S608
 
 
+_ALL_COLUMNS = re.compile(
+    r"\s*SELECT\s+\*\s+FROM\s+([A-Za-z_]\w*)(?:\s+(?:WHERE|ORDER\s+BY|LIMIT)\b.*|\s*;?\s*)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""A statement whose columns are those of one view."""
+
+
+def view_of(sql: str) -> str | None:
+    """Return the documented view all of whose columns a statement selects; None if it is none.
+
+    >>> view_of("SELECT * FROM trials WHERE run_id = 'r'")
+    'trials'
+    >>> view_of("SELECT task_id FROM trials") is view_of("SELECT * FROM a JOIN trials") is None
+    True
+    """
+    found = _ALL_COLUMNS.fullmatch(expand_view_name(sql))
+    name = None if found is None else found[1].lower()
+    return name if name in views_and_triggers.VIEWS else None
+
+
 def query(
     path: Path,
     sql: str,

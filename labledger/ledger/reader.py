@@ -21,6 +21,7 @@ from labledger.ledger.counts import (
     count_consecutive_failures,
     count_slots,
     count_timeouts,
+    count_unread_results,
     read_cancelled,
     read_committed_spending,
     read_costs,
@@ -42,11 +43,13 @@ from labledger.ledger.lookup import (
     digest_bytes,
     ledger_id,
     open_artifact,
+    read_agent_digests,
     read_artifact,
     read_deleted_ids,
     run_number,
     unchanged,
 )
+from labledger.ledger.model_answers import read_model_answers
 from labledger.ledger.model_usage import (
     read_model_record,
     read_model_usage,
@@ -236,10 +239,12 @@ class LedgerReader:
     consecutive_failures = _query(count_consecutive_failures)
     primary_metrics = _query(read_primary_metrics)
     timeout_counts = _query(count_timeouts)
+    unread_results = _query(count_unread_results)
     spent = _query(read_committed_spending)
     spent_so_far = _query(read_spending_so_far)
     prices = _query(read_prices)
     model_usage = _query(read_model_usage)
+    model_answers = _query(read_model_answers)
     staged_calls = _query(read_staged_calls)
     model_record = _query(read_model_record)
     staged = _query(read_staged)
@@ -394,6 +399,11 @@ class LedgerReader:
         """
         with self._snapshot("read an artifact") as connection:
             return open_artifact(connection, self._store, sha256)
+
+    def agent_digests(self, run_id: str) -> set[tuple[str, str, str]]:
+        """Return name, version and digest of the installed agents that a run's trials ran."""
+        with self._of_run(run_id) as (connection, run_no):
+            return read_agent_digests(connection, run_no)
 
     @contextmanager
     def trial_contents(self, root_id: str, run_id: str) -> Iterator[TrialContents]:

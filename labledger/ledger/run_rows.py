@@ -18,7 +18,7 @@ from labledger.ledger import digest_chain
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection, batched
 from labledger.ledger.database.model import Lease, NewPart, NewRun, Note, Variant
-from labledger.ledger.digest_chain import PlannedRows
+from labledger.ledger.digest_chain import PRICE_COLUMNS, PlannedRows
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import Slot
 from labledger.records.model_costs import ModelPrice, PriceTable, price_order
@@ -257,7 +257,6 @@ def _as_text(value: str | JsonObject) -> str:
 
 _PRICED_SQL = "SELECT DISTINCT provider, model FROM model_price WHERE run_no = ?"
 _NEXT_PRICE_SQL = "SELECT count(*) FROM model_price WHERE run_no = ?"
-_PRICE_FIELDS = tuple(field.name for field in fields(ModelPrice))
 
 
 def _insert_prices(
@@ -268,8 +267,9 @@ def _insert_prices(
     next_idx = connection.execute(_NEXT_PRICE_SQL, (run_no,)).scalar_one()
     new = [price for price in prices.prices if (price.provider, price.model) not in priced]
     for idx, price in enumerate(sorted(new, key=price_order), next_idx):
-        columns = (part, *(getattr(price, name) for name in _PRICE_FIELDS))
-        row = (*columns, prices.source, prices.digest)
+        values = {field.name: getattr(price, field.name) for field in fields(ModelPrice)}
+        values |= {"part": part, "source": prices.source, "digest": prices.digest}
+        row = tuple(values[name] for name in PRICE_COLUMNS)
         digest.add("price", *row)
         connection.execute(statements.insert("model_price"), (run_no, idx, *row))
 

@@ -23,6 +23,7 @@ from threading import Thread
 from typing import IO, NamedTuple
 
 from labledger.files.artifact_store import ArtifactStore
+from labledger.host_programs import module_command
 from labledger.ledger import lookup, run_checks
 from labledger.ledger.database import migrations
 from labledger.ledger.database.connection import Connection
@@ -270,16 +271,13 @@ def _take(waiting: deque[tuple[int, SlotRange]]) -> Iterator[tuple[int, SlotRang
 
 
 def _start_worker(path: Path, store: ArtifactStore | None) -> subprocess.Popen[str]:
-    search_path = os.pathsep.join(filter(None, sys.path))
     return subprocess.Popen(
-        [sys.executable, "-m", __name__, str(path), "" if store is None else str(store.root)],
+        module_command(__name__, str(path), "" if store is None else str(store.root)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env=os.environ | {"PYTHONPATH": search_path, "PYTHONIOENCODING": "utf-8:surrogatepass"},
-        encoding="utf-8",
-        errors="surrogatepass",
+        encoding="ascii",
     )
 
 

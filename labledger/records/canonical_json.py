@@ -10,6 +10,8 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from json.encoder import encode_basestring
 from typing import Any
@@ -68,7 +70,7 @@ def loads(data: bytes, *, max_depth: int = MAX_DEPTH, max_values: int | None = N
     """
     if max_values is not None and has_more_values_than(max_values, data):
         raise MalformedJson(f"holds more than {max_values:,} values")
-    if data.startswith(b"\xef\xbb\xbf"):
+    if data.startswith(_MARK):
         raise MalformedJson("starts with a byte order mark; plain UTF-8 is expected")
     try:
         text = data.decode("utf-8")
@@ -88,6 +90,93 @@ def loads(data: bytes, *, max_depth: int = MAX_DEPTH, max_values: int | None = N
     _check_depth(value, max_depth)
     if "\\u" in text:
         _check_surrogates(value)
+    return value
+
+
+@dataclass(slots=True)
+class Unstorable:
+    """Values of JSON text that cannot be stored."""
+
+    count: int = 0
+    first: list[str] = field(default_factory=list)
+    """The first of them, each such as ``/metrics/loss is NaN``."""
+
+    def add(self, path: Sequence[str], what: str) -> None:
+        """Note a value at a path of keys and indexes."""
+        self.count += 1
+        if len(self.first) < _NAMED:  # A path may be long, and there may be many of them.
+            tokens = (token.replace("~", "~0").replace("/", "~1") for token in path)
+            self.first.append(f"{''.join(f'/{token}' for token in tokens) or 'it'} is {what}")
+
+    def extend(self, more: Unstorable, where: str) -> None:
+        """Note those of another text, which is `where`."""
+        self.count += more.count
+        self.first += [f"{where}{text}" for text in more.first[: _NAMED - len(self.first)]]
+
+
+def loads_storable(
+    data: bytes, *, max_depth: int = MAX_DEPTH, max_values: int | None = None
+) -> tuple[Any, Unstorable]:
+    """Parse JSON that labledger did not write, with null for values that cannot be stored.
+
+    Such a value is NaN, an infinite number, an integer of more than 64 bits, or text with half of a
+    surrogate pair or bytes that are not UTF-8. A byte order mark is left out. Raises
+    `MalformedJson` for everything else that `loads` refuses.
+    """
+    unstorable = Unstorable()
+    try:
+        return loads(data, max_depth=max_depth, max_values=max_values), unstorable
+    except MalformedJson as error:
+        if max_values is not None and has_more_values_than(max_values, data):
+            raise
+        text = data.removeprefix(_MARK).decode("utf-8", "surrogateescape")
+        try:
+            value = _LENIENT_DECODER.decode(text)
+        except (json.JSONDecodeError, RecursionError):
+            raise error from None
+        _check_depth(value, max_depth)
+        if _has_unstorable_key(value):
+            raise
+    return _storable(value, [], unstorable), unstorable
+
+
+@dataclass(frozen=True, slots=True)
+class _NoNumber:
+    """The place of a number that cannot be stored."""
+
+    what: str
+
+
+def _has_unstorable_key(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_HALF.search, value)) or any(map(_has_unstorable_key, value.values()))
+    return isinstance(value, list) and any(map(_has_unstorable_key, value))
+
+
+def _member(key: str, value: Any, path: list[str], unstorable: Unstorable) -> Any:
+    path.append(key)
+    stored = _storable(value, path, unstorable)
+    path.pop()
+    return stored
+
+
+_NAMED = 5
+_MARK = b"\xef\xbb\xbf"
+_HALF = re.compile("[\ud800-\udfff]")
+
+
+def _storable(value: Any, path: list[str], unstorable: Unstorable) -> Any:
+    """Return a value with null for what cannot be stored, and note where that is."""
+    if isinstance(value, list):
+        return [_member(str(i), each, path, unstorable) for i, each in enumerate(value)]
+    if isinstance(value, dict):
+        return {key: _member(key, each, path, unstorable) for key, each in value.items()}
+    if isinstance(value, _NoNumber):
+        unstorable.add(path, value.what)
+        return None
+    if isinstance(value, str) and _HALF.search(value):
+        unstorable.add(path, "text with half of a surrogate pair or with bytes that are not UTF-8")
+        return None
     return value
 
 
@@ -149,6 +238,25 @@ _DECODER = json.JSONDecoder(
     parse_float=_finite_float,
     parse_int=_bounded_int,
     parse_constant=_refuse_constant,
+)
+
+
+def _storable_float(text: str) -> float | _NoNumber:
+    value = float(text)
+    return value if math.isfinite(value) else _NoNumber("a number that is infinite as a double")
+
+
+def _storable_int(text: str) -> int | _NoNumber:
+    value = int(text) if len(text) <= 20 else _INT_LIMIT
+    fits = -_INT_LIMIT <= value < _INT_LIMIT
+    return value if fits else _NoNumber("an integer that does not fit 64 bits")
+
+
+_LENIENT_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unique_object,
+    parse_float=_storable_float,
+    parse_int=_storable_int,
+    parse_constant=_NoNumber,
 )
 
 

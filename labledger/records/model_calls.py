@@ -2,7 +2,8 @@
 
 The journal of an attempt is a file of JSON lines. The gateway writes a line when a call is asked
 and one when it has ended; both are on the disk before the attempt's next call is admitted. A call
-without an end is unknown: it may have been charged.
+without an end is unknown: it may have been charged. A third line follows for a call that failed,
+as soon as the gateway has found whose fault that was.
 
 Providers count tokens differently: Anthropic leaves cached ones out of `input_tokens`, OpenAI and
 Google include them; Google counts thoughts beside the output, the others within it. `Usage` says it
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar
@@ -69,6 +70,8 @@ class Usage(Section):
 NO_TOKENS = Usage()
 NO_SHARE = "no_share"
 """The reason of a call that waited too long for more of a cap that hosts share."""
+JOURNAL_FAILED = "journal_failed"
+"""The reason of a call that failed because the gateway could not write its journal."""
 NOT_SENT = frozenset({"unreachable", "no_key", "held_back", "not_sent", Reason.REPLAY_MISS.value})
 """Reasons of failed calls of which the provider got nothing."""
 
@@ -86,6 +89,25 @@ class CallState(StrEnum):
     """The gateway refused it, and the provider was not asked."""
     UNKNOWN = "unknown"
     """The gateway died while the call was under way."""
+
+
+class CallFault(StrEnum):
+    """Whose fault a failed call was, if the gateway can show that it was not the request's.
+
+    A failed call without one stays the agent's failure.
+    """
+
+    PROVIDER = "provider"
+    """The provider failed the gateway's own request for the same model, too."""
+    CONFIGURATION = "configuration"
+    """The provider refused the account, the key, the model or the address of the run."""
+
+
+OPTIONAL_FACTS = (
+    *("detail", "fault", "effort", "temperature", "service_tier"),
+    *("price_condition", "fees", "stated_cost", "cost_unknown"),
+)
+"""Fields of a call that records and mirrors have only where they are set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +146,26 @@ class ModelCall(Section):
     replayed: bool = False
     """Whether the answer came from a record: it cost nothing, and its tokens are the record's."""
 
-    _OPTIONAL: ClassVar[frozenset[str]] = frozenset({"reserved", "replayed"})
+    detail: str | None = None
+    """The sentence by which the provider refused the call, or what contradicts itself in it."""
+    fault: CallFault | None = None
+    """Whose fault a failed call was; None where the gateway cannot show it."""
+    effort: str | None = None
+    """How much the model was asked to reason, in the provider's word or number of tokens."""
+    temperature: float | None = None
+    """The temperature that the request set."""
+    service_tier: str | None = None
+    """The tier that served the call, or else the tier that the request asked for."""
+    price_condition: str | None = None
+    """Which price the call has, such as `service_tier=flex`; None for the standard price."""
+    fees: int | None = None
+    """The charges beyond tokens, such as for searches of the provider, in picodollars."""
+    stated_cost: int | None = None
+    """What the provider says that it charged, in picodollars, which is then the cost."""
+    cost_unknown: str | None = None
+    """Why the cost is not known, although the tokens may be."""
+
+    _OPTIONAL: ClassVar[frozenset[str]] = frozenset({"reserved", "replayed", *OPTIONAL_FACTS})
 
     @property
     def asked(self) -> bool:
@@ -132,13 +173,22 @@ class ModelCall(Section):
         return self.state is not CallState.REFUSED
 
     @property
+    def is_answer(self) -> bool:
+        """Whether the provider answered well, and the answer came whole."""
+        return self.state is CallState.ANSWERED and (self.status or 0) < 400
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the provider answered with an error."""
+        return self.state is CallState.ANSWERED and not self.is_answer
+
+    @property
     def charged(self) -> Usage | None:
         """The tokens that are charged: zeros where nothing can be, None where it is not known."""
         if self.usage is not None:
             return self.usage
         free = self.reserved == NO_TOKENS or self.reason in NOT_SENT
-        error = self.state is CallState.ANSWERED and (self.status or 0) >= 400
-        return NO_TOKENS if free or error or not self.asked else None
+        return NO_TOKENS if free or self.is_refusal or not self.asked else None
 
 
 _FREE = canonical_json.dumps(NO_TOKENS.as_json())
@@ -154,8 +204,8 @@ It is 1, or else 0 or null. Views are made of it: a change needs a migration.
 
 
 def opened_line(at: str) -> JsonObject:
-    """Return the first line of a journal."""
-    return {"schema_version": SCHEMA, "opened_at": at}
+    """Return the first line of a journal, whose gateway finds whose fault failed calls were."""
+    return {"schema_version": SCHEMA, "opened_at": at, _FINDS_FAULTS: True}
 
 
 def asked_line(call: ModelCall) -> JsonObject:
@@ -175,29 +225,70 @@ def ended_line(call: ModelCall) -> JsonObject:
     return {"event": "ended", **kept}
 
 
+def judged_line(call: int, fault: CallFault | None, *, needless: bool = False) -> JsonObject:
+    """Return the line for a call that failed, once it is found whose fault that was.
+
+    It was `needless` if only other models ever answered the agents of the variant.
+    """
+    return {"event": "judged", "call": call, "fault": fault, "needless": needless}
+
+
+_FINDS_FAULTS = "finds_faults"
 _ASKED = ("call", "started_at", "provider", "api", "model", "reserved", "replayed")
 
 
+@dataclass(frozen=True, slots=True)
+class CallJournal:
+    """What a journal of calls holds."""
+
+    calls: tuple[ModelCall, ...] = ()
+    """In their order."""
+    judged: frozenset[int] = frozenset()
+    """The failed calls about which it was found whose fault they were, or that nothing shows it."""
+    needless: frozenset[int] = frozenset()
+    """Those of them to models that never answered an agent of the variant, where others did."""
+    finds_faults: bool = False
+    """Whether its gateway finds that at all; earlier versions did not."""
+
+    @property
+    def unjudged(self) -> frozenset[int]:
+        """The calls of an earlier version's gateway, which found nobody's fault."""
+        if self.finds_faults:
+            return frozenset()
+        return frozenset(call.call for call in self.calls) - self.judged
+
+
 def read_calls(path: Path) -> list[ModelCall]:
-    """Return the calls of a journal in their order; none if there is no journal.
+    """Return the calls of a journal in their order. Raises as `read_journal`."""
+    return list(read_journal(path).calls)
+
+
+def read_journal(path: Path) -> CallJournal:
+    """Return what a journal holds; no calls if there is no journal.
 
     A last line that was not written whole is left out, as nothing was admitted after it. Raises
     `ValueError` for any other line that is none of a journal's.
     """
     calls: dict[int, ModelCall] = {}
+    judged: dict[int, bool] = {}
+    finds_faults = False
     for number, line in enumerate(_whole_lines(path), 1):
         try:
             row = json.loads(line)
-            if number == 1 and row.get("schema_version") != SCHEMA:
-                raise ValueError(f"found the version {row.get('schema_version')!r}")
-            if number > 1:
-                _take(calls, row)
+            if number == 1:
+                finds_faults = row.get(_FINDS_FAULTS) is True
+                if row.get("schema_version") != SCHEMA:
+                    raise ValueError(f"found the version {row.get('schema_version')!r}")
+            else:
+                _take(calls, judged, row)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"{path}: line {number}: {error}") from None
-    return [calls[number] for number in sorted(calls)]
+    in_order = tuple(calls[number] for number in sorted(calls))
+    needless = frozenset(number for number, is_needless in judged.items() if is_needless)
+    return CallJournal(in_order, frozenset(judged), needless, finds_faults)
 
 
-def _take(calls: dict[int, ModelCall], row: JsonObject) -> None:
+def _take(calls: dict[int, ModelCall], judged: dict[int, bool], row: JsonObject) -> None:
     """Add what a line says to the calls."""
     event = row.pop("event")
     number = row["call"]
@@ -206,6 +297,10 @@ def _take(calls: dict[int, ModelCall], row: JsonObject) -> None:
     elif event == "ended" and number in calls and calls[number].state is CallState.UNKNOWN:
         begun = calls[number].as_json()
         calls[number] = ModelCall.from_json({**begun, **row})
+    elif event == "judged" and number in calls and calls[number].state is not CallState.UNKNOWN:
+        fault = row["fault"]
+        calls[number] = replace(calls[number], fault=fault and CallFault(fault))
+        judged[number] = row["needless"] is True
     else:
         raise ValueError(f"{event!r} does not fit call {number}")
 

@@ -2,8 +2,9 @@
 
 A price is in micro-dollars for a million tokens; tokens times price is a cost in picodollars. These
 are integers, so that a cost is exact here and in SQL. What is not known is None, and never 0.
-Prices come from the experiment, and from the package genai-prices for models of which it says
-nothing.
+Prices come from the experiment, and from `labledger.records.known_prices` for other models. A price
+may hold for some calls only, such as those of a service tier or of some hours: it then has a
+condition, and a call that names another one has no known cost.
 
 Where the gateway counted, it alone says what an attempt used: `cost_usd`, `tokens_in` and
 `tokens_out` are its metrics. What the experiment takes under these names from the agent's result or
@@ -16,17 +17,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 from labledger.records.attempt_result import Metric
 from labledger.records.canonical_json import digest
 from labledger.records.json_codec import Section
 from labledger.records.model_calls import ModelCall, Usage
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from labledger.records.model_grants import ProviderConfig
 
 PICODOLLARS = 10**12
 """How many picodollars a dollar has."""
@@ -48,8 +44,14 @@ class ModelPrice(Section):
     cache_read: int | None = None
     cache_write: int | None = None
     cache_write_1h: int | None = None
+    web_search: int | None = None
+    """Micro-dollars for a thousand searches by the provider."""
+    condition: str = ""
+    """Which calls it holds for, as `ModelCall.price_condition` says it; empty for all others."""
 
-    _OPTIONAL: ClassVar[frozenset[str]] = frozenset({"from_tokens", *PRICED})
+    _OPTIONAL: ClassVar[frozenset[str]] = frozenset(
+        {"from_tokens", *PRICED, "web_search", "condition"}
+    )
 
     def cost_of(self, usage: Usage) -> int | None:
         """Return the cost in picodollars; None if a kind of tokens was used that has no price."""
@@ -75,23 +77,64 @@ class PriceTable:
         """The digest of the prices, in any order."""
         return digest([price.as_json() for price in sorted(self.prices, key=price_order)])
 
-    def price_of(self, provider: str, model: str, request_tokens: int = 0) -> ModelPrice | None:
+    def price_of(
+        self, provider: str, model: str, request_tokens: int = 0, condition: str | None = None
+    ) -> ModelPrice | None:
         """Return the price for a request of so many tokens; None if the model has none."""
         price = None
         for one in self._by_model.get((provider, model), ()):
-            if one.from_tokens <= request_tokens:
+            if one.from_tokens <= request_tokens and one.condition == (condition or ""):
                 price = one
         return price
 
-    def cost_of(self, provider: str, model: str, usage: Usage) -> int | None:
+    def conditions(self, provider: str, model: str) -> tuple[str, ...]:
+        """Return the conditions of a model's prices, each once; empty for a model without any."""
+        prices = self._by_model.get((provider, model), ())
+        return tuple(dict.fromkeys(price.condition for price in prices))
+
+    def cost_of(
+        self, provider: str, model: str, usage: Usage, condition: str | None = None
+    ) -> int | None:
         """Return the cost of a call in picodollars; None if it is not known.
 
         No tokens cost nothing, whatever the model.
         """
         if not usage.total:
             return 0
-        price = self.price_of(provider, model, usage.request)
+        price = self.price_of(provider, model, usage.request, condition)
         return None if price is None else price.cost_of(usage)
+
+    def most_cost_of(
+        self, provider: str, model: str, usage: Usage, *, all_tiers: bool = False
+    ) -> int | None:
+        """Return the largest cost of a call, at whichever time it is; None if none is known.
+
+        With `all_tiers`, prices that hold only for calls of a tier, speed or place count, too.
+        """
+        costs = (
+            self.cost_of(provider, model, usage, condition)
+            for condition in self.conditions(provider, model)
+            if all_tiers or is_of_time(condition)
+        )
+        known = [cost for cost in costs if cost is not None]
+        return max(known, default=0 if not usage.total else None)
+
+    def search_fees(
+        self, provider: str, model: str, searches: int, condition: str | None = None
+    ) -> int | None:
+        """Return the picodollars for so many searches by the provider; None if not known."""
+        price = self.price_of(provider, model, 0, condition)
+        if not searches:
+            return 0
+        if price is None or price.web_search is None:
+            return None
+        return searches * price.web_search * 1000
+
+    def most_search_fees(self, provider: str, model: str, searches: int) -> int:
+        """Return the largest fees for so many searches, as far as they are known."""
+        conditions = self.conditions(provider, model)
+        fees = (self.search_fees(provider, model, searches, each) for each in conditions)
+        return max((fee for fee in fees if fee is not None), default=0)
 
     def of_models(self, models: Iterable[tuple[str, str]]) -> PriceTable:
         """Return the prices of some models, each a provider and a name, from the same source."""
@@ -111,9 +154,52 @@ class PriceTable:
 NO_PRICES = PriceTable()
 
 
-def price_order(price: ModelPrice) -> tuple[str, str, int]:
-    """Return by what prices are sorted: those of small requests come first."""
-    return price.provider, price.model, price.from_tokens
+def price_order(price: ModelPrice) -> tuple[str, str, str, int]:
+    """Return by what prices are sorted: standard ones first, and those of small requests."""
+    return price.provider, price.model, price.condition, price.from_tokens
+
+
+# -- conditions
+
+SINCE, HOURS = "since", "utc"
+"""Names in conditions: the day from which a price holds, and the hours of each day."""
+
+
+def condition_of(parts: Mapping[str, str]) -> str:
+    """Return a condition from its names and values, in one order: `speed=fast utc=00:30-16:30`."""
+    return " ".join(f"{name}={value}" for name, value in sorted(parts.items()))
+
+
+def parts_of(condition: str) -> dict[str, str]:
+    """Return the names and values of a condition."""
+    return dict(part.partition("=")[::2] for part in condition.split())
+
+
+def is_of_time(condition: str) -> bool:
+    """Return whether a condition only says when its price holds. The standard one says nothing."""
+    return parts_of(condition).keys() <= {SINCE, HOURS}
+
+
+def time_parts(conditions: Iterable[str], at: str) -> dict[str, str]:
+    """Return the parts of time that the price of a call at a time has, given a model's conditions.
+
+    `at` is a timestamp in UTC, such as `2026-11-28T17:05:03.123Z`.
+    """
+    parts = [parts_of(condition) for condition in conditions]
+    days = [each[SINCE] for each in parts if SINCE in each and each[SINCE] <= at]
+    found = {SINCE: max(days)} if days else {}
+    for each in parts:
+        is_of_day = each.get(SINCE) == found.get(SINCE)
+        if is_of_day and HOURS in each and _is_within(at[11:16], each[HOURS]):
+            return {**found, HOURS: each[HOURS]}
+    return found
+
+
+def _is_within(minute: str, window: str) -> bool:
+    start, _, end = window.partition("-")
+    if start < end:
+        return start <= minute < end
+    return minute >= start or minute < end
 
 
 SOURCE = "gateway"
@@ -153,11 +239,21 @@ def known_cost(calls: Iterable[ModelCall], prices: PriceTable) -> tuple[int, boo
 
 
 def call_cost(call: ModelCall, prices: PriceTable) -> int | None:
-    """Return what a call cost in picodollars; None if that is not known. A replayed one cost 0."""
+    """Return what a call cost in picodollars; None if that is not known. A replayed one cost 0.
+
+    What the provider says that it charged is the cost. The view `charged_call` has the same rules.
+    """
     if call.replayed:
         return 0
+    if call.cost_unknown is not None:
+        return None
+    if call.stated_cost is not None:
+        return call.stated_cost
     usage = call.charged
-    return None if usage is None else prices.cost_of(call.provider, call.model, usage)
+    if usage is None:
+        return None
+    cost = prices.cost_of(call.provider, call.model, usage, call.price_condition)
+    return None if cost is None else cost + (call.fees or 0)
 
 
 def beside_counted(own: Iterable[Metric], counted: Sequence[Metric]) -> tuple[Metric, ...]:
@@ -172,74 +268,3 @@ def beside_counted(own: Iterable[Metric], counted: Sequence[Metric]) -> tuple[Me
         for metric in own
     )
     return (*claims, *counted)
-
-
-# -- known prices
-
-_PRICE_FIELDS = {
-    "input": ("input_mtok",),
-    "output": ("output_mtok",),
-    "cache_read": ("cache_read_mtok", "input_mtok"),
-    "cache_write": ("cache_write_mtok", "input_mtok"),
-    "cache_write_1h": ("cache_write_1h_mtok", "cache_write_mtok", "input_mtok"),
-}
-"""For each kind of token, the package's price fields in order: the first that is set is used."""
-
-
-def price_table(
-    models: Iterable[tuple[ProviderConfig, str]], own: Iterable[ModelPrice], at: datetime
-) -> PriceTable:
-    """Return the prices of models at a time, from an experiment's own prices and the package.
-
-    A provider is found by its name, and by its address if the package has no such name. It takes
-    a tenth of a second to import the package. Raises nothing for a model without a price.
-    """
-    # Imported late: most runs have no models.
-    from importlib.metadata import version
-
-    own = tuple(own)
-    replaced = {(price.provider, price.model) for price in own}
-    wanted = [(p, model) for p, model in models if (p.name, model) not in replaced]
-    known = [price for provider, model in wanted for price in _prices(provider, model, at)]
-    source = f"genai-prices {version('genai-prices')}"
-    return PriceTable((*own, *known), f"the experiment, {source}" if own else source)
-
-
-def _prices(provider: ProviderConfig, model: str, at: datetime) -> list[ModelPrice]:
-    from genai_prices.data_snapshot import get_snapshot
-
-    snapshot = get_snapshot()
-    for name, address in ((provider.name, None), (None, provider.upstream)):
-        try:
-            _, info = snapshot.find_provider_model(model, None, name, address)
-        except LookupError:
-            continue
-        # The snapshot is of a release: nothing here asks the network.
-        prices = info.get_prices(at).__dict__
-        return [_price(provider.name, model, prices, start) for start in _starts(prices)]
-    return []
-
-
-def _starts(prices: Mapping[str, Any]) -> list[int]:
-    """Return the numbers of request tokens from which other prices apply."""
-    tiers = (tier for price in prices.values() for tier in getattr(price, "tiers", ()))
-    # The package's tiers begin above their start.
-    return sorted({0, *(tier.start + 1 for tier in tiers)})
-
-
-def _price(provider: str, model: str, prices: Mapping[str, Any], start: int) -> ModelPrice:
-    values = {kind: _micros(prices, keys, start) for kind, keys in _PRICE_FIELDS.items()}
-    return ModelPrice(provider, model, start, **values)
-
-
-def _micros(prices: Mapping[str, Any], keys: tuple[str, ...], start: int) -> int | None:
-    """Return the first price that there is, in micro-dollars for a million tokens."""
-    price = next((prices[key] for key in keys if prices.get(key) is not None), None)
-    if price is None:
-        return None
-    if hasattr(price, "tiers"):
-        held = [tier.price for tier in price.tiers if tier.start < start]
-        price = held[-1] if held else price.base
-    from decimal import Decimal
-
-    return int((Decimal(price) * 1_000_000).to_integral_value())

@@ -13,6 +13,7 @@ since the beginning of the run.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass, field
 from enum import StrEnum
@@ -81,6 +82,39 @@ def upstream_problem(address: str) -> str | None:
     return None
 
 
+_VERSION_OF_PATH = re.compile(r"v[0-9]+[a-z]*[0-9]*", re.IGNORECASE)
+_OWN_VERSIONS = {
+    Api.ANTHROPIC_MESSAGES: ("v1",),
+    Api.OPENAI_RESPONSES: ("v1",),
+    Api.OPENAI_CHAT: ("v1",),
+    Api.GEMINI: ("v1beta", "v1"),
+}
+"""With what the path begins that an API's own documentation gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoubledPath:
+    """An address that ends with a version, to which the API's own path adds one."""
+
+    ending: str
+    """The path that requests would have, up to the second version."""
+    corrected: str
+    """The address without its version."""
+    is_certain: bool
+    """Whether the API's own path begins with the same version."""
+
+
+def doubled_path(provider: ProviderConfig) -> DoubledPath | None:
+    """Return what the address of a provider doubles; None if it ends without a version."""
+    corrected, _, last = provider.upstream.rpartition("/")
+    if not _VERSION_OF_PATH.fullmatch(last) or not urlsplit(provider.upstream).path.strip("/"):
+        return None
+    own = [version for api in provider.apis for version in _OWN_VERSIONS[api]]
+    own_version = last if last in own else own[0]
+    path = f"{urlsplit(provider.upstream).path}/{own_version}/"
+    return DoubledPath(path, corrected, is_certain=last in own)
+
+
 DEFAULT_PROVIDERS: Mapping[str, ProviderConfig] = {
     provider.name: provider
     for provider in (
@@ -111,6 +145,8 @@ GRANT = "models/grant.json"
 """The grant of an attempt, below its trial's folder."""
 SCHEMA = "labledger.model_grant.v1"
 """The `schema_version` of a grant."""
+CONTAINER = "models/container"
+"""The file with the id of the agent's container, below the trial's folder."""
 SOCKET = "gateway/socket"
 """Where the gateway listens for an attempt, below its trial's folder."""
 RECORD = "models/record"

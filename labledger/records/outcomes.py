@@ -117,11 +117,13 @@ class Reason(StrEnum):
     """The gateway of the agent's models could not be started, or did not answer; nothing of the
     trial has run."""
     PROVIDER_FAILED = "provider_failed"
-    """The agent did not pass, and its last call to a model failed: the provider was not reached,
-    refused the key, or answered with an error of its own, also when it was asked again."""
+    """The agent did not pass, ended soon after its last call to a model, and that call failed
+    without its doing: the provider was not reached, or failed or refused a request of the gateway's
+    own, too."""
     GATEWAY_FAILED = "gateway_failed"
-    """The agent did not pass, and the gateway died during its last call to a model, or, on a host
-    of a cluster, let it wait too long for more of a shared cap."""
+    """The agent did not pass, and the gateway died during its last call to a model, had no key for
+    it, could not write its journal of calls for two minutes, or, on a host of a cluster, let it
+    wait too long for more of a shared cap."""
     REPLAY_MISS = "replay_miss"
     """The agent asked what the record of the replayed run does not answer; the message has the
     first difference."""
@@ -140,6 +142,9 @@ class Reason(StrEnum):
     """The container was removed from outside before it was known how it ended."""
     FOLDER_DELETED = "folder_deleted"
     """The trial's folder was deleted while it ran."""
+    PROGRAMS_TOUCHED = "programs_touched"
+    """Staged programs, files of the task or the installed agent were touched on the host while the
+    trial ran."""
     DISK_FULL = "disk_full"
     """A phase failed, and a disk was full while it ran."""
     OUT_OF_MEMORY = "out_of_memory"
@@ -198,6 +203,8 @@ class StopCause(StrEnum):
     """The trials have spent as much as the run's budget allows."""
     ERROR_RATE = "error_rate"
     """More trials ended with an error than `--max-error-rate` allows."""
+    UNANSWERED = "unanswered"
+    """No model answered the agents of a variant: its key, account or address is wrong."""
     ENGINE = "engine"
     """The Docker engine was gone for longer than `--patience`."""
     REFUSALS = "refusals"

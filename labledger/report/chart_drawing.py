@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from labledger.errors import LabLedgerError
+from labledger.host_programs import code_command
 from labledger.records import JsonObject
 
 WIDTHS = {"wide": 920, "narrow": 346}
@@ -101,7 +101,7 @@ def draw(charts: Mapping[Name, Chart | None]) -> dict[Name, Drawing | None]:
 def _svg(specifications: Sequence[JsonObject]) -> list[str]:
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-c", _PROGRAM],
+            code_command(_PROGRAM),
             input=json.dumps(specifications).encode(),
             capture_output=True,
             check=True,

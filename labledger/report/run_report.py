@@ -21,7 +21,7 @@ from labledger import __version__, clock, resources
 from labledger.compare.compare import compare_family, read_reruns
 from labledger.compare.compare_options import PASS_RATE, CompareOptions, ErrorCounting, Estimand
 from labledger.compare.comparison_document import Comparison, TaskRow
-from labledger.compare.run_caveats import cancelled_sentences
+from labledger.compare.run_caveats import cancelled_sentences, unread_sentences
 from labledger.compare.sides import CombinedRuns, read_combined
 from labledger.errors import ExtraMissing, InvalidInput, Parameter, Problem
 from labledger.ledger.database.model import Graded, RunInfo
@@ -234,6 +234,8 @@ def collect(
         headline=sentences.headline(variants, comparisons),
         missing=(
             *(*missing, *_combination(combined), *_timeouts(reader, combined)),
+            *(text for part in parts for text in _without_answers(reader, part.graded)),
+            *(text for part in parts for text in _unread(reader, part.graded)),
             *(text for part in parts for text in _cancelled(reader, part.graded)),
         ),
         reruns=tuple(read_reruns(reader, [combined])),
@@ -320,6 +322,18 @@ def _combination(combined: CombinedRuns) -> Iterator[str]:
 
 def _cancelled(reader: LedgerReader, graded: Graded) -> tuple[str, ...]:
     return cancelled_sentences(graded.root_id, reader.cancelled(graded.root_id))
+
+
+def _without_answers(reader: LedgerReader, graded: Graded) -> Iterator[str]:
+    """Yield which trials got no answer from a model, or called none."""
+    for answers in reader.model_answers(graded.root_id):
+        yield from (f"In {graded.root_id}, {sentence}." for sentence in answers.sentences)
+
+
+def _unread(reader: LedgerReader, graded: Graded) -> Iterator[str]:
+    """Yield of how many trials an agent's output could not be stored whole."""
+    root_id = graded.root_id
+    yield from (f"{text}." for text in unread_sentences(root_id, reader.unread_results(root_id)))
 
 
 def _timeouts(reader: LedgerReader, combined: CombinedRuns) -> Iterator[str]:

@@ -18,6 +18,7 @@ from labledger.execution.budget import Budget
 from labledger.execution.dispatch_pauses import DispatchPause
 from labledger.execution.failure_limits import ErrorRate, PressureWarning, Pruning, RunNotices
 from labledger.execution.run_events import Listener, run_event
+from labledger.execution.unanswered_variants import UnansweredVariants
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.control_requests import ControlRequest
 from labledger.ledger.database.model import Dispatch, Lease, Stop
@@ -69,6 +70,7 @@ class CommitQueue:
     notices: RunNotices
     emit: Listener
     pressure_warning: PressureWarning = field(default_factory=PressureWarning)
+    answers: UnansweredVariants = field(default_factory=lambda: UnansweredVariants(frozenset()))
     _skipped: dict[int, tuple[SlotStatus, str]] = field(default_factory=dict)
     """The status and the reason of each slot that is to be committed as not run."""
     _unwritten: set[tuple[int, int]] = field(default_factory=set)
@@ -79,7 +81,7 @@ class CommitQueue:
     """True if the mirrors lack something that is committed."""
 
     def count(self, result: AttemptResult, *, final: bool) -> None:
-        """Count a result before it is written, for budget, error rate and pruning.
+        """Count a result before it is written, for budget, error rate, pruning and answers.
 
         The dispatches in the same transaction are chosen after it is counted. Each result is
         counted once, however often writing it fails. `final` is False if another attempt follows.
@@ -88,6 +90,8 @@ class CommitQueue:
         if key not in self._unwritten:
             self._unwritten.add(key)
             self.budget.add(result)
+            for message in self.answers.add(result):
+                self.emit(run_event("warning", message=message))
         if final and result.schedule_idx == self.next_idx:
             self._count_ending(Ending.of(result))
 
@@ -193,6 +197,8 @@ class CommitQueue:
             return Stop(StopCause.ERROR_RATE, message)
         if self.budget.exhausted():
             return Stop(StopCause.BUDGET, self.budget.message())
+        if (message := self.answers.stop_message) is not None:
+            return Stop(StopCause.UNANSWERED, message)
         return None
 
     @property

@@ -88,7 +88,7 @@ class Coordinator:
         try:
             self.commit_queue.renew_lease()
             self.commit_queue.commit_ready()
-            self._update_stop_cause(self.commit_queue.stop_cause)
+            self._update_stop_cause(self._find_stop_cause)
             while self._advance():
                 pass
         except BaseException:
@@ -196,7 +196,7 @@ class Coordinator:
         Attempts that may run already are returned even beyond the capacity: others wait for the
         places that are kept for them.
         """
-        self._update_stop_cause(self.commit_queue.stop_cause)
+        self._update_stop_cause(self._find_stop_cause)
         dispatches = not self._stopping or self._only_collects_started
         capacity = self.executor.capacity
         room = max(capacity - len(self._pending), self.next_attempts.possibly_running)
@@ -297,8 +297,7 @@ class Coordinator:
             self._warn_of_paused_container(spec)
         for message in self.executor.warnings():
             self._warn(message)
-        if (calls := self._calls.look(self._pending)) is not None:
-            self.commit_queue.budget.note_running(calls)
+        self._look_at_calls()
         self._count_removals()
         self.commit_queue.renew_lease()
         self.pauses.record_start(self.executor.last_start_created)
@@ -339,6 +338,22 @@ class Coordinator:
                 for host in self.executor.hosts()
             ]
         }
+
+    def _look_at_calls(self, *, at_once: bool = False) -> None:
+        """Note what agents of running trials have asked of models, now and then or at once."""
+        calls = self._calls.look(self._pending, at_once=at_once)
+        if calls is not None:
+            self.commit_queue.budget.note_running(calls)
+            variants = {spec.key: spec.slot.variant_id for spec in self._pending}
+            self.commit_queue.answers.note_running(
+                (variants[key], of_trial) for key, of_trial in calls.items()
+            )
+
+    def _find_stop_cause(self) -> Stop | None:
+        """Return why the run should stop, or None. Trials in flight may have got answers."""
+        if self.commit_queue.answers.is_suspicious:
+            self._look_at_calls(at_once=True)
+        return self.commit_queue.stop_cause()
 
     def _update_stop_cause(self, find_cause: Callable[[], Stop | None]) -> None:
         """Set the cause of a stop if `find_cause` returns one. An earlier cause is not replaced."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from labledger import __version__
@@ -24,10 +24,12 @@ from labledger.errors import (
 )
 from labledger.execution.agent_needs import prices_of
 from labledger.execution.budget import check_limits
+from labledger.execution.frozen_agents import digests_so_far, freeze_agents
 from labledger.execution.process_identity import process_is_dead
 from labledger.execution.run_events import run_event
 from labledger.experiment import experiment_differences
 from labledger.experiment.experiment_differences import Growth
+from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.counts import UNITS, exhausted_kinds
@@ -173,9 +175,12 @@ def extend_run(
         check_limits(growth.experiment.plan, options.budget)
         with LedgerReader.open(start.lab.ledger) as reader:
             require_budget(reader, run, options.budget)
+            digests = digests_so_far(ExperimentPlan.of_document(run.resolved), reader, run_id)
         images = _check_requirements(start, run, growth.experiment)
         if store_source is not None:
             growth = prepare_extension(run_id, store_source(start.lab), options)._growth
+        frozen = freeze_agents(growth.experiment.plan, options.on_event, digests)
+        growth = replace(growth, experiment=replace(growth.experiment, plan=frozen))
         part = _new_part(growth, images, options, because)
 
         def register(writer: LedgerWriter) -> Append:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from labledger.errors import InvalidInput, Parameter, PreflightFailed, Problem
+from labledger.execution.agent_needs import models_of
 from labledger.experiment.plan import ExperimentPlan
 from labledger.files.lab_folder import expand_home
 from labledger.ledger.database.model import RunInfo
@@ -60,14 +61,13 @@ def has_keys(cluster: str | None, plan: ExperimentPlan, *, insecure: bool) -> bo
     if cluster is None:
         return True
     # Imported late: runs on this machine need none of it.
-    from labledger.hosts.connect import model_needs
+    from labledger.hosts.connect import sends_model_keys
 
     try:
-        needs = model_needs(cluster, plan, insecure=insecure)
+        return bool(models_of(plan)) and sends_model_keys(cluster, insecure=insecure)
     except InvalidInput:
         # The check of its hosts says why.
         return False
-    return needs is not None and needs.are_keys_sent
 
 
 def require_host(cluster: str, run: RunInfo, plan: ExperimentPlan, *, insecure: bool) -> None:

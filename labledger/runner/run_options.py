@@ -63,8 +63,11 @@ class RunOptions:
         min_free_bytes: Bytes that must be free in the lab folder and in the engine's folder to
             dispatch a trial.
         max_error_rate: The largest share of slots, from 0 to 1, that may end as `setup_error`,
-            `grade_error` or `infra_error` before the run stops; None for no limit, in a regrading
-            for a half of `grade_error`, with which it is not completed.
+            `grade_error` or `infra_error` before the run stops; None for no limit. A
+            regrading with None stops at half of its slots as `grade_error`, and is not completed.
+        continue_unanswered: Run on where no model has answered the agents of a variant. Otherwise
+            the run stops, resumable, after three trials of a variant without any answer, or after
+            the first if the gateway shows that the provider refuses the account or the address.
         budget_usd: US dollars that the run may spend, by the metric `cost_usd`, before it stops,
             resumable. The run stores it: None leaves that of a resumed run, `math.inf` removes it.
         budget_tokens: The same in tokens, by the metrics `tokens_in` and `tokens_out`.
@@ -107,6 +110,7 @@ class RunOptions:
     patience_s: float = PATIENCE_S
     min_free_bytes: int = MIN_FREE_BYTES
     max_error_rate: float | None = None
+    continue_unanswered: bool = False
     budget_usd: float | None = None
     budget_tokens: float | None = None
     on: str | None = None

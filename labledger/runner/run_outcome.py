@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labledger.exit_codes import Exit
-from labledger.ledger.database.model import Spent, Stop
+from labledger.ledger.database.model import Spent, Stop, UnreadResults
 from labledger.records import JsonObject
+from labledger.records.model_answers import VariantAnswers
 from labledger.records.outcomes import StopCause
 from labledger.records.pass_rate import PassCounts
 from labledger.records.resource_pressure import TimeoutCounts
@@ -83,6 +84,24 @@ class RunOutcome:
         return None if counts is None else TimeoutCounts.of_json(counts).sentence
 
     @property
+    def model_answers(self) -> tuple[VariantAnswers, ...]:
+        """The variants of which trials got no answer from a model, or called none."""
+        stored = self.summary["ext"].get("model_answers", ())
+        return tuple(map(VariantAnswers.from_json, stored))
+
+    @property
+    def unread_results(self) -> tuple[UnreadResults, ...]:
+        """Of how many trials an agent's output could not be stored whole, by output."""
+        return tuple(
+            UnreadResults(**each) for each in self.summary["ext"].get("unread_results", ())
+        )
+
+    @property
+    def never_answered(self) -> bool:
+        """Whether no model ever answered the agents of a variant, although they called models."""
+        return any(each.never_answered for each in self.model_answers)
+
+    @property
     def infra_errors(self) -> int:
         return int(self.summary["ext"]["statuses"].get("infra_error", 0))
 
@@ -90,7 +109,8 @@ class RunOutcome:
     def exit_code(self) -> Exit:
         if self.stopped and not self.complete:
             return Exit.INTERRUPTED
-        if not self.complete or self.infra_errors or self.unscored_variants:
+        says_little = self.infra_errors or self.unscored_variants or self.never_answered
+        if not self.complete or says_little:
             return Exit.INCOMPLETE
         return Exit.COMPLETE
 

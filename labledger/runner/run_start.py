@@ -12,7 +12,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -32,6 +32,7 @@ from labledger.errors import (
     InvalidInput,
     LedgerMissing,
     Parameter,
+    PermissionNeeded,
     PreflightFailed,
     Problem,
     RunExists,
@@ -39,6 +40,7 @@ from labledger.errors import (
 )
 from labledger.execution.agent_needs import install_agents, prices_of, shared_caps_of
 from labledger.execution.budget import check_limits
+from labledger.execution.frozen_agents import freeze_agents
 from labledger.execution.receivers import GivenReceivers, given_receivers
 from labledger.execution.run_events import run_event
 from labledger.experiment.experiment_differences import differences, is_of_grader
@@ -178,7 +180,9 @@ class RunStart:
         if not problems:
             # Hosts that read keys themselves say so when they are prepared.
             keys_here = has_keys(cluster, plan, insecure=insecure)
-            checks = check_models(plan, self.values, runs_here=runs_here, has_keys=keys_here)
+            checks = check_models(
+                plan, self.values, name=run.run_id, runs_here=runs_here, has_keys=keys_here
+            )
             problems = problems_of(checks)
         if problems:
             raise InvalidInput(f"run {run.run_id} cannot continue", problems)
@@ -254,6 +258,8 @@ def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) 
     hint = "restore it, start a new run, or resume with `frozen=True` to use the run's own copy"
     try:
         current = resolve(load_experiment(source), overrides)
+    except PermissionNeeded:
+        raise
     except InvalidInput as error:
         message = f"{source} is no longer what {run.run_id} was started with\n{error.message}"
         raise ExperimentChanged(message, hint=hint) from error
@@ -320,6 +326,8 @@ def start_run(
         migrations.upgrade(start.lab.ledger)
         if store_source is not None:
             experiment = resolve_experiment(store_source(start.lab), options)
+        frozen = freeze_agents(experiment.plan, options.on_event)
+        experiment = replace(experiment, plan=frozen)
 
         def register(writer: LedgerWriter) -> None:
             experiment.freeze(start.store)
@@ -359,6 +367,8 @@ def _warn_of_changes(run: RunInfo, tasks: Mapping[str, str], options: RunOptions
         return
     try:
         refuse_changed(run, tasks, options)
+    except PermissionNeeded:
+        return  # Nothing is run, and nothing outside of the project is read.
     except ExperimentChanged as changed:
         changes = "; ".join(line.strip() for line in changed.message.splitlines()[1:])
         message = (

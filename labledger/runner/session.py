@@ -36,6 +36,7 @@ from labledger.runner.run_options import RunOptions
 from labledger.runner.run_outcome import Regrading, RunOutcome, pass_counts_of
 from labledger.runner.slot_execution import SlotExecution, tolerating_errors
 from labledger.trial.life import shared_files
+from labledger.trial.life.program_watch import ProgramWatch
 from labledger.upkeep.container_cleanup import find_unfinished_slots
 
 
@@ -75,7 +76,10 @@ class Session:
         with ExitStack() as stack:
             # Left last: it delivers also that the run has ended.
             delivery = stack.enter_context(
-                DeliveryThread(self.lab, self.run_id, self.values, self.options.on_event)
+                DeliveryThread(
+                    *(self.lab, self.run_id, self.values, self.options.on_event),
+                    named=self.receivers.of_run or (),
+                )
             )
             lease = stack.enter_context(owning_run(self.writer, self.run_id, self.options))
             reader = stack.enter_context(LedgerReader.open(self.lab.ledger))
@@ -108,6 +112,7 @@ class Session:
                 mirrors=mirrors,
                 budget=budget,
                 delivery=delivery,
+                programs=ProgramWatch(partial(self._stage_programs, self.run_id, experiment)),
             )
             stop_cause = execution.execute(stack)
             stop = self._stop_reason(stop_cause, budget)
@@ -202,10 +207,15 @@ class Session:
         if run.on is not None:
             # Each host stages them for its own trials.
             return
-        sealed = experiment.is_sealed
-        deps = folder / "deps"
-        shared_files.stage_dependencies(experiment.files, self.store, deps, sealed=sealed)
+        self._stage_programs(run.run_id, experiment)
         shared_files.require_unchanged_files_of_tasks(folder, self.store)
+
+    def _stage_programs(self, run_id: str, experiment: ExperimentPlan) -> None:
+        """Stage the programs of every phase, or compare those that are there with their digests."""
+        deps = self.lab.run_folder(run_id) / "deps"
+        sealed = experiment.is_sealed
+        shared_files.stage_dependencies(experiment.files, self.store, deps, sealed=sealed)
+        shared_files.share_trial_script(deps)
 
 
 def _ended_event(outcome: RunOutcome) -> JsonObject:

@@ -7,7 +7,7 @@ are those of the session.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,9 +28,11 @@ from labledger.execution.budget import Budget
 from labledger.execution.dispatch_pauses import DispatchPauses
 from labledger.execution.executor import TrialExecutor
 from labledger.execution.failure_limits import ErrorRate, Pruning, RunNotices
+from labledger.execution.frozen_agents import with_known_digests
 from labledger.execution.local_executor import LocalExecutor
 from labledger.execution.notification_delivery import DeliveryThread
 from labledger.execution.run_events import Listener, run_event
+from labledger.execution.unanswered_variants import UnansweredVariants
 from labledger.experiment.plan import ExperimentPlan
 from labledger.export.mirrors import MirrorWriter
 from labledger.files.artifact_store import ArtifactStore
@@ -40,7 +42,8 @@ from labledger.ledger.database.model import Lease, RunInfo, Stop, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
-from labledger.records.model_grants import CAP_SHARES
+from labledger.records.model_answers import variants_with_models
+from labledger.records.model_grants import CAP_SHARES, KeySource, ProviderConfig
 from labledger.runner.attempt_queues import NextAttempts, SlotQueue
 from labledger.runner.commit_queue import CommitQueue, Ending
 from labledger.runner.coordinator import Coordinator
@@ -52,6 +55,7 @@ from labledger.runner.run_control import RunControl
 from labledger.runner.run_hosts import hosts_with_open_attempts
 from labledger.runner.run_options import RunOptions
 from labledger.trial.free_disk_space import DiskSpace, FullDisks, engine_data_folder
+from labledger.trial.life.program_watch import ProgramWatch
 from labledger.trial.trial_plan import TrialPlan
 from labledger.upkeep.container_cleanup import UnfinishedSlot, run_records
 
@@ -76,10 +80,17 @@ class SlotExecution:
     mirrors: MirrorWriter
     budget: Budget
     delivery: DeliveryThread
+    programs: ProgramWatch
+    """Watches what the trials on this machine share."""
 
     @property
     def _folder(self) -> Path:
         return self.lab.run_folder(self.run.run_id)
+
+    @property
+    def _has_slots(self) -> bool:
+        """Whether any slot is not committed. If not, nothing is run and no key is read."""
+        return self.run.next_schedule_idx < self.run.total_slots
 
     def execute(self, stack: ExitStack) -> Stop | None:
         """Run the slots that are not committed. Return why the run stopped early, or None.
@@ -91,8 +102,7 @@ class SlotExecution:
         engine_info = {} if run.on else self._engine_info()
         full_disks = FullDisks()
         disk_space = self._disk_space(engine_info, full_disks)
-        has_slots = run.next_schedule_idx < run.total_slots
-        agents = install_agents(experiment, self.options.on_event) if has_slots else {}
+        agents = self._agents() if self._has_slots else {}
         executor = self._executor(full_disks, agents)
         stack.enter_context(closing(executor))
         self.options.on_event(self._started_event(executor.width, counts))
@@ -100,7 +110,7 @@ class SlotExecution:
             full_disks.check(disk_space.locations)
             self._clean_up(executor, run)
             self.writer.delete_event_files(run.run_id, run.next_schedule_idx)
-        if not has_slots:
+        if not self._has_slots:
             return None
         pauses = DispatchPauses(
             self.options.on_event, self.options.patience_s, disk_space.find_shortage
@@ -132,6 +142,7 @@ class SlotExecution:
                 self.writer, self.lease, executor, self.options.on_event, after_renewal
             ),
             emit=self.options.on_event,
+            answers=self._answers(),
         )
         slot_queue = SlotQueue(
             *(reader, run, plans, self.unfinished),
@@ -162,6 +173,8 @@ class SlotExecution:
             patience_s=self.options.patience_s,
         )
         is_complete = coordinator.execute()
+        for message in self.programs.find_touched_since():
+            self.options.on_event(run_event("warning", message=message))
         # A cause that arose with the last slots has stopped nothing, and nobody resumes the run.
         stop_cause = None if is_complete else coordinator.stop_cause
         with tolerating_errors(stop_cause, self.options.on_event):
@@ -171,6 +184,12 @@ class SlotExecution:
             self._clean_up(executor, reader.run(run.run_id))
         return stop_cause
 
+    def _agents(self) -> Mapping[str, InstalledAgent]:
+        """Return the installed agents, by variant, with the files that the run began with."""
+        emit = self.options.on_event
+        plan = with_known_digests(self.experiment, self.reader, self.run.run_id, emit)
+        return install_agents(plan, emit)
+
     def _executor(
         self, full_disks: FullDisks, agents: Mapping[str, InstalledAgent]
     ) -> TrialExecutor:
@@ -179,13 +198,15 @@ class SlotExecution:
         if run.on is None:
             width = self.options.max_concurrency or experiment.design.max_concurrency
             gateway = self._gateway()
-            return LocalExecutor(width, full_disks, gateway=gateway)
+            return LocalExecutor(width, full_disks, gateway=gateway, programs=self.programs)
         # Imported late: runs on this machine need none of it.
         from labledger.hosts.connect import model_needs, open_executor
         from labledger.hosts.coordinator_side.cluster_executor import ClusterRun
         from labledger.hosts.host_messages import RunKey, RunSetup
 
-        needs = model_needs(run.on, experiment, insecure=self.options.insecure)
+        insecure, needs = self.options.insecure, None
+        if self._has_slots:
+            needs = model_needs(run.on, experiment, name=run.run_id, insecure=insecure)
         setup = RunSetup(
             RunKey(self.writer.ledger_id, run.run_id),
             self.lease.epoch,
@@ -199,11 +220,11 @@ class SlotExecution:
             setup,
             self.store.root,
             max_concurrency=self.options.max_concurrency,
-            keys=read_keys(needs.providers, self.values) if needs and needs.are_keys_sent else {},
+            keys=self._keys(needs.providers) if needs and needs.are_keys_sent else {},
             caps=shared_caps_of(experiment),
             shares=self._folder / CAP_SHARES,
         )
-        return open_executor(run.on, cluster_run, insecure=self.options.insecure)
+        return open_executor(run.on, cluster_run, insecure=insecure)
 
     def _gateway(self) -> GatewayKeeper | None:
         """Start the gateway of the agents' models with their keys; None if no agent has any.
@@ -213,11 +234,17 @@ class SlotExecution:
         models = models_of(self.experiment)
         if not models:
             return None
+        if not self._has_slots:
+            # Only what earlier sessions left is closed.
+            return GatewayKeeper(self.lab.gateway, self.run.run_id, {})
         # What answers from a record needs no key, and must not be able to ask a provider.
-        keys = {} if self.experiment.replays else read_keys(providers_of(models), self.values)
+        keys = {} if self.experiment.replays else self._keys(providers_of(models))
         keeper = GatewayKeeper(self.lab.gateway, self.run.run_id, keys)
         keeper.start()
         return keeper
+
+    def _keys(self, providers: Iterable[ProviderConfig]) -> Mapping[KeySource, str]:
+        return read_keys(providers, self.values, name=self.run.run_id)
 
     def _clean_up(self, executor: TrialExecutor, run: RunInfo) -> None:
         """Remove the containers, folders and notes of attempts whose results are durable."""
@@ -236,6 +263,21 @@ class SlotExecution:
             return ErrorRate(limit)
         statuses = (variant.statuses for variant in counts)
         return ErrorRate.of_regrading(limit, self.run.total_slots, statuses)
+
+    def _answers(self) -> UnansweredVariants:
+        """Return which variants got answers from models, as far as the ledger knows."""
+        run, reader = self.run, self.reader
+        granting = variants_with_models(run.resolved)
+        if not granting:
+            return UnansweredVariants(granting)
+        staged = reader.staged_calls(run.run_id).items()
+        return UnansweredVariants.of_run(
+            granting,
+            reader.model_answers(run.run_id),
+            ((reader.slot(run.run_id, idx).variant_id, idx, calls) for idx, calls in staged),
+            frozenset((i, s.attempt) for i, s in self.unfinished.items() if s.container_may_exist),
+            stops=not self.options.continue_unanswered,
+        )
 
     def _staged(self) -> dict[int, Ending | None]:
         """Return the slots with a staged result; of the last slot, how it ended."""

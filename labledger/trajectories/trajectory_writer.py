@@ -26,6 +26,8 @@ INDEX_COLUMNS = (
     *("prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd", "is_copied_context"),
 )
 """What a row of the index holds, in this order."""
+CLAIMED = "claimed"
+"""In `extra` of the final metrics: what the agent itself says of the whole."""
 _EXCERPT = 100
 """How many characters of a message, and of the calls, the index has."""
 
@@ -37,7 +39,9 @@ class DocumentWriter:
     redact: Callable[[Any], Any]
     """Returns a JSON value without secrets."""
     sums: bool = True
-    """Whether figures for the whole are added where there are none."""
+    """Whether the sums of the steps are added as the agent's claim where it made none."""
+    counted: FinalMetrics | None = None
+    """What the gateway counted of the whole; None if no gateway served the agent."""
     steps: int = 0
     left_out: int = 0
     """How many steps are beyond the limits."""
@@ -113,20 +117,20 @@ class DocumentWriter:
         )
 
     def _finished(self, head: Head) -> dict[str, Any]:
-        if not self.sums:
+        if not self.sums and self.counted is None:
             return head.as_json()
-        final = head.final_metrics or FinalMetrics()
-        totals = self._totals
-        if totals is not None and final.total_prompt_tokens is None:
-            final = replace(
-                final,
-                total_prompt_tokens=totals.prompt_tokens,
-                total_completion_tokens=totals.completion_tokens,
-                total_cached_tokens=totals.cached_tokens,
-            )
-        if final.total_steps is None:
-            final = replace(final, total_steps=self.steps)
+        claimed = head.final_metrics or self._summed()
+        final = replace(self.counted or FinalMetrics(), total_steps=self.steps)
+        if claimed is not None:
+            final = replace(final, extra={CLAIMED: claimed.as_json()})
         return replace(head, final_metrics=final).as_json()
+
+    def _summed(self) -> FinalMetrics | None:
+        """Return the sums of the steps, unless they are the gateway's own."""
+        totals = self._totals
+        if totals is None or not self.sums or self.counted is not None:
+            return None
+        return FinalMetrics(totals.prompt_tokens, totals.completion_tokens, totals.cached_tokens)
 
 
 def _excerpt(text: str) -> str:

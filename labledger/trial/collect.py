@@ -20,6 +20,7 @@ from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.attempt_result import AttemptResult, Metric, Phase
 from labledger.records.model_costs import beside_counted, model_metrics
 from labledger.records.outcomes import Reason, SlotStatus
+from labledger.trajectories.atif import FinalMetrics
 from labledger.trial import contract
 from labledger.trial.attempt_notes import has_begun, parse_phases, read_phases
 from labledger.trial.attempt_spec import AttemptSpec
@@ -45,7 +46,11 @@ from labledger.trial.evidence.grading import (
 )
 from labledger.trial.evidence.metrics import pressure_of
 from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.evidence.trajectory_collection import LoggedAgent, collect_trajectory
+from labledger.trial.evidence.trajectory_collection import (
+    LoggedAgent,
+    collect_trajectory,
+    counted_totals,
+)
 from labledger.trial.output_folders import isolation_of, trial_outputs
 
 DISK_WAS_FULL = (
@@ -80,9 +85,9 @@ def collect_result(
     redactor = redactor_for(spec)
     evidence = spec.kind.evidence(spec, redactor)
     outcome = _outcome(spec, container_exit, redactor)
-    if models is not None:
-        outcome = models.judge(outcome)
     phases = _phases(spec, container_exit)
+    if models is not None:
+        outcome = models.judge(outcome, _agent_ended_at(container_exit, phases))
     add_inputs(spec, evidence)
     fault_points.fault_point("reading_outputs", spec.slot.schedule_idx)
     evidence.collect_logs(_logged_phases(spec, container_exit, phases))
@@ -95,7 +100,7 @@ def collect_result(
         autoloaded = evidence.collect_workspace()
     evidence.collect_outputs("agent", "grader")
     if spec.runs_agent:
-        collect_trajectory(evidence, _logged_agent(spec))
+        collect_trajectory(evidence, _logged_agent(spec), _totals(spec, models))
     if spec.uses_models and (spec.models.record or spec.replays):
         collect_record(evidence)
     if container_exit.artifacts is not None:
@@ -170,7 +175,15 @@ def _counted(spec: AttemptSpec, models: ModelUse | None) -> tuple[Metric, ...] |
     """Return the metrics that the gateway counted of the agent; None if it has no models."""
     if models is None:
         return spec.kind.counted
-    return model_metrics(models.calls, spec.plan.prices)
+    # Calls are missing: what they used together is unknown.
+    return () if models.lost else model_metrics(models.calls, spec.plan.prices)
+
+
+def _totals(spec: AttemptSpec, models: ModelUse | None) -> FinalMetrics | None:
+    """Return the same for the trajectory."""
+    if models is None:
+        return None
+    return FinalMetrics() if models.lost else counted_totals(models.calls, spec.plan.prices)
 
 
 def trial_metrics(
@@ -184,6 +197,12 @@ def trial_metrics(
 def _outcome(
     spec: AttemptSpec, container_exit: ContainerExit, redactor: Redactor
 ) -> GradingOutcome:
+    if container_exit.touched:
+        message = (
+            f"touched on the host while the trial ran: {'; '.join(container_exit.touched)}; what "
+            "it came to is not believed"
+        )
+        return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.PROGRAMS_TOUCHED, message)
     if container_exit.start_refused is not None:
         reason = Reason.GRADER_EXIT_NONZERO
         return GradingOutcome(SlotStatus.GRADE_ERROR, reason, container_exit.start_refused)
@@ -297,6 +316,15 @@ def _phases(spec: AttemptSpec, container_exit: ContainerExit) -> dict[str, Phase
     kind = spec.kind
     expected = {name: phase for name, phase in phases.items() if name in kind.phases}
     return {**kind.earlier_phases, **expected}
+
+
+def _agent_ended_at(container_exit: ContainerExit, phases: Mapping[str, Phase]) -> str:
+    """Return when the agent ended; if that is not known, when the container did."""
+    if "agent" not in phases:
+        return container_exit.ended_at
+    phases_ms = sum(phases[name].duration_ms for name in ("setup", "agent") if name in phases)
+    duration_ms = min(phases_ms, container_exit.duration_ms)
+    return clock.later(container_exit.started_at, duration_ms / 1000)
 
 
 def _pressure(spec: AttemptSpec, container_exit: ContainerExit) -> JsonObject:

@@ -322,11 +322,13 @@ set_alarm() {
 }
 
 # Moves the deadlines by how long the gateway has held calls to models back because of the limits of
-# their providers, in hundredths of a second, if the experiment does not count that.
+# their providers, in hundredths of a second, if the experiment does not count that. They move by the
+# time limit itself at most, or ten minutes.
 move_deadlines() {
     waited=''
     { read -r waited <"$waited_file"; } 2>/dev/null
     case $waited in '' | 0?* | *[!0-9]* | ??????????*) waited=0 ;; esac
+    case $((waited > most_waited)) in 1) waited=$most_waited ;; esac
     deadline=$((time_limit + waited)) last_deadline=$((time_limit + waited + TERM_GRACE))
 }
 
@@ -375,7 +377,8 @@ on_child_change() {
 # started before it, so that it cannot prevent them by using up all processes of the container.
 start_clock() {
     read_clock
-    started=$now time_limit=$((now + $1)) warned=0
+    started=$now time_limit=$((now + $1)) most_waited=$1 warned=0
+    case $((most_waited < 60000)) in 1) most_waited=60000 ;; esac
     move_deadlines
     set_alarm "$last_deadline"
     last_alarm=$alarm

@@ -298,8 +298,10 @@ class _Run:
         asked = sum(call.asked for call in calls)
         if not asked:
             return ""
-        amount = calls_spending(calls, self.prices)["cost_usd"].amount
-        cost = "an unknown amount" if amount is None else f"{amount:.4g} USD"
+        spent = calls_spending(calls, self.prices)["cost_usd"]
+        cost = "an unknown amount" if spent.amount is None else f"{spent.amount:.4g} USD"
+        if spent.amount is not None and spent.unknown:
+            cost = f"at least {cost}"
         return f"; its {counted(asked, 'call')} to models will count in no budget: {cost}"
 
 

@@ -1,9 +1,9 @@
 """`labledger verify`: checks the ledger against its digests, and run folders against the ledger.
 
-Checked are mirrors, the staged programs of a run, which its next trials would use, and folders of
-runs that the ledger does not have. Mirrors, chain files and summaries of runs that are running are
-not compared: their owner is writing them. Programs on the hosts of a cluster are checked there,
-before their next use. Nothing is changed.
+Checked are mirrors, the staged programs and the installed agents of a run, which its next trials
+would use, and folders of runs that the ledger does not have. Mirrors, chain files and summaries of
+runs that are running are not compared: their owner is writing them. Programs on the hosts of a
+cluster are checked there, before their next use. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from labledger.errors import LabLedgerError, LedgerDamaged
+from labledger.execution.frozen_agents import find_changed_agents
 from labledger.experiment.plan import ExperimentPlan
 from labledger.export import mirrors, summary
 from labledger.export.mirrors import Difference, NotRegularError, read_regular
@@ -40,6 +41,17 @@ def find_changed_programs(lab: LabFolder, reader: LedgerReader, run_id: str) -> 
         yield from shared_files.find_changes_of_task_files(folder, ArtifactStore(lab.artifacts))
     except (LabLedgerError, OSError, *UNREADABLE) as error:
         yield f"{folder}: its staged programs cannot be compared: {error}"
+
+
+def find_changed_installations(reader: LedgerReader, run_id: str) -> Iterator[str]:
+    """Yield how installed agents differ from those that a run began with."""
+    try:
+        run = reader.run(run_id)
+        plan = ExperimentPlan.of_document(run.resolved)
+        is_complete = run.status is RunStatus.COMPLETED
+        yield from find_changed_agents(plan, reader, run_id, is_complete=is_complete)
+    except (LabLedgerError, OSError, *UNREADABLE) as error:
+        yield f"run {run_id}: its installed agents cannot be compared: {error}"
 
 
 def run_folders(lab: LabFolder) -> list[str]:
@@ -141,6 +153,7 @@ def _run_folder_findings(
         return
     for name in known:
         yield from find_changed_programs(lab, reader, name)
+        yield from find_changed_installations(reader, name)
     if run_id is None:
         yield from find_unknown_runs(lab, folders, {*known, *deleted})
 

@@ -120,6 +120,9 @@ class Content(NamedTuple):
     word: str
     lines_dropped: int = 1
     """How many lines are counted where it stands between good lines of events."""
+    is_kept: bool = False
+    """Whether an agent's file is read all the same: what is wrong with it is one value, or a mark
+    before it. Nothing of the grader's is."""
 
 
 def _number(text: str) -> Callable[[str], bytes]:
@@ -132,21 +135,36 @@ CONTENTS = {
     "truncated": Content(lambda good: good[:-2].encode(), "line 1"),
     "two values": Content(lambda good: (good + good).encode(), "Extra data"),
     "comment": Content(lambda good: f"/* hi */{good}".encode(), "not JSON"),
-    "byte order mark": Content(lambda good: b"\xef\xbb\xbf" + good.encode(), "byte order mark"),
+    "byte order mark": Content(
+        lambda good: b"\xef\xbb\xbf" + good.encode(),
+        "byte order mark",
+        lines_dropped=0,
+        is_kept=True,
+    ),
     "UTF-16": Content(lambda good: good.encode("utf-16"), "not UTF-8"),
     "UTF-16 without a mark": Content(lambda good: good.encode("utf-16-le"), "not JSON"),
     "Latin-1": Content(lambda good: good.replace("e", "é").encode("latin-1"), "not UTF-8"),
     "NUL in a text": Content(lambda good: good.replace("resolved", "\0").encode(), "control"),
-    "half a pair": Content(lambda good: good.replace("resolved", "\\ud83d").encode(), "surrogate"),
+    "half a pair": Content(
+        lambda good: good.replace("resolved", "\\ud83d").encode(),
+        "surrogate",
+        lines_dropped=0,
+        is_kept=True,
+    ),
     "surrogate in UTF-8": Content(
-        lambda good: good.encode().replace(b"resolved", b"\xed\xa0\xbd"), "not UTF-8"
+        lambda good: good.encode().replace(b"resolved", b"\xed\xa0\xbd"),
+        "not UTF-8",
+        lines_dropped=0,
+        is_kept=True,
     ),
     "key twice": Content(lambda good: (good[:-1] + ', "a": 1, "a": 1}').encode(), "twice"),
-    "NaN": Content(_number("NaN"), "NaN"),
-    "Infinity": Content(_number("-Infinity"), "Infinity"),
-    "1e999": Content(_number("1e999"), "not finite"),
-    "integer past 2^63": Content(_number(str(2**63)), "64 bits"),
-    "integer of 5,000 digits": Content(_number("9" * 5000), "64 bits"),
+    "NaN": Content(_number("NaN"), "NaN", 0, is_kept=True),
+    "Infinity": Content(_number("-Infinity"), "Infinity", 0, is_kept=True),
+    "1e999": Content(_number("1e999"), "not finite", 0, is_kept=True),
+    "integer past 2^63": Content(_number(str(2**63)), "64 bits", 0, is_kept=True),
+    "integer of 5,000 digits": Content(
+        _number("9" * 5000), "64 bits", lines_dropped=0, is_kept=True
+    ),
     "nested 65 times": Content(_number("[" * 64 + "]" * 64), "deeper than 64"),
     "nested 100,000 times": Content(_number("[" * 100_000 + "]" * 100_000), "deeper than 64"),
     "opened 100,000 times": Content(lambda good: b'{"a":[' * 100_000, "deep"),

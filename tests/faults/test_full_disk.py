@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from experiments import PASSING, RIGHT, Coordinator, EngineLog, Project
+from gateways import KEY, GatewayTrial, Reply, ServedGateway, served_gateway
 from own_engine import own_engine
 from sample_trials import (
     BUSYBOX,
@@ -24,14 +25,19 @@ from sample_trials import (
     remove_attempt,
     run_attempt,
 )
+from scripted_providers import ServedProvider, scripted_provider
 from sealed_trials import AFTER
 from tiers import thorough, tiered
 from waiting import wait_until
 
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
+from labledger.records.model_calls import CallState
+from labledger.records.outcomes import Reason
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.collect import DISK_WAS_FULL
+from labledger.trial.evidence.gateway_calls import ModelUse
+from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.free_disk_space import FullDisks
 
 pytestmark = pytest.mark.docker
@@ -343,3 +349,82 @@ def cleared_meanwhile(spec: AttemptSpec) -> AttemptResult:
         remove_attempt(other, disks)
         (spec.folder / "out" / "go").touch()
         return running.result()
+
+
+# -- the gateway's journals
+
+
+@pytest.fixture
+def answering() -> Iterator[ServedProvider]:
+    """A provider that answers each request."""
+    turn = {"text": "Well.", "usage": {"input": 10, "output": 3}}
+    script = {"keys": [KEY], "tasks": [{"match": "say well", "plain": True, "turns": [turn]}]}
+    with scripted_provider(script) as served:
+        yield served
+
+
+def asked(trial: GatewayTrial, pool: ThreadPoolExecutor) -> list[Future[Reply]]:
+    """Requests of an agent, more than the last block of its journal has room for."""
+    return [pool.submit(trial.ask, "anthropic", "say well") for _ in range(12)]
+
+
+def in_trouble(gateway: ServedGateway) -> bool:
+    """Whether the gateway says that it cannot write."""
+    status = gateway.client.status()
+    return status is not None and any("could not write" in each for each in status.problems)
+
+
+@pytest.mark.parametrize("fields", [{}, {"record": True}], ids=["journal", "record"])
+def test_calls_wait_for_room_for_their_journal(
+    small_disk: Mount, tmp_path: Path, answering: ServedProvider, fields: dict[str, Any]
+) -> None:
+    """A journal whose disk is full for a moment loses no call, and no call fails."""
+    place = small_disk(tmp_path / "lab", 8)
+    with served_gateway(place) as gateway, ThreadPoolExecutor(12) as pool:
+        trial = gateway.trial(answering.url, **fields)
+        with filled(place):
+            requests = asked(trial, pool)
+            wait_until(lambda: in_trouble(gateway), "a full disk")
+            assert not all(request.done() for request in requests)
+        assert {request.result().status for request in requests} == {200}
+        assert gateway.client.close(trial.folder) is None
+        assert [call.state for call in trial.calls] == [CallState.ANSWERED] * 12
+        assert not in_trouble(gateway)
+
+
+def test_a_journal_without_room_is_no_fault_of_the_agent(
+    small_disk: Mount, tmp_path: Path, answering: ServedProvider
+) -> None:
+    """Calls fail after the patience, and whoever closes the attempt hears what was lost."""
+    place = small_disk(tmp_path / "lab", 8)
+    with served_gateway(place, journal_s=0.5) as gateway, ThreadPoolExecutor(12) as pool:
+        trial = gateway.trial(answering.url)
+        with filled(place):
+            statuses = {request.result().status for request in asked(trial, pool)}
+            assert 503 in statuses
+            for _ in range(2):
+                lost = gateway.client.close(trial.folder)
+                assert lost is not None
+                assert "No space left" in lost
+        use = ModelUse.read(trial.folder, Redactor({}), problem=lost, lost=lost)
+        failure = use.failure
+        assert failure is not None
+        assert failure[0] is Reason.GATEWAY_FAILED
+
+
+def test_a_call_that_was_turned_away_is_journaled_later(
+    small_disk: Mount, tmp_path: Path, answering: ServedProvider
+) -> None:
+    """When there is room again, calls pass, and the journal says that one failed for the disk."""
+    place = small_disk(tmp_path / "lab", 8)
+    with served_gateway(place, journal_s=0.5) as gateway, ThreadPoolExecutor(12) as pool:
+        trial = gateway.trial(answering.url)
+        with filled(place):
+            assert 503 in {request.result().status for request in asked(trial, pool)}
+        assert trial.ask("anthropic", "say well").status == 200
+        assert gateway.client.close(trial.folder) is None
+        assert trial.calls[-1].state is CallState.ANSWERED
+        assert "journal_failed" in {call.reason for call in trial.calls}
+        failure = ModelUse.read(trial.folder, Redactor({})).failure
+        assert failure is not None
+        assert failure[0] is Reason.GATEWAY_FAILED

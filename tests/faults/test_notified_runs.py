@@ -15,6 +15,7 @@ from experiments import HOLDING, HOLDS, PASSING, RIGHT, Project
 from notification_receivers import Receiver, serving
 from tiers import thorough, tiered
 
+import labledger
 from labledger.fault_points import VARIABLE
 
 pytestmark = pytest.mark.docker
@@ -48,6 +49,7 @@ def test_a_run_tells_that_it_has_finished(project: Project, server: Receiver) ->
     )
     project.lab.mkdir()
     (project.lab / "settings.yaml").write_text("version: 1\nnotify: [{webhook: $WEBHOOK}]\n")
+    labledger.allow(labledger.needed_permissions(project.lab))
     command = shlex.join([sys.executable, str(program)])
     with closing(project.run(RUN, *PASSING, "--notify", command)) as coordinator:
         assert coordinator.finish() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import closing
@@ -14,6 +15,7 @@ from experiments import take_notes
 from gateways import KEY
 from model_projects import RIGHT, SLOW, ModelProject, project_in
 from model_trials import COST, SCRIPT
+from refusing_providers import COMPLETION, HANG_UP, Answer, Asked, refusing_provider
 from scripted_providers import ServedProvider, scripted_provider
 from tiers import tiered
 from waiting import wait_until
@@ -137,23 +139,116 @@ def test_no_key_is_in_a_container_or_an_argument(tmp_path: Path, provider: Serve
         coordinator.close()
 
 
-def test_a_provider_that_failed_is_not_the_agents_failure(
-    tmp_path: Path, provider: ServedProvider
-) -> None:
-    """An agent whose last call the provider refused is tried again; its calls are kept."""
-    program = (
-        "status, answer = ask('refused once')\n"
-        "if status != 200: sys.exit(1)\nopen('answer', 'w').write(answer)\n"
-    )
-    with project_in(tmp_path, provider.url, {"one": program}) as project:
+NEEDS_ANSWER = (
+    "status, answer = ask('hello')\n"
+    "if status != 200: sys.exit(1)\nopen('answer', 'w').write(answer + chr(10))\n"
+)
+NO_CREDIT = {"error": {"message": "Your credit balance is too low.", "type": "invalid_request"}}
+
+
+def test_a_provider_that_failed_is_not_the_agents_failure(tmp_path: Path) -> None:
+    """A refused account stops the run at once; after a resume the agent is tried again.
+
+    The calls of both attempts are kept.
+    """
+
+    def refuses_first(asked: Asked) -> Answer:
+        is_first = len(provider.requests) <= 2
+        return (400, NO_CREDIT) if is_first else (200, COMPLETION)
+
+    with (
+        refusing_provider(refuses_first) as provider,
+        project_in(tmp_path, provider.url, {"one": NEEDS_ANSWER}) as project,
+    ):
         coordinator = project.run("r")
-        assert coordinator.finish() == 0, coordinator.stderr
+        assert coordinator.finish() == 3, coordinator.stderr
         coordinator.close()
-        finished = [(e["status"], e["reason"]) for e in coordinator.of("trial_finished")]
+        [ended] = coordinator.of("run_ended")
+        assert ended["stop"]["cause"] == "unanswered"
+        assert "status 400, credit_exhausted: Your credit balance" in ended["stop"]["message"]
+        resumed = project.resume("r")
+        assert resumed.finish() == 0, resumed.stderr
+        resumed.close()
+        finished = [
+            (e["status"], e["reason"])
+            for each in (coordinator, resumed)
+            for e in each.of("trial_finished")
+        ]
         assert finished == [("infra_error", "provider_failed"), ("completed", None)]
+        assert [asked.is_probe for asked in provider.requests] == [False, True, False]
         with open_ledger(lab_dir=project.lab) as ledger:
-            calls = ledger.slot("r", 0)["model_calls"]
-        assert [(call["attempt"], call["status"]) for call in calls] == [(1, 401), (2, 200)]
+            slot = ledger.slot("r", 0)
+        calls = [(c["attempt"], c["status"], c.get("fault")) for c in slot["model_calls"]]
+        assert calls == [(1, 400, "configuration"), (2, 200, None)]
+        assert slot["model_calls"][0]["detail"] == "Your credit balance is too low."
+        project.check_whole("r")
+
+
+SENDS = """\
+def send(text, provider="openai", model="m", **headers):
+    url = os.environ["OPENAI_BASE_URL"].replace("/openai/", "/" + provider + "/")
+    body = {"model": model, "messages": [{"role": "user", "content": text}]}
+    headers |= {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+    headers = {name.replace("_", "-"): value for name, value in headers.items()}
+    data = json.dumps(body | {"max_completion_tokens": 9}).encode()
+    try: urllib.request.urlopen(urllib.request.Request(url + "/chat/completions", data, headers))
+    except OSError as error: print(error, flush=True)
+
+ask("hello")
+"""
+TRICKS = {
+    "account": "send('hello', OpenAI_Organization='org-other'); sys.exit(1)",
+    "error": "send('provoke-500'); sys.exit(1)",
+    "cut": "send('provoke-cut'); sys.exit(1)",
+    "quota": "send('provoke-quota')",
+    "credit": "send('provoke-credit')",
+    "works-on": "send('provoke-500')\nsum(range(10**7)); sys.exit(1)",
+    "time-out": "send('provoke-500')\ntime.sleep(3600)",
+    "other-provider": "send('hello', provider='other'); sys.exit(1)",
+    "other-model": "send('hello', model='gone'); sys.exit(1)",
+    "token": "send('provoke-500')\nask('hello', token='forged'); sys.exit(1)",
+}
+"""What agents that failed do at their end, so that it looks like their provider's failure."""
+QUOTA = {"error": {"message": "You exceeded your quota.", "code": "insufficient_quota"}}
+NO_MODEL = {"error": {"message": "The model `gone` does not exist.", "code": "model_not_found"}}
+
+
+def provoked(asked: Asked) -> Answer:
+    """What a provider answers that fails as an agent wants it to."""
+    if asked.path.startswith("/other/") or "openai-organization" in asked.headers:
+        return 401, {"error": {"message": "Incorrect API key provided"}}
+    failures: dict[str, Answer] = {
+        "provoke-500": (500, {"error": {"message": "boom"}}),
+        "provoke-cut": HANG_UP,
+        "provoke-quota": (429, QUOTA),
+        "provoke-credit": (400, NO_CREDIT),
+        '"gone"': (404, NO_MODEL),
+    }
+    found = (answer for word, answer in failures.items() if word in asked.body)
+    return next(found, (200, COMPLETION))
+
+
+def test_no_agent_leaves_the_rate_by_what_it_asks(tmp_path: Path) -> None:
+    """With one task right for each trick that fails, the pass rate is 50 %, as without tricks."""
+    programs = {f"right-{name}": RIGHT for name in TRICKS}
+    programs |= {name: SENDS + trick for name, trick in TRICKS.items()}
+    key = {"env": "TEST_PROVIDER_KEY"}
+    with refusing_provider(provoked) as provider:
+        providers = {
+            "openai": {"upstream": provider.url, "key": key},
+            "other": {"api": "openai-chat", "upstream": f"{provider.url}/other", "key": key},
+        }
+        allow = {"openai": ["m", "gone"], "other": ["m"]}
+        fields = {"providers": providers, "allow": allow}
+        with project_in(tmp_path, provider.url, programs, **fields) as project:
+            project.document["runtime"]["agent"]["timeout_s"] = 5
+            project.save()
+            done = project.command("run", project.experiment, "--run-id", "r")
+            with open_ledger(lab_dir=project.lab) as ledger:
+                rows = ledger.query("SELECT task_id, status, passed FROM trials")
+    assert done.returncode == 0, done.stderr + done.stdout
+    passed = {row["task_id"]: row["passed"] for row in rows}
+    assert passed == {name: int(name.startswith("right-")) for name in programs}, rows
 
 
 def test_a_budget_counts_what_the_gateway_counted(tmp_path: Path, provider: ServedProvider) -> None:
@@ -235,3 +330,32 @@ def test_a_run_without_its_key_does_not_begin(project: ModelProject) -> None:
     assert done.returncode == 2
     assert "the environment variable TEST_PROVIDER_KEY is not set" in done.stderr
     assert not project.lab.exists()
+
+
+def test_a_run_with_a_refused_key_stops_and_goes_on_when_the_key_is_repaired(
+    tmp_path: Path, provider: ServedProvider
+) -> None:
+    """No slot is spent on a wrong configuration: the run stops early, and a resume ends it."""
+    programs = {f"task{number}": RIGHT for number in range(12)}
+    with project_in(tmp_path, provider.url, programs) as project:
+        project.document["design"]["retry"] = {"max_attempts": 1}
+        project.save()
+        project.environment["TEST_PROVIDER_KEY"] = "sk-of-nobody-0123456789"
+        stopped = project.command("run", project.experiment, "--run-id", "r")
+        assert stopped.returncode == 3, stopped.stderr
+        assert re.search(r"warning: slot \d+: the agent of variant", stopped.stderr)
+        assert "stopped early: no model has answered variant" in stopped.stderr
+        with open_ledger(lab_dir=project.lab) as ledger:
+            before = ledger.state("r")
+        assert before.run.stop is not None
+        assert before.run.stop.cause == "unanswered"
+        assert before.run.next_schedule_idx < 12
+        project.environment["TEST_PROVIDER_KEY"] = KEY
+        resumed = project.command("resume", "r")
+        with open_ledger(lab_dir=project.lab) as ledger:
+            after = ledger.state("r")
+        assert after.run.next_schedule_idx == 12, resumed.stderr
+        [answers] = after.model_answers
+        assert answers.answered == 12 - before.run.next_schedule_idx
+        assert "got no answer, and other trials got answers" in resumed.stdout
+        project.check_whole("r")

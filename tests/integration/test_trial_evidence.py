@@ -143,11 +143,15 @@ def test_events_and_broken_lines(trials: Trials) -> None:
         (0, "a", {"type": "a", "n": 1}),
         (1, None, {"n": 2}),
         (2, None, {"type": 3}),
+        (3, None, {"n": None}),
     ]
-    assert result.events_dropped == 5
+    assert result.events_dropped == 4
+    assert problems(result)["events"] == (
+        "events.jsonl: 1 value is stored as null: line 8: /n is NaN"
+    )
     assert trials.content(result, "events") == text.encode() + b"\n"
     assert {m.metric_id: m.value for m in result.metrics} == {
-        "count": 3,
+        "count": 4,
         "ms": result.phases["agent"].duration_ms,
     }
 

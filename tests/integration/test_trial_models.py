@@ -194,8 +194,10 @@ def test_what_is_not_granted_is_refused(models: Models) -> None:
     result = models.run(models.spec(asks))
     assert brief(result) == DONE
     assert said(models.trials, result) == {"model": 403, "token": 401, "provider": 404, "own": 200}
-    states = [call.state for call in result.model_calls]
-    assert states == [CallState.REFUSED, CallState.ANSWERED]
+    states = [(call.state, call.reason) for call in result.model_calls]
+    reasons = ("model_not_granted", "token", "provider")
+    assert states[:3] == [(CallState.REFUSED, reason) for reason in reasons]
+    assert states[3:] == [(CallState.ANSWERED, None)]
 
 
 def test_a_cap_holds_and_is_the_agents_outcome(models: Models) -> None:
@@ -243,6 +245,31 @@ def test_waiting_for_limits_is_not_the_agents_time(
         (call,) = result.model_calls
         assert call.waited_ms > 8000
         assert said(models.trials, result) == {"answer": [200, "right"]}
+
+
+def test_an_agent_that_computes_while_a_call_waits_has_its_time_limit(models: Models) -> None:
+    """Limits that an agent provokes do not stop its clock while it uses a processor."""
+    limited = {
+        "keys": [KEY],
+        "tasks": [
+            task("provoke", text="x", faults=[{"status": 429, "retry_after": 5, "times": 0}])
+        ],
+    }
+    program = """
+import threading
+threading.Thread(target=ask, args=("provoke",), daemon=True).start()
+while time.process_time() < 15:
+    pass
+say(computed=True)
+"""
+    with scripted_provider(limited) as provider:
+        phase = PhasePlan(agent(program), {}, 5)
+        spec = spec_of(models.trials, provider.url, phase, models={"waiting": "excluded"})
+        models.gateway.client.ensure(spec.run_id, {SOURCE: KEY})
+        result = models.run(spec)
+    assert models.trials.content(result, "agent_stdout") == b""
+    assert result.phases["agent"].timed_out
+    models.remove(spec)
 
 
 def test_a_lost_helper_ends_the_trial(models: Models) -> None:

@@ -18,7 +18,7 @@ from sample_trials import (
 )
 
 from labledger.trial.free_disk_space import OutputUnreadable
-from labledger.trial.life import inputs
+from labledger.trial.life import shared_files
 from labledger.trial.life.container_config import container_config
 from labledger.trial.life.start_limiter import StartLimiter, WaitAbandoned
 
@@ -70,7 +70,7 @@ def test_a_folder_appears_whole_or_not_at_all(trials: Trials, lost: StartLimiter
     with pytest.raises(OSError, match="not empty"):
         prepare_trial_folder(spec)
     assert (spec.folder / "workspace" / "work").exists()
-    assert list((spec.plan.run_dir / inputs.INCOMING).iterdir()) == []
+    assert list((spec.plan.run_dir / shared_files.INCOMING).iterdir()) == []
 
 
 def rename(container: str, name: str) -> None:

@@ -137,7 +137,7 @@ def test_views_and_triggers_change_only_with_a_revision() -> None:
     texts += views_and_triggers.TRIGGERS.values()
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     assert {migrations.HEAD: digest} == {
-        "0017": "cc5df88dcc05f45381fa858615695a8c44a026211d29ac3bada1d4bb6c88ec05"
+        "0018": "8e789fedaeba941de64498d835cba19808f84fdc589c95ee6183dbe39ef4e3fb"
     }
 
 

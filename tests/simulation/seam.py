@@ -37,7 +37,14 @@ from labledger.trial.evidence import tampering
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.tampering import FilesystemChanges
 from labledger.trial.free_disk_space import FreeSpace
-from labledger.trial.life import adoption, container_config, container_start, inputs, worker
+from labledger.trial.life import (
+    adoption,
+    container_config,
+    container_start,
+    inputs,
+    shared_files,
+    worker,
+)
 from labledger.trial.life.start_limiter import TrialContext
 from simulation import disk, engine
 from simulation.scheduler import Process, world
@@ -218,7 +225,7 @@ def _container_config(spec: AttemptSpec, _token: str | None = None) -> dict[str,
 
 def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
     """Make the folder of a trial, under another name first, as the product does."""
-    incoming = spec.plan.run_dir / inputs.INCOMING
+    incoming = spec.plan.run_dir / shared_files.INCOMING
     incoming.mkdir(parents=True, exist_ok=True)
     partial = incoming / f"{spec.folder.name}.{os.urandom(4).hex()}"
     try:

@@ -32,7 +32,7 @@ from labledger.records.identity import Slot, TrialIds, slot_commit_id
 from labledger.records.outcomes import SlotStatus
 from labledger.trial import contract
 from labledger.trial.contract import ExitStatus
-from labledger.trial.life import inputs, shared_files
+from labledger.trial.life import shared_files
 from labledger.trial.life.container_config import (
     CAPABILITIES,
     container_config,
@@ -231,7 +231,7 @@ def test_one_trial_script_for_a_run(made: Trials, monkeypatch: pytest.MonkeyPatc
         script.read_bytes(),
         newer.read_bytes(),
     }
-    assert list((spec.plan.run_dir / inputs.INCOMING).iterdir()) == []
+    assert list((spec.plan.run_dir / shared_files.INCOMING).iterdir()) == []
 
 
 def test_staged_files(tmp_path: Path) -> None:

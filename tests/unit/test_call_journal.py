@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from labledger.gateway.calls import Journal, JournalBroken
+from labledger.gateway.call_journal import Journal, JournalBroken
 from labledger.records import canonical_json
 from labledger.records.model_calls import CallState, ModelCall, Usage, read_calls
 
@@ -105,40 +105,170 @@ def test_names_from_outside_stay_within_their_line(tmp_path: Path) -> None:
     assert len(path.read_bytes().splitlines()) == 3
 
 
-def test_a_full_disk_ends_a_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A journal that could not be written whole is cut back and takes no more calls."""
+class Disk:
+    """A disk that fails in one way until it is mended."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+        self.is_broken, self.fault, self.failures = True, fault, 0
+        self._pwrite, self._sync = os.pwrite, os.fdatasync
+        monkeypatch.setattr(os, "pwrite", self.pwrite)
+        monkeypatch.setattr(os, "fdatasync", self.fdatasync)
+
+    def pwrite(self, descriptor: int, data: bytes, at: int) -> int:
+        if self.is_broken and self.fault == "full":
+            self.failures += 1
+            self._pwrite(descriptor, data[:9], at)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self._pwrite(descriptor, data, at)
+
+    def fdatasync(self, descriptor: int) -> None:
+        if self.is_broken and self.fault == "forgetful":
+            self.failures += 1
+            # As kernels do after a failed sync: what was written is gone.
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        self._sync(descriptor)
+
+
+@pytest.mark.parametrize("fault", ["full", "forgetful"])
+def test_a_disk_that_fails_for_a_moment_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """Nothing is said to be durable before it is, and then the journal is whole."""
     path = tmp_path / "calls.jsonl"
-    journal = Journal.open(path)
-    call = journal.ask(CALL)
-    real = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real(fd, data[:9], at))
-    with pytest.raises(JournalBroken, match="No space left"):
+    held: list[bool] = []
+
+    async def test() -> None:
+        journal = Journal.open(path)
+        journal.held_back = held.append
+        journal.end(ended(journal.ask(CALL)))
+        disk = Disk(monkeypatch, fault)
+        call = journal.ask(CALL)
         journal.end(ended(call))
-    monkeypatch.setattr(os, "pwrite", real)
-    with pytest.raises(JournalBroken):
-        journal.ask(CALL)
-    journal.close()
-    assert [c.state for c in read_calls(path)] == [CallState.UNKNOWN]
+        waiting = [asyncio.create_task(journal.sync()) for _ in range(3)]
+        while disk.failures < 3:
+            await asyncio.sleep(0.01)
+        assert not any(task.done() for task in waiting)
+        assert journal.trouble is not None
+        assert held[-1]
+        waiting.pop().cancel()
+        late = journal.ask(CALL)
+        disk.is_broken = False
+        await asyncio.gather(*waiting)
+        journal.end(ended(late))
+        await journal.sync()
+        assert (journal.trouble, held[-1]) == (None, False)
+        # Read as after a crash: nothing is left to be written.
+        assert [c.state for c in read_calls(path)] == [CallState.ANSWERED] * 3
+        await journal.settle()
+        journal.close()
+
+    asyncio.run(test())
 
 
-def test_a_disk_that_does_not_keep_data_ends_a_journal(
+def test_a_line_that_fails_while_others_are_synced_is_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a failed sync nothing is known of what is on the disk, so no call is admitted."""
+    """A sync that began before a write failed does not make that line durable."""
+    path = tmp_path / "calls.jsonl"
 
-    def fail(_: int) -> None:
-        raise OSError(errno.EIO, "Input/output error")
+    async def test() -> None:
+        journal = Journal.open(path)
+        journal.ask(CALL)
+        syncing = asyncio.create_task(journal.sync())
+        await asyncio.sleep(0)
+        disk = Disk(monkeypatch, "full")
+        journal.ask(CALL)
+        disk.is_broken = False
+        await syncing
+        await journal.sync()
+        assert len(read_calls(path)) == 2
+        journal.close()
 
-    async def write() -> None:
-        journal = Journal.open(tmp_path / "calls.jsonl")
-        journal.end(ended(journal.ask(CALL)))
-        monkeypatch.setattr(os, "fdatasync", fail)
-        with pytest.raises(JournalBroken, match="Input/output error"):
-            await journal.sync()
+    asyncio.run(test())
+
+
+def test_a_line_that_comes_while_others_are_written_again_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line that was kept back because of trouble is in the file when a sync returns."""
+    path = tmp_path / "calls.jsonl"
+
+    async def test() -> None:
+        journal = Journal.open(path)
+        disk = Disk(monkeypatch, "full")
+        journal.ask(CALL)
+        disk.is_broken = False
+        syncing = asyncio.create_task(journal.sync())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        journal.ask(CALL)
+        await syncing
+        assert journal.trouble is None
+        journal.ask(CALL)
+        await journal.sync()
+        assert len(read_calls(path)) == 3
+        journal.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("fault", ["full", "forgetful"])
+def test_a_disk_that_stays_broken_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """After the patience calls fail, with the reason; closing says that lines were lost."""
+    path = tmp_path / "calls.jsonl"
+
+    async def test() -> None:
+        journal = Journal.open(path, patience_s=0.2)
+        disk = Disk(monkeypatch, fault)
+        journal.ask(CALL)
+        for attempt in (journal.sync, journal.settle):
+            with pytest.raises(JournalBroken, match=r"No space left|Input/output error"):
+                await attempt()
         with pytest.raises(JournalBroken):
-            journal.ask(CALL)
+            journal.close()
+        assert disk.failures > 1
 
-    asyncio.run(write())
+    asyncio.run(test())
+    assert len(read_calls(path)) <= 1
+
+
+def test_lines_that_cannot_be_written_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A journal in trouble takes no more calls than memory has room for."""
+    journal = Journal.open(tmp_path / "calls.jsonl")
+    disk = Disk(monkeypatch, "full")
+    long = replace(CALL, model="m" * 1_000_000)
+    for _ in range(8):
+        journal.ask(long)
+    with pytest.raises(JournalBroken, match="No space left"):
+        journal.ask(long)
+    disk.is_broken = False
+    journal.close()
+    assert len(read_calls(tmp_path / "calls.jsonl")) == 8
+
+
+def test_a_file_beside_the_journal_is_tried_again(tmp_path: Path) -> None:
+    """What is written for a call waits for the disk as the journal does."""
+
+    async def test() -> None:
+        journal = Journal.open(tmp_path / "calls.jsonl", patience_s=5)
+        errors = [OSError(errno.ENOSPC, "full")] * 3
+
+        def write() -> None:
+            if errors:
+                raise errors.pop()
+            (tmp_path / "record").write_text("written")
+
+        await journal.persist(tmp_path / "record", write)
+        assert (tmp_path / "record").read_text() == "written"
+        assert journal.trouble is None
+        journal.close()
+
+    asyncio.run(test())
 
 
 def test_a_link_is_no_journal(tmp_path: Path) -> None:

@@ -151,3 +151,62 @@ def test_values_may_be_limited() -> None:
         canonical_json.loads(b"[1, 2]", max_values=2)
     with pytest.raises(MalformedJson, match="more than 999 values"):
         canonical_json.loads(b"[," * 1000, max_values=999)
+
+
+@pytest.mark.parametrize(
+    ("content", "value", "named"),
+    [
+        (b'{"a": 1, "b": [2.5, "x"]}', {"a": 1, "b": [2.5, "x"]}, []),
+        (b'\xef\xbb\xbf{"a": 1}', {"a": 1}, []),
+        (b'{"a": {"b~/": NaN}, "c": 1}', {"a": {"b~/": None}, "c": 1}, ["/a/b~0~1 is NaN"]),
+        (b"[1, -Infinity]", [1, None], ["/1 is -Infinity"]),
+        (b'{"a": 1e999}', {"a": None}, ["/a is a number that is infinite as a double"]),
+        (b"[9223372036854775807, 9223372036854775808]", [2**63 - 1, None], ["/1 is an integer"]),
+        (b"[" + b"9" * 5000 + b"]", [None], ["/0 is an integer that does not fit 64 bits"]),
+        (b'{"a": "cut \\ud83d", "b": "\\ud83d\\ude00"}', {"a": None, "b": "😀"}, ["/a is text"]),
+        (b'{"a": "\xe9", "b": "\xc3\xa9"}', {"a": None, "b": "é"}, ["/a is text with half"]),
+        (b"NaN", None, ["it is NaN"]),
+    ],
+)
+def test_values_that_cannot_be_stored_are_null_and_named(
+    content: bytes, value: object, named: list[str]
+) -> None:
+    """One such value does not lose the others, and a value that can be stored stays as it is."""
+    found, unstorable = canonical_json.loads_storable(content)
+    assert found == value
+    assert unstorable.count == len(named)
+    for text, expected in zip(unstorable.first, named, strict=True):
+        assert text.startswith(expected)
+    canonical_json.dump_bytes(found)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"a": NaN, "a": 1}',
+        b'{"a": NaN',
+        b'{"\\ud83d": 1}',
+        b'{"\xe9": 1}',
+        b'{"a": NaN, "b": nan}',
+        b"[" * 65 + b"NaN" + b"]" * 65,
+        b"[" * 100_000,
+        b"",
+        b"\xff\xfe{\x00}\x00",
+        b'["a\nb", NaN]',
+    ],
+)
+def test_what_is_no_json_stays_refused(content: bytes) -> None:
+    """Leniency is for values: what has no clear reading is refused as before."""
+    with pytest.raises(MalformedJson):
+        canonical_json.loads_storable(content)
+
+
+def test_values_that_cannot_be_stored_are_bounded() -> None:
+    """Many of them below a long key take no memory for their names, and a limit comes first."""
+    key = b"k" * 100_000
+    content = b'{"' + key + b'": [' + b",".join([b"NaN"] * 5000) + b"]}"
+    _, unstorable = canonical_json.loads_storable(content)
+    assert unstorable.count == 5000
+    assert len(unstorable.first) <= 5
+    with pytest.raises(MalformedJson, match="more than 100 values"):
+        canonical_json.loads_storable(content, max_values=100)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import subprocess
@@ -12,16 +13,22 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import duckdb
+import hostile_ledger as hostile
 import outcome_ledgers as made
 import pandas
 import polars
 import pytest
+import sample_ledgers as kit
 from commands import command_env, run_forked
 from pyarrow import parquet
 
 from labledger import Ledger, clock, open_ledger
 from labledger.errors import InvalidInput, QueryFailed
 from labledger.export import data_frames
+from labledger.ledger.database.column_types import ColumnKind, column_kind
+from labledger.ledger.database.sqlite import DRIVER
+from labledger.ledger.database.views_and_triggers import VIEWS
+from labledger.records.attempt_result import Metric
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +100,7 @@ def test_other_text_stays_as_it_is(
 def test_a_column_has_the_narrowest_type_of_all_its_values(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
-    """However the rows fall into batches: integers, doubles, text, bytes, or nothing but nulls."""
+    """However the rows fall into batches: integers, doubles, text or bytes. Nulls are text."""
     monkeypatch.setattr(data_frames, "BATCH_ROWS", batch)
     sql = """SELECT value AS whole, value / 2.0 AS part, iif(value = 2, value, value + 0.5) AS both,
         iif(value = 3, 'text', value) AS mixed, NULL AS none, iif(value > 1, x'00ff', NULL) AS raw,
@@ -101,7 +108,7 @@ def test_a_column_has_the_narrowest_type_of_all_its_values(
     ledger.parquet(sql, tmp_path / "types.parquet")
     table = parquet.read_table(tmp_path / "types.parquet")
     assert [str(kind) for kind in table.schema.types] == [
-        "int64", "double", "double", "string", "null", "binary", "string",
+        "int64", "double", "double", "string", "string", "binary", "string",
     ]  # fmt: skip
     assert table["both"].to_pylist() == [1.5, 2.0, 3.5]
     assert table["mixed"].to_pylist() == ["1", "2", "text"]
@@ -306,3 +313,82 @@ def test_rows_are_written_in_a_format_of_the_caller(ledger: Ledger, tmp_path: Pa
     for form, out in (("parquet", io.BytesIO()), ("xml", tmp_path / "file")):
         with pytest.raises(InvalidInput, match=r"format: (parquet needs a file|found .xml.)"):
             ledger.write_query(sql, out, form)  # type: ignore[arg-type]
+
+
+# -- declared types
+
+
+@pytest.fixture(scope="module")
+def labs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Ledgers whose columns hold different values: many, hostile ones, calls to models, none."""
+    folders = {"empty": kit.make_ledger(tmp_path_factory.mktemp("empty")).parent}
+    path = kit.make_ledger(tmp_path_factory.mktemp("calls"))
+    folders["calls"] = path.parent
+    with contextlib.closing(kit.open_writer(path)) as writer:
+        lease = kit.begin_run(writer, 2)
+        calls = [kit.model_call(), kit.model_call(2, temperature=1, status=400, usage=None)]
+        metrics = (Metric("confidence", "result", "high"), Metric("cost_usd", "result", 2))
+        writer.commit_result(lease, kit.with_calls(kit.result(0, metrics=metrics), *calls))
+    folders["many"] = made.make_ledger(tmp_path_factory.mktemp("many")).parent
+    folders["hostile"] = hostile.make(tmp_path_factory.mktemp("hostile")).parent
+    return folders
+
+
+def schema_of(lab: Path, sql: str, out: Path) -> dict[str, str]:
+    with open_ledger(lab_dir=lab) as opened:
+        opened.parquet(sql, out)
+    return {field.name: str(field.type) for field in parquet.read_schema(out)}
+
+
+@pytest.mark.parametrize("view", [*VIEWS])
+def test_a_view_has_its_declared_types_in_every_file(
+    labs: dict[str, Path], tmp_path: Path, view: str
+) -> None:
+    """Whatever a ledger holds, files of one view have one schema, and are read together."""
+    schemas = {}
+    for name, lab in labs.items():
+        where = "WHERE 1 ORDER BY 1" if name == "many" else ""
+        sql = f"SELECT * FROM {view} {where}"
+        schemas[name] = schema_of(lab, sql, tmp_path / f"{name}.parquet")
+    declared = {
+        column: "timestamp[ms, tz=UTC]" if kind == "time" else str(kind)
+        for column in schemas["empty"]
+        for kind in [column_kind(view, column)]
+    }
+    assert schemas == dict.fromkeys(labs, declared)
+    polars.read_parquet(tmp_path / "*.parquet")
+
+
+@pytest.mark.parametrize("view", [*VIEWS])
+def test_declared_types_are_those_of_the_tables(labs: dict[str, Path], view: str) -> None:
+    """A column that a view takes from a table unchanged has the type of the table's column."""
+    with contextlib.closing(DRIVER.connect(labs["empty"] / "ledger.sqlite")) as connection:
+        columns = connection.execute(f"PRAGMA table_info({view})").fetchall()
+    kinds = {"TEXT": {"string", "time"}, "INTEGER": {"int64"}, "REAL": {"double"}}
+    for _, name, affinity, *_ in columns:
+        assert str(column_kind(view, name)) in kinds.get(affinity, {*ColumnKind}), name
+
+
+def test_metrics_have_their_numbers_beside_texts(labs: dict[str, Path], tmp_path: Path) -> None:
+    """`value` is text in every file, and `number` can be reckoned with."""
+    out = tmp_path / "metrics.parquet"
+    schema_of(labs["calls"], "metrics_long", out)
+    rows = {row["metric_id"]: row for row in parquet.read_table(out).to_pylist()}
+    assert (rows["confidence"]["value"], rows["confidence"]["number"]) == ("high", None)
+    assert rows["tokens_in"]["value"] == str(int(rows["tokens_in"]["number"]))
+
+
+def test_a_part_of_a_view_has_no_column_without_a_type(
+    labs: dict[str, Path], tmp_path: Path
+) -> None:
+    """A column of no value has the type of the views' columns of its name, or else is text."""
+    sql = "SELECT verdict, pass_rate, scored, committed_at, NULL AS other FROM ({}) AS each"
+    none = "SELECT NULL AS verdict, NULL AS pass_rate, NULL AS scored, NULL AS committed_at"
+    schema = schema_of(labs["empty"], sql.format(none), tmp_path / "part.parquet")
+    assert schema == {
+        "verdict": "string",
+        "pass_rate": "double",
+        "scored": "int64",
+        "committed_at": "timestamp[ms, tz=UTC]",
+        "other": "string",
+    }

@@ -147,12 +147,15 @@ def test_the_error_rate(errors: int, of: int, limit: float | None, stops: bool) 
 
 @pytest.mark.parametrize(
     ("limit", "errors", "is_exceeded"),
-    [(None, 2, False), (None, 3, True), (0.75, 3, False), (0.25, 2, True)],
+    [
+        *((None, 1, False), (None, 2, True), (None, 3, True)),
+        *((0.5, 2, False), (0.75, 3, False), (0.25, 2, True)),
+    ],
 )
 def test_a_regrading_counts_the_grader_errors_of_all_its_slots(
     limit: float | None, errors: int, is_exceeded: bool
 ) -> None:
-    """At most half of them, unless it is told another share; other statuses are those of before."""
+    """Half of them stop it, or more than another share; other statuses are those of before."""
     committed = [{"grade_error": errors - 1}, {"completed": 3 - errors, "infra_error": 1}]
     rate = ErrorRate.of_regrading(limit, 4, committed)
     assert rate.stop_cause() is None, "it is not known yet how the last slot ends"

@@ -12,11 +12,10 @@ import pytest
 from labledger.errors import LabLedgerError
 from labledger.files.durable_files import (
     delete_unfinished,
-    open_output,
     replace_file,
-    replace_output,
     write_file,
 )
+from labledger.files.output_files import open_output, replace_output
 from labledger.ledger.database.connection import batched
 
 

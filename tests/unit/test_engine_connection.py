@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
+from labledger.engine.docker_config import RegistryCredentialsFailed
 from labledger.engine.engine import Engine
 from labledger.errors import EngineUnavailable
+from labledger.records import JsonObject
 
 
 @contextmanager
@@ -23,7 +29,7 @@ def engine(ping_headers: dict[str, str]) -> Iterator[tuple[str, list[str]]]:
         def do_GET(self) -> None:
             asked.append(self.path)
             is_ping = self.path == "/_ping"
-            body = b"OK" if is_ping else b'{"ApiVersion": "1.30"}'
+            body = b"OK" if is_ping else b'{"ApiVersion": "1.30", "message": "none"}'
             self.send_response(200 if is_ping or self.path == "/version" else 404)
             for name, value in (ping_headers if is_ping else {}).items():
                 self.send_header(name, value)
@@ -72,3 +78,174 @@ def test_an_engine_that_is_silent_is_unavailable(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{silent.getsockname()[1]}")
         with pytest.raises(EngineUnavailable):
             Engine(timeout_s=1).connect()
+
+
+# -- the settings of the `docker` command
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of the `docker` command's settings, and none of its variables but its own."""
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    return tmp_path
+
+
+def add_context(config: Path, name: str, text: str) -> None:
+    folder = config / "contexts" / "meta" / hashlib.sha256(name.encode()).hexdigest()
+    folder.mkdir(parents=True)
+    (folder / "meta.json").write_text(text)
+
+
+def endpoint(host: object) -> str:
+    return json.dumps({"Name": "x", "Metadata": {}, "Endpoints": {"docker": {"Host": host}}})
+
+
+def test_the_engine_is_that_of_the_chosen_context(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DOCKER_CONTEXT goes before the current context, and DOCKER_HOST before both."""
+    with engine({"Api-Version": "1.31"}) as (address, asked):
+        add_context(config, "works", endpoint(address))
+        add_context(config, "away", endpoint("tcp://127.0.0.1:1"))
+        monkeypatch.setenv("DOCKER_CONTEXT", "works")
+        Engine().connect().close()  # Without a config.json.
+        (config / "config.json").write_text('{"currentContext": "away"}')
+        Engine().connect().close()
+        monkeypatch.setenv("DOCKER_CONTEXT", "away")
+        with pytest.raises(EngineUnavailable, match=r"tcp://127\.0\.0\.1:1"):
+            Engine().connect()
+        monkeypatch.setenv("DOCKER_HOST", address)
+        Engine().connect().close()
+        monkeypatch.setenv("DOCKER_HOST", "")
+        monkeypatch.setenv("DOCKER_CONTEXT", "")
+        (config / "config.json").write_text('{"currentContext": "works"}')
+        Engine().connect().close()
+        assert len(asked) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "does not exist: there is no file"),
+        ("{", "cannot be used"),
+        ("[]", "cannot be used"),
+        ('{"Endpoints": {}}', "cannot be used"),
+        (endpoint(""), "it names no address"),
+        (endpoint(7), "it names no address"),
+    ],
+)
+@pytest.mark.parametrize("chosen_by", ["DOCKER_CONTEXT", "currentContext"])
+def test_a_context_that_cannot_be_used_is_an_error(
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str | None,
+    message: str,
+    chosen_by: str,
+) -> None:
+    """No other engine than the chosen one is used, and the error says which file is wrong."""
+    if text is not None:
+        add_context(config, "chosen", text)
+    if chosen_by == "DOCKER_CONTEXT":
+        monkeypatch.setenv("DOCKER_CONTEXT", "chosen")
+    else:
+        (config / "config.json").write_text('{"currentContext": "chosen"}')
+    with pytest.raises(EngineUnavailable, match=message) as caught:
+        Engine().connect()
+    assert chosen_by in caught.value.message
+    assert str(config) in caught.value.message
+
+
+def test_contexts_of_the_working_directory_are_not_read(
+    config: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A folder that somebody else made cannot choose the engine."""
+    here = tmp_path_factory.mktemp("strange")
+    add_context(here, "chosen", endpoint("unix:///strange/docker.sock"))
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("DOCKER_CONTEXT", "chosen")
+    with pytest.raises(EngineUnavailable, match="does not exist"):
+        Engine().connect()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"auths": {"example.invalid": {"auth": "not base64!"}}}',
+        '{"auths": {"example.invalid": {"auth": 7}}}',
+        '{"auths": {"example.invalid": []}}',
+        '{"auths": [1]}',
+        '{"auths": {"example.invalid": {"auth": "/w=="}}}',
+    ],
+)
+def test_credentials_that_are_none_are_an_error_that_names_the_file(
+    config: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """No mistake in the file of credentials ends in an error of the Docker library."""
+    (config / "config.json").write_text(text)
+    with engine({"Api-Version": "1.31"}) as (address, _):
+        monkeypatch.setenv("DOCKER_HOST", address)
+        with pytest.raises(EngineUnavailable, match="cannot be read") as caught:
+            Engine().connect()
+    assert str(config / "config.json") in caught.value.message
+
+
+def add_helper(folder: Path, name: str, script: str) -> None:
+    path = folder / f"docker-credential-{name}"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("settings", "script", "message"),
+    [
+        ({"credsStore": "gone"}, None, "docker-credential-gone, which is not on the PATH"),
+        ({"credHelpers": {"r.invalid": "gone"}}, None, "docker-credential-gone, which is not"),
+        ({"credsStore": "odd"}, "echo '[]'", "cannot be read"),
+        ({"credsStore": "odd"}, "echo '{}'", "cannot be read"),
+        ({"credsStore": "odd"}, "echo no JSON", "cannot be read"),
+        ({"credsStore": "odd"}, "echo 'it is locked'; exit 1", "it is locked"),
+    ],
+)
+def test_a_credential_helper_that_fails_is_named(
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: JsonObject,
+    script: str | None,
+    message: str,
+) -> None:
+    """Neither a pull nor a question to a registry ends in an error of the Docker library."""
+    (config / "config.json").write_text(json.dumps(settings))
+    if script is not None:
+        add_helper(config, "odd", script)
+        monkeypatch.setenv("PATH", f"{config}:{os.environ['PATH']}")
+    with engine({"Api-Version": "1.31"}) as (address, _):
+        monkeypatch.setenv("DOCKER_HOST", address)
+        connection = Engine().connect()
+        for action in (connection.image_is_obtainable, connection.pull):
+            with pytest.raises(RegistryCredentialsFailed, match=message):
+                action("r.invalid/no/such:1")
+        connection.close()
+
+
+def test_a_registry_that_has_no_such_image_does_not_offer_it(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error that the engine reports is an answer."""
+    assert config.is_dir()
+    with engine({"Api-Version": "1.31"}) as (address, _):
+        monkeypatch.setenv("DOCKER_HOST", address)
+        connection = Engine().connect()
+        assert not connection.image_is_obtainable("r.invalid/no/such:1")
+        connection.close()
+
+
+def test_missing_certificates_are_named(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With TLS asked for and no certificates there, the error says which files are missing."""
+    (config / "ca.pem").write_text("")
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+    monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
+    monkeypatch.setenv("DOCKER_CERT_PATH", str(config))
+    with pytest.raises(EngineUnavailable, match=r"there is no cert\.pem, key\.pem"):
+        Engine().connect()

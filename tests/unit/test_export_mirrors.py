@@ -234,10 +234,10 @@ def test_a_mirror_that_cannot_be_written_is_a_clear_error(
     run_dir: Path, reader: LedgerReader, writer: LedgerWriter, lease: Lease
 ) -> None:
     """A file system that refuses is reported with the file, and that nothing is lost."""
-    file = run_dir / EVENTS
-    file.unlink()
-    file.symlink_to(run_dir / "not" / "there")
-    with MirrorWriter(run_dir) as mirrors, pytest.raises(LedgerError, match=r"events\.jsonl") as e:
+    folder = (run_dir / EVENTS).parent
+    folder.rename(run_dir / "away")
+    folder.symlink_to("not/there")
+    with MirrorWriter(run_dir) as mirrors, pytest.raises(LedgerError, match=r"\.jsonl") as e:
         mirrors.repair(reader, kit.RUN)
     assert e.value.hint is not None
     assert "nothing is lost" in e.value.hint

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from labledger.gateway.caps import Account, CapReached, Caps, WorstCase, worst_case
-from labledger.gateway.families.family import Asked
+from labledger.gateway.families.family import Asked, Feature
 from labledger.gateway.status import CallTotals
 from labledger.records.model_calls import CallState, ModelCall, Usage
 from labledger.records.model_costs import PICODOLLARS, ModelPrice, PriceTable
@@ -41,6 +41,57 @@ def test_the_worst_case_is_the_dearest_way_of_counting() -> None:
     assert worst_case(replace(asked, model="n"), "p", 9, PRICES).cost is None
     assert worst_case(replace(asked, model="free"), "p", 9, PRICES).cost == 0
     assert worst_case(replace(asked, counts_tokens=True), "p", 9, PRICES) == WorstCase(Usage(), 0)
+
+
+TIERED = PriceTable(
+    (
+        ModelPrice("p", "m", 0, 1_000_000, 1_000_000, web_search=10_000_000),
+        ModelPrice("p", "m", 0, 9_000_000, 9_000_000, condition="service_tier=priority"),
+        ModelPrice("p", "hours", 0, 1_000_000, 1_000_000, condition="utc=00:30-16:30"),
+        ModelPrice("p", "hours", 0, 2_000_000, 2_000_000, condition="utc=16:30-00:30"),
+    )
+)
+
+
+def test_the_worst_case_has_the_dearest_hour_and_tier_and_all_searches() -> None:
+    """What the time, a tier that was asked for, and searches can add is reserved, too."""
+    asked = Asked("m", True, 1000, 50)
+    standard = 1050 * 1_000_000
+    assert worst_case(asked, "p", 9, TIERED).cost == standard
+    tiers = replace(asked, features=frozenset({Feature.SERVICE_TIERS}))
+    assert worst_case(tiers, "p", 9, TIERED).cost == 9 * standard
+    assert worst_case(replace(asked, model="hours"), "p", 9, TIERED).cost == 2 * standard
+    searching = replace(asked, searches=20)
+    assert worst_case(searching, "p", 9, TIERED).cost == standard + 20 * PICODOLLARS // 100
+
+
+@pytest.mark.parametrize(
+    ("fields", "cost", "spent"),
+    [
+        ({}, 110, 110),
+        ({"cost_unknown": "it is odd"}, 0, 2000),
+        ({"cost_unknown": "it is odd", "fees": 7 * 10**6}, 0, 2007),
+        ({"price_condition": "service_tier=priority"}, 990, 990),
+        ({"price_condition": "service_tier=scale"}, 0, 18_000),
+        ({"fees": 5 * 10**6}, 115, 115),
+        ({"stated_cost": 3 * 10**6}, 3, 3),
+        ({"usage": None}, 0, 2000),
+        ({"usage": None, "stated_cost": 3 * 10**6}, 3, 3),
+        ({"fees": 5 * 10**6, "replayed": True}, 0, 115),
+        ({"price_condition": "service_tier=priority", "replayed": True}, 0, 990),
+        ({"cost_unknown": "it is odd", "replayed": True}, 0, 2000),
+    ],
+    ids=str,
+)
+def test_a_call_counts_with_its_cost_or_with_the_most_it_can_cost(
+    fields: dict[str, Any], cost: int, spent: int
+) -> None:
+    """Whatever the answer says of its price, a cap in dollars is never counted with less."""
+    account = Account("trial")
+    kept = Caps([(account, CallLimits())], TIERED)
+    usage, reserved = Usage(100, output=10), Usage(1500, output=500)
+    kept.add(replace(CALL, **{"usage": usage, "reserved": reserved, **fields}))
+    assert (account.totals.cost, account.totals.spent_cost) == (cost * 10**6, spent * 10**6)
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import granted
+import pytest
 from commands import run_forked
 from experiment_files import Folder
 from gateways import KEY
+from refusing_providers import Answer, Asked, refusing_provider
 from scripted_providers import scripted_provider
 
 from labledger.checks.model_checks import check_models
 from labledger.experiment.experiment_file import load_experiment
 from labledger.experiment.resolve import Overrides, resolve
+from labledger.records.model_calls import Api
+from labledger.records.model_grants import ProviderConfig, doubled_path
 
 SCRIPT = {"keys": [KEY], "tasks": [{"match": "Hi", "plain": True, "turns": [{"text": "Well."}]}]}
 
@@ -29,10 +34,10 @@ def experiment(folder: Path, upstream: str, **models: Any) -> None:
         name: {"api": api, "upstream": upstream, "key": {"env": "THE_KEY"}}
         for name, api in apis.items()
     }
-    granted = {"providers": described, "allow": {name: ["m"] for name in apis}, **models}
+    asked = {"providers": described, "allow": {name: ["m"] for name in apis}, **models}
     made = Folder(folder)
-    made.data["runtime"]["models"] = granted
-    made.experiment()
+    made.data["runtime"]["models"] = asked
+    granted.allow(made.experiment())
 
 
 def test_each_model_is_asked_once_where_that_is_wanted(tmp_path: Path) -> None:
@@ -51,18 +56,35 @@ def test_each_model_is_asked_once_where_that_is_wanted(tmp_path: Path) -> None:
         assert [request["outcome"] for request in provider.requests] == ["answered"] * 4
 
 
+@pytest.mark.parametrize(("path", "has_hint"), [("/v1", True), ("/api/v3", True), ("/x", False)])
+def test_a_doubled_path_is_named(tmp_path: Path, path: str, has_hint: bool) -> None:
+    """An address that ends with a version, as makers of APIs print it, is what to change."""
+
+    def finds_nothing(_: Asked) -> Answer:
+        return 404, {"detail": "Not Found"}
+
+    with refusing_provider(finds_nothing) as provider:
+        experiment(tmp_path, provider.url + path)
+        words = ("gateway", "check", "experiment.yaml", "--send")
+        checked = run_forked(*words, folder=tmp_path, THE_KEY=KEY)
+    assert checked.returncode == 2
+    assert "three/m: status 404: Not Found" in checked.stdout
+    hint = f"give `upstream: {provider.url}{path.rpartition('/')[0]}`"
+    assert (hint in checked.stdout) is has_hint
+
+
 def test_a_replay_needs_no_key_and_no_price(tmp_path: Path) -> None:
     """Nobody is asked, so that nothing is missing; but it runs on this machine alone."""
     experiment(tmp_path, "http://127.0.0.1:9")
     plan = resolve(load_experiment(tmp_path / "experiment.yaml"), Overrides(replay="r")).plan
-    [check] = check_models(plan, {}, runs_here=True, has_keys=True)
+    [check] = check_models(plan, {}, name="x", runs_here=True, has_keys=True)
     assert (check.ok, check.detail) == (
         True,
         "the recorded calls of r answer; no provider is asked",
     )
     refused = [
         check.detail
-        for check in check_models(plan, {}, runs_here=False, has_keys=True)
+        for check in check_models(plan, {}, name="x", runs_here=False, has_keys=True)
         if not check.ok
     ]
     assert refused == ["a run is replayed only on this machine, not on a cluster"]
@@ -101,4 +123,40 @@ def test_a_key_that_is_refused_is_named_and_not_shown(tmp_path: Path) -> None:
         assert missing.returncode == 2
         assert "the environment variable THE_KEY is not set" in missing.stdout
     away = run_forked(*words, folder=tmp_path, THE_KEY=KEY)
-    assert "no answer: ClientConnectorError" in away.stdout
+    assert "no answer: the connection failed: " in away.stdout
+
+
+@pytest.mark.parametrize(
+    ("api", "address", "ending", "corrected", "is_certain"),
+    [
+        ("openai-chat", "https://a.example/v1", "/v1/v1/", "https://a.example", True),
+        ("anthropic-messages", "https://a.example/b/v1", "/b/v1/v1/", "https://a.example/b", True),
+        ("gemini", "https://a.example/v1beta", "/v1beta/v1beta/", "https://a.example", True),
+        ("gemini", "https://a.example/v1", "/v1/v1/", "https://a.example", True),
+        ("openai-chat", "https://a.example/api/v3", "/api/v3/v1/", "https://a.example/api", False),
+        ("openai-responses", "http://v1", None, None, None),
+        ("openai-chat", "http://v1:8000", None, None, None),
+        ("openai-chat", "https://a.example", None, None, None),
+        ("openai-chat", "https://a.example/proxy/openai", None, None, None),
+        ("openai-chat", "https://a.example/v1/openai", None, None, None),
+        ("openai-chat", "https://a.example/video", None, None, None),
+    ],
+)
+def test_an_address_that_ends_with_a_version_is_doubted(
+    api: str, address: str, ending: str | None, corrected: str | None, is_certain: bool | None
+) -> None:
+    """Such an address would double what the API's own path begins with; others are left alone."""
+    found = doubled_path(ProviderConfig("p", (Api(api),), address))
+    expected = None if ending is None else (ending, corrected, is_certain)
+    assert (found and (found.ending, found.corrected, found.is_certain)) == expected
+
+
+def test_preflight_warns_of_a_doubled_path(tmp_path: Path) -> None:
+    """The warning names the provider, where requests would go, and the address to give."""
+    experiment(tmp_path, "http://127.0.0.1:9/v1")
+    checked = run_forked("gateway", "check", "experiment.yaml", folder=tmp_path, THE_KEY=KEY)
+    assert checked.returncode == 0, checked.stderr
+    for name in ("one", "two", "three", "four"):
+        assert f"{name}: upstream http://127.0.0.1:9/v1 ends with a version" in checked.stdout
+    assert "requests go to /v1/v1/…" in checked.stdout
+    assert "give `upstream: http://127.0.0.1:9`" in checked.stdout

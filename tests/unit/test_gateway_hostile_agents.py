@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,7 @@ def test_only_the_own_token_opens(
         assert trial.send(PATHS["anthropic"], body, Authorization=f"Bearer {word}x").status == 401
     for word in (other.token, digest, KEY):
         assert trial.send(PATHS["anthropic"], body, Authorization=f"Bearer {word}").status == 401
-    assert trial.calls == []
+    assert {(call.state, call.reason) for call in trial.calls} == {(CallState.REFUSED, "token")}
     gateway.client.close(other.folder)
 
 
@@ -204,7 +205,7 @@ def test_pipelined_requests_are_answered_in_order(trial: GatewayTrial) -> None:
     last = head(trial, POST, LENGTH, CLOSE) + BODY
     answer = raw(trial, first + second + last)
     assert [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]] == [b"200", b"401", b"200"]
-    assert len(trial.calls) == 2
+    assert [call.reason for call in trial.calls] == [None, "token", None]
 
 
 def test_a_chunked_body_passes_as_one(trial: GatewayTrial, provider: ServedProvider) -> None:
@@ -215,6 +216,62 @@ def test_a_chunked_body_passes_as_one(trial: GatewayTrial, provider: ServedProvi
     headers = {name.lower(): value for name, value in provider.requests[-1]["headers"]}
     assert headers["content-length"] == str(len(BODY))
     assert "transfer-encoding" not in headers
+
+
+EXPECT = b"Expect: 100-continue"
+LONG = json.dumps(request_body("anthropic", "say well " + "x" * 3_000_000)).encode()
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("how", "body"),
+    [
+        (LENGTH, BODY),
+        (b"Content-Length: %d" % len(LONG), LONG),
+        (b"Transfer-Encoding: chunked", b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)),
+    ],
+    ids=["small", "large", "chunked"],
+)
+def test_a_body_that_is_held_back_is_asked_for(
+    trial: GatewayTrial, provider: ServedProvider, how: bytes, body: bytes
+) -> None:
+    """A client that waits for `100 Continue` gets it before it sends a byte of its body."""
+    with trial.connect() as connection:
+        connection.sendall(head(trial, POST, how, EXPECT, CLOSE))
+        assert connection.recv(len(CONTINUE), socket.MSG_WAITALL) == CONTINUE
+        connection.sendall(body)
+        answer = b""
+        while piece := connection.recv(65536):
+            answer += piece
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert answer.endswith(b"}")
+    assert trial.call.state is CallState.ANSWERED
+    assert "expect" not in {name.lower() for name, _ in provider.requests[-1]["headers"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ([b"Expect: 200-ok"], b"417"),
+        ([EXPECT, b"Expect: more"], b"417"),
+        ([b"Expect: 100-CONTINUE"], b"100"),
+        ([EXPECT, b"Content-Encoding: gzip"], b"415"),
+    ],
+)
+def test_other_expectations_are_refused(
+    trial: GatewayTrial, unasked: None, words: list[bytes], status: bytes
+) -> None:
+    """What cannot be met is refused with 417, and the answer does not wait for the body."""
+    expected = b"HTTP/1.1 " + status
+    answer = raw(trial, head(trial, POST, LENGTH, *words), until=expected)
+    assert expected in answer
+
+
+def test_a_refused_request_is_not_asked_for_its_body(trial: GatewayTrial, unasked: None) -> None:
+    """Who has no token, or a path that is not granted, is not asked to send anything."""
+    for line, token in ((POST, "wrong"), (b"POST /anthropic/v1/files HTTP/1.1", None)):
+        answer = raw(trial, head(trial, line, LENGTH, EXPECT, token=token), until=b"\r\n\r\n")
+        assert answer.startswith((b"HTTP/1.1 401", b"HTTP/1.1 404"))
 
 
 BODIES: list[tuple[Any, str]] = [

@@ -33,6 +33,7 @@ SCRIPT = {
         task("overloaded", status=529, times=1),
         task("unavailable", status=503, times=1, retry_after=0.05),
         task("never", status=529, times=0, retry_after=0.1),
+        task("zero", status=429, times=0, retry_after=0),
         task("locked", status=403, times=0),
         task("broken", status=500, times=0),
         task("hang", hang=True, times=0),
@@ -130,6 +131,32 @@ def test_one_trial_slows_all(gateway: ServedGateway, provider: ServedProvider) -
     assert pace.concurrency < 256
     assert trials[1].ask("anthropic", "do well.").status == 200
     for trial in trials:
+        gateway.client.close(trial.folder)
+
+
+def test_a_provider_that_names_no_wait_is_not_hammered(
+    gateway: ServedGateway, provider: ServedProvider
+) -> None:
+    """With `Retry-After: 0`, pauses grow as they do without the header."""
+    trial = gateway.trial(provider.url)
+    before = len(provider.requests)
+    assert trial.ask("anthropic", "do zero.").status == 429
+    assert 3 <= len(provider.requests) - before <= 8
+    gateway.client.close(trial.folder)
+
+
+def test_requests_that_always_meet_limits_hold_no_other_trial_back(
+    gateway: ServedGateway, provider: ServedProvider
+) -> None:
+    """While all requests of one trial wait for limits, another one with that key is answered."""
+    slow, other = gateway.trial(provider.url), gateway.trial(provider.url)
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        asked = [pool.submit(slow.ask, "anthropic", "do never.") for _ in range(4)]
+        wait_until(lambda: len(slow.calls) == 4, "all requests of the slow trial")
+        for _ in range(5):
+            assert other.ask("anthropic", "do well.").status == 200
+        assert not any(request.done() for request in asked)
+    for trial in (slow, other):
         gateway.client.close(trial.folder)
 
 

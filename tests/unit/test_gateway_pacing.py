@@ -1,14 +1,24 @@
-"""The pace of a key: how it falls and grows, and that a long `Retry-After` stops nothing."""
+"""The pace of a key: how it falls and grows, and how the attempts that use the key share it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+import pytest
+
 from labledger.gateway.pacing import Pace, PaceSettings
+from labledger.gateway.retry_after import retry_after_s
 
 SETTINGS = PaceSettings(first=8, most=16, jitter=0.0)
+
+
+class Attempt:
+    """An attempt that uses the key."""
+
+
+ONE, OTHER, THIRD = Attempt(), Attempt(), Attempt()
 
 
 class Clock:
@@ -35,8 +45,8 @@ def run(test: Callable[[Pace, Clock], Awaitable[Any]]) -> None:
     asyncio.run(in_loop())
 
 
-async def enter(pace: Pace, number: int) -> list[asyncio.Task[float]]:
-    tasks = [asyncio.create_task(pace.enter()) for _ in range(number)]
+async def enter(pace: Pace, number: int, attempt: Attempt = ONE) -> list[asyncio.Task[float]]:
+    tasks = [asyncio.create_task(pace.enter(attempt)) for _ in range(number)]
     await turns()
     return tasks
 
@@ -47,11 +57,11 @@ def test_no_more_are_under_way_than_the_pace_allows() -> None:
     async def test(pace: Pace, clock: Clock) -> None:
         tasks = await enter(pace, 10)
         assert [task.done() for task in tasks] == [True] * 8 + [False] * 2
-        pace.leave()
+        pace.leave(ONE)
         await turns()
         assert [task.done() for task in tasks] == [True] * 9 + [False]
         assert (pace.in_flight, pace.waiting) == (8, 1)
-        pace.leave()
+        pace.leave(ONE)
         await turns()
 
     run(test)
@@ -64,8 +74,8 @@ def test_limits_met_together_slow_once() -> None:
         await enter(pace, 8)
         sent_at, clock.now = clock.now, clock.now + 1
         for _ in range(8):
-            pace.limited(sent_at, None)
-            pace.leave()
+            pace.limited(ONE, sent_at, None)
+            pace.leave(ONE)
         assert round(pace.concurrency, 6) == 5.6
         assert pace.paused_s == 0.5
 
@@ -79,16 +89,16 @@ def test_pauses_grow_until_the_provider_answers() -> None:
         pauses = []
         for _ in range(9):
             clock.now += 100
-            sent_at = await pace.enter()
-            pace.limited(sent_at, None)
-            pace.leave()
+            sent_at = await pace.enter(ONE)
+            pace.limited(ONE, sent_at, None)
+            pace.leave(ONE)
             pauses.append(pace.paused_s)
         assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
         assert pace.concurrency == 1
         clock.now += 100
-        sent_at = await pace.enter()
-        pace.answered(sent_at)
-        pace.limited(sent_at, None)
+        sent_at = await pace.enter(ONE)
+        pace.answered(ONE, sent_at)
+        pace.limited(ONE, sent_at, None)
         assert pace.paused_s == 0.5
 
     run(test)
@@ -100,10 +110,10 @@ def test_the_pace_grows_by_one_for_each_round() -> None:
     async def test(pace: Pace, clock: Clock) -> None:
         await enter(pace, 8)
         for _ in range(8):
-            pace.answered(clock.now)
+            pace.answered(ONE, clock.now)
         assert 8.9 < pace.concurrency < 9
         for _ in range(1000):
-            pace.answered(clock.now)
+            pace.answered(ONE, clock.now)
         assert pace.concurrency == SETTINGS.most or 2 * pace.in_flight < pace.concurrency
 
     run(test)
@@ -113,17 +123,17 @@ def test_a_long_wait_lets_one_request_try() -> None:
     """After ten seconds of an hour one request goes out; an answer lets all go."""
 
     async def test(pace: Pace, clock: Clock) -> None:
-        sent_at = await pace.enter()
-        pace.limited(sent_at, 3600)
-        pace.leave()
+        sent_at = await pace.enter(ONE)
+        pace.limited(ONE, sent_at, 3600)
+        pace.leave(ONE)
         tasks = await enter(pace, 3)
         assert not any(task.done() for task in tasks)
         clock.now += 10
         pace._wake()
         await turns()
         assert [task.done() for task in tasks] == [True, False, False]
-        pace.answered(clock.now)
-        pace.leave()
+        pace.answered(ONE, clock.now)
+        pace.leave(ONE)
         clock.now += 0
         await turns()
         assert any(task.done() for task in tasks[1:])
@@ -134,19 +144,64 @@ def test_a_long_wait_lets_one_request_try() -> None:
     run(test)
 
 
-def test_a_short_wait_is_kept() -> None:
-    """Nothing goes out before the time that the provider names, and then a timer lets it go."""
+@pytest.mark.parametrize("named", [0.0, 1e-9, 0.05, None])
+def test_the_shortest_pause_is_the_backoff(named: float | None) -> None:
+    """A provider that names no time, or almost none, is asked as slowly as one that names none."""
 
     async def test(pace: Pace, clock: Clock) -> None:
-        sent_at = await pace.enter()
-        pace.limited(sent_at, 0.05)
-        pace.leave()
+        pauses = []
+        for _ in range(3):
+            sent_at = await pace.enter(ONE)
+            pace.limited(ONE, sent_at, named)
+            pace.leave(ONE)
+            pauses.append(pace.paused_s)
+            clock.now += pace.paused_s
+        assert pauses == pytest.approx([0.5, 1, 2])
         (task,) = await enter(pace, 1)
-        assert not task.done()
-        clock.now += 0.06
         await asyncio.wait_for(task, 60)
 
     run(test)
+
+
+@pytest.mark.parametrize("named", [1e15, 1e300, float("inf")])
+def test_no_wait_is_endless(named: float) -> None:
+    """A wait without measure still lets one request try after ten seconds."""
+
+    async def test(pace: Pace, clock: Clock) -> None:
+        pace.limited(ONE, await pace.enter(ONE), named)
+        pace.leave(ONE)
+        assert pace.paused_s == 3600
+        clock.now += 10
+        (task,) = await enter(pace, 1)
+        assert task.done()
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": " 1.5 "}, 1.5),
+        ({"retry-after-ms": "250", "retry-after": "7"}, 0.25),
+        ({"retry-after-ms": "soon", "retry-after": "7"}, 7.0),
+        *(({"retry-after": text}, None) for text in ("-1", "nan", "inf", "1e400", "1_0", "", "٣")),
+        ({"retry-after": "9" * 400}, None),
+        (
+            {
+                "retry-after": "Wed, 21 Oct 2015 07:28:09 GMT",
+                "date": "Wed, 21 Oct 2015 07:28:00 GMT",
+            },
+            9.0,
+        ),
+        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+        ({"retry-after": "Wed, 99 Oct 99999 07:28:00 GMT"}, None),
+    ],
+)
+def test_times_to_wait_are_read(headers: Mapping[str, str], seconds: float | None) -> None:
+    """Seconds and dates are understood, by the provider's own clock; other words say nothing."""
+    assert retry_after_s(headers) == seconds
 
 
 def test_requests_that_give_up_leave_no_place_taken() -> None:
@@ -156,7 +211,7 @@ def test_requests_that_give_up_leave_no_place_taken() -> None:
         tasks = await enter(pace, 10)
         tasks[8].cancel()
         await turns()
-        pace.leave()
+        pace.leave(ONE)
         tasks[9].cancel()
         await turns()
         assert (pace.in_flight, pace.waiting) == (7, 0)
@@ -164,17 +219,174 @@ def test_requests_that_give_up_leave_no_place_taken() -> None:
     run(test)
 
 
-def test_those_that_were_sent_go_first() -> None:
-    """A request that met a limit goes before those that have not been sent."""
+def test_attempts_take_turns() -> None:
+    """One request of an attempt goes out before the second one of another, which came earlier."""
 
     async def test(pace: Pace, clock: Clock) -> None:
-        tasks = await enter(pace, 9)
-        again = asyncio.create_task(pace.enter(again=True))
+        await enter(pace, 4)
+        await enter(pace, 4, OTHER)
+        many = await enter(pace, 3)
+        (one,) = await enter(pace, 1, THIRD)
+        for _ in range(2):
+            pace.leave(ONE)
+            await turns()
+        assert [task.done() for task in many] == [True, False, False]
+        assert one.done()
+        for task in many:
+            task.cancel()
         await turns()
-        pace.leave()
+
+    run(test)
+
+
+def test_an_attempt_that_meets_limits_alone_is_slowed_alone() -> None:
+    """While others are answered, its limits neither stop them nor lower the pace of the key."""
+
+    async def test(pace: Pace, clock: Clock) -> None:
+        pace.answered(OTHER, await pace.enter(OTHER))
+        pace.leave(OTHER)
+        for _ in range(20):
+            (mine,) = await enter(pace, 1)
+            (theirs,) = await enter(pace, 1, OTHER)
+            assert theirs.done()
+            pace.answered(OTHER, theirs.result())
+            pace.leave(OTHER)
+            if mine.done():
+                pace.limited(ONE, mine.result(), None)
+                pace.leave(ONE)
+            else:
+                mine.cancel()
+                await turns()
+            assert (pace.concurrency, pace.paused_s) == (SETTINGS.first, 0)
+            clock.now += 0.1
+
+    run(test)
+
+
+@pytest.mark.parametrize("requests", [1, 2, 7])
+def test_limits_of_one_attempt_do_not_keep_a_new_one_from_its_first_call(requests: int) -> None:
+    """An attempt that met no limit may try, whatever the others met and however long they pause."""
+
+    async def test(pace: Pace, clock: Clock) -> None:
+        mine = await enter(pace, requests)
+        for _ in range(9):
+            for task in [task for task in mine if task.done()]:
+                mine.remove(task)
+                pace.limited(ONE, task.result(), 60)
+                pace.leave(ONE)
+                mine += await enter(pace, 1)
+            clock.now += 10
+            pace._wake()
+            await turns()
+        for task in [task for task in mine if task.done()]:
+            pace.limited(ONE, task.result(), 60)
+            pace.leave(ONE)
+        (first, second) = await enter(pace, 2, OTHER)
+        assert (first.done(), second.done()) == (True, False)
+        pace.answered(OTHER, first.result())
+        pace.leave(OTHER)
         await turns()
-        assert (again.done(), tasks[8].done()) == (True, False)
-        tasks[8].cancel()
+        assert second.done()
+        for task in mine:
+            task.cancel()
+        await turns()
+
+    run(test)
+
+
+def test_an_attempt_waits_ten_seconds_at_most_for_answers_of_others() -> None:
+    """One that met no limit goes out after that, although others hold all places."""
+
+    async def test(pace: Pace, clock: Clock) -> None:
+        pace.limited(ONE, await pace.enter(ONE), None)
+        clock.now += 1
+        await enter(pace, 1)
+        (first, second) = await enter(pace, 2, OTHER)
+        assert not first.done()
+        clock.now += 10
+        pace._wake()
+        await turns()
+        assert (first.done(), second.done()) == (True, False)
+        second.cancel()
+        await turns()
+
+    run(test)
+
+
+def test_limits_of_most_attempts_slow_all_down() -> None:
+    """When more attempts met a limit than were answered, the pace falls, and all pause."""
+
+    async def test(pace: Pace, clock: Clock) -> None:
+        for attempt in (ONE, OTHER, THIRD):
+            pace.answered(attempt, await pace.enter(attempt))
+        clock.now += 1
+        pace.limited(ONE, clock.now, 5)
+        assert pace.paused_s == 0
+        pace.limited(OTHER, clock.now, 5)
+        assert pace.paused_s == 5
+        assert pace.concurrency < SETTINGS.first
+
+    run(test)
+
+
+def test_a_request_that_keeps_meeting_limits_does_not_go_first() -> None:
+    """Within an attempt, too, each request has its turn."""
+
+    async def test(pace: Pace, clock: Clock) -> None:
+        refused, others = await pace.enter(ONE), await enter(pace, 9)
+        pace.limited(ONE, refused, None)
+        pace.leave(ONE)
+        again = asyncio.create_task(pace.enter(ONE))
+        for _ in range(8):
+            pace.leave(ONE)
+        clock.now += 1
+        pace._wake()
+        await turns()
+        assert (others[-1].done(), again.done()) == (True, True)
+
+    run(test)
+
+
+def test_an_attempt_without_a_place_gets_one_from_those_with_several() -> None:
+    """However many places others hold, the first request of an attempt goes out at once."""
+
+    async def test(pace: Pace, clock: Clock) -> None:
+        await enter(pace, 4, ONE)
+        await enter(pace, 4, OTHER)
+        (first, second) = await enter(pace, 2, THIRD)
+        assert (first.done(), second.done()) == (True, False)
+        second.cancel()
+        await turns()
+
+    run(test)
+
+
+def test_the_pace_holds_for_attempts_with_one_request_each() -> None:
+    """Where each attempt has one place at most, more attempts than places wait."""
+
+    async def test(pace: Pace, clock: Clock) -> None:
+        attempts = [Attempt() for _ in range(12)]
+        tasks = [task for attempt in attempts for task in await enter(pace, 1, attempt)]
+        assert [task.done() for task in tasks] == [True] * 8 + [False] * 4
+        for task in tasks:
+            task.cancel()
+        await turns()
+
+    run(test)
+
+
+def test_long_answers_of_one_attempt_leave_places_to_others() -> None:
+    """An attempt has at most half of the places while others use the key, too."""
+
+    async def test(pace: Pace, clock: Clock) -> None:
+        pace.answered(OTHER, await pace.enter(OTHER))
+        pace.leave(OTHER)
+        mine = await enter(pace, 20)
+        (theirs,) = await enter(pace, 1, OTHER)
+        assert theirs.done()
+        assert sum(task.done() for task in mine) == SETTINGS.first / 2
+        for task in mine:
+            task.cancel()
         await turns()
 
     run(test)

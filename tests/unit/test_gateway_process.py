@@ -18,10 +18,12 @@ from gateways import KEY, PATHS, RUN, SOURCE, ServedGateway, request_body, serve
 from scripted_providers import ServedProvider, scripted_provider
 from waiting import wait_until
 
+import labledger
 from labledger.errors import InvalidInput, LabLedgerError
 from labledger.fault_points import VARIABLE
 from labledger.gateway.client import GatewayClient, GatewayUnavailable
 from labledger.gateway.keys import read_keys
+from labledger.gateway.provider_permissions import permissions_of
 from labledger.records.model_calls import CallState, Usage
 from labledger.records.model_grants import (
     DEFAULT_PROVIDERS,
@@ -38,6 +40,11 @@ SCRIPT = {
             "match": "say well",
             "plain": True,
             "turns": [{"text": "Well.", "usage": {"input": 7, "output": 3}}],
+        },
+        {
+            "match": "say no",
+            "plain": True,
+            "turns": [{"text": "x", "faults": [{"status": 402, "message": "no \x1b[1mcredit"}]}],
         },
         {
             "match": "go on",
@@ -323,7 +330,8 @@ def test_keys_are_read_where_they_are(tmp_path: Path, monkeypatch: pytest.Monkey
         (KeySource(file=str(tmp_path / "key")), "of-file"),
         (KeySource(command=command), "of-command"),
     ):
-        assert read_keys(of(source)) == {source: key}
+        labledger.allow(permissions_of(of(source)))
+        assert read_keys(of(source), name="x") == {source: key}
 
 
 @pytest.mark.parametrize(
@@ -331,7 +339,8 @@ def test_keys_are_read_where_they_are(tmp_path: Path, monkeypatch: pytest.Monkey
     [
         (KeySource(env="NO_SUCH_KEY"), "the environment variable NO_SUCH_KEY is not set"),
         (KeySource(file="/no/such/file"), "cannot be read"),
-        (KeySource(file="/dev/null"), "it is empty"),
+        (KeySource(file="/dev/null"), "it is a device; a regular file is expected"),
+        (KeySource(command=("true",)), "it is empty"),
         (KeySource(command=("false",)), "ended with exit code 1"),
         (KeySource(command=("/no/such/command",)), "could not be started"),
         (KeySource(command=("echo", "se cret")), "a key is one word"),
@@ -339,8 +348,9 @@ def test_keys_are_read_where_they_are(tmp_path: Path, monkeypatch: pytest.Monkey
 )
 def test_a_key_that_cannot_be_read_is_named(source: KeySource, problem: str) -> None:
     """The message has the place and the cause."""
+    labledger.allow(permissions_of(of(source)))
     with pytest.raises(InvalidInput, match=problem):
-        read_keys(of(source))
+        read_keys(of(source), name="x")
 
 
 def test_the_commands_serve_show_and_stop(tmp_path: Path, provider: ServedProvider) -> None:
@@ -362,8 +372,13 @@ def test_the_commands_serve_show_and_stop(tmp_path: Path, provider: ServedProvid
         shown = run_forked("gateway", "status", folder=tmp_path)
         assert RUN in shown.stdout
         assert "$0.0001" in shown.stdout
+        assert "refused" not in shown.stderr
+        assert trial.ask("anthropic", "say no").status == 402
+        gateway.client.close(trial.folder)
+        shown = run_forked("gateway", "status", folder=tmp_path)
+        assert "anthropic refused a call: status 402: no credit" in shown.stderr
         document = json.loads(run_forked("gateway", "status", "--json", folder=tmp_path).stdout)
-        assert document["variants"][0]["totals"]["calls"] == 1
+        assert document["variants"][0]["totals"]["calls"] == 2
         assert "has ended" in run_forked("gateway", "stop", folder=tmp_path).stderr
         assert serving.wait(60) == 0
     assert "no gateway runs" in run_forked("gateway", "status", folder=tmp_path).stderr
@@ -390,7 +405,8 @@ def test_an_attempt_is_opened_again_with_another_token(
         body = request_body("anthropic", "say well")
         old = trial.send(PATHS["anthropic"], body, Authorization=f"Bearer {tokens[-2]}")
         assert old.status == 401
-    assert [call.call for call in trial.calls] == [1, 2, 3]
+    assert [call.call for call in trial.calls if call.asked] == [1, 3, 5]
+    assert [call.reason for call in trial.calls if not call.asked] == ["token"] * 3
     status = gateway.client.status()
     assert status is not None
     (totals,) = status.variants

@@ -15,6 +15,7 @@ from gateways import KEY, GatewayTrial, ServedGateway, served_gateway
 from scripted_providers import ServedProvider, scripted_provider
 
 from labledger.gateway.recordings import (
+    CanonicalRequest,
     MissedRequest,
     Recorded,
     Replay,
@@ -206,7 +207,7 @@ def test_a_gateway_that_starts_again_goes_on_in_the_record(
         recorded.ask("anthropic", text)
     record = record_of(recorded)
     calls = [Recorded.from_json(json.loads(line)) for line in record.read_bytes().splitlines()]
-    twice, once = calls[0].request, calls[2].request
+    twice, once = (CanonicalRequest.of(calls[i].request, {}) for i in (0, 2))
     (tmp_path / RECORD).mkdir(parents=True)
     for number in (1, 2):
         path = f"{RECORD}/{number:06d}.json"

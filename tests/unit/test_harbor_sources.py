@@ -162,7 +162,7 @@ def test_a_changed_clone(tmp_path: Path, repository: tuple[str, str]) -> None:
         ({"git_commit_id": "0" * 40}, "git "),
         ({"git_url": "--upload-pack=touch /tmp/x"}, "is not the address of a Git repository"),
         ({"git_url": "ext::sh -c true"}, "is not the address of a Git repository"),
-        ({"git_url": "/does/not/exist"}, "git "),
+        ({"git_url": "relative/folder"}, "is not the address of a Git repository"),
         ({"path": "tasks/absent"}, "is no task folder of"),
         ({"path": "../.."}, "is no task folder of"),
     ],

@@ -125,8 +125,14 @@ def test_usage_is_that_of_the_ledger(path: Path, tmp_path: Path) -> None:
         assert usage.input_tokens + cached == row["tokens_in"]
         assert usage.input_tokens_cache_read == row["cache_read_tokens"]
         assert usage.output_tokens == row["tokens_out"]
-        assert usage.total_cost == pytest.approx(row["cost_usd"])
-    assert by_task(logs["treat"])["t0"].metadata["calls_of_unknown_usage"] == 1
+        is_known = row["variant_id"] == "base"
+        assert usage.total_cost == (pytest.approx(row["cost_usd"]) if is_known else None)
+    sample = by_task(logs["treat"])["t0"]
+    assert sample.model_usage["anthropic/small"].total_cost is None
+    for metadata in (sample.metadata, logs["treat"].eval.metadata or {}):
+        assert metadata["calls_of_unknown_usage"] == 1
+        assert metadata["unknown_usage_by_model"] == {"anthropic/small": 1}
+    assert "calls_of_unknown_usage" not in (logs["base"].eval.metadata or {})
     assert by_task(logs["base"])["t1"].model_usage == {}
 
 
@@ -140,6 +146,17 @@ def test_a_cost_that_is_not_known(tmp_path: Path) -> None:
     [sample] = exported(path, tmp_path / "out")["base"].samples or ()
     usage = sample.model_usage["anthropic/small"]
     assert (usage.total_cost, usage.input_tokens) == (None, 200_600)
+
+
+def test_a_model_of_which_nothing_is_known(tmp_path: Path) -> None:
+    """A model whose calls are all unknown has no tokens, not even zero, and is named."""
+    path = kit.make_ledger(tmp_path)
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, 1, prices=kit.PRICES)
+        writer.commit_result(lease, kit.with_calls(kit.result(0), kit.model_call(**kit.UNKNOWN)))
+    log = exported(path, tmp_path / "out")["base"]
+    assert (log.eval.model, log.stats.model_usage) == ("anthropic/small", {})
+    assert (log.eval.metadata or {})["calls_of_unknown_usage"] == 1
 
 
 def test_a_trial_that_ran_again(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ import pytest
 from genai_prices import Usage as PackageUsage
 from genai_prices import calc_price
 
+from labledger.records.known_prices import price_table
 from labledger.records.model_calls import Usage
-from labledger.records.model_costs import PICODOLLARS, ModelPrice, price_table
+from labledger.records.model_costs import PICODOLLARS, ModelPrice, PriceTable
 from labledger.records.model_grants import DEFAULT_PROVIDERS, ProviderConfig
 
 AT = datetime(2026, 11, 1, tzinfo=UTC)
@@ -82,3 +83,48 @@ def test_the_experiment_has_the_last_word() -> None:
     assert table.cost_of("openai", "gpt-5.4", Usage(300_000)) == 300_000
     assert table.cost_of("openai", "gpt-5", Usage(1)) == 1_250_000
     assert table.source.startswith("the experiment, genai-prices ")
+
+
+def priced(provider: ProviderConfig, model: str) -> PriceTable:
+    return price_table([(provider, model)], (), AT)
+
+
+def test_a_price_that_the_package_lacks_is_unpriced() -> None:
+    """An hour of a cache has no price where only five minutes have one: none stands for it."""
+    router = ProviderConfig("openrouter", OPENAI.apis, "https://openrouter.ai/api")
+    table = priced(router, "anthropic/claude-sonnet-4.5")
+    assert table.cost_of("openrouter", "anthropic/claude-sonnet-4.5", Usage(10, output=5))
+    hour = Usage(10, cache_write_1h=1)
+    assert table.cost_of("openrouter", "anthropic/claude-sonnet-4.5", hour) is None
+
+
+def test_hours_and_tiers_of_the_package_are_prices_of_their_own() -> None:
+    """DeepSeek's hours and OpenAI's tiers become rows; what has one price has one row."""
+    deepseek = ProviderConfig("deepseek", OPENAI.apis, "https://x")
+    table = priced(deepseek, "deepseek-chat")
+    day, night = (
+        table.cost_of("deepseek", "deepseek-chat", Usage(10), f"utc={hours}")
+        for hours in ("00:30-16:30", "16:30-00:30")
+    )
+    assert day is not None
+    assert night is not None
+    assert day == 2 * night > 0
+    openai = priced(OPENAI, "gpt-5")
+    assert {"", "service_tier=flex", "service_tier=priority"} <= {
+        price.condition for price in openai.prices
+    }
+    anthropic = priced(ANTHROPIC, "claude-sonnet-4-5")
+    assert {price.condition for price in anthropic.prices} == {""}
+
+
+def test_a_price_of_a_later_day_is_in_the_table_already() -> None:
+    """A run that lasts until then goes by it from that day on."""
+    table = priced(GOOGLE, "gemini-3.8-flash-lite-tts")
+    conditions = table.conditions("google", "gemini-3.8-flash-lite-tts")
+    assert {"", "since=2027-01-01", "service_tier=flex since=2027-01-01"} <= set(conditions)
+
+
+def test_a_model_with_charges_that_no_usage_counts_has_no_price() -> None:
+    """Perplexity charges for each request, too: the price of its tokens alone would be too low."""
+    perplexity = ProviderConfig("perplexity", OPENAI.apis, "https://api.perplexity.ai")
+    assert priced(perplexity, "sonar-deep-research").prices == ()

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from labledger.experiment.model_settings import ModelSettings
 from labledger.records.attempt_result import Metric
 from labledger.records.model_calls import CallState, ModelCall, Usage
 from labledger.records.model_costs import (
@@ -16,6 +17,7 @@ from labledger.records.model_costs import (
     beside_counted,
     known_cost,
     model_metrics,
+    time_parts,
 )
 from labledger.records.model_grants import (
     DEFAULT_PROVIDERS,
@@ -132,3 +134,77 @@ def test_a_provider_is_stored_without_its_key() -> None:
 def test_addresses_of_providers(address: str, valid: bool) -> None:
     """An address has no secret, no query and no end that would change what is appended."""
     assert (upstream_problem(address) is None) is valid
+
+
+TIERED = PriceTable(
+    (
+        ModelPrice("p", "m", 0, 2, 4, web_search=10),
+        ModelPrice("p", "m", 0, 1, 2, condition="service_tier=flex"),
+        ModelPrice("p", "m", 0, 9, 9, condition="service_tier=priority"),
+        ModelPrice("p", "hours", 0, 3, condition="utc=00:30-16:30"),
+        ModelPrice("p", "hours", 0, 1, condition="utc=16:30-00:30"),
+        ModelPrice("p", "day", 0, 1),
+        ModelPrice("p", "day", 0, 5, condition="since=2027-01-01"),
+    )
+)
+
+
+def test_a_condition_has_its_own_price_and_no_other() -> None:
+    """A call of a tier without a price has no known cost, however many prices the model has."""
+    usage = Usage(10)
+    costs = [TIERED.cost_of("p", "m", usage, f"service_tier={t}") for t in ("flex", "fast")]
+    assert (TIERED.cost_of("p", "m", usage), *costs) == (20, 10, None)
+    assert TIERED.cost_of("p", "hours", usage) is None
+    assert TIERED.conditions("p", "hours") == ("utc=00:30-16:30", "utc=16:30-00:30")
+    assert TIERED.conditions("p", "n") == ()
+
+
+def test_the_most_that_a_call_can_cost_is_by_its_dearest_hour() -> None:
+    """A reservation is an upper bound over the hours, and over tiers where they may be asked."""
+    usage = Usage(10)
+    assert TIERED.most_cost_of("p", "hours", usage) == 30
+    assert TIERED.most_cost_of("p", "m", usage) == 20
+    assert TIERED.most_cost_of("p", "m", usage, all_tiers=True) == 90
+    assert TIERED.most_cost_of("p", "n", usage) is None
+    assert TIERED.most_cost_of("p", "n", Usage()) == 0
+
+
+def test_a_search_has_a_price_or_none() -> None:
+    """Fees are exact, and unknown without a price; no search costs nothing."""
+    assert TIERED.search_fees("p", "m", 3) == 30_000
+    assert TIERED.search_fees("p", "m", 3, "service_tier=flex") is None
+    assert TIERED.search_fees("p", "n", 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "at", "parts"),
+    [
+        ("m", "2026-11-28T12:00:00Z", {}),
+        ("hours", "2026-11-28T00:29:59.9Z", {"utc": "16:30-00:30"}),
+        ("hours", "2026-11-28T00:30:00Z", {"utc": "00:30-16:30"}),
+        ("hours", "2026-11-28T16:30:00Z", {"utc": "16:30-00:30"}),
+        ("day", "2026-12-31T23:59:59Z", {}),
+        ("day", "2027-01-01T00:00:00Z", {"since": "2027-01-01"}),
+    ],
+)
+def test_the_time_of_a_call_chooses_its_price(model: str, at: str, parts: dict[str, str]) -> None:
+    """Hours that go on past midnight, their bounds, and a price of a later day."""
+    assert time_parts(TIERED.conditions("p", model), at) == parts
+
+
+def test_an_experiment_says_what_a_condition_costs() -> None:
+    """A number is a factor of the standard prices of tokens; an object has prices of its own."""
+    authored = {"input": 3, "output": 0.3, "web_search": 10}
+    when = {"speed=fast inference_geo=us": 1.1, "service_tier=flex": {"input": 1.5}}
+    prices = {"anthropic": {"m": {**authored, "when": when}}}
+    settings = ModelSettings.of_authored({"prices": prices})
+    assert settings.prices == (
+        ModelPrice("anthropic", "m", 0, 3_000_000, 300_000, web_search=10_000_000),
+        ModelPrice("anthropic", "m", 0, 1_500_000, condition="service_tier=flex"),
+        ModelPrice(
+            *("anthropic", "m", 0, 3_300_000, 330_000),
+            web_search=10_000_000,
+            condition="inference_geo=us speed=fast",
+        ),
+    )
+    assert ModelSettings.from_json(settings.as_json()) == settings

@@ -36,7 +36,7 @@ def request(text: str) -> dict[str, Any]:
 
 
 def record(folder: Path, number: int, text: str, answer: bytes = b"yes") -> None:
-    recording = Recording(folder / RECORD, number, CanonicalRequest(request(text), {}))
+    recording = Recording(folder / RECORD, number, CanonicalRequest.of(request(text), {}))
     recording.begin(200, [("X-Said", text)])
     recording.take(answer)
     asyncio.run(recording.end())

@@ -40,6 +40,7 @@ from labledger.records.model_costs import (
     call_cost,
     known_cost,
     model_metrics,
+    price_order,
 )
 from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.runner.earlier_trials import StoredTrials
@@ -53,10 +54,23 @@ PRICES = PriceTable(
         *kit.PRICES.prices,
         ModelPrice("openai", "large", 0, 3, 7, 1),
         ModelPrice("openai", "large", 11, 5, None, 1),
+        ModelPrice("openai", "large", 0, 2, 1, 1, web_search=9, condition="service_tier=flex"),
+        ModelPrice("openai", "large", 5, 4, 1, condition="service_tier=flex"),
     ),
     "demo 1.0",
 )
 """Odd prices, of which some are not known, with tiers that begin at small requests."""
+FACTS: list[dict[str, Any]] = [
+    {"price_condition": "service_tier=flex"},
+    {"price_condition": "service_tier=priority"},
+    {"price_condition": "service_tier=flex", "fees": 10**10 + 1},
+    {"fees": 7},
+    {"stated_cost": 3},
+    {"stated_cost": 0, "price_condition": "x"},
+    {"cost_unknown": "it is odd"},
+    {"cost_unknown": "it is odd", "stated_cost": 5, "fees": 4},
+]
+"""What answers say beside their tokens."""
 
 
 def calls_of_all_kinds() -> Iterator[ModelCall]:
@@ -80,6 +94,11 @@ def calls_of_all_kinds() -> Iterator[ModelCall]:
             {"state": state, "status": status, "reason": reason, "reserved": reserved}
             | {"usage": None, "raw_usage": None}
         )
+    ends += [
+        {"usage": usage, **facts} for usage in (usages[0], usages[5], usages[-1]) for facts in FACTS
+    ]
+    ends += [{**ends[-1 - len(ends) // 2], **facts} for facts in FACTS]
+    ends += [{**kit.UNKNOWN, **facts} for facts in FACTS]
     for number, ((provider, model), end) in enumerate(product(models, ends), 1):
         replayed = number % 7 == 0
         yield kit.model_call(number, provider=provider, model=model, replayed=replayed, **end)
@@ -110,6 +129,22 @@ def test_sql_charges_what_the_gateway_does(tmp_path: Path) -> None:
     assert found == expected
     assert len({cost for cost, _ in expected}) > 40
     assert {unknown for _, unknown in expected} == {0, 1}
+    assert {3, 10**10 + 1} <= {cost or 0 for cost, _ in expected}
+
+
+def test_every_cost_that_is_not_known_has_its_reason(tmp_path: Path) -> None:
+    """The view says why a cost is null, and nothing where it is known."""
+    path = all_kinds(tmp_path)
+    sql = "SELECT cost_usd IS NULL, cost_unknown IS NOT NULL FROM model_calls"
+    assert set(rows(path, sql)) == {(0, 0), (1, 1)}
+    why = "SELECT DISTINCT cost_unknown FROM model_calls WHERE cost_unknown IS NOT NULL ORDER BY 1"
+    assert [reason for (reason,) in rows(path, why)] == [
+        "it is odd",
+        "its tokens are not known",
+        "no price for its tokens",
+        "no price for its tokens with service_tier=flex",
+        "no price for its tokens with service_tier=priority",
+    ]
 
 
 def test_the_views_say_it_in_dollars(tmp_path: Path) -> None:
@@ -166,7 +201,7 @@ def test_prices_are_read_as_they_were_given(writer: LedgerWriter, reader: Ledger
     shuffled = PriceTable(tuple(reversed(PRICES.prices)), PRICES.source)
     kit.begin_run(writer, prices=shuffled)
     read = reader.prices(kit.RUN)
-    assert read == PriceTable(tuple(sorted(PRICES.prices, key=repr)), "demo 1.0")
+    assert read == PriceTable(tuple(sorted(PRICES.prices, key=price_order)), "demo 1.0")
     assert read.digest == shuffled.digest
     found = rows(reader.path, "SELECT model, input_usd, output_usd FROM model_prices")
     assert found[0] == ("small", 1.0, 5.0)
@@ -204,7 +239,12 @@ def test_the_mirror_of_calls_comes_with_the_first_call(
 
 @pytest.mark.parametrize(
     "change",
-    [{"raw_usage": "5"}, {"raw_usage": '{"a": 1}'}, {"reserved": '{"b":1}'}, {"api": "other"}],
+    [
+        {"raw_usage": "5"},
+        {"raw_usage": '{"a": 1}'},
+        {"reserved": '{"b":1}'},
+        {"api": "other"},
+    ],
     ids=str,
 )
 def test_a_call_that_labledger_would_not_write_is_not_imported(

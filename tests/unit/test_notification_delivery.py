@@ -24,6 +24,7 @@ from labledger.execution.notification_delivery import (
 )
 from labledger.execution.receivers import Receiver as ReceiverOfRun
 from labledger.files.lab_folder import LabFolder
+from labledger.files.lab_trust import trust_new
 from labledger.ledger.database.model import Lease
 from labledger.ledger.notifications import Notice, NoticeEvent, Outbox, Waiting
 from labledger.ledger.writer import LedgerWriter
@@ -46,7 +47,9 @@ def server(tmp_path: Path) -> Receiver:
 def lab(path: Path) -> LabFolder:
     for run_id in RUNS:
         (path.parent / "runs" / run_id).mkdir(parents=True)
-    return LabFolder(path.parent)
+    lab = LabFolder(path.parent)
+    trust_new(lab)
+    return lab
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import json
 import socket
 import sys
@@ -14,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from notification_receivers import TOKEN, Receiver, serving
+from own_certificates import write_certificate
 from tiers import thorough
 from waiting import wait_until
 
@@ -262,29 +258,7 @@ def test_a_value_that_is_gone_is_a_failure() -> None:
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
     """A file with a key, and with a certificate of this machine that nobody else has signed."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "a receiver")])
-    now = datetime.datetime.now(datetime.UTC)
-    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    signed = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    path = tmp_path / "certificate.pem"
-    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    path.write_bytes(
-        key.private_bytes(encoding, form, serialization.NoEncryption())
-        + signed.public_bytes(encoding)
-    )
-    return path
+    return write_certificate(tmp_path / "certificate.pem")
 
 
 def test_a_certificate_is_checked(

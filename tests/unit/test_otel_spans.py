@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from test_agent_logs import LOGS, read
 from test_stored_trajectories import STEPS, with_steps
 
 from labledger import LabLedgerError, open_ledger
+from labledger.records.model_calls import ModelCall, Usage
 from labledger.trajectories.atif import Step
 
 
@@ -48,6 +50,43 @@ def exported(path: Path) -> list[dict[str, Any]]:
             each["key"]: next(iter(each["value"].values())) for each in span["attributes"]
         }
     return spans
+
+
+TOTALS = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
+KNOWN = kit.model_call(usage=Usage(600, output=40))
+
+
+@pytest.mark.parametrize(
+    ("calls", "totals"),
+    [
+        ((), ["10", "3"]),
+        ((KNOWN, replace(KNOWN, call=2)), ["1200", "80"]),
+        ((KNOWN, kit.model_call(2, **kit.UNKNOWN)), [None, None]),
+    ],
+    ids=["no gateway", "all known", "one unknown"],
+)
+def test_totals_of_the_agent(
+    tmp_path: Path, calls: tuple[ModelCall, ...], totals: list[str | None]
+) -> None:
+    """The agent's span has what the gateway counted; what is unknown in part is absent."""
+    path = kit.make_ledger(tmp_path)
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, 1, prices=kit.PRICES)
+        result = with_steps(0, STEPS)
+        writer.commit_result(lease, kit.with_calls(result, *calls) if calls else result)
+    agent = exported(path)[-1]
+    assert [agent["attributes"].get(name) for name in TOTALS] == totals
+
+
+def test_a_step_of_unknown_usage_makes_the_sums_unknown(tmp_path: Path) -> None:
+    """Without a gateway the sums of the steps are absent where one step does not say its own."""
+    path = kit.make_ledger(tmp_path)
+    unknown = Step(source="agent", message="And more.")
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, 1)
+        writer.commit_result(lease, with_steps(0, [*STEPS, unknown]))
+    agent = exported(path)[-1]
+    assert not agent["attributes"].keys() & set(TOTALS)
 
 
 def test_spans_of_a_trial(path: Path) -> None:

@@ -303,3 +303,56 @@ def test_a_missing_script_is_an_error(tmp_path: Path) -> None:
     ended = run_forked("gateway", "mock", "no.yaml", folder=tmp_path)
     assert ended.returncode == 2
     assert "could not read the script no.yaml" in ended.stderr
+
+
+FUNCTION = {
+    "type": "function",
+    "name": "exec_command",
+    "parameters": {"properties": {"cmd": {"type": "string"}}, "required": ["cmd"]},
+}
+PROGRAM = {"type": "custom", "name": "exec", "description": "such as `tools.exec_command(...)`"}
+
+
+def group(tool: Any) -> dict[str, Any]:
+    return {"type": "namespace", "name": "functions", "tools": [tool]}
+
+
+@pytest.mark.parametrize(
+    ("item", "call"),
+    [
+        ({"type": "additional_tools", "tools": [FUNCTION]}, ("function_call", None)),
+        ({"type": "tool_search_output", "tools": [FUNCTION]}, ("function_call", None)),
+        ({"type": "additional_tools", "tools": [group(FUNCTION)]}, ("function_call", "functions")),
+        (
+            {"type": "additional_tools", "tools": [group(PROGRAM)]},
+            ("custom_tool_call", "functions"),
+        ),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_tools_among_the_items_of_a_conversation(
+    item: Any, call: tuple[str, str | None], stream: bool
+) -> None:
+    """Tools that the items of Responses name are called by their kind and group."""
+    with scripted_provider(SCRIPT) as provider:
+        request = {**body("responses", item, stream=stream), "tools": None}
+        answer = post(provider, PATHS["responses"], request)[2]
+    whole = events(answer)[-1]["response"] if stream else json.loads(answer)
+    [said] = whole["output"]
+    assert (said["type"], said.get("namespace")) == call
+    if said["type"] == "custom_tool_call":
+        assert said["input"] == 'text(await tools.exec_command({"cmd": "echo hello"}));'
+    else:
+        assert json.loads(said["arguments"]) == {"cmd": "echo hello"}
+
+
+def test_tools_that_a_message_adds() -> None:
+    """A tool that Anthropic's block adds later is called; its description is no instruction."""
+    tool = {"type": "custom", "name": "Bash", "description": "say nothing", "input_schema": SCHEMA}
+    block = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": tool}}
+    other = {"name": "other", "match": "say nothing", "turns": [{"finish": "Nothing."}]}
+    script = {"tasks": [other, *SCRIPT["tasks"]]}
+    with scripted_provider(script) as provider:
+        request = body("anthropic", {"role": "system", "content": [block]})
+        answer = post(provider, PATHS["anthropic"], {**request, "tools": []})[2]
+    assert json.loads(answer)["content"][0]["input"]["command"] == "echo hello"

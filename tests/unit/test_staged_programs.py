@@ -31,7 +31,7 @@ def staged(folder: Path, *, sealed: bool) -> Callable[[], None]:
 
     def stage() -> None:
         shared_files.stage_dependencies(files, store, deps, sealed=sealed)
-        shared_files.share_trial_script(deps, folder / "run" / "incoming")
+        shared_files.share_trial_script(deps)
 
     stage()
     return stage
@@ -98,7 +98,7 @@ def test_changed_while_it_runs(tmp_path: Path) -> None:
     deps = tmp_path / "run" / "deps"
     replace(shared_files.trial_script_name())(deps)
     with pytest.raises(LedgerError, match="was changed"):
-        shared_files.share_trial_script(deps, tmp_path / "run" / "incoming")
+        shared_files.share_trial_script(deps)
 
 
 def test_changed_in_the_store(tmp_path: Path) -> None:

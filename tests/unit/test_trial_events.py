@@ -19,7 +19,8 @@ def read_events(
     content: bytes, place: EventFile = NOWHERE, redactor: Redactor | None = None
 ) -> tuple[tuple[Event, ...] | EventFile, int]:
     redactor = redactor or Redactor({})
-    return trial_outputs.read_events(io.BytesIO(content), len(content), redactor, place)
+    found = trial_outputs.read_events(io.BytesIO(content), len(content), redactor, place)
+    return found.events, found.dropped
 
 
 def test_lines_that_are_no_events() -> None:
@@ -72,3 +73,28 @@ def test_many_events_are_held_in_a_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert tuple(spooled) == held, "it could be read once only"
     assert list(spooled.bodies()) == [canonical_json.dumps(event.body) for event in held]
     assert b"hush-hush" not in spooled.path.read_bytes()
+
+
+def test_a_value_that_cannot_be_stored_loses_no_event() -> None:
+    """Its event is kept with null, and the first such values are named with their lines."""
+    content = b'{"n": 1}\n\n{"n": 1, "loss": NaN}\n{"n": 1, "text": "\\ud83d"}\n'
+    found = trial_outputs.read_events(io.BytesIO(content), 10_000, Redactor({}), NOWHERE)
+    assert isinstance(found.events, tuple)
+    assert [event.body["n"] for event in found.events] == [1, 1, 1]
+    assert found.dropped == 0
+    text = trial_outputs.unstorable_text(found.unstorable, Redactor({}))
+    assert text.startswith("2 values are stored as null: line 3: /loss is NaN, line 4: /text is")
+
+
+def test_names_of_values_that_cannot_be_stored_hold_no_secret() -> None:
+    """A key that is a secret is redacted, and so is one that is too long to be named."""
+    secret = "hush-hush-hush"
+    lines = [b'{"hush-hush-hush": NaN}', b'{"' + b"x" * 500 + b'": NaN}', *[b'{"a": NaN}'] * 9]
+    content = b"\n".join(lines)
+    redactor = Redactor({"KEY": secret})
+    found = trial_outputs.read_events(io.BytesIO(content), len(content), redactor, NOWHERE)
+    text = trial_outputs.unstorable_text(found.unstorable, redactor)
+    assert secret not in text
+    assert "one with a long name" in text
+    assert text.endswith("and 6 more")
+    assert len(text) < 500

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,25 @@ from labledger.gateway.recordings import CanonicalRequest, Recording
 from labledger.records.attempt_result import AttemptResult, digest_of
 from labledger.records.model_calls import (
     JOURNAL,
+    CallState,
     ModelCall,
     Usage,
     asked_line,
     ended_line,
     opened_line,
 )
+from labledger.records.model_costs import ModelPrice, PriceTable
 from labledger.records.model_grants import RECORD
 from labledger.records.outcomes import SlotStatus
-from labledger.trajectories.atif import document_problems
+from labledger.trajectories.atif import FinalMetrics, document_problems
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.collect import redactor_for
 from labledger.trial.evidence.evidence_collection import EvidenceCollector
-from labledger.trial.evidence.trajectory_collection import LoggedAgent, collect_trajectory
+from labledger.trial.evidence.trajectory_collection import (
+    LoggedAgent,
+    collect_trajectory,
+    counted_totals,
+)
 from labledger.trial.output_folders import trial_outputs
 
 AT = "2026-01-31T12:00:00.000Z"
@@ -47,9 +54,11 @@ def graded(trials: Trials, agent: str, **settings: Any) -> AttemptResult:
     return leave_files(trials.spec(script(text), script(scores()), **settings))
 
 
-def collected(spec: AttemptSpec, agent: LoggedAgent) -> EvidenceCollector:
+def collected(
+    spec: AttemptSpec, agent: LoggedAgent, counted: FinalMetrics | None = None
+) -> EvidenceCollector:
     evidence = EvidenceCollector(trial_outputs(spec), redactor_for(spec))
-    collect_trajectory(evidence, agent)
+    collect_trajectory(evidence, agent, counted)
     return evidence
 
 
@@ -75,14 +84,15 @@ def record(folder: Path, number: int, text: str, replaced: dict[str, str] | None
     body = {"messages": [{"role": "user", "content": "It is <time 1>."}]}
     request = {"provider": "anthropic", "path": "/v1/messages", "body": body}
     answer = json.dumps({"type": "message", "content": [{"type": "text", "text": text}]})
-    recording = Recording(folder / RECORD, number, CanonicalRequest(request, replaced or {}))
+    recording = Recording(folder / RECORD, number, CanonicalRequest.of(request, replaced or {}))
     recording.begin(200, [("Content-Type", "application/json")])
     recording.take(answer.encode())
     asyncio.run(recording.end())
 
 
 def call(number: int, usage: Usage, **more: Any) -> ModelCall:
-    return ModelCall(number, AT, "anthropic", "anthropic-messages", "m", usage=usage, **more)
+    about = {"state": CallState.ANSWERED, "status": 200, "usage": usage, **more}
+    return ModelCall(number, AT, "anthropic", "anthropic-messages", "m", **about)
 
 
 def test_left_by_the_agent(trials: Trials) -> None:
@@ -173,8 +183,10 @@ def test_log_of_a_profile(spec: AttemptSpec) -> None:
     assert evidence.ext["trajectory"] == {"origin": "agent_log", "steps": 3}
     assert found["agent"]["name"] == "claude-code"
     assert found["agent"]["version"] == "2.1.197"
-    assert found["final_metrics"]["total_cost_usd"] == 0.005985
-    assert found["final_metrics"]["total_steps"] == 3
+    final = found["final_metrics"]
+    assert final["extra"]["claimed"]["total_cost_usd"] == 0.005985
+    assert "total_cost_usd" not in final
+    assert final["total_steps"] == 3
 
 
 def test_usage_of_the_gateway(spec: AttemptSpec) -> None:
@@ -190,6 +202,43 @@ def test_usage_of_the_gateway(spec: AttemptSpec) -> None:
     steps = document(collected(spec, CLAUDE))["steps"]
     assert [step["metrics"]["completion_tokens"] for step in steps] == [40, 12, 5]
     assert [step["extra"]["call"] for step in steps] == [1, 3, 4]
+
+
+PRICES = PriceTable((ModelPrice("anthropic", "m", input=3_000_000, output=15_000_000),))
+
+
+@pytest.mark.parametrize("origin", ["agent_log", "agent", "gateway"])
+def test_totals_are_the_gateways(spec: AttemptSpec, origin: str) -> None:
+    """Whatever the agent says of the whole is a claim beside what the gateway counted."""
+    agent = CLAUDE
+    if origin == "agent":
+        claims = {"total_cost_usd": 0.0, "total_prompt_tokens": 1}
+        written = trajectory(ASKED, ANSWERED) | {"final_metrics": claims}
+        (spec.folder / "out" / "trajectory.json").write_text(json.dumps(written), "utf-8")
+        agent = LoggedAgent()
+    calls = [call(1, Usage(1000, 300, output=40)), call(2, Usage(7, output=1))]
+    write_calls(spec.folder, *calls)
+    if origin == "gateway":
+        record(spec.folder, 1, "Hello.")
+    evidence = collected(spec, agent, counted_totals(calls, PRICES))
+    assert evidence.ext["trajectory"]["origin"] == origin
+    final = document(evidence)["final_metrics"]
+    assert (final["total_prompt_tokens"], final["total_cached_tokens"]) == (1307, 300)
+    assert final["total_completion_tokens"] == 41
+    assert ("extra" in final) is (origin != "gateway")
+    if origin == "agent":
+        assert final["extra"]["claimed"] == claims
+
+
+def test_totals_of_unknown_calls_are_unknown() -> None:
+    """A call of unknown usage makes all sums unknown, one without a price the cost alone."""
+    known = call(1, Usage(1000, output=40))
+    assert counted_totals([known], PRICES).total_cost_usd == pytest.approx(0.0036)
+    assert counted_totals([], PRICES) == FinalMetrics(0, 0, 0, 0.0)
+    unknown = replace(known, state=CallState.CUT, usage=None, reserved=Usage(9, output=9))
+    assert counted_totals([known, unknown], PRICES) == FinalMetrics()
+    other = replace(known, model="other")
+    assert counted_totals([known, other], PRICES) == FinalMetrics(2000, 80, 0)
 
 
 def test_cut_log(trials: Trials, spec: AttemptSpec) -> None:

@@ -16,5 +16,6 @@ cat >"$settings/.gemini/settings.json" <<SETTINGS
   "tools": {"exclude": [$excluded]}
 }
 SETTINGS
-exec "$agent/bin/node" "$agent/app/node_modules/@google/gemini-cli/bundle/gemini.js" \
-    --yolo --output-format stream-json -m "$AGENTLAB_MODEL" "$@" <"$AGENTLAB_INSTRUCTION_PATH"
+write_node_filter .gemini
+exec "$agent/bin/node" --require "$settings/filter.cjs" \
+    "$agent/app/node_modules/@google/gemini-cli/bundle/gemini.js" --yolo --output-format stream-json -m "$AGENTLAB_MODEL" "$@" <"$AGENTLAB_INSTRUCTION_PATH"

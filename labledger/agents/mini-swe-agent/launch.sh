@@ -4,6 +4,12 @@
 export MSWEA_GLOBAL_CONFIG_DIR="$settings/mini" MSWEA_CONFIGURED=true MSWEA_SILENT_STARTUP=1
 # Models that LiteLLM has no price of are no error; and it fetches no prices.
 export MSWEA_COST_TRACKING=ignore_errors LITELLM_LOCAL_MODEL_COST_MAP=True LITELLM_TELEMETRY=False
+# Otherwise LiteLLM would set what a project's .env says.
+export LITELLM_MODE=PRODUCTION
+# By its path: a project may have a mini.yaml.
+for config in "$agent"/app/lib/python3*/site-packages/minisweagent/config/mini.yaml; do
+    set -- --config "$config" "$@"
+done
 case $AGENTLAB_MODEL_API in
     anthropic-messages)
         export ANTHROPIC_API_KEY="$AGENTLAB_MODEL_TOKEN"
@@ -29,5 +35,5 @@ with open(os.environ["AGENTLAB_INSTRUCTION_PATH"], encoding="utf-8") as file:
     sys.argv = ["mini", "--task", file.read(), *sys.argv[1:]]
 app()
 '
-exec "$agent/app/bin/python" -I -c "$start" --config mini.yaml "$@" --yolo --exit-immediately \
+exec "$agent/app/bin/python" -I -c "$start" "$@" --yolo --exit-immediately \
     --output "$AGENTLAB_AGENT_LOGS/mini.traj.json"

@@ -26,6 +26,8 @@ cat >"$QWEN_HOME/settings.json" <<'SETTINGS'
   "tools": {"exclude": ["web_fetch", "web_search"]}
 }
 SETTINGS
-exec "$agent/bin/node" "$agent/app/node_modules/@qwen-code/qwen-code/cli-entry.js" \
+write_node_filter .qwen
+exec "$agent/bin/node" --expose-gc --require "$settings/filter.cjs" \
+    "$agent/app/node_modules/@qwen-code/qwen-code/cli.js" \
     --yolo --output-format stream-json --auth-type "$auth" -m "$AGENTLAB_MODEL" "$@" \
     <"$AGENTLAB_INSTRUCTION_PATH"

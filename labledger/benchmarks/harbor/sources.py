@@ -11,23 +11,30 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from labledger.benchmarks.formats import RefusedTask
 from labledger.benchmarks.harbor.task_files import TaskFiles
 from labledger.errors import InvalidInput, Problem
 from labledger.files import lab_folder
 from labledger.files.durable_files import filled_folder
+from labledger.files.project_files import ProjectFiles
+from labledger.host_programs import SAFE_FOLDER, environment, find_program
 from labledger.records import JsonObject, json_schemas
 from labledger.records.json_schemas import read_toml, refuse_problems
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _CLONE_TIMEOUT_S = 3600
+_GIT_SETTINGS = (
+    *("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"),
+    *("-c", "advice.detachedHead=false"),
+)
+"""No program that a repository names is run."""
 
 
 class Clones:
@@ -59,7 +66,9 @@ def _checked_out(url: str, commit: str) -> Path:
     if not _COMMIT.fullmatch(commit):
         message = f"found commit {commit!r}; expected all its 40 hexadecimal digits"
         raise _git_problem(where, message, "a branch or tag may name other content tomorrow")
-    if url.startswith("-") or "::" in url or not url.isprintable():
+    local = _local_repository(url)
+    is_relative = local is not None and not local.is_absolute()
+    if url.startswith("-") or "::" in url or not url.isprintable() or is_relative:
         raise _git_problem(where, "is not the address of a Git repository")
     cache = lab_folder.cache_folder()
     if cache is None:
@@ -75,6 +84,15 @@ def _checked_out(url: str, commit: str) -> Path:
         raise _git_problem(where, f"cannot be stored in {target}: {error.strerror}") from error
     _require_unchanged(where, target, commit)
     return target
+
+
+def _local_repository(url: str) -> Path | None:
+    """Return the folder that Git reads for an address; None if it asks another machine."""
+    if url.startswith("file:"):
+        return Path("/", unquote(url.removeprefix("file:")).lstrip("/"))
+    # As Git does: a colon before the first slash ends the name of a machine.
+    is_remote = "://" in url or ":" in url.partition("/")[0]
+    return None if is_remote else Path(url)
 
 
 def _clone(url: str, commit: str, folder: Path) -> None:
@@ -100,24 +118,22 @@ def _require_unchanged(where: str, folder: Path, commit: str) -> None:
 
 def _git(where: str, *words: str) -> str:
     """Return the output of a git command. Raises `InvalidInput` with its last line of errors."""
-    command = ["git", "-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false", *words]
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
-        "GIT_TERMINAL_PROMPT": "0",
-        "LC_ALL": "C",
-    }
+    git = find_program("git")
+    if git is None:
+        raise _git_problem(where, "git is not installed", "install git")
+    inherited = {n: value for n, value in environment().items() if not n.startswith("GIT_")}
     try:
         ended = subprocess.run(
-            command,
-            env=environment,
+            [git, *_GIT_SETTINGS, *words],
+            env={**inherited, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},
+            # git reads the settings of a repository that it is started in.
+            cwd=SAFE_FOLDER,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",
             timeout=_CLONE_TIMEOUT_S,
         )
-    except FileNotFoundError as error:
-        raise _git_problem(where, "git is not installed", "install git") from error
     except subprocess.TimeoutExpired as error:
         raise _git_problem(where, f"git took longer than {_CLONE_TIMEOUT_S} seconds") from error
     if ended.returncode:
@@ -161,7 +177,11 @@ class TaskSource:
 
 
 def find_tasks(location: str) -> TaskSource:
-    """Return the tasks of a location. Raises `InvalidInput`."""
+    """Return the tasks of a location.
+
+    Raises `InvalidInput`, and `PermissionNeeded` for folders and local repositories outside of the
+    location's project, all of them at once.
+    """
     text, _, wanted = location.partition("#")
     path = Path(location)
     if not path.exists() and wanted:
@@ -171,25 +191,30 @@ def find_tasks(location: str) -> TaskSource:
     if path.is_file():
         if path.name == TASK_FILE:
             return find_tasks(str(path.parent))
+        project = ProjectFiles.of(path.parent, f"harbor:{location}")
         if path.suffix == ".json":
-            return _read_registry(path, wanted)
-        return _read_dataset(path)
+            return _read_registry(path, wanted, project)
+        return _read_dataset(path, project)
     if not path.is_dir():
         raise _problem(path, "there is no such file or folder")
     if (path / TASK_FILE).is_file():
         return TaskSource(_folder_name(path), None, (TaskFolder(path),))
+    project = ProjectFiles.of(path, f"harbor:{location}")
     if (path / DATASET_FILE).is_file():
-        return _read_dataset(path / DATASET_FILE)
-    return _read_folder(path)
+        return _read_dataset(path / DATASET_FILE, project)
+    return _read_folder(path, project)
 
 
-def _read_folder(path: Path) -> TaskSource:
+def _read_folder(path: Path, project: ProjectFiles) -> TaskSource:
     folders = _task_folders(path)
     if not folders:
         expected = f"holds no {TASK_FILE}, no {DATASET_FILE} and no folder with a {TASK_FILE}"
         inner = next((p for p in sorted(path.iterdir()) if p.is_dir() and _task_folders(p)), None)
         hint = None if inner is None else f"did you mean {inner}?"
         raise _problem(path, expected, hint)
+    for folder in folders:
+        project.may_read(folder)
+    project.require()
     return TaskSource(_folder_name(path), None, tuple(TaskFolder(p) for p in folders))
 
 
@@ -203,12 +228,17 @@ def _task_folders(path: Path) -> list[Path]:
 # -- dataset.toml
 
 
-def _read_dataset(path: Path) -> TaskSource:
+def _read_dataset(path: Path, project: ProjectFiles) -> TaskSource:
     """Return the tasks of a `dataset.toml` that are in the folder beside it with their digests."""
+    project.may_read(path)
+    project.require()
     values = read_toml(path, "harbor_dataset_v1")
     _require_tasks(path, values)
     about = values["dataset"]
     folders, refused = [], []
+    for row in values["tasks"]:
+        project.may_read(_listed_folder(path, row["name"]))
+    project.require()
     for task_name, digest in {row["name"]: row["digest"] for row in values["tasks"]}.items():
         folder, reason = _checked_folder(path, task_name, digest)
         if reason is None:
@@ -227,7 +257,7 @@ def _require_tasks(path: Path, listing: JsonObject) -> None:
 
 def _checked_folder(dataset: Path, name: str, digest: str) -> tuple[Path, str | None]:
     """Return the folder of a listed task, and why it cannot be used, if so."""
-    folder = dataset.parent / name.rpartition("/")[2]
+    folder = _listed_folder(dataset, name)
     if not (folder / TASK_FILE).is_file():
         return folder, f"{dataset} lists it, and {folder} is no task folder; download it there"
     try:
@@ -239,12 +269,17 @@ def _checked_folder(dataset: Path, name: str, digest: str) -> tuple[Path, str | 
     return folder, None
 
 
+def _listed_folder(dataset: Path, name: str) -> Path:
+    return dataset.parent / name.rpartition("/")[2]
+
+
 # -- registry.json
 
 
-def _read_registry(path: Path, wanted: str) -> TaskSource:
+def _read_registry(path: Path, wanted: str, project: ProjectFiles) -> TaskSource:
     """Return the tasks of one of a registry's datasets."""
-    content = path.read_bytes()
+    with project.open(path) as file:
+        content = file.read(_MAX_BYTES + 1)
     if len(content) > _MAX_BYTES:
         raise _problem(path, f"is larger than {_MAX_BYTES >> 20} MiB")
     try:
@@ -258,6 +293,10 @@ def _read_registry(path: Path, wanted: str) -> TaskSource:
     _require_tasks(path, chosen)
     folders, refused = [], []
     clones = Clones()
+    for place in dict.fromkeys(_place_of(path, row) for row in chosen["tasks"]):
+        if place is not None:
+            project.may_read(place)
+    project.require()
     for row in chosen["tasks"]:
         try:
             folders.append(TaskFolder(_registered_folder(path, row, clones), row["name"]))
@@ -279,6 +318,16 @@ def _chosen_dataset(path: Path, datasets: list[dict[str, Any]], wanted: str) -> 
         return matching[0]
     found = f"found {len(matching)} datasets {wanted}".rstrip() + "; it has " + ", ".join(names)
     raise _problem(path, found, f"name one, such as harbor:{path}#{names[0] if names else 'NAME'}")
+
+
+def _place_of(registry: Path, row: JsonObject) -> Path | None:
+    """Return the local folder that a task of a registry is read from; None if Git fetches it."""
+    url = row.get("git_url")
+    if url is None:
+        return registry.parent / str(row["path"])
+    local = _local_repository(url)
+    # A relative address is refused later.
+    return local if local is not None and local.is_absolute() else None
 
 
 def _registered_folder(registry: Path, row: JsonObject, clones: Clones) -> Path:

@@ -49,7 +49,7 @@ class TaskFiles:
     def text(self, name: str) -> str:
         """Return the text of a file. Raises `InvalidInput`."""
         path = self.folder / name
-        self._require_inside(path)
+        self.require_inside(path)
         try:
             return path.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -88,7 +88,7 @@ class TaskFiles:
         for subfolder in _FOLDERS:
             paths += self._walk(self.folder / subfolder, filtered=True, into_links=False)
         for path in paths:
-            self._require_inside(path)
+            self.require_inside(path)
         files = {path.relative_to(self.folder).as_posix(): path for path in paths}
         return {name: path for name, path in files.items() if not left_out.match_file(name)}
 
@@ -108,14 +108,14 @@ class TaskFiles:
         """
         if not top.is_dir() or (filtered and self._is_ignored(top)):
             return
-        self._require_inside(top)
+        self.require_inside(top)
         real = _real(top)
         if real in above:
             raise _problem(top, "is a link to a folder that contains it")
         for path in sorted(top.iterdir()):
             if filtered and self._is_ignored(path):
                 continue
-            self._require_inside(path)
+            self.require_inside(path)
             if path.is_dir():
                 if into_links or not path.is_symlink():
                     yield from self._walk(
@@ -127,7 +127,8 @@ class TaskFiles:
                 what = "is a broken link" if path.is_symlink() else "is no regular file"
                 raise _problem(path, what)
 
-    def _require_inside(self, path: Path) -> None:
+    def require_inside(self, path: Path) -> None:
+        """Raise `InvalidInput` for a link that leads out of the task's folder."""
         if not _real(path).is_relative_to(self.folder):
             raise _problem(path, "is a link that leads out of the task's folder")
 

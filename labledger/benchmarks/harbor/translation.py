@@ -81,16 +81,22 @@ def _named(folders: Sequence[TaskFolder]) -> list[tuple[str, TaskFolder]]:
 def _declared_name(folder: Path) -> str:
     """Return the name in a task's file, or that of its folder."""
     try:
-        return read_task_toml(folder / TASK_FILE).name or folder.resolve().name
+        return _read_config(TaskFiles(folder)).name or folder.resolve().name
     except InvalidInput:
         return folder.resolve().name
+
+
+def _read_config(files: TaskFiles) -> TaskConfig:
+    path = files.folder / TASK_FILE
+    files.require_inside(path)
+    return read_task_toml(path)
 
 
 def _read_task(task_id: str, folder: Path) -> TranslatedTask | RefusedTask:
     """Return the translation of a task, or with every reason why it cannot be run."""
     files = TaskFiles(folder)
     try:
-        config = read_task_toml(folder / TASK_FILE)
+        config = _read_config(files)
         image = verifier_image(config, files)
         reasons = [*_unusable_env(config), *unsupported(config, files, image)]
         if not reasons:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -21,12 +20,13 @@ from typing import Any
 
 from labledger.errors import LabLedgerError
 from labledger.files.lab_folder import scratch_folder
+from labledger.host_programs import SAFE_FOLDER, file_command
 from labledger.records import JsonObject
 
 _PROGRAM = Path(__file__).with_name("harness_program.py")
 _PREPARE_LIMIT_S = 600
 _JUDGE_LIMIT_S = 300
-_PASSED_VARIABLES = ("HOME", "LANG", "LC_ALL", "PATH", "PYTHONPATH", "PYTHONUSERBASE", "TMPDIR")
+_PASSED_VARIABLES = ("HOME", "LANG", "LC_ALL", "PATH", "TMPDIR")
 _MESSAGE_CHARACTERS = 500
 
 
@@ -99,14 +99,16 @@ def eval_report(instance: JsonObject, model_patch: str | None, log: bytes) -> Ev
 def _ask(question: JsonObject, limit_s: int) -> Any:
     environment = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}
     # Nothing that the package imports may look for data sets or models in the network.
-    environment |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "PYTHONUTF8": "1"}
+    environment |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     try:
         done = subprocess.run(
-            [sys.executable, "-P", str(_PROGRAM), str(limit_s)],
+            file_command(_PROGRAM, str(limit_s)),
             input=json.dumps(question).encode(),
             capture_output=True,
             timeout=limit_s,
             env=environment,
+            # The package reads `.env` files of its working directory.
+            cwd=SAFE_FOLDER,
             check=True,
         )
         return json.loads(done.stdout)

@@ -14,15 +14,12 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from labledger import Exit, InvalidInput, LabLedgerError, Problem
+from labledger import Exit, InvalidInput, Problem
 from labledger.cli import arguments
 from labledger.cli.console import out, out_json, out_sentence, say, table
-from labledger.text import significant
 
 if TYPE_CHECKING:
-    from xml.etree.ElementTree import Element
-
-    from labledger import Compared, Comparison, ComparisonText, RankingText, TaskRow
+    from labledger import Comparison, ComparisonText, RankingText
 
 FORMATS = ("table", "json", "markdown")
 
@@ -156,6 +153,8 @@ def compare(
         comparison = ledger.compare(*sides, options=options)
     _print(comparison, format)
     if junit is not None:
+        from labledger import write_junit
+
         write_junit(comparison, junit)
         say(f"wrote {junit}")
     missed = [gate for gate in comparison.gates if not gate.passed]
@@ -295,65 +294,3 @@ def _escaped(text: str) -> str:
     for mark in "\\`*_[]<>|":
         text = text.replace(mark, f"\\{mark}")
     return text
-
-
-_GATES = "gates"
-
-
-def write_junit(comparison: Comparison, path: Path) -> None:
-    """Write the report. Raises `LabLedgerError`.
-
-    It fails where the command exits with another code than 0: a missed gate is a failure, and what
-    cannot be decided an error. A task says what both sides made of it, and never fails; one that
-    could not be compared is skipped.
-    """
-    from xml.etree import ElementTree as ET
-
-    root = ET.Element("testsuites", name="labledger compare")
-    for compared in comparison.comparisons:
-        suite = ET.SubElement(
-            root, "testsuite", name=f"{compared.b.side} against {compared.a.side}"
-        )
-        for row in compared.by_task:
-            _test_case(suite, compared, row)
-        _add_totals(suite)
-    if comparison.gates or comparison.undecided:
-        suite = ET.SubElement(root, "testsuite", name=_GATES)
-        for gate in comparison.gates:
-            name = f"{gate.option} {gate.limit:g} {gate.b}"
-            case = ET.SubElement(suite, "testcase", classname=_GATES, name=name)
-            if not gate.passed:
-                ET.SubElement(case, "failure", message=gate.text)
-        if comparison.undecided:
-            case = ET.SubElement(suite, "testcase", classname=_GATES, name="can be decided")
-            ET.SubElement(case, "error", message=comparison.undecided)
-        _add_totals(suite)
-    _add_totals(root)
-    ET.indent(root)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n")
-    except OSError as error:
-        raise LabLedgerError(f"could not write {path}: {error.strerror}") from error
-
-
-def _test_case(suite: Element, compared: Compared, row: TaskRow) -> None:
-    from xml.etree import ElementTree as ET
-
-    case = ET.SubElement(suite, "testcase", classname=str(compared.b.side), name=row.task_id)
-    reasons = "; ".join(row.left_out)
-    if row.a is None or row.b is None:
-        ET.SubElement(case, "skipped", message=reasons)
-        return
-    a, b = compared.labels
-    text = f"{a} {significant(row.a)}, {b} {significant(row.b)}, of the trials that count"
-    left_out = f"; left out: {reasons}" if reasons else ""
-    ET.SubElement(case, "system-out").text = f"{text}{left_out}"
-
-
-def _add_totals(element: Element) -> None:
-    cases = list(element.iter("testcase"))
-    totals = {"tests": len(cases)}
-    for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
-        totals[attribute] = sum(case.find(tag) is not None for case in cases)
-    element.attrib.update({key: str(value) for key, value in totals.items()})

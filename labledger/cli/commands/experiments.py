@@ -71,6 +71,13 @@ def preflight(
         bool,
         typer.Option("--pull", help="Pull missing images, or build those that no registry offers."),
     ] = False,
+    ask_models: Annotated[
+        bool,
+        typer.Option(
+            "--ask-models",
+            help="Also ask each model for a word, if all else is right; it costs a little.",
+        ),
+    ] = False,
     egress_image: arguments.EgressImage = None,
     on: arguments.On = None,
     insecure: arguments.Insecure = False,
@@ -93,7 +100,9 @@ def preflight(
         **chosen.as_options(),
     )
     with watcher(as_json=False, quiet=json) as display:
-        results = labledger.preflight(experiment, options.with_listener(display), pull=pull)
+        results = labledger.preflight(
+            experiment, options.with_listener(display), pull=pull, ask_models=ask_models
+        )
     if json:
         checks = [check.as_json() for check in results.checks]
         tasks = [support.as_json() for support in results.tasks]

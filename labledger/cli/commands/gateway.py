@@ -80,6 +80,9 @@ def _show(found: GatewayStatus) -> None:
     if found.paces:
         by_key = ("provider", "under way", "waiting", "at most", "paused", "problem")
         table(by_key, [_pace_row(pace) for pace in found.paces])
+    for pace in found.paces:
+        if pace.refusal is not None:
+            say(f"{pace.provider} refused a call: {pace.refusal}")
     for problem in found.problems:
         say(f"problem: {problem}")
 

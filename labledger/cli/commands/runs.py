@@ -189,7 +189,7 @@ def regrade(
     Each trial's workspace, result and events are put into a fresh container, where the grader
     runs. The new scores are the run's next generation; the old ones stay. Views, comparisons and
     reports use the new generation once it is complete. `labledger resume` continues an interrupted
-    regrading by its own run id. A regrading stops, and is not completed, if more than half of its
+    regrading by its own run id. A regrading stops, and is not completed, if half or more of its
     slots are grade errors; --max-error-rate sets another share.
     """
     options = running.options()

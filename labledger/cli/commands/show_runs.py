@@ -268,6 +268,11 @@ _USAGE_SQL = """
 SELECT calls, refused, failed, unknown, tokens_in, tokens_out, cost_usd, cost_unknown, waited_s,
   claimed_cost_usd, claimed_tokens_in, claimed_tokens_out
 FROM trial_usage WHERE run_id = ? AND schedule_idx = ?"""
+_UNKNOWN_COSTS_SQL = """
+SELECT CASE count(*) WHEN 1 THEN 'call ' || min(call) ELSE count(*) || ' calls' END AS calls,
+  cost_unknown
+FROM model_calls WHERE run_id = ? AND schedule_idx = ? AND cost_unknown IS NOT NULL
+GROUP BY cost_unknown ORDER BY min(attempt), min(call)"""
 
 
 def _print_calls(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
@@ -292,6 +297,8 @@ def _print_calls(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
     if len(shown) < len(calls):
         out(f"… {counted(len(calls) - len(shown), 'more call')}; --full prints them")
     slot = records["slot"]
+    for unknown in ledger.query(_UNKNOWN_COSTS_SQL, [slot["run_id"], slot["schedule_idx"]]):
+        out("the cost of {calls} is not known: {cost_unknown}".format(**unknown))
     for use in ledger.query(_USAGE_SQL, [slot["run_id"], slot["schedule_idx"]]):
         known = {name: value for name, value in use.items() if value is not None}
         table(tuple(known), [tuple(known.values())], right=tuple(known))

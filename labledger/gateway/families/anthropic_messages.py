@@ -1,25 +1,32 @@
 """Anthropic's Messages API.
 
-A stream says its usage in two places: `message_start` has that of the request, and the cumulative
-`message_delta` at the end that of the answer; what is in both, the later one says. Compatible
-servers may report cached tokens in the later one alone.
+A stream says its usage in two places: `message_start` has the tokens of the request, and the
+cumulative `message_delta` events at its end have those of the answer. The larger number of both
+holds. Compatible servers may report cached tokens in the later one alone, or send a second
+`message_delta`. If the provider compacts the conversation, `iterations` has what each of its own
+requests used: the numbers beside it leave the compaction out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from labledger.gateway.families.answer_reader import AnswerReader, CallSettings
 from labledger.gateway.families.event_stream import Event
 from labledger.gateway.families.family import (
-    AnswerReader,
     Endpoint,
     Family,
-    count,
+    asked_tiers,
+    is_one_of,
+    items,
     mapping,
+    temperature,
     text_or_none,
+    word_or_none,
 )
 from labledger.gateway.families.requests.anthropic import read_request
+from labledger.gateway.families.usage_numbers import combined, count, unknown_number
 from labledger.records import JsonObject
 from labledger.records.model_calls import Usage
 
@@ -31,11 +38,60 @@ _ERRORS = {400: "invalid_request_error", 401: "authentication_error", 403: "perm
 _ERRORS |= {404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error"}
 
 
+STANDARD: Mapping[str, frozenset[str]] = {
+    "service_tier": frozenset({"standard", "standard_only"}),
+    "speed": frozenset({"standard"}),
+    "inference_geo": frozenset({"global", "not_available"}),
+}
+"""The tiers, speeds and places of the standard price."""
+_COUNTS = (
+    *("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"),
+    *("cache_creation.ephemeral_5m_input_tokens", "cache_creation.ephemeral_1h_input_tokens"),
+    "output_tokens",
+)
+KNOWN_NUMBERS = frozenset(
+    {
+        *_COUNTS,
+        *(f"iterations.{name}" for name in _COUNTS),
+        # A part of the output.
+        *("output_tokens_details.thinking_tokens", "output_tokens_details.reasoning_tokens"),
+        # A search has a price; to fetch a page costs nothing but its tokens.
+        *("server_tool_use.web_search_requests", "server_tool_use.web_fetch_requests"),
+        *("server_tool_use.tool_search_requests",),
+        # What compatible servers repeat, and what they say that they charged.
+        *("total_tokens", "prompt_tokens", "completion_tokens", "cached_tokens"),
+        *("cost", "cost_details.*"),
+    }
+)
+_CHARGED_ITERATIONS = frozenset({"compaction", "message"})
+
+
 def read_usage(usage: Mapping[str, Any]) -> Usage:
     """Return usage as Anthropic says it. Raises `ValueError` if it is not complete."""
-    written = count(usage, "cache_creation_input_tokens")
+    answer = _read_counts(usage)
+    iterations = [mapping(each) for each in items(usage.get("iterations"))]
+    of_kinds = {
+        kind: [_read_counts(each) for each in iterations if each.get("type") == kind]
+        for kind in _CHARGED_ITERATIONS
+    }
+    messages = combined(of_kinds["message"])
+    if messages != Usage() and messages.total < answer.total:
+        raise ValueError("its iterations have fewer tokens than it has")
+    return combined(
+        [messages if messages.total > answer.total else answer, *of_kinds["compaction"]]
+    )
+
+
+def _read_counts(usage: Mapping[str, Any]) -> Usage:
     by_time = mapping(usage.get("cache_creation"))
-    hour = min(count(by_time, "ephemeral_1h_input_tokens"), written)
+    hour = count(by_time, "ephemeral_1h_input_tokens")
+    parts = hour + count(by_time, "ephemeral_5m_input_tokens")
+    written = count(usage, "cache_creation_input_tokens", parts)
+    if parts > written:
+        # A sum of 0 is a placeholder of servers that know the parts alone.
+        if written:
+            raise ValueError("the tokens written to caches have a sum that is too small")
+        written = parts
     return Usage(
         input=count(usage, "input_tokens", None),
         cache_read=count(usage, "cache_read_input_tokens"),
@@ -46,11 +102,13 @@ def read_usage(usage: Mapping[str, Any]) -> Usage:
 
 
 class _Reader(AnswerReader):
+    known_numbers = KNOWN_NUMBERS
+    standard = STANDARD
     read_usage = staticmethod(read_usage)
 
     def __init__(self) -> None:
         super().__init__()
-        self._ended = False
+        self._stopped = self._has_output = False
 
     def take_event(self, event: Event) -> None:
         document = mapping(event.document)
@@ -58,11 +116,14 @@ class _Reader(AnswerReader):
         if kind == "message_start":
             message = mapping(document.get("message"))
             self.model = text_or_none(message.get("model"))
-            self._merge(message.get("usage"))
+            self._take_usage(message.get("usage"))
         elif kind == "message_delta":
-            self._merge(document.get("usage"))
-            has_output = mapping(document.get("usage")).get("output_tokens") is not None
-            self._ended = has_output and bool(mapping(document.get("delta")).get("stop_reason"))
+            usage = mapping(document.get("usage"))
+            # The output that a stream begins with is a guess.
+            self._said.take(usage, placeholders=() if self._has_output else ("output_tokens",))
+            self._take_tiers(usage)
+            self._has_output |= usage.get("output_tokens") is not None
+            self._stopped |= bool(mapping(document.get("delta")).get("stop_reason"))
         elif kind in {"message_stop", "error"}:
             self.finished = True
             self.failed = kind == "error"
@@ -71,15 +132,47 @@ class _Reader(AnswerReader):
         message = mapping(document)
         self.model = text_or_none(message.get("model"))
         self.failed = message.get("type") != "message"
-        self._merge(message.get("usage"))
-        self._ended = self.finished = not self.failed
+        self._take_usage(message.get("usage"))
+        self._has_output = self._stopped = self.finished = not self.failed
 
-    def _merge(self, usage: Any) -> None:
-        self._usage |= {key: value for key, value in mapping(usage).items() if value is not None}
+    def _take_usage(self, usage: Any) -> None:
+        super()._take_usage(usage)
+        self._take_tiers(mapping(usage))
+
+    def _take_tiers(self, usage: Mapping[str, Any]) -> None:
+        for name in STANDARD:
+            self._take_tier(name, usage.get(name))
+        self._take_searches(mapping(usage.get("server_tool_use")).get("web_search_requests"))
+
+    @property
+    def request_sizes(self) -> tuple[int, ...]:
+        usage = self.usage
+        iterations = map(mapping, items(self._said.numbers.get("iterations")))
+        charged = [each for each in iterations if is_one_of(each.get("type"), *_CHARGED_ITERATIONS)]
+        if usage is None or not charged:
+            return super().request_sizes
+        requests = [self._said.numbers, *charged]
+        return tuple(_read_counts(each).request for each in requests)
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        for each in map(mapping, items(self._said.numbers.get("iterations"))):
+            is_charged = is_one_of(each.get("type"), *_CHARGED_ITERATIONS)
+            if not is_charged and unknown_number(each, ()):
+                yield f"the usage has an iteration of the type {str(each.get('type'))[:40]!r}"
 
     @property
     def _has_usage(self) -> bool:
-        return self._ended
+        return self._has_output and (self._stopped or self.finished) and not self.failed
+
+
+def _read_settings(body: JsonObject) -> CallSettings:
+    thinking = mapping(body.get("thinking"))
+    effort = word_or_none(mapping(body.get("output_config")).get("effort"))
+    if effort is None:
+        budget = word_or_none(thinking.get("budget_tokens"))
+        effort = budget or word_or_none(thinking.get("type"))
+    return CallSettings(effort, temperature(body.get("temperature")), asked_tiers(body, STANDARD))
 
 
 def _error(status: int, message: str) -> JsonObject:
@@ -91,6 +184,7 @@ FAMILY: Family = Family(
     endpoint=_ENDPOINTS.get,
     query=frozenset({"beta"}),
     read_request=read_request,
+    read_settings=_read_settings,
     reader=_Reader,
     error=_error,
     key_header="x-api-key",

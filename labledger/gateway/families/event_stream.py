@@ -1,7 +1,9 @@
-"""A reader of server-sent events that is fed with the pieces in which a stream arrives.
+"""Readers of the bodies in which answers come, fed with the pieces in which they arrive.
 
-It follows the event stream format of the HTML standard: lines end with CR, LF or both, `data` lines
-are joined, an event ends with an empty line, and what stands after the last empty line is none.
+An event stream follows the format of the HTML standard: lines end with CR, LF or both, `data` lines
+are joined, and an event ends with an empty line. If the body ends without that line, the last event
+is read all the same. The first bytes of a body say what it is: servers label streams as JSON, and
+JSON as a stream.
 """
 
 from __future__ import annotations
@@ -9,10 +11,38 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 MAX_EVENT = 64 << 20
 """How many bytes one event may have. Longer ones are left out, so that memory is bounded."""
+_BOM = b"\xef\xbb\xbf"
+_FIELDS = (b"data", b"event", b"id", b"retry")
+"""The fields of an event stream, of which one, or a colon, begins it."""
+
+
+class BodyForm(StrEnum):
+    """What a body is, by its first bytes."""
+
+    EVENTS = "events"
+    OBJECT = "object"
+    """A JSON object, or several, one a line."""
+    ARRAY = "array"
+    OTHER = "other"
+
+
+def form_of(start: bytes) -> BodyForm | None:
+    """Return what a body is that begins with these bytes; None if more of them are needed."""
+    text = start.removeprefix(_BOM).lstrip(b" \t\r\n")
+    if not text or _BOM.startswith(start):
+        return None
+    if text[:1] in b"{[":
+        return BodyForm.OBJECT if text[:1] == b"{" else BodyForm.ARRAY
+    name, colon, _ = text.partition(b":")
+    if colon and (not name or name in _FIELDS):
+        return BodyForm.EVENTS
+    may_become = not colon and any(field.startswith(name) for field in _FIELDS)
+    return None if may_become else BodyForm.OTHER
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +74,10 @@ class EventReader:
 
     def feed(self, piece: bytes) -> Iterator[Event]:
         """Yield the events that a piece ends."""
-        if self._after_cr and piece.startswith(b"\n"):
-            piece = piece[1:]
         if not piece:
             return
+        if self._after_cr and piece.startswith(b"\n"):
+            piece = piece[1:]
         self._after_cr = piece.endswith(b"\r")
         lines = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         for line in lines[:-1]:
@@ -58,13 +88,27 @@ class EventReader:
                 yield event
         self._extend(lines[-1])
 
+    def end(self) -> Iterator[Event]:
+        """Yield the event that the end of the body ends, if there is one."""
+        if self._line:
+            self._take(bytes(self._line))
+            self._line.clear()
+        event = self._end()
+        if event is not None:
+            yield event
+
+    @property
+    def has_begun_event(self) -> bool:
+        """Whether a part of an event was read, which the end of the body would end."""
+        return bool(self._line or self._data)
+
     def _extend(self, piece: bytes) -> None:
         if len(self._line) <= MAX_EVENT:
             self._line += piece
 
     def _take(self, line: bytes) -> Event | None:
         if not self._begun:
-            line, self._begun = line.removeprefix(b"\xef\xbb\xbf"), True
+            line, self._begun = line.removeprefix(_BOM), True
         if not line:
             return self._end()
         field, _, value = line.partition(b":")

@@ -7,22 +7,19 @@ tokens.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from labledger.gateway.families.event_stream import Event
+from labledger.gateway.families.answer_reader import AnswerReader, CallSettings
 from labledger.gateway.families.request_trace import RequestTrace, Turns
 from labledger.records import JsonObject
-from labledger.records.model_calls import Usage
 
-MAX_TOKENS = 10**9
-"""No call has more tokens of a kind: what a provider says beyond it is no number of tokens, and a
-cost stays within the integers of SQLite."""
 MAX_NAME = 200
 """How many characters of a model's name or of a request's id are kept."""
+_MAX_WORD = 40
+_MAX_TEMPERATURE = 100
 
 
 class Feature(StrEnum):
@@ -97,55 +94,6 @@ class Refused(Exception):
         self.status, self.reason, self.message = status, reason, message
 
 
-class AnswerReader(ABC):
-    """Reads what one answer says of itself, event by event or whole."""
-
-    def __init__(self) -> None:
-        self.model: str | None = None
-        """The model that answered."""
-        self.finished = False
-        """Whether the event was read after which none follows."""
-        self.failed = False
-        """Whether the answer says that it failed."""
-        self._usage: JsonObject = {}
-
-    @abstractmethod
-    def take_event(self, event: Event) -> None:
-        """Read an event of a stream."""
-
-    @abstractmethod
-    def take_whole(self, document: Any) -> None:
-        """Read an answer that came in one piece."""
-
-    @staticmethod
-    @abstractmethod
-    def read_usage(usage: Mapping[str, Any]) -> Usage:
-        """Return a provider's usage in the words of `Usage`. Raises `ValueError`."""
-
-    @property
-    def whole(self) -> bool:
-        """Whether nothing is missing if the answer ends here."""
-        return self.finished and not self.failed
-
-    @property
-    def raw_usage(self) -> JsonObject | None:
-        """The usage as the provider said it."""
-        return self._usage or None
-
-    @property
-    def usage(self) -> Usage | None:
-        """The usage of the whole answer; None until it is known."""
-        try:
-            return self.read_usage(self._usage) if self._has_usage else None
-        except ValueError:
-            return None
-
-    @property
-    def _has_usage(self) -> bool:
-        """Whether what was said of the usage is the last word."""
-        return self.whole
-
-
 @dataclass(frozen=True, slots=True)
 class Family:
     """How one API asks, answers and reports errors."""
@@ -156,6 +104,8 @@ class Family:
     """The parameters that a request's query may have."""
     read_request: Callable[[Endpoint, JsonObject, int], Asked]
     """Returns what a body of so many bytes asks for. Raises `Refused`."""
+    read_settings: Callable[[JsonObject], CallSettings]
+    """Returns how a body asks for its answer."""
     reader: Callable[[], AnswerReader]
     error: Callable[[int, str], JsonObject]
     """Returns an error with a status and a message in the API's form."""
@@ -188,19 +138,29 @@ def is_one_of(value: Any, *allowed: str | None) -> bool:
     return (value is None or isinstance(value, str)) and value in allowed
 
 
-def count(usage: Mapping[str, Any], name: str, default: int | None = 0) -> int:
-    """Return a number of tokens; `default` where it is absent or null.
-
-    Raises `ValueError` if it is no number of tokens, or absent without a default.
-    """
-    value = usage.get(name)
-    if value is None and default is not None:
-        return default
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_TOKENS:
-        raise ValueError(f"{name} is no number of tokens")
-    return value
-
-
 def text_or_none(value: Any) -> str | None:
     """Return a name that a provider gave, cut to what is kept."""
     return value[:MAX_NAME] if isinstance(value, str) and value else None
+
+
+def word_or_none(value: Any) -> str | None:
+    """Return a short word, or a number of tokens, by which a request sets how it is answered."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value) if abs(value) < 10**_MAX_WORD else None
+    return value if isinstance(value, str) and 0 < len(value) <= _MAX_WORD else None
+
+
+def temperature(value: Any) -> float | None:
+    """Return a temperature; None for what is none."""
+    is_set = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_set and 0 <= value <= _MAX_TEMPERATURE else None
+
+
+def asked_tiers(body: Mapping[str, Any], standard: Mapping[str, frozenset[str]]) -> dict[str, str]:
+    """Return the tier, speed and place that a request asks for, standard ones left out."""
+    words = {name: word_or_none(body.get(name)) for name in standard}
+    return {
+        name: word.casefold()
+        for name, word in words.items()
+        if word is not None and word.casefold() not in {"auto", *standard[name]}
+    }

@@ -11,17 +11,23 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from labledger.gateway.families.answer_reader import AnswerReader, CallSettings
 from labledger.gateway.families.event_stream import Event
 from labledger.gateway.families.family import (
-    AnswerReader,
     Endpoint,
     Family,
-    count,
+    Refused,
+    asked_tiers,
+    is_one_of,
     items,
     mapping,
+    temperature,
     text_or_none,
+    word_or_none,
 )
+from labledger.gateway.families.requests.bodies import members
 from labledger.gateway.families.requests.google import read_request
+from labledger.gateway.families.usage_numbers import check_total, count
 from labledger.records import JsonObject
 from labledger.records.model_calls import Usage
 
@@ -40,6 +46,30 @@ def _endpoint(path: str) -> Endpoint | None:
     return Endpoint(match[1], match[2] == "streamGenerateContent", match[2] == "countTokens")
 
 
+STANDARD: Mapping[str, frozenset[str]] = {
+    "service_tier": frozenset({"standard", "unspecified", "service_tier_unspecified", "on_demand"})
+}
+"""The tiers of the standard price."""
+KNOWN_NUMBERS = frozenset(
+    {
+        *("promptTokenCount", "cachedContentTokenCount", "candidatesTokenCount"),
+        *("thoughtsTokenCount", "toolUsePromptTokenCount", "totalTokenCount"),
+        # Parts of the others, by modality: see `_Reader._take_modalities`.
+        *("promptTokensDetails.tokenCount", "cacheTokensDetails.tokenCount"),
+        *("candidatesTokensDetails.tokenCount", "toolUsePromptTokensDetails.tokenCount"),
+    }
+)
+_MODALITIES = {
+    "promptTokensDetails": ("TEXT", "IMAGE", "VIDEO", "DOCUMENT"),
+    "cacheTokensDetails": ("TEXT", "IMAGE", "VIDEO", "DOCUMENT"),
+    "toolUsePromptTokensDetails": ("TEXT", "IMAGE", "VIDEO", "DOCUMENT"),
+    "candidatesTokensDetails": ("TEXT",),
+}
+"""The modalities that have the price of text, in the request and in the answer."""
+_PRICED_BY_QUERY = re.compile(r"gemini-([3-9]|\d\d)")
+"""Models that charge for each query of a search; earlier ones charge once for an answer."""
+
+
 def read_usage(usage: Mapping[str, Any]) -> Usage:
     """Return usage as Google says it. Raises `ValueError` if it is not complete."""
     prompt = count(usage, "promptTokenCount", None)
@@ -47,15 +77,20 @@ def read_usage(usage: Mapping[str, Any]) -> Usage:
     thoughts = count(usage, "thoughtsTokenCount")
     if cached > prompt:
         raise ValueError("a part is larger than the whole")
-    return Usage(
+    read = Usage(
         input=prompt - cached + count(usage, "toolUsePromptTokenCount"),
         cache_read=cached,
         output=count(usage, "candidatesTokenCount") + thoughts,
         reasoning=thoughts,
     )
+    check_total(usage, "totalTokenCount", read.total)
+    return read
 
 
 class _Reader(AnswerReader):
+    known_numbers = KNOWN_NUMBERS
+    counts_tools = True
+    standard = STANDARD
     read_usage = staticmethod(read_usage)
 
     def __init__(self) -> None:
@@ -73,16 +108,54 @@ class _Reader(AnswerReader):
         if chunk.get("error"):
             self.failed = True
         self.model = text_or_none(chunk.get("modelVersion")) or self.model
-        if usage := mapping(chunk.get("usageMetadata")):
-            self._usage = dict(usage)
-        candidates = map(mapping, items(chunk.get("candidates")))
-        self._ended |= any(candidate.get("finishReason") for candidate in candidates)
+        usage = mapping(chunk.get("usageMetadata"))
+        self._take_usage(usage)
+        for where, name in ((usage, "trafficType"), (usage, "serviceTier"), (chunk, "serviceTier")):
+            self._take_tier("service_tier", _tier(where.get(name)))
+        self._take_modalities(usage)
+        for candidate in map(mapping, items(chunk.get("candidates"))):
+            self._ended |= bool(candidate.get("finishReason"))
+            self._take_grounding(mapping(candidate.get("groundingMetadata")))
         # A request that is blocked gets no candidate.
         self._ended |= bool(mapping(chunk.get("promptFeedback")).get("blockReason"))
+
+    def _take_modalities(self, usage: Mapping[str, Any]) -> None:
+        for name, plain in _MODALITIES.items():
+            for each in map(mapping, items(usage.get(name))):
+                if each.get("tokenCount") and not is_one_of(each.get("modality"), *plain):
+                    self._charge(f"{name} of {str(each.get('modality'))[:40]}")
+
+    def _take_grounding(self, grounding: Mapping[str, Any]) -> None:
+        queries = len(items(grounding.get("webSearchQueries")))
+        if queries and not _PRICED_BY_QUERY.match(self.model or ""):
+            queries = 1
+        self.searches = max(self.searches, queries)
+        chunks = map(mapping, items(grounding.get("groundingChunks")))
+        if grounding.get("googleMapsWidgetContextToken") or any("maps" in each for each in chunks):
+            self._charge("a search in maps")
 
     @property
     def whole(self) -> bool:
         return self._ended and not self.failed
+
+
+def _tier(value: Any) -> Any:
+    """Return a tier in the words of requests: Vertex calls it `ON_DEMAND_FLEX`."""
+    return value.casefold().removeprefix("on_demand_") if isinstance(value, str) else value
+
+
+def _read_settings(body: JsonObject) -> CallSettings:
+    try:
+        request = members(body)
+        config = members(request.get("generationconfig"))
+        thinking = members(config.get("thinkingconfig"))
+    except Refused:
+        return CallSettings()
+    effort = word_or_none(thinking.get("thinkinglevel"))
+    if effort is None:
+        effort = word_or_none(thinking.get("thinkingbudget"))
+    tiers = asked_tiers({"service_tier": request.get("servicetier")}, STANDARD)
+    return CallSettings(effort, temperature(config.get("temperature")), tiers)
 
 
 def _error(status: int, message: str) -> JsonObject:
@@ -94,6 +167,7 @@ FAMILY: Family = Family(
     endpoint=_endpoint,
     query=frozenset({"alt", "key"}),
     read_request=read_request,
+    read_settings=_read_settings,
     reader=_Reader,
     error=_error,
     key_header="x-goog-api-key",

@@ -1,7 +1,7 @@
 """OpenAI's Chat Completions API, which many providers speak.
 
 A stream has usage only if the request asks for it (`stream_options.include_usage`), in a chunk of
-its own or in the last one. `[DONE]` ends it.
+its own or in the last one; Moonshot has it in the choice, and Groq in `x_groq`. `[DONE]` ends it.
 """
 
 from __future__ import annotations
@@ -9,43 +9,97 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from labledger.gateway.families.answer_reader import AnswerReader, CallSettings
 from labledger.gateway.families.event_stream import Event
 from labledger.gateway.families.family import (
-    AnswerReader,
     Endpoint,
     Family,
-    count,
+    asked_tiers,
     items,
     mapping,
+    temperature,
     text_or_none,
+    word_or_none,
 )
 from labledger.gateway.families.openai_responses import (
+    STANDARD,
     error,
+    served_tier,
     usage_with_cache,
 )
 from labledger.gateway.families.requests.chat import read_request
+from labledger.gateway.families.usage_numbers import check_total, count, is_number
+from labledger.records import JsonObject
 from labledger.records.model_calls import Usage
 
 _ENDPOINTS = {"/v1/chat/completions": Endpoint()}
+
+
+_DETAILS = ("prompt_tokens_details", "completion_tokens_details")
+_READ = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
+_WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
+"""How providers call the tokens that were read from a cache, and those that were written to one."""
+_TIMES = (
+    *("queue_time", "prompt_time", "completion_time", "total_time", "time_to_first_token"),
+    *("start_time", "end_time", "total_latency"),
+)
+_SPEEDS = (
+    *("tokens_per_second", "prompt_tokens_per_second", "completion_tokens_per_second"),
+    *("completion_tokens_per_sec", "completion_tokens_after_first_per_sec"),
+    *("completion_tokens_after_first_per_sec_first_ten", "total_tokens_per_sec"),
+    "acceptance_rate",
+)
+KNOWN_NUMBERS = frozenset(
+    {
+        *("prompt_tokens", "completion_tokens", "total_tokens", *_READ, *_WRITTEN),
+        # Other names of the same numbers.
+        *("input_tokens", "output_tokens"),
+        *(f"{details}.{name}" for details in _DETAILS for name in (*_READ, *_WRITTEN)),
+        *(f"{details}.text_tokens" for details in _DETAILS),
+        # Parts of the output; of the request, DeepSeek also counts what was not cached.
+        "prompt_cache_miss_tokens",
+        *("completion_tokens_details.reasoning_tokens", "reasoning_tokens"),
+        *(f"completion_tokens_details.{s}_prediction_tokens" for s in ("accepted", "rejected")),
+        *_TIMES,
+        *_SPEEDS,
+        # What compatible servers say that they charged.
+        *("cost", "cost.*", "cost_details.*", "estimated_cost", "cost_in_usd_ticks"),
+    }
+)
 
 
 def read_usage(usage: Mapping[str, Any]) -> Usage:
     """Return usage as Chat Completions say it. Raises `ValueError` if it is not complete."""
     request = count(usage, "prompt_tokens", None)
     output = count(usage, "completion_tokens", None)
-    of_request = dict(mapping(usage.get("prompt_tokens_details")))
-    if of_request.get("cached_tokens") is None:
-        # How DeepSeek calls them.
-        of_request["cached_tokens"] = count(usage, "prompt_cache_hit_tokens")
-    of_output = mapping(usage.get("completion_tokens_details"))
+    of_request = mapping(usage.get("prompt_tokens_details"))
+    of_output = dict(mapping(usage.get("completion_tokens_details")))
+    of_output.setdefault("reasoning_tokens", usage.get("reasoning_tokens"))
     reasoning = count(of_output, "reasoning_tokens")
-    if reasoning and usage.get("total_tokens") == request + output + reasoning:
+    total = usage.get("total_tokens")
+    if reasoning and total == request + output + reasoning:
         # Some providers count reasoning beside the answer, not within it.
         output += reasoning
-    return usage_with_cache(request, of_request, output, of_output)
+    check_total(usage, "total_tokens", request + output)
+    cached = {
+        "cached_tokens": _named(usage, of_request, _READ),
+        "cache_write_tokens": _named(usage, of_request, _WRITTEN),
+    }
+    return usage_with_cache(request, cached, output, of_output)
+
+
+def _named(usage: Mapping[str, Any], details: Mapping[str, Any], names: tuple[str, ...]) -> int:
+    """Return a number that providers give by several names. Raises `ValueError` if two differ."""
+    said = {count(where, name) for where in (usage, details) for name in names} - {0}
+    if len(said) > 1:
+        raise ValueError(f"{names[0]} is given by several names, with different numbers")
+    return max(said, default=0)
 
 
 class _Reader(AnswerReader):
+    known_numbers = KNOWN_NUMBERS
+    counts_searches = False
+    standard = STANDARD
     read_usage = staticmethod(read_usage)
 
     def __init__(self) -> None:
@@ -56,31 +110,61 @@ class _Reader(AnswerReader):
         if event.data.strip() == "[DONE]":
             self.finished = True
             return
-        chunk = mapping(event.document)
-        if chunk.get("error"):
-            self.failed = True
-        self.model = text_or_none(chunk.get("model")) or self.model
-        if usage := mapping(chunk.get("usage")):
-            self._usage = dict(usage)
-        choices = map(mapping, items(chunk.get("choices")))
-        self._answered |= any(choice.get("finish_reason") for choice in choices)
+        self._take(mapping(event.document))
 
     def take_whole(self, document: Any) -> None:
         completion = mapping(document)
-        self.model = text_or_none(completion.get("model"))
-        self._usage = dict(mapping(completion.get("usage")))
+        self._take(completion)
         self.failed = not isinstance(completion.get("choices"), list)
         self._answered = self.finished = True
+
+    def _take(self, chunk: Mapping[str, Any]) -> None:
+        if chunk.get("error"):
+            self.failed = True
+        self.model = text_or_none(chunk.get("model")) or self.model
+        self._take_tier("service_tier", served_tier(chunk))
+        self._take_usage(chunk.get("usage"))
+        self._take_usage(mapping(chunk.get("x_groq")).get("usage"))
+        # A chunk with usage alone is the last one.
+        has_usage = bool(mapping(chunk.get("usage")).get("prompt_tokens"))
+        self._answered |= has_usage and chunk.get("choices") == []
+        for choice in map(mapping, items(chunk.get("choices"))):
+            self._answered |= bool(choice.get("finish_reason"))
+            self._take_usage(choice.get("usage"))
+            if any(map(_cites, (choice.get("message"), choice.get("delta")))):
+                self._charge("a search by the provider")
+
+    def _take_usage(self, usage: Any) -> None:
+        super()._take_usage(usage)
+        used = mapping(mapping(usage).get("server_tool_use")).get("web_search_requests")
+        if is_number(used) and used > 0:
+            self._charge("a search by the provider")
 
     @property
     def whole(self) -> bool:
         return (self.finished or self._answered) and not self.failed
 
 
+def _cites(message: Any) -> bool:
+    annotations = items(mapping(message).get("annotations"))
+    return any(mapping(each).get("type") == "url_citation" for each in annotations)
+
+
+def _read_settings(body: JsonObject) -> CallSettings:
+    effort = word_or_none(body.get("reasoning_effort"))
+    if effort is None:
+        reasoning = mapping(body.get("reasoning"))
+        effort = word_or_none(reasoning.get("effort")) or word_or_none(reasoning.get("max_tokens"))
+    if effort is None:
+        effort = word_or_none(mapping(body.get("thinking")).get("type"))
+    return CallSettings(effort, temperature(body.get("temperature")), asked_tiers(body, STANDARD))
+
+
 FAMILY: Family = Family(
     endpoint=_ENDPOINTS.get,
     query=frozenset(),
     read_request=read_request,
+    read_settings=_read_settings,
     reader=_Reader,
     error=error,
     key_header="Authorization",

@@ -1,7 +1,7 @@
 """OpenAI's Responses API.
 
 The event `response.completed`, or `response.incomplete`, ends a stream and has its usage, in which
-the tokens of the request include cached ones.
+the tokens of the request include cached ones. Searches of the provider are items of the output.
 """
 
 from __future__ import annotations
@@ -9,17 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from labledger.gateway.families.answer_reader import AnswerReader, CallSettings
 from labledger.gateway.families.event_stream import Event
 from labledger.gateway.families.family import (
-    AnswerReader,
     Endpoint,
     Family,
-    count,
+    asked_tiers,
     is_one_of,
+    items,
     mapping,
+    temperature,
     text_or_none,
+    word_or_none,
 )
 from labledger.gateway.families.requests.responses import read_request
+from labledger.gateway.families.usage_numbers import check_total, count
 from labledger.records import JsonObject
 from labledger.records.model_calls import Usage
 
@@ -27,14 +31,39 @@ _ENDPOINTS = {"/v1/responses": Endpoint()}
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
 
 
+STANDARD: Mapping[str, frozenset[str]] = {
+    "service_tier": frozenset({"default", "standard", "on_demand"})
+}
+"""The tiers of the standard price."""
+_UNDER = ("input_tokens_details", "output_tokens_details")
+_PARTS = ("cached_tokens", "cache_write_tokens", "text_tokens", "reasoning_tokens")
+KNOWN_NUMBERS = frozenset(
+    {
+        *("input_tokens", "output_tokens", "total_tokens"),
+        *(f"{details}.{part}" for details in _UNDER for part in _PARTS),
+        # What compatible servers say that they charged.
+        *("cost", "cost_details.*", "estimated_cost", "cost_in_usd_ticks"),
+    }
+)
+_FREE_ITEMS = frozenset(
+    {
+        *("function_call", "custom_tool_call", "computer_call", "local_shell_call", "shell_call"),
+        *("apply_patch_call", "mcp_call", "tool_search_call"),
+    }
+)
+"""Calls of tools for which nothing is charged but tokens."""
+
+
 def read_usage(usage: Mapping[str, Any]) -> Usage:
     """Return usage as the Responses API says it. Raises `ValueError` if it is not complete."""
-    return usage_with_cache(
+    read = usage_with_cache(
         count(usage, "input_tokens", None),
         mapping(usage.get("input_tokens_details")),
         count(usage, "output_tokens", None),
         mapping(usage.get("output_tokens_details")),
     )
+    check_total(usage, "total_tokens", read.total)
+    return read
 
 
 def usage_with_cache(
@@ -55,6 +84,9 @@ def usage_with_cache(
 
 
 class _Reader(AnswerReader):
+    known_numbers = KNOWN_NUMBERS
+    counts_tools = True
+    standard = STANDARD
     read_usage = staticmethod(read_usage)
 
     def take_event(self, event: Event) -> None:
@@ -68,13 +100,37 @@ class _Reader(AnswerReader):
     def take_whole(self, document: Any) -> None:
         response = mapping(document)
         self.model = text_or_none(response.get("model"))
-        self._usage = dict(mapping(response.get("usage")))
+        self._take_usage(response.get("usage"))
+        self._take_tier("service_tier", served_tier(response))
+        for item in map(mapping, items(response.get("output"))):
+            self._take_item(item)
         self.finished = True
         self.failed = not is_one_of(response.get("status"), "completed", "incomplete")
 
+    def _take_item(self, item: Mapping[str, Any]) -> None:
+        kind = item.get("type")
+        if kind == "web_search_call":
+            # To open a page that was found, or to search in it, costs no search.
+            action = mapping(item.get("action")).get("type")
+            self.searches += not is_one_of(action, "open_page", "find_in_page", "find")
+        elif isinstance(kind, str) and kind.endswith("_call") and kind not in _FREE_ITEMS:
+            self._charge(f"a {kind[:40]}")
+
     @property
     def _has_usage(self) -> bool:
-        return True
+        # A failed response is charged for what it says that it used.
+        return bool(self._said.numbers) or self.whole
+
+
+def served_tier(document: Mapping[str, Any]) -> Any:
+    """Return the tier that an answer says has served it. `auto` names none."""
+    tier = document.get("service_tier")
+    return None if tier == "auto" else tier
+
+
+def _read_settings(body: JsonObject) -> CallSettings:
+    effort = word_or_none(mapping(body.get("reasoning")).get("effort"))
+    return CallSettings(effort, temperature(body.get("temperature")), asked_tiers(body, STANDARD))
 
 
 def error(status: int, message: str) -> JsonObject:
@@ -89,6 +145,7 @@ FAMILY: Family = Family(
     endpoint=_ENDPOINTS.get,
     query=frozenset(),
     read_request=read_request,
+    read_settings=_read_settings,
     reader=_Reader,
     error=error,
     key_header="Authorization",

@@ -28,12 +28,9 @@ _SHELL_TOOLS = (
     "developer__shell",
 )
 """Names of the tools by which agents run commands."""
-_PROGRAM_TOOLS = {"exec": "exec_command"}
-"""Names of the tools that run a program, and how the program runs a command.
-
-The newest Codex offers its newest models nothing else.
-"""
 _COMMAND_ARGUMENTS = ("command", "cmd", "script")
+_PROGRAM_TOOL, _PROGRAM_CALL = "exec", "tools.exec_command("
+"""The tool of Codex that runs JavaScript, and how such a program runs a command."""
 _SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 """What a command of mini-swe-agent prints to end; its prompts explain it."""
 _EDIT_BLOCKS = "SEARCH/REPLACE"
@@ -51,8 +48,9 @@ class Call:
     name: str
     arguments: Mapping[str, Any]
     namespace: str | None = None
+    """The group of the tool, if it has one."""
     text: str | None = None
-    """What a tool is called with that takes free text."""
+    """The input of a tool that takes plain text; None for one that takes arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +64,7 @@ class Said:
 def is_auxiliary(conversation: Conversation) -> bool:
     """Return whether a request offers no way to run a command or to edit a file."""
     forms = (_EDIT_BLOCKS, _WHOLE_FILES, *_TEXT_COMMANDS)
-    has_tool = _shell_tool(conversation) or _program_tool(conversation)
-    return has_tool is None and not any(f in conversation.text for f in forms)
+    return not _runs_commands(conversation) and not any(f in conversation.text for f in forms)
 
 
 def said_in(turn: Turn, conversation: Conversation) -> Said:
@@ -91,11 +88,9 @@ def _command(command: str, conversation: Conversation) -> Said:
         is_list = str(properties.get(name, {}).get("type", "")).lower() == "array"
         given = {name: ["sh", "-c", command] if is_list else command}
         return Said(call=Call(tool.name, _filled(tool.schema, given), tool.namespace))
-    runner = _program_tool(conversation)
-    if runner is not None:
-        argument = json.dumps({"cmd": command})
-        program = f"text(await tools.{_PROGRAM_TOOLS[runner.name]}({argument}));"
-        return Said(call=Call(runner.name, {}, runner.namespace, program))
+    if (tool := _program_tool(conversation)) is not None:
+        program = f"text(await {_PROGRAM_CALL}{json.dumps({'cmd': command})}));"
+        return Said(call=Call(tool.name, {}, tool.namespace, program))
     for fence in _TEXT_COMMANDS:
         if fence in conversation.text:
             return Said(text=f"The next command:\n\n```{fence.removeprefix('```')}\n{command}\n```")
@@ -104,7 +99,7 @@ def _command(command: str, conversation: Conversation) -> Said:
 
 def _files(files: Mapping[str, str], conversation: Conversation) -> Said:
     """Return an edit that writes files, or a command that does."""
-    if _shell_tool(conversation) is None:
+    if not _runs_commands(conversation):
         if _EDIT_BLOCKS in conversation.text:
             blocks = [
                 f"{name}\n```\n<<<<<<< SEARCH\n=======\n{content}>>>>>>> REPLACE\n```"
@@ -133,18 +128,24 @@ def _structured(text: str, conversation: Conversation) -> str:
     return json.dumps(_example(conversation.answer_schema, text))
 
 
-def _shell_tool(conversation: Conversation) -> Tool | None:
-    by_name = {tool.name: tool for tool in reversed(conversation.tools) if not tool.takes_text}
-    return next((by_name[name] for name in _SHELL_TOOLS if name in by_name), None)
+def _runs_commands(conversation: Conversation) -> bool:
+    return _shell_tool(conversation) is not None or _program_tool(conversation) is not None
 
 
 def _program_tool(conversation: Conversation) -> Tool | None:
-    """Return the tool that runs programs, if these can run commands."""
-    for tool in conversation.tools:
-        runner = _PROGRAM_TOOLS.get(tool.name)
-        if tool.takes_text and runner is not None and runner in tool.description:
-            return tool
-    return None
+    return next(
+        (
+            tool
+            for tool in conversation.tools
+            if tool.takes_text and tool.name == _PROGRAM_TOOL and _PROGRAM_CALL in tool.description
+        ),
+        None,
+    )
+
+
+def _shell_tool(conversation: Conversation) -> Tool | None:
+    by_name = {tool.name: tool for tool in reversed(conversation.tools) if not tool.takes_text}
+    return next((by_name[name] for name in _SHELL_TOOLS if name in by_name), None)
 
 
 def _filled(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

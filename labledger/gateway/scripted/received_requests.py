@@ -25,18 +25,28 @@ _BY_MODEL = {
 """Types of items of OpenAI's Responses that the model said."""
 
 
+_NAMES_TOOLS = {
+    # OpenAI's Responses
+    "additional_tools": "tools",
+    "tool_search_output": "tools",
+    # Anthropic's Messages
+    "tool_addition": "tool",
+}
+"""Types of items and blocks of a conversation that declare tools, and the member that does."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tool:
     """A tool that the agent offers."""
 
     name: str
     schema: Mapping[str, Any]
-    """The JSON schema of its arguments; empty for one that takes text."""
-    description: str = ""
+    """The JSON schema of its arguments; empty if it takes plain text."""
     namespace: str | None = None
-    """The group of tools that it is in."""
+    """The group that declares it, which a call has to name; None for a tool of its own."""
     takes_text: bool = False
-    """Whether it is called with free text, such as a program."""
+    """Whether its input is plain text, such as a program, instead of arguments."""
+    description: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +92,7 @@ def read_conversation(api: Api, path: str, body: Mapping[str, Any]) -> Conversat
         streamed=streamed,
         answers=_count_answers(api, body),
         text="\n".join(_texts({k: v for k, v in body.items() if k != "tools"})),
-        tools=tuple(_all_tools(body)),
+        tools=tuple(_tools(_declarations(body))),
         answer_schema=_answer_schema(body),
         wants_usage=api is not Api.OPENAI_CHAT or options.get("include_usage") is True,
     )
@@ -99,21 +109,32 @@ def _is_by_model(item: Mapping[str, Any]) -> bool:
 
 
 def _texts(value: Any) -> Iterator[str]:
+    """Yield the strings in a value, but for those in declarations of tools."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        for item in value.values():
-            yield from _texts(item)
+        left_out = _NAMES_TOOLS.get(str(value.get("type")))
+        for key, item in value.items():
+            if key != left_out:
+                yield from _texts(item)
     elif isinstance(value, list):
         for item in value:
             yield from _texts(item)
 
 
-def _all_tools(body: Mapping[str, Any]) -> Iterator[Tool]:
-    """Yield the tools of a request, with those that its conversation adds."""
-    yield from _tools(body.get("tools"))
-    for item in map(_mapping, _list(body.get("input"))):
-        yield from _tools(item.get("tools"))
+def _declarations(body: Mapping[str, Any]) -> list[Any]:
+    """Return what declares tools, wherever a body of any API can do so."""
+    return [*_list(body.get("tools")), *_declared_in(body.get("input") or body.get("messages"))]
+
+
+def _declared_in(value: Any) -> Iterator[Any]:
+    """Yield the declarations of tools in the items or messages of a conversation."""
+    for item in map(_mapping, _list(value)):
+        member = _NAMES_TOOLS.get(str(item.get("type")))
+        if member is not None:
+            declared = item.get(member)
+            yield from declared if isinstance(declared, list) else [declared]
+        yield from _declared_in(item.get("content"))
 
 
 def _tools(tools: Any, namespace: str | None = None) -> Iterator[Tool]:
@@ -122,15 +143,11 @@ def _tools(tools: Any, namespace: str | None = None) -> Iterator[Tool]:
         if declared.get("type") == "namespace":
             yield from _tools(declared.get("tools"), str(declared.get("name")))
             continue
-        takes_text = declared.get("type") == "custom" and "input_schema" not in declared
-        if takes_text and isinstance(declared.get("name"), str):
-            words = str(declared.get("description"))
-            yield Tool(declared["name"], {}, words, namespace, takes_text=True)
-            continue
         nested = declared.get("functionDeclarations") or declared.get("function_declarations")
         for item in map(_mapping, _list(nested)) if nested else [declared]:
-            function = _mapping(item.get("function")) or item
-            schema = next(
+            # The second is Anthropic's definition of a tool that is added later.
+            function = _mapping(item.get("function")) or _mapping(item.get("definition")) or item
+            schema: Mapping[str, Any] | None = next(
                 (
                     function[key]
                     for key in ("input_schema", "parameters", "parametersJsonSchema")
@@ -138,9 +155,12 @@ def _tools(tools: Any, namespace: str | None = None) -> Iterator[Tool]:
                 ),
                 None,
             )
-            if schema is not None and isinstance(function.get("name"), str):
-                words = str(function.get("description"))
-                yield Tool(function["name"], schema, words, namespace)
+            # Anthropic's tools may have this type, too, with a schema.
+            takes_text = schema is None and function.get("type") == "custom"
+            name = function.get("name")
+            if isinstance(name, str) and (schema is not None or takes_text):
+                description = str(function.get("description", ""))
+                yield Tool(name, schema or {}, namespace, takes_text, description)
 
 
 def _answer_schema(body: Mapping[str, Any]) -> Mapping[str, Any] | None:

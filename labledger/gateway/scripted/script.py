@@ -16,7 +16,7 @@ import yaml
 
 from labledger.errors import InvalidInput, LabLedgerError, Problem
 from labledger.records.model_calls import Usage
-from labledger.text import near_names
+from labledger.text import near_names, yaml_fault
 
 VERSION = 1
 """The only version of scripts."""
@@ -123,7 +123,7 @@ def read_script(path: Path) -> Script:
     except OSError as error:
         raise LabLedgerError(f"could not read the script {path}: {error.strerror}") from error
     except yaml.YAMLError as error:
-        raise LabLedgerError(f"the script {path} is not YAML: {error}") from error
+        raise LabLedgerError(f"the script {path} {yaml_fault(error)}") from None
     return parse_script(document, str(path))
 
 

@@ -34,11 +34,8 @@ class Reply:
 
     @property
     def arguments(self) -> str:
-        """The arguments of the call as JSON text, or the text that its tool takes."""
-        call = self.said.call
-        if call is not None and call.text is not None:
-            return call.text
-        return json.dumps(call.arguments if call else {})
+        """The arguments of the call as JSON text."""
+        return json.dumps(self.said.call.arguments if self.said.call else {})
 
     @property
     def pieces(self) -> list[str]:
@@ -160,10 +157,6 @@ def _responses_usage(usage: Usage) -> JsonObject:
     }
 
 
-_RESPONSE_CALLS = (("function_call", "arguments"), ("custom_tool_call", "input"))
-"""How a tool is called with arguments, and with text."""
-
-
 def _response(reply: Reply) -> JsonObject:
     output: list[JsonObject] = []
     if reply.said.text:
@@ -171,10 +164,13 @@ def _response(reply: Reply) -> JsonObject:
         message = {"type": "message", "id": f"msg_{reply.id}", "status": "completed"}
         output.append({**message, "role": "assistant", "content": content})
     if call := reply.said.call:
-        kind, given = _RESPONSE_CALLS[call.text is not None]
+        kind, member = "function_call", {"arguments": reply.arguments}
+        if call.text is not None:
+            kind, member = "custom_tool_call", {"input": call.text}
         item = {"type": kind, "id": f"fc_{reply.id}", "call_id": f"call_{reply.id}"}
-        item |= {} if call.namespace is None else {"namespace": call.namespace}
-        item |= {"name": call.name, given: reply.arguments, "status": "completed"}
+        item |= {"name": call.name, **member, "status": "completed"}
+        if call.namespace is not None:
+            item["namespace"] = call.namespace
         output.append(item)
     return {
         "id": f"resp_{reply.id}",
@@ -202,9 +198,11 @@ def _response_steps(reply: Reply) -> Iterator[JsonObject]:
         place = {"output_index": index, "item_id": item["id"]}
         is_text = item["type"] == "message"
         empty = {**item, "status": "in_progress", **({"content": []} if is_text else {})}
-        given = "input" if item["type"] == "custom_tool_call" else "arguments"
+        member, delta = "arguments", "function_call_arguments"
+        if item["type"] == "custom_tool_call":
+            member, delta = "input", "custom_tool_call_input"
         if not is_text:
-            empty[given] = ""
+            empty[member] = ""
         yield {"type": "response.output_item.added", "output_index": index, "item": empty}
         if is_text:
             place["content_index"] = 0
@@ -216,9 +214,9 @@ def _response_steps(reply: Reply) -> Iterator[JsonObject]:
             yield {"type": "response.output_text.done", **place, "text": part["text"]}
             yield {"type": "response.content_part.done", **place, "part": part}
         else:
-            text, kind = reply.arguments, f"response.{item['type']}_{given}"
-            yield {"type": f"{kind}.delta", **place, "delta": text}
-            yield {"type": f"{kind}.done", **place, given: text}
+            text = item[member]
+            yield {"type": f"response.{delta}.delta", **place, "delta": text}
+            yield {"type": f"response.{delta}.done", **place, member: text}
         yield {"type": "response.output_item.done", "output_index": index, "item": item}
     yield {"type": "response.completed", "response": response}
 

@@ -102,6 +102,13 @@ coalesce((SELECT run_part.{COLUMN} FROM run_part WHERE run_part.run_no = {RUN}.r
 -- cost_of KIND: what a call's tokens of a kind cost; null if there were some, and they have no price
 model_call.{KIND}_tokens * coalesce(model_price.{KIND}, CASE model_call.{KIND}_tokens WHEN 0 THEN 0 END)
 
+-- why_unknown: why the cost of a call is not known; null if it is
+CASE WHEN model_call.cost IS NULL THEN coalesce(model_call.cost_unknown,
+      CASE WHEN model_call.is_unknown THEN 'its tokens are not known'
+      WHEN model_call.price_condition IS NOT NULL
+        THEN 'no price for its tokens with ' || model_call.price_condition
+      ELSE 'no price for its tokens' END) END
+
 -- root_slot_of TABLE: joins the slot of each row that only the run whose agents ran has, and that run
 JOIN slot ON slot.run_no = {TABLE}.run_no AND slot.schedule_idx = {TABLE}.schedule_idx
 JOIN counted ON counted.root_no = slot.run_no

@@ -334,6 +334,16 @@ class RunInfo(JsonForm):
 
 
 @dataclass(frozen=True, slots=True)
+class UnreadResults(JsonForm):
+    """Trials of which an output of the agent could not be read or stored whole."""
+
+    output: str
+    """`trial_output`, which is `result.json`, or `events`."""
+    trials: int
+    last_slot: int
+
+
+@dataclass(frozen=True, slots=True)
 class Grading(JsonForm):
     """One generation of a run's scores: the run's own, or a regrading's."""
 

@@ -114,7 +114,8 @@ WHERE {not_superseded prediction};
 -- one row per metric of a trial; `value` is a number or text
 CREATE VIEW metrics_long AS SELECT
     {identity metric},
-    metric.row_seq, metric.metric_id, metric.source, metric.value
+    metric.row_seq, metric.metric_id, metric.source, metric.value,
+    CASE WHEN typeof(metric.value) <> 'text' THEN CAST(metric.value AS REAL) END AS number
 FROM metric
 {current_slot_of metric}
 WHERE {not_superseded metric};
@@ -165,7 +166,10 @@ CREATE VIEW model_calls AS SELECT
     model_call.cache_write_1h_tokens, model_call.output_tokens, model_call.reasoning_tokens,
     model_call.is_unknown AS unknown, model_call.cost / 1e12 AS cost_usd,
     model_call.first_byte_ms, model_call.duration_ms, model_call.waited_ms,
-    model_call.request_id, model_call.raw_usage, model_call.replayed
+    model_call.request_id, model_call.raw_usage, model_call.replayed, model_call.detail,
+    model_call.fault, model_call.effort, model_call.temperature, model_call.service_tier,
+    model_call.price_condition, model_call.fees / 1e12 AS fees_usd,
+    model_call.stated_cost / 1e12 AS stated_cost_usd, {why_unknown} AS cost_unknown
 FROM charged_call AS model_call
 {root_slot_of model_call}
 WHERE {not_superseded model_call};
@@ -173,11 +177,12 @@ WHERE {not_superseded model_call};
 -- one row per price of a model that a run reckons with, in US dollars for a million tokens
 CREATE VIEW model_prices AS SELECT
     run.run_id, model_price.part, model_price.provider, model_price.model,
-    model_price.from_tokens, model_price.input / 1e6 AS input_usd,
+    model_price.condition, model_price.from_tokens, model_price.input / 1e6 AS input_usd,
     model_price.cache_read / 1e6 AS cache_read_usd,
     model_price.cache_write / 1e6 AS cache_write_usd,
     model_price.cache_write_1h / 1e6 AS cache_write_1h_usd,
-    model_price.output / 1e6 AS output_usd, model_price.source, model_price.digest
+    model_price.output / 1e6 AS output_usd, model_price.web_search / 1e9 AS web_search_usd,
+    model_price.source, model_price.digest
 FROM model_price
 JOIN run ON run.run_no = model_price.run_no;
 

@@ -172,3 +172,12 @@ class ModelCallRow(NamedTuple):
     request_id: str | None
     reserved: str | None
     replayed: int
+    detail: str | None
+    fault: str | None
+    effort: str | None
+    temperature: float | None
+    service_tier: str | None
+    price_condition: str | None
+    fees: int | None
+    stated_cost: int | None
+    cost_unknown: str | None

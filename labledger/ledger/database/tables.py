@@ -228,14 +228,19 @@ model_price = _of_run(
     *_integers("from_tokens"),
     *_integers(*PRICED, null=True),
     *_texts("source", "digest"),
-    UniqueConstraint("run_no", "provider", "model", "from_tokens", name="uq_model_price_model"),
+    *_integers("web_search", null=True),
+    *_texts("condition"),
+    UniqueConstraint(
+        *("run_no", "provider", "model", "condition", "from_tokens"), name="uq_model_price_model"
+    ),
     _check("model_price_part", "part >= 1"),
     _check("model_price_from_tokens", "from_tokens >= 0"),
 )
 """What a run reckons its calls to models with, in micro-dollars for a million tokens.
 
 The part of the schedule that first asked for a model brought its prices. `digest` is that of the
-table that they were taken from, `source` says where that came from.
+table that they were taken from, `source` says where that came from. `condition` says which calls
+the price holds for, empty for the standard price. `web_search` is for a thousand searches.
 """
 
 schedule = _of_run(

@@ -21,6 +21,7 @@ from labledger.ledger.database.connection import Connection, batched
 from labledger.ledger.digest_chain import (
     COMMIT_COLUMNS,
     JSON_COLUMNS,
+    OPTIONAL_COLUMNS,
     PART_ROW_COLUMNS,
     PRICE_COLUMNS,
     SCHEDULE_COLUMNS,
@@ -125,8 +126,8 @@ def _write_batch(
 
 def _column(kind: str, record: JsonObject, name: str) -> Any:
     """Return a column of a record. Parts and slots leave out what is null."""
-    is_optional = kind == "part" or name == "supersedes"
-    value = record.get(name) if is_optional else record[name]
+    is_optional = kind == "part" or name in OPTIONAL_COLUMNS
+    value = record.get(name, OPTIONAL_COLUMNS.get(name)) if is_optional else record[name]
     return canonical_json.dumps(value) if name in JSON_COLUMNS and name in record else value
 
 

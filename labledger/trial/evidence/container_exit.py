@@ -179,6 +179,8 @@ class ContainerExit:
     """The changes of its file system before grading, if they were inspected then."""
     unchecked_processes: str | None = None
     """Why it is not known whether a process of the agent was left before grading, if so."""
+    touched: tuple[str, ...] = ()
+    """The programs that were touched on the host while it ran."""
     processes_left: bool | None = None
     """Whether kept processes of a delivered trial ran on; None if it is not known."""
 

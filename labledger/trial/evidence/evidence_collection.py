@@ -34,7 +34,7 @@ from labledger.trial.evidence.grading import (
     GradingOutcome,
     IdentityMismatch,
     merged_ids,
-    parse_json,
+    parse_storable_json,
 )
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.evidence.trial_outputs import (
@@ -42,6 +42,7 @@ from labledger.trial.evidence.trial_outputs import (
     TrialOutputs,
     holds_secret,
     read_events,
+    unstorable_text,
 )
 
 EVIDENCE_SCHEMA = "evidence_record_v1"
@@ -100,8 +101,11 @@ class EvidenceCollector:
         return self.add_stream(chunks)
 
     def add_problem(self, name: str, problem: str) -> None:
-        """Record why the evidence called `name` is missing or incomplete."""
-        self.ext.setdefault("problems", {})[name] = self.redactor.redact_message(problem)
+        """Record why the evidence called `name` is missing or incomplete. It may have several."""
+        problems = self.ext.setdefault("problems", {})
+        problem, earlier = self.redactor.redact_message(problem), problems.get(name, "")
+        if problem not in earlier:
+            problems[name] = f"{earlier}; {problem}" if earlier else problem
 
     def collect_logs(self, phases: list[str]) -> None:
         for phase in phases:
@@ -163,9 +167,12 @@ class EvidenceCollector:
         return self.parse_agent_result(content)
 
     def parse_agent_result(self, content: bytes) -> JsonObject | None:
-        """Return the result in `content`, which the agent wrote, if it is valid, else None."""
+        """Return the result in `content`, which the agent wrote, if it is valid, else None.
+
+        A value that cannot be stored is null, and named in the evidence.
+        """
         try:
-            result = parse_json(content, self.redactor)
+            result, unstorable = parse_storable_json(content, self.redactor)
             if isinstance(result, dict):
                 ids = merged_ids(result.get("ids"), self.outputs.ids)
                 result = self.redactor.redact_json(result) | {"ids": ids}
@@ -174,6 +181,9 @@ class EvidenceCollector:
         except (MalformedJson, SchemaInvalid, IdentityMismatch) as error:
             self.add_problem("trial_output", f"{contract.RESULT}: {error}")
             return None
+        if unstorable.count:
+            named = unstorable_text(unstorable, self.redactor)
+            self.add_problem("trial_output", f"{contract.RESULT}: {named}")
         return cast("JsonObject", result)
 
     def collect_events(self) -> tuple[tuple[Event, ...] | EventFile, int]:
@@ -189,7 +199,11 @@ class EvidenceCollector:
             return (), 0
 
     def read_events(self, file: BinaryIO, cap: int) -> tuple[tuple[Event, ...] | EventFile, int]:
-        return read_events(file, cap, self.redactor, self.outputs.event_file)
+        found = read_events(file, cap, self.redactor, self.outputs.event_file)
+        if found.unstorable.count:
+            named = unstorable_text(found.unstorable, self.redactor)
+            self.add_problem("events", f"{contract.EVENTS}: {named}")
+        return found.events, found.dropped
 
     def collect_workspace(self) -> list[str]:
         """Add what the trial changed in a mounted workspace.

@@ -2,7 +2,15 @@
 
 The journal of calls is the gateway's, beside the trial. An agent that its provider, the gateway or
 the models helper failed at its end has not failed itself: unless it passed, its trial is an
-`infra_error`. So is one whose agent asked what a replayed record does not answer, also if it
+`infra_error`. A failed call excuses the agent only if all of this holds:
+
+- the gateway showed that the failure did not depend on the request (`fault` of the call);
+- it was the agent's last call, and the agent ended within two minutes of it;
+- the model had answered the agent before, or no model had, and the same holds for all agents of
+  the variant: an agent cannot end with a call to a model that it does not need, and that is known
+  not to answer.
+
+A trial whose agent asked what a replayed record does not answer is an `infra_error` also if it
 passed. One that reached a cap is graded as it is. The gateway's record of the calls becomes one
 artifact where the experiment asks for it.
 """
@@ -17,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
+from labledger.clock import parse
 from labledger.gateway.recordings import (
     MissedRequest,
     Recorded,
@@ -27,7 +36,16 @@ from labledger.gateway.recordings import (
 )
 from labledger.records import JsonObject
 from labledger.records.canonical_json import digest, dump_bytes
-from labledger.records.model_calls import JOURNAL, NO_SHARE, CallState, ModelCall, read_calls
+from labledger.records.model_calls import (
+    JOURNAL,
+    JOURNAL_FAILED,
+    NO_SHARE,
+    CallFault,
+    CallJournal,
+    CallState,
+    ModelCall,
+    read_journal,
+)
 from labledger.records.model_grants import MISSED, RECORD
 from labledger.records.outcomes import Reason, SlotStatus, Verdict
 from labledger.trial.evidence.evidence_collection import EvidenceCollector
@@ -38,9 +56,16 @@ _CAP = "cap_"
 """With this begins the reason of a call that was refused for a cap."""
 _AGENTS_DOING = frozenset({"agent_gone", "attempt_closed", "not_sent"})
 """Reasons of calls that ended because the agent went away."""
+_NO_KEY = "no_key"
+"""The reason of a call that the gateway had no key for."""
+_SOON_S = 120.0
+"""How long after a failed call an agent may end that the failure excuses, in seconds.
+
+Agents wait for up to a minute before they ask again, and end at once when they give up.
+"""
 _MAX_STATUS_OF_AGENT = 500
 _PROVIDERS_STATUSES = frozenset({401, 403, 408, 429})
-"""Statuses below 500 that say nothing about what the agent asked: keys, time and limits."""
+"""Statuses below 500 by which journals of earlier gateways name the provider's failures."""
 _AFFECTED = frozenset({SlotStatus.COMPLETED, SlotStatus.AGENT_ERROR, SlotStatus.AGENT_TIMEOUT})
 
 
@@ -49,8 +74,14 @@ class ModelUse:
     """The calls of an attempt, and what was unusual about them."""
 
     calls: tuple[ModelCall, ...] = ()
+    unjudged: frozenset[int] = frozenset()
+    """Calls of an earlier version's gateway, which did not find whose fault failed calls were."""
+    needless: frozenset[int] = frozenset()
+    """Failed calls to models that never answered an agent of the variant, where others did."""
     problems: tuple[str, ...] = ()
     """Why the calls may not be complete, as sentences."""
+    lost: str | None = None
+    """Why calls are missing, as the journal was not written or cannot be read; None if none are."""
     helper_lost: bool = False
     """Whether the models helper died before the agent had ended."""
     helper: Mapping[str, object] = field(default_factory=dict)
@@ -65,23 +96,26 @@ class ModelUse:
         redactor: Redactor,
         *,
         problem: str | None = None,
+        lost: str | None = None,
         helper_lost: bool = False,
         helper: Mapping[str, object] | None = None,
         record: Path | None = None,
     ) -> Self:
         """Read the journal in a trial's folder. `problem` is why it may not be complete.
 
+        `lost` is why the gateway could not write it.
         `record` is the record that was replayed; None if providers answered.
         """
         problems = [] if problem is None else [problem]
-        calls: list[ModelCall] = []
+        journal = CallJournal()
         try:
-            calls = read_calls(folder / JOURNAL)
+            journal = read_journal(folder / JOURNAL)
         except (OSError, ValueError) as error:
-            problems.append(f"the journal of calls cannot be read: {error}")
+            lost = f"the journal of calls cannot be read: {error}"
+            problems.append(lost)
         # The agent chose some of its words, such as the name of a model.
         redacted = tuple(
-            ModelCall.from_json(redactor.redact_json(call.as_json())) for call in calls
+            ModelCall.from_json(redactor.redact_json(call.as_json())) for call in journal.calls
         )
         replay = None
         if record is not None:
@@ -89,7 +123,16 @@ class ModelUse:
                 replay = ReplayUse.read(record, folder, redacted, redactor)
             except (OSError, ValueError) as error:
                 problems.append(f"what was replayed cannot be read: {error}")
-        return cls(redacted, tuple(problems), helper_lost, helper or {}, replay)
+        return cls(
+            calls=redacted,
+            unjudged=journal.unjudged,
+            needless=journal.needless,
+            problems=tuple(problems),
+            lost=lost,
+            helper_lost=helper_lost,
+            helper=helper or {},
+            replay=replay,
+        )
 
     @property
     def cap(self) -> str | None:
@@ -99,26 +142,83 @@ class ModelUse:
         return caps[-1] if caps else None
 
     @property
-    def failure(self) -> tuple[Reason, str] | None:
-        """Why the agent's last call failed without its doing, as reason and sentence."""
-        calls = [call for call in self.calls if call.reason not in _AGENTS_DOING]
-        if not calls:
+    def detail(self) -> str | None:
+        """The sentence by which the provider refused a call last; None if it gave none."""
+        return next((call.detail for call in reversed(self.calls) if call.detail), None)
+
+    def failure(self, agent_ended_at: str) -> tuple[Reason, str] | None:
+        """Return why the agent's last call failed without its doing, as reason and sentence."""
+        if (unwritten := self._unwritten) is not None:
+            return Reason.GATEWAY_FAILED, unwritten
+        last = self._last_call
+        if last is None:
             return None
-        last = calls[-1]
         what = f"call {last.call} of the agent, its last, to {last.provider}"
         if last.state is CallState.UNKNOWN:
             return Reason.GATEWAY_FAILED, f"the gateway died during {what}"
         if last.reason == NO_SHARE:
             return Reason.GATEWAY_FAILED, f"{what}, waited too long for more of the run's caps"
-        is_error = last.state is CallState.ANSWERED and (
-            last.status in _PROVIDERS_STATUSES or (last.status or 0) >= _MAX_STATUS_OF_AGENT
-        )
-        if is_error or last.state in {CallState.FAILED, CallState.CUT}:
-            why = last.reason or f"status {last.status}"
-            return Reason.PROVIDER_FAILED, f"{what}, failed: {why}"
+        if last.reason == _NO_KEY:
+            return Reason.GATEWAY_FAILED, f"the gateway had no key for {what}"
+        fault = self._fault_of(last)
+        if (
+            fault is None
+            or self._is_needless(last, fault)
+            or _seconds_after(last, agent_ended_at) > _SOON_S
+        ):
+            return None
+        why = last.reason or f"status {last.status}"
+        said = "" if last.detail is None else f": {last.detail}"
+        if fault is CallFault.CONFIGURATION:
+            what = f"{last.provider} refuses what the run is configured with: {what}"
+        return Reason.PROVIDER_FAILED, f"{what}, failed: {why}{said}"
+
+    @property
+    def _unwritten(self) -> str | None:
+        """Say that the gateway could not write its journal, whatever the agent did then."""
+        if self.lost is not None:
+            return f"the gateway lost calls of the agent: {self.lost}"
+        failed = [call.call for call in self.calls if call.reason == JOURNAL_FAILED]
+        if failed:
+            return f"call {failed[0]} of the agent failed because its journal could not be written"
         return None
 
-    def judge(self, outcome: GradingOutcome) -> GradingOutcome:
+    @property
+    def _last_call(self) -> ModelCall | None:
+        """The last call that the agent did not give up; one that was refused for a cap counts."""
+        return next(
+            (
+                call
+                for call in reversed(self.calls)
+                if (call.asked or call.reason == NO_SHARE or (call.reason or "").startswith(_CAP))
+                and (call.reason not in _AGENTS_DOING or _has_begun(call))
+            ),
+            None,
+        )
+
+    def _fault_of(self, call: ModelCall) -> CallFault | None:
+        if call.call not in self.unjudged:
+            return call.fault
+        is_error = call.state is CallState.ANSWERED and (
+            call.status in _PROVIDERS_STATUSES or (call.status or 0) >= _MAX_STATUS_OF_AGENT
+        )
+        failed = call.state in {CallState.FAILED, CallState.CUT}
+        return CallFault.PROVIDER if is_error or failed else None
+
+    def _is_needless(self, last: ModelCall, fault: CallFault) -> bool:
+        """Return whether the agent was answered, but never by the model that failed last.
+
+        If it was the provider that failed, another model of the provider will do.
+        """
+
+        def place(call: ModelCall) -> tuple[str, ...]:
+            model = (call.api, call.model) if fault is CallFault.CONFIGURATION else ()
+            return (call.provider, *model)
+
+        answered = {place(call) for call in self.calls if call.is_answer or _has_begun(call)}
+        return last.call in self.needless or (bool(answered) and place(last) not in answered)
+
+    def judge(self, outcome: GradingOutcome, agent_ended_at: str) -> GradingOutcome:
         """Return the outcome of the trial, given what it would be without its models."""
         if self.helper_lost and outcome.status is not SlotStatus.SETUP_ERROR:
             message = f"its models helper was stopped from outside; without that: {_of(outcome)}"
@@ -132,7 +232,7 @@ class ModelUse:
         if outcome.status not in _AFFECTED:
             return outcome
         passed = outcome.score is not None and outcome.score["verdict"] == Verdict.PASS
-        if (failure := self.failure) is not None and not passed:
+        if (failure := self.failure(agent_ended_at)) is not None and not passed:
             reason, message = failure
             message = f"{message}; without that: {_of(outcome)}"
             return GradingOutcome(SlotStatus.INFRA_ERROR, reason, message)
@@ -147,11 +247,17 @@ class ModelUse:
         reasons = Counter(call.reason for call in self.calls if call.reason is not None)
         summary: JsonObject = {
             "calls": sum(call.asked for call in self.calls),
+            "answered": sum(call.is_answer for call in self.calls),
+            "refused_by_provider": sum(call.is_refusal for call in self.calls),
             "states": dict(sorted(states.items())),
             "reasons": dict(sorted(reasons.items())),
             "unknown": sum(call.charged is None for call in self.calls),
             "waited_ms": sum(call.waited_ms for call in self.calls),
         }
+        if faults := Counter(call.fault.value for call in self.calls if call.fault is not None):
+            summary["faults"] = dict(sorted(faults.items()))
+        if (detail := self.detail) is not None:
+            summary["detail"] = detail
         if self.cap is not None:
             summary["cap"] = self.cap
         if self.replay is not None:
@@ -163,6 +269,17 @@ class ModelUse:
 
 _NOT_OF_MODELS = frozenset({Reason.STATUS_FORGED, Reason.SCRIPT_HINDERED, Reason.ARTIFACTS_REFUSED})
 """Reasons of an agent's error that no failure of a model explains."""
+
+
+def _has_begun(call: ModelCall) -> bool:
+    """Return whether the agent gave up an answer that had begun to come."""
+    is_given_up = call.state is CallState.CUT and call.reason in _AGENTS_DOING
+    return is_given_up and call.status is not None and call.status < 400
+
+
+def _seconds_after(call: ModelCall, at: str) -> float:
+    """Return how long after a call has ended a time is, in seconds."""
+    return (parse(at) - parse(call.started_at)).total_seconds() - (call.duration_ms or 0) / 1000
 
 
 def _of(outcome: GradingOutcome) -> str:

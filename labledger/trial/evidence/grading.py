@@ -19,6 +19,7 @@ from labledger.experiment.plan_sections import Benchmark
 from labledger.files import untrusted_files
 from labledger.files.untrusted_files import UnsafeFile, UntrustedFile
 from labledger.records import JsonObject, canonical_json, json_schemas
+from labledger.records.canonical_json import Unstorable
 from labledger.records.identity import Stamp, TrialIds
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trial import contract
@@ -226,6 +227,19 @@ def parse_json(content: bytes, redactor: Redactor) -> Any:
         return canonical_json.loads(content, max_values=untrusted_files.MAX_VALUES)
     except MalformedJson:
         canonical_json.loads(redactor.redact_bytes(content), max_values=untrusted_files.MAX_VALUES)
+        raise
+
+
+def parse_storable_json(content: bytes, redactor: Redactor) -> tuple[Any, Unstorable]:
+    """Do what `parse_json` does, but with null for each value that cannot be stored.
+
+    The names of these values are not redacted.
+    """
+    limit = untrusted_files.MAX_VALUES
+    try:
+        return canonical_json.loads_storable(content, max_values=limit)
+    except MalformedJson:
+        canonical_json.loads_storable(redactor.redact_bytes(content), max_values=limit)
         raise
 
 

@@ -7,9 +7,9 @@ changes how a trial ended: why there is none, or what it lacks, is a problem of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import SEEK_END
 from itertools import chain
 from pathlib import Path, PurePosixPath
@@ -17,11 +17,12 @@ from typing import BinaryIO
 
 from labledger.files.untrusted_files import UntrustedFile
 from labledger.records.model_calls import JOURNAL, ModelCall, read_calls
+from labledger.records.model_costs import PICODOLLARS, PriceTable, known_cost
 from labledger.records.model_grants import RECORD
 from labledger.trajectories import agent_document, recorded_calls
 from labledger.trajectories.agent_document import AgentDocument
 from labledger.trajectories.agent_logs import LogReader, find_reader
-from labledger.trajectories.atif import Agent, Head, Step
+from labledger.trajectories.atif import Agent, FinalMetrics, Head, Step
 from labledger.trajectories.json_reading import LogFacts
 from labledger.trajectories.recorded_calls import MatchedCalls, read_record
 from labledger.trajectories.trajectory_writer import DocumentWriter
@@ -64,9 +65,30 @@ class _Source:
     problems: list[str]
 
 
-def collect_trajectory(evidence: EvidenceCollector, agent: LoggedAgent) -> None:
-    """Add the trajectory of a trial to its evidence, if there is one. Raises `OSError`."""
-    collector = _Collector(evidence, agent)
+def counted_totals(calls: Iterable[ModelCall], prices: PriceTable) -> FinalMetrics:
+    """Return what an attempt's calls used together. What is unknown of one is unknown of all."""
+    asked = [call for call in calls if call.asked]
+    known = [call.charged for call in asked if call.charged is not None]
+    cost, is_complete = known_cost(asked, prices)
+    final = FinalMetrics(total_cost_usd=cost / PICODOLLARS if is_complete else None)
+    if len(known) < len(asked):
+        return final
+    return replace(
+        final,
+        total_prompt_tokens=sum(usage.request for usage in known),
+        total_completion_tokens=sum(usage.output for usage in known),
+        total_cached_tokens=sum(usage.cache_read for usage in known),
+    )
+
+
+def collect_trajectory(
+    evidence: EvidenceCollector, agent: LoggedAgent, counted: FinalMetrics | None = None
+) -> None:
+    """Add the trajectory of a trial to its evidence, if there is one. Raises `OSError`.
+
+    `counted` is what the gateway counted of the whole; None if no gateway served the agent.
+    """
+    collector = _Collector(evidence, agent, counted)
     for open_source in (collector.recorded, collector.logged, collector.left):
         with ExitStack() as stack:
             try:
@@ -82,8 +104,10 @@ def collect_trajectory(evidence: EvidenceCollector, agent: LoggedAgent) -> None:
 
 
 class _Collector:
-    def __init__(self, evidence: EvidenceCollector, agent: LoggedAgent) -> None:
-        self._evidence, self._agent = evidence, agent
+    def __init__(
+        self, evidence: EvidenceCollector, agent: LoggedAgent, counted: FinalMetrics | None
+    ) -> None:
+        self._evidence, self._agent, self._counted = evidence, agent, counted
         self._folder = evidence.outputs.folder
         self.problems: list[str] = []
 
@@ -175,7 +199,8 @@ class _Collector:
 
     def store(self, source: _Source) -> bool:
         """Store a trajectory and refer to it; return False if it has no step."""
-        writer = DocumentWriter(self._evidence.redactor.redact_json, sums=source.origin != "agent")
+        redact, is_own = self._evidence.redactor.redact_json, source.origin == "agent"
+        writer = DocumentWriter(redact, sums=not is_own, counted=self._counted)
         pieces = writer.pieces(source.steps, source.head)
         beginning: list[bytes] = []
         size = 0

@@ -27,6 +27,7 @@ from labledger.files.workspace_listing import Entry
 from labledger.files.workspace_seed import Seed
 from labledger.records import JsonObject, canonical_json
 from labledger.records.attempt_result import Event, EventFile
+from labledger.records.canonical_json import Unstorable
 from labledger.records.identity import TrialIds
 from labledger.trial.evidence.redaction import Redactor
 
@@ -95,14 +96,36 @@ MAX_BYTES_IN_MEMORY = 256 << 10
 """Events of more bytes are written to a file."""
 
 
-def read_events(
-    file: BinaryIO, cap: int, redactor: Redactor, target: EventFile
-) -> tuple[tuple[Event, ...] | EventFile, int]:
+_LONGEST_NAME = 200
+
+
+@dataclass(frozen=True, slots=True)
+class FoundEvents:
+    """What was read of an events file."""
+
+    events: tuple[Event, ...] | EventFile
+    dropped: int
+    """Lines that were left out."""
+    unstorable: Unstorable
+    """Values that are null because they cannot be stored. Their names are not redacted."""
+
+
+def unstorable_text(unstorable: Unstorable, redactor: Redactor) -> str:
+    """Return a sentence that names the first values that cannot be stored, redacted."""
+    named = [redactor.redact_message(text) for text in unstorable.first]
+    texts = [text if len(text) <= _LONGEST_NAME else "one with a long name" for text in named]
+    left = unstorable.count - len(texts)
+    more = f", and {left:,} more" if left else ""
+    values = "1 value is" if unstorable.count == 1 else f"{unstorable.count:,} values are"
+    return f"{values} stored as null: {', '.join(texts)}{more}"
+
+
+def read_events(file: BinaryIO, cap: int, redactor: Redactor, target: EventFile) -> FoundEvents:
     """Return the valid events in a file's first `cap` bytes, redacted and in order.
 
-    Return also the number of lines left out. More than `MAX_BYTES_IN_MEMORY` of events are written
-    to `target`, durably. A line is left out if it is not a JSON object, or if the lines before it
-    have used up the limit of events or of values.
+    More than `MAX_BYTES_IN_MEMORY` of events are written to `target`, durably. A line is left out
+    if it is not a JSON object, or if the lines before it have used up the limit of events or of
+    values. A value that cannot be stored is null.
     """
     # Values are counted line by line, which is slow, only if there can be too many: if too many
     # characters can precede one.
@@ -114,13 +137,12 @@ def read_events(
         reader = _Reader(redactor, MAX_EVENT_VALUES if must_count else None)
         while cap > 0 and (line := file.readline(cap)):
             cap -= len(line)
-            if not line.isspace():
-                reader.add_line(line)
+            reader.add_line(line)
             if reader.file is None and reader.held_bytes > MAX_BYTES_IN_MEMORY:
                 reader.move_to(stack.enter_context(replace_file(target.path)))
         if reader.file is None:
-            return tuple(reader.events), reader.dropped
-    return replace(target, count=reader.count, sha256=reader.hasher.hexdigest()), reader.dropped
+            return reader.found(tuple(reader.events))
+    return reader.found(replace(target, count=reader.count, sha256=reader.hasher.hexdigest()))
 
 
 @dataclass(slots=True)
@@ -135,11 +157,19 @@ class _Reader:
     """The size of the lines whose events are held in memory, in bytes."""
     count: int = 0
     dropped: int = 0
+    unstorable: Unstorable = field(default_factory=Unstorable)
+    _lines: int = 0
     _invalid_lines: int = 0
     hasher: hashlib._Hash = field(default_factory=hashlib.sha256)
     """Of what was written to the file."""
 
+    def found(self, events: tuple[Event, ...] | EventFile) -> FoundEvents:
+        return FoundEvents(events, self.dropped, self.unstorable)
+
     def add_line(self, line: bytes) -> None:
+        self._lines += 1
+        if line.isspace():
+            return
         still_reads = self.count < MAX_EVENTS and self._invalid_lines < MAX_INVALID_LINES
         body = self._parse_line(line) if still_reads else None
         if body is None:
@@ -164,13 +194,15 @@ class _Reader:
             if values > self.values_left:
                 return None
             self.values_left -= values
+        unstorable = Unstorable()
         try:
-            body = canonical_json.loads(line)
+            body, unstorable = canonical_json.loads_storable(line)
         except MalformedJson:
             body = None
         if not isinstance(body, dict):
             self._invalid_lines += 1
             return None
+        self.unstorable.extend(unstorable, f"line {self._lines}: ")
         redacted: JsonObject = self.redactor.redact_json(body)
         return redacted
 

@@ -26,15 +26,11 @@ from labledger.trial import attempt_notes, contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life import model_access, shared_files, trial_networks
 from labledger.trial.life.helper_containers import ModelsHelper
-from labledger.trial.life.shared_files import link_or_copy
 from labledger.trial.life.start_limiter import TrialContext
 from labledger.trial.output_folders import output_mounts
 
 _ENTRYPOINT_ARGUMENTS = ("sh", "-c", "sleep infinity")
 """What an image's entrypoint is to run when it has done its own work."""
-
-INCOMING = "incoming"
-"""The folder, in the run folder, in which trial folders are filled before they are renamed."""
 
 
 def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
@@ -45,13 +41,15 @@ def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
     `WaitAbandoned`, and `EvidenceIncomplete` if the stored trial that a regrading grades again
     cannot be restored.
     """
-    incoming = spec.plan.run_dir / INCOMING
+    incoming = spec.plan.run_dir / shared_files.INCOMING
     incoming.mkdir(parents=True, exist_ok=True)
-    shared_files.share_trial_script(spec.plan.deps_dir, incoming)
+    shared_files.share_trial_script(spec.plan.deps_dir)
     partial = Path(tempfile.mkdtemp(dir=incoming, prefix=f"{spec.folder.name}."))
     try:
         partial.chmod(0o755)
         _fill_trial_folder(partial, spec)
+        if context.programs is not None:
+            context.programs.note_start(spec, partial)
         if spec.starts_entrypoint:
             image = context.engine.image_config(spec.image_id) or {}
             _write_entrypoint_script(spec, image, partial / "in")
@@ -233,7 +231,7 @@ def deliver(spec: AttemptSpec) -> None:
 
 def _fill(spec: AttemptSpec, folder: Path) -> None:
     """Write into `folder` what `/agentlab/sealed` holds while the grader runs."""
-    shutil.copytree(spec.plan.sealed_dir, folder / "grader", copy_function=link_or_copy)
+    shutil.copytree(spec.plan.sealed_dir, folder / "grader")
     fault_points.fault_point("inside_unseal", spec.slot.schedule_idx)
     make_readable_folder(folder / "in")
     write_phase_script(spec, "grader", folder / "in")

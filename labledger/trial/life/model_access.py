@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from dataclasses import dataclass
 
 from labledger.agents.launch import INSTRUCTION, TOKEN, URL
 from labledger.errors import LabLedgerError
@@ -18,6 +19,7 @@ from labledger.files.durable_files import make_folder, write_file
 from labledger.gateway.client import GatewayClient, GatewayUnavailable
 from labledger.records import canonical_json
 from labledger.records.model_grants import (
+    CONTAINER,
     GRANT,
     UNSTATED_OUTPUT,
     CallLimits,
@@ -106,18 +108,34 @@ def serve_again(spec: AttemptSpec, gateway: GatewayClient | None) -> None:
             return
 
 
-def close(spec: AttemptSpec, gateway: GatewayClient | None) -> str | None:
-    """End what the agent of an attempt may ask of models, if anything. Return why it could not.
+def note_container(spec: AttemptSpec, container: str) -> None:
+    """Tell the gateway the id of the agent's container: while it computes, it does not wait.
 
-    When it returns None, the journal of its calls is complete and durable.
+    Raises `OSError`.
     """
+    if spec.uses_models:
+        (spec.folder / CONTAINER).write_text(f"{container}\n", "ascii")
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedModels:
+    """What was left when an attempt's models were closed."""
+
+    problem: str | None = None
+    """Why the journal of calls may not be complete; None if it is complete and durable."""
+    lost: str | None = None
+    """Why the gateway could not write the journal, although it ran."""
+
+
+def close(spec: AttemptSpec, gateway: GatewayClient | None) -> ClosedModels:
+    """End what the agent of an attempt may ask of models, if anything."""
     if not (spec.folder / GRANT).exists():
-        return None
+        return ClosedModels()
     try:
-        _require(gateway).close(spec.folder)
+        lost = _require(gateway).close(spec.folder)
     except LabLedgerError as error:
-        return error.message
-    return None
+        return ClosedModels(error.message)
+    return ClosedModels(lost, lost)
 
 
 def _require(gateway: GatewayClient | None) -> GatewayClient:

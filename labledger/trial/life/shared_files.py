@@ -39,6 +39,8 @@ from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.stored_trial import EvidenceIncomplete
 
+INCOMING = "incoming"
+"""The folder, in the run folder, in which files and folders are filled before they are renamed."""
 _SEALED = "sealed"
 """The folder beside the staged files with those of a sealed grader."""
 COPY_SCRIPT = "files.sh"
@@ -61,7 +63,7 @@ def trial_script_name() -> str:
     return f"trial-{canonical_json.sha256_hex(resources.trial_script().read_bytes())[:16]}.sh"
 
 
-def share_trial_script(deps: Path, incoming: Path) -> None:
+def share_trial_script(deps: Path) -> None:
     """Copy `trial.sh` to the folder that all containers of a run mount, unless it has been copied.
 
     The copy gets its name when it is complete and durable. Any user of a container can read it.
@@ -71,6 +73,8 @@ def share_trial_script(deps: Path, incoming: Path) -> None:
     if script.exists():
         _require_unchanged(deps.parent, _script_changes(script))
         return
+    incoming = deps.parent / INCOMING
+    incoming.mkdir(parents=True, exist_ok=True)
     with new_file(incoming, f"{script.name}.") as file:
         file.write(resources.trial_script().read_bytes())
         os.fchmod(file.fileno(), 0o644)
@@ -214,7 +218,7 @@ def _digest(path: Path) -> str | None:
 def agent_mounts(spec: AttemptSpec) -> list[JsonObject]:
     """Return the read-only mounts of the task's files for the agent of the trial's variant."""
     return [
-        contract.mount(_unpacked(spec, files), files.path, read_only=True)
+        contract.mount(unpacked_folder(spec, files.tar), files.path, read_only=True)
         for files in _agent_files(spec)
         if not files.writable
     ]
@@ -256,10 +260,9 @@ def place_grader_files(spec: AttemptSpec, folder: Path) -> None:
         return
     make_readable_folder(folder / _FILES)
     for index, files in enumerate(graders):
+        # Not other names of the same files: that would touch what other trials get.
         source = _unpack(spec, files)
-        shutil.copytree(
-            source, folder / _FILES / str(index), symlinks=True, copy_function=link_or_copy
-        )
+        shutil.copytree(source, folder / _FILES / str(index), symlinks=True)
     write_readable_file(folder / COPY_SCRIPT, _copy_script(graders))
 
 
@@ -287,15 +290,6 @@ def find_changes_of_task_files(
             yield f"{folder} {change}"
 
 
-def link_or_copy(source: str, target: str) -> str:
-    """Make `target` another name of a file, or a copy where the file system has no such names."""
-    try:
-        os.link(source, target, follow_symlinks=False)
-    except OSError:
-        shutil.copy2(source, target, follow_symlinks=False)
-    return target
-
-
 def _copy_script(graders: list[TaskFiles]) -> str:
     """Return the script that replaces what is at each path, links included, by a fresh copy."""
     lines = ["umask 022"]
@@ -311,8 +305,17 @@ def _copy_script(graders: list[TaskFiles]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _unpacked(spec: AttemptSpec, files: TaskFiles) -> Path:
-    return spec.plan.run_dir / _UNPACKED / files.tar
+def tars_of(spec: AttemptSpec) -> dict[str, bool]:
+    """Return the tars with files of a trial's task, and whether the trial gets a copy of each."""
+    tars = {files.tar: True for files in spec.task.files or () if files.recipient == "grader"}
+    for files in _agent_files(spec):
+        tars[files.tar] = bool(files.writable) and tars.get(files.tar, True)
+    return tars
+
+
+def unpacked_folder(spec: AttemptSpec, tar: str) -> Path:
+    """Return the folder that a tar with files of a task is unpacked into."""
+    return spec.plan.run_dir / _UNPACKED / tar
 
 
 def _unpack(spec: AttemptSpec, files: TaskFiles) -> Path:
@@ -321,7 +324,7 @@ def _unpack(spec: AttemptSpec, files: TaskFiles) -> Path:
     The folder gets its name when it is complete and durable, so threads and coordinators may do
     this at the same time.
     """
-    folder = _unpacked(spec, files)
+    folder = unpacked_folder(spec, files.tar)
     if folder.exists():
         return folder
     store = ArtifactStore(spec.plan.store_root)

@@ -24,6 +24,7 @@ from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.free_disk_space import FullDisks
 from labledger.trial.life.helper_containers import ModelsHelper, restart_stopped_proxies
+from labledger.trial.life.program_watch import ProgramWatch
 
 
 class StartRefused(LabLedgerError):
@@ -426,6 +427,8 @@ class TrialContext:
     """Called with each restart reason, as soon as it is durable. Thread-safe."""
     gateway: GatewayClient | None = None
     """The gateway of this host; None where no agent has models."""
+    programs: ProgramWatch | None = None
+    """Watches what the trials of the run share; None for no watch."""
 
     def record_restart(self, spec: AttemptSpec, reason: str) -> None:
         """Record durably why an attempt is started again, and report it."""

@@ -29,6 +29,7 @@ from labledger.errors import DiskFull, EngineUnavailable
 from labledger.experiment.grading_settings import Sealing
 from labledger.files.artifact_store import ArtifactStore
 from labledger.gateway.client import GatewayUnavailable
+from labledger.host_programs import find_program
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import Reason
 from labledger.trial import attempt_notes, contract
@@ -121,6 +122,8 @@ def _collect_result(
             # them.
             _fix_permissions(context.engine, spec)
         ended = spec.kind.exit_of_all_phases(replace(ended, was_paused=_was_paused(context, ended)))
+        if context.programs is not None:
+            ended = replace(ended, touched=context.programs.find_touched(spec))
         isolation = spec.kind.isolation_facts(context.engine, spec, ended)
         container = container_start.stopped_container(spec, context)
         egress = trial_networks.reports(spec, context.engine)
@@ -139,11 +142,12 @@ def _model_use(spec: AttemptSpec, context: TrialContext) -> ModelUse | None:
         return None
     helper = ModelsHelper.of(spec)
     is_lost = helper.is_lost(context.engine)
-    problem = model_access.close(spec, context.gateway)
+    closed = model_access.close(spec, context.gateway)
     return ModelUse.read(
         spec.folder,
         redactor_for(spec),
-        problem=problem,
+        problem=closed.problem,
+        lost=closed.lost,
         helper_lost=is_lost,
         helper=helper.report(context.engine),
         record=ArtifactStore(spec.plan.store_root).path(spec.replays) if spec.replays else None,
@@ -225,7 +229,8 @@ def _delete(spec: AttemptSpec, context: TrialContext) -> None:
         shutil.rmtree(spec.folder, ignore_errors=True)
     except RecursionError:
         # Very deep folders exceed Python's recursion limit; `rm` does not recurse.
-        subprocess.run(["rm", "-rf", "--", spec.folder], check=False, stderr=subprocess.DEVNULL)
+        remove = [find_program("rm") or "/bin/rm", "-rf", "--", str(spec.folder)]
+        subprocess.run(remove, check=False, stderr=subprocess.DEVNULL)
 
 
 def _run_container(spec: AttemptSpec, context: TrialContext) -> ContainerExit:
@@ -274,6 +279,7 @@ def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExi
     try:
         with limiter.running(spec.slot.schedule_idx):
             container_start.fill_container(spec, context, container)
+            model_access.note_container(spec, container)
             attempt_notes.clear_not_started(spec.folder)
             started_at, start = clock.utc_now(), clock.monotonic()
             container_start.start_container(context, container, created)

@@ -9,17 +9,18 @@ from functools import cached_property
 from typing import TypeVar
 
 from labledger import clock
-from labledger.api.run_state import Pause, RunState, controls_of, stop_of
+from labledger.api.run_state import RECENT_RESULTS, Pause, RunState, controls_of, stop_of
 from labledger.compare.statistics import rates
 from labledger.compare.statistics.samples import Estimate
 from labledger.errors import ExtraMissing
 from labledger.execution.executor import capacity_of
 from labledger.ledger.control_requests import ControlRequest, Controls, Latch
 from labledger.ledger.counts import exhausted_kinds
-from labledger.ledger.database.model import Spent, VariantCounts
+from labledger.ledger.database.model import Spent, UnreadResults, VariantCounts
 from labledger.ledger.model_usage import ModelUse
 from labledger.ledger.progress_rows import CommittedSlot, Failure, OpenSlot, SeriesPoint
 from labledger.records import JsonObject
+from labledger.records.model_answers import VariantAnswers
 from labledger.resources import require_analysis
 from labledger.trial.attempt_notes import phase_s
 from labledger.view.ledgers import Source
@@ -183,6 +184,17 @@ class RunFacts:
         if self.run.regrades is not None:
             return {}
         return self.kept("spent", lambda: self.reader.spent_so_far(self.run_id), self._staged_key)
+
+    @cached_property
+    def model_answers(self) -> tuple[VariantAnswers, ...]:
+        """How many committed trials got answers from models, by variant with models."""
+        return self.kept("answers", lambda: tuple(self.reader.model_answers(self.run_id)))
+
+    @cached_property
+    def unread_results(self) -> tuple[UnreadResults, ...]:
+        """Of how many trials among the newest an agent's output could not be stored whole."""
+        start = self.run.next_schedule_idx - RECENT_RESULTS
+        return self.kept("unread", lambda: tuple(self.reader.unread_results(self.run_id, start)))
 
     @cached_property
     def model_usage(self) -> tuple[ModelUse, ...]:
@@ -362,6 +374,8 @@ class RunFacts:
             reruns=tuple(ledger.reruns(run.run_id)),
             spent=self.spent,
             model_usage=self.model_usage,
+            model_answers=self.model_answers,
+            unread_results=self.unread_results,
             cancelled=tuple(ledger.cancelled(run.run_id)),
             waiting_requests=tuple(each for each in self.requests if each.waits),
             pauses=tuple(Pause.of(*each) for each in self.pauses.items()),

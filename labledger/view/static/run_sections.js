@@ -19,6 +19,8 @@ const Figure = ({ name, value, note }) => html`<div><dt>${name}</dt><dd>${value}
 export function Figures({ run }) {
   const { cost_usd: cost = NOTHING, tokens = NOTHING } = run.spent;
   const { staged, running } = run.progress;
+  const ofBudget = run.budget.cost_usd != null && `of ${usd(run.budget.cost_usd)}`;
+  const costNote = [ofBudget, cost.known > 0 && cost.unknown > 0 && `without ${counted(cost.unknown, "attempt")} of unknown cost`].filter(Boolean).join(", ");
   return html`
     <${Progress} total=${run.total_slots} committed=${run.committed} staged=${staged} open=${running} />
     <ul class="key">
@@ -30,7 +32,7 @@ export function Figures({ run }) {
       <${Figure} name="committed" value=${count(run.committed)} note="of ${counted(run.total_slots, "slot")}" />
       <${Figure} name="pace" value=${run.progress.rate_per_h == null ? "–" : count(Math.round(run.progress.rate_per_h))} note="slots an hour" />
       <${Figure} name="time left" value=${run.progress.eta_s == null ? "–" : clockTime(run.progress.eta_s)} />
-      <${Figure} name="cost" value=${cost.known ? usd(cost.total) : "–"} note=${run.budget.cost_usd != null && `of ${usd(run.budget.cost_usd)}`} />
+      <${Figure} name="cost" value=${cost.known ? usd(cost.total) : "–"} note=${costNote} />
       <${Figure} name="tokens" value=${tokens.known ? rounded(tokens.total) : "–"} note=${run.budget.tokens != null && `of ${rounded(run.budget.tokens)}`} />
     </dl>`;
 }

@@ -14,7 +14,6 @@ from typing import Any
 
 from labledger.gateway.families.family import (
     MAX_NAME,
-    MAX_TOKENS,
     Asked,
     Endpoint,
     Feature,
@@ -23,6 +22,7 @@ from labledger.gateway.families.family import (
 )
 from labledger.gateway.families.request_trace import Turns
 from labledger.gateway.families.requests.media import WINDOW, HeldMedia
+from labledger.gateway.families.usage_numbers import MAX_TOKENS
 from labledger.records import JsonObject, canonical_json
 
 HIDDEN_TOKENS = 2_000

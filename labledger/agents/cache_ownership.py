@@ -1,0 +1,114 @@
+"""Who could change the cache of agents: files that another user could exchange are never used.
+
+Programs of the cache run in trials, and some of them (Node, patchelf) on this machine.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from labledger.errors import LabLedgerError
+from labledger.files.fingerprints import entries_below
+
+_TRUSTED_MODES = frozenset({0o755, 0o644})
+"""The modes of everything in an agent's folder, but of links."""
+
+
+class CacheNotOwn(LabLedgerError):
+    """Another user could change the cache of agents."""
+
+
+def require_own(folder: Path) -> None:
+    """Raise `CacheNotOwn` if another user than this one, or root, could exchange a folder.
+
+    The folder and its parents are checked, as far as they are there, also where links lead.
+    """
+    for path in _with_parents(folder):
+        if (reason := _foreign(path)) is not None:
+            raise CacheNotOwn(
+                f"agents are not installed in {folder}, and none there is used: {path} {reason}",
+                hint="set XDG_CACHE_HOME to a folder that you alone can change, or give that one "
+                "its owner and mode back",
+            )
+
+
+def make_own_folder(folder: Path, *, below: Path) -> None:
+    """Make a folder and its parents, which this user alone can change. Raises `CacheNotOwn`.
+
+    `below` is made, too. The umask may let a group change new folders.
+    """
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True)
+        if path == below or path.is_relative_to(below):
+            path.chmod(0o755)
+    require_own(folder)
+
+
+def is_own_entry(entry: Path, tree: Path) -> bool:
+    """Return whether everything in an entry belongs to this user or root, with the usual modes.
+
+    `tree` is the folder of it that containers mount. Raises `OSError`.
+    """
+    owners = (0, os.geteuid())
+    for _, status in entries_below(str(tree)):
+        is_usual = stat.S_ISLNK(status.st_mode) or status.st_mode & 0o7777 in _TRUSTED_MODES
+        if status.st_uid not in owners or not is_usual:
+            return False
+    return not any(map(_foreign, (entry, *entry.iterdir())))
+
+
+def _with_parents(folder: Path) -> Iterator[Path]:
+    """Yield the folder and its parents that exist, as they are named and where links lead."""
+    named = folder.absolute()
+    real = Path(os.path.realpath(named))
+    for path in dict.fromkeys((named, *named.parents, real, *real.parents)):
+        if os.path.lexists(path):
+            yield path
+
+
+def _foreign(path: Path) -> str | None:
+    """Return why another user could change a path, or None."""
+    status = path.lstat()
+    user = os.geteuid()
+    if status.st_uid not in (0, user):
+        return f"belongs to {_user_name(status.st_uid)}"
+    if stat.S_ISLNK(status.st_mode) or status.st_mode & stat.S_ISVTX:
+        # A link has no mode. In a sticky folder, others cannot exchange what is this user's.
+        return None
+    if status.st_mode & stat.S_IWOTH:
+        return "can be changed by every user"
+    if status.st_mode & stat.S_IWGRP and not _is_private_group(status.st_gid, user):
+        return f"can be changed by the group {_group_name(status.st_gid)}"
+    return None
+
+
+def _is_private_group(group: int, user: int) -> bool:
+    """Return whether a group has one member: many systems give each user one of the same name."""
+    if group == 0:
+        return True
+    try:
+        entry, owner = grp.getgrgid(group), pwd.getpwuid(user)
+    except KeyError:
+        return False
+    others = set(entry.gr_mem) - {owner.pw_name}
+    return entry.gr_name == owner.pw_name and not others
+
+
+def _user_name(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"the user {user}"
+
+
+def _group_name(group: int) -> str:
+    try:
+        return grp.getgrgid(group).gr_name
+    except KeyError:
+        return str(group)

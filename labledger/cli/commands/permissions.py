@@ -1,0 +1,107 @@
+"""The command allow: what the user lets files of strangers do on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import labledger
+from labledger import Exit, InvalidInput, Problem
+from labledger.cli import arguments
+from labledger.cli.console import confirm, out, out_json, say
+from labledger.text import counted
+
+if TYPE_CHECKING:
+    from labledger import Permission
+
+_DIGITS = 64
+"""The length of a digest."""
+
+
+def allow(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="An experiment, FORMAT:LOCATION, a run's id or a lab folder that asks for "
+            "permissions; or the digest of one."
+        ),
+    ] = None,
+    list_: Annotated[
+        bool, typer.Option("--list", help="Show what is allowed, and change nothing.")
+    ] = False,
+    revoke: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DIGEST", help="Revoke what was allowed; 8 digits do. Repeatable."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    lab_dir: arguments.LabDir = None,
+    json: arguments.Json = False,
+) -> None:
+    """Show what files of others ask for on this machine, and allow exactly that, after asking.
+
+    With --json, what is asked for is shown, and allowed with --yes alone.
+    """
+    if list_:
+        _show_allowed(json=json)
+    elif revoke:
+        for each in labledger.revoke_permissions(revoke):
+            out(f"revoked {each.digest[:12]}: {each.sentence}")
+    elif not what:
+        raise InvalidInput("the command", [Problem("WHAT", "is missing", hint="or give --list")])
+    else:
+        digests = [each for each in what if len(each) == _DIGITS and not Path(each).exists()]
+        subjects = [each for each in what if each not in digests]
+        if json:
+            _allow_as_json(subjects, digests, lab_dir, yes=yes)
+        else:
+            _allow(subjects, digests, lab_dir, yes=yes)
+
+
+def _show_allowed(*, json: bool) -> None:
+    allowed = labledger.allowed_permissions()
+    if json:
+        out_json([each.as_json() for each in allowed])
+        return
+    for each in allowed:
+        out(f"{each.digest[:12]} {each.allowed_at} {each.sentence}")
+    if not allowed:
+        say("nothing is allowed")
+
+
+def _needed(subjects: list[str], lab_dir: Path | None) -> list[Permission]:
+    found = [
+        permission
+        for subject in subjects
+        for permission in labledger.needed_permissions(subject, lab_dir=lab_dir)
+    ]
+    return list({permission.digest: permission for permission in found}.values())
+
+
+def _allow_as_json(
+    subjects: list[str], digests: list[str], lab_dir: Path | None, *, yes: bool
+) -> None:
+    needed = _needed(subjects, lab_dir)
+    out_json([each.as_json() for each in needed])
+    if yes:
+        labledger.allow(needed, digests)
+
+
+def _allow(subjects: list[str], digests: list[str], lab_dir: Path | None, *, yes: bool) -> None:
+    """Ask for permissions until nothing is needed: a dataset that may be read can ask for more."""
+    is_first = True
+    while (needed := _needed(subjects, lab_dir)) or (is_first and digests):
+        for each in needed:
+            out(f"{each.where}: it would {each.sentence}")
+            out(f"  digest {each.digest}")
+        named = digests if is_first else []
+        if not confirm(f"allow {counted(len(needed) + len(named), 'permission')}?", yes=yes):
+            say("nothing was allowed" if is_first else "nothing more was allowed")
+            raise typer.Exit(int(Exit.INCOMPLETE))
+        labledger.allow(needed, named)
+        is_first = False
+    if is_first:
+        say("nothing needs your permission")
+    else:
+        say("allowed; `labledger allow --list` shows what is, and --revoke takes it back")

@@ -1,0 +1,117 @@
+"""The files of installed agents that a run began with: frozen by their digest in its plan.
+
+Before trials mount an installed agent, its files must have that digest: in each session of the run,
+whichever command begins it. A run of a version of labledger that froze none goes on with the files
+that its trials have as evidence, or with those that are installed when it goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from labledger.errors import LabLedgerError
+from labledger.execution.agent_needs import install_agents, targets_of
+from labledger.execution.run_events import Listener, run_event
+from labledger.experiment.plan import ExperimentPlan
+from labledger.experiment.plan_sections import ProfiledAgent
+from labledger.ledger.reader import LedgerReader
+
+Digests = Mapping[tuple[str, str], str]
+"""The digest of an agent's files, by its name and version."""
+
+
+def digests_of(plan: ExperimentPlan) -> Digests:
+    """Return the frozen digests of a plan's agents."""
+    return {
+        (profile.profile, profile.version): profile.tree_sha256
+        for profile in (variant.profile for variant in plan.variants)
+        if profile is not None and profile.tree_sha256 is not None
+    }
+
+
+def digests_so_far(plan: ExperimentPlan, reader: LedgerReader, run_id: str) -> Digests:
+    """Return the digests of the agents that a run has run: those of its plan, else of its trials.
+
+    An agent whose trials have different digests has none.
+    """
+    if not any(variant.profile for variant in plan.variants):
+        return {}
+    seen: dict[tuple[str, str], set[str]] = {}
+    for name, version, digest in reader.agent_digests(run_id):
+        seen.setdefault((name, version), set()).add(digest)
+    of_trials = {agent: min(digests) for agent, digests in seen.items() if len(digests) == 1}
+    return {**of_trials, **digests_of(plan)}
+
+
+def with_digests(plan: ExperimentPlan, digests: Digests) -> ExperimentPlan:
+    """Return a plan whose agents have these digests. Other agents keep what they have."""
+
+    def frozen(profile: ProfiledAgent | None) -> ProfiledAgent | None:
+        if profile is None:
+            return None
+        digest = digests.get((profile.profile, profile.version), profile.tree_sha256)
+        return replace(profile, tree_sha256=digest)
+
+    variants = (replace(each, profile=frozen(each.profile)) for each in plan.variants)
+    return replace(plan, variants=tuple(variants))
+
+
+def freeze_agents(
+    plan: ExperimentPlan, emit: Listener, digests: Digests | None = None
+) -> ExperimentPlan:
+    """Install the agents of a plan, and return the plan with their digests.
+
+    An agent in `digests` must have the files with that digest. Raises `InvalidInput` for one that
+    has not.
+    """
+    plan = with_digests(plan, digests or {})
+    agents = install_agents(plan, emit).values()
+    return with_digests(plan, {(each.name, each.version): each.tree_sha256 for each in agents})
+
+
+def with_known_digests(
+    plan: ExperimentPlan, reader: LedgerReader, run_id: str, emit: Listener
+) -> ExperimentPlan:
+    """Return the plan of a run with the digests of its agents, as far as they are known.
+
+    `emit` gets a warning for agents that nothing was frozen of.
+    """
+    plan = with_digests(plan, digests_so_far(plan, reader, run_id))
+    for target in dict.fromkeys(map(str, targets_of(plan, unfrozen=True).values())):
+        message = (
+            f"{target}: the run was started by a version of labledger that did not freeze the "
+            "agent's files, and no trial of it is committed: those that are installed now are used"
+        )
+        emit(run_event("warning", message=message))
+    return plan
+
+
+def find_changed_agents(
+    plan: ExperimentPlan, reader: LedgerReader, run_id: str, *, is_complete: bool
+) -> Iterator[str]:
+    """Yield how agents differ from those that a run began with, each as a sentence.
+
+    The trials' evidence is compared, and, unless the run is complete, what is installed here.
+    """
+    frozen = digests_of(plan)
+    if not frozen:
+        return
+    for name, version, digest in sorted(reader.agent_digests(run_id)):
+        if frozen.get((name, version), digest) != digest:
+            yield (
+                f"run {run_id}: trials ran files of {name}@{version} with the digest {digest}; the "
+                f"run began with {frozen[name, version]}"
+            )
+    if is_complete:
+        return
+    # Imported late: most runs have no profile.
+    from labledger.agents.installation import find_change
+
+    for target in {str(each): each for each in targets_of(plan).values()}.values():
+        try:
+            change = find_change(target)
+        except (LabLedgerError, OSError) as error:
+            change = f"the installed files cannot be compared: {error}"
+        if change is not None:
+            yield f"run {run_id}: {target}: {change}"

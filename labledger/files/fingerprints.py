@@ -1,0 +1,85 @@
+"""Fingerprints of folders: whether anything in one was touched, without reading its files.
+
+A fingerprint has what the file system says of each entry: its inode, mode, owner, size, and the
+times of its last change of content (mtime) and of anything (ctime). Exchanging a file and putting
+it back changes an inode or a ctime. Users cannot set a ctime: only another clock could hide that.
+The times have steps of some milliseconds. A fingerprint that is taken within one of them after a
+change does not show a further change, and says that it is not settled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from labledger import clock
+
+_STEP_NS = 50_000_000
+"""Longer than the step of any file system's times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What the file system says of some files and folders."""
+
+    digest: str
+    is_settled: bool
+    """False if something changed so recently that a further change might not show."""
+
+
+def fingerprint(tops: Iterable[Path], alone: Iterable[Path] = ()) -> Fingerprint:
+    """Return the fingerprint of `tops` with everything in them, and of `alone` without that.
+
+    Links are not followed. A path that is not there is part of it. Raises `OSError`.
+    """
+    digest = hashlib.sha256()
+    newest = 0
+    for top, status in _all(tops, alone):
+        if status is None:
+            digest.update(b"missing\n")
+            continue
+        newest = max(newest, status.st_ctime_ns, status.st_mtime_ns)
+        facts = (
+            top,
+            *(status.st_ino, status.st_mode, status.st_uid, status.st_gid),
+            *(status.st_size, status.st_mtime_ns, status.st_ctime_ns),
+        )
+        digest.update(repr(facts).encode("utf-8", "surrogateescape") + b"\n")
+    is_settled = newest + _STEP_NS < clock.unix_time() * 1e9
+    return Fingerprint(digest.hexdigest(), is_settled)
+
+
+def _all(
+    tops: Iterable[Path], alone: Iterable[Path]
+) -> Iterator[tuple[str, os.stat_result | None]]:
+    """Yield names below the tops, and what the file system says of each."""
+    for path in alone:
+        yield "", _status(path)
+    for top in tops:
+        status = _status(top)
+        yield "", status
+        if status is not None and stat.S_ISDIR(status.st_mode):
+            for child, below in entries_below(str(top)):
+                yield child[len(str(top)) :], below
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.lstat()
+    except FileNotFoundError:
+        return None
+
+
+def entries_below(top: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield everything below a folder, in an order that depends on the names alone."""
+    with os.scandir(top) as children:
+        found = sorted(children, key=lambda child: child.name)
+    for child in found:
+        status = child.stat(follow_symlinks=False)
+        yield child.path, status
+        if stat.S_ISDIR(status.st_mode):
+            yield from entries_below(child.path)

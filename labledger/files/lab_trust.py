@@ -1,0 +1,118 @@
+"""Whether a lab folder is trusted: its settings, and the receivers that its ledger names, then act.
+
+A lab folder may have been cloned, copied or found in the folder of another user, with settings and
+rows that run commands as this user. It is trusted once this user has created it with labledger, or
+has allowed it with `labledger allow`. Both store a permission in the user's own settings. It names
+the folder's real path, inode and owner, and a random mark, which is in the folder: a copy, a folder
+of the same name and an older state of the folder on another inode are other folders. A folder that
+was moved is asked for again, too.
+
+Nothing is trusted where other users could change it unnoticed: if one of them owns the settings or
+the ledger, or can write to the folder.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn, Self
+
+from labledger.errors import LabLedgerError, PermissionNeeded, Problem
+from labledger.files import permissions
+from labledger.files.lab_folder import LabFolder
+from labledger.files.permissions import Permission, PermissionStore
+
+
+@dataclass(frozen=True, slots=True)
+class LabTrust:
+    """Whether what a lab folder says acts."""
+
+    lab: LabFolder
+    why_not: str | None
+    """Why it is not trusted; None if it is."""
+    is_allowable: bool = True
+    """Whether `labledger allow` makes it trusted."""
+
+    @classmethod
+    def of(cls, lab: LabFolder) -> Self:
+        """Return whether a lab folder is trusted. One that does not exist has nothing to say."""
+        try:
+            folder = lab.root.stat()
+        except OSError:
+            return cls(lab, None)
+        if (problem := _changed_by_others(lab, folder)) is not None:
+            return cls(lab, problem, is_allowable=False)
+        try:
+            needed = permissions.missing([permissions.of_lab_folder(lab.root)])
+        except (LabLedgerError, OSError) as error:
+            return cls(lab, str(error))
+        return cls(lab, "you have not allowed this folder" if needed else None)
+
+    @property
+    def is_trusted(self) -> bool:
+        return self.why_not is None
+
+    def sentence(self) -> str:
+        """Return in one sentence what does not act, and what the user can do."""
+        return (
+            f"receivers of notifications that {self.lab.root} names are not told: {self.why_not}; "
+            f"{self._remedy()}"
+        )
+
+    def refuse(self) -> NoReturn:
+        """Raise `PermissionNeeded` for what a person asked for."""
+        raise PermissionNeeded(
+            f"the lab {self.lab.root} names receivers that labledger must not tell",
+            [Problem(str(self.lab.root), self.why_not or "", hint=self._remedy())],
+        )
+
+    def _remedy(self) -> str:
+        if self.is_allowable:
+            return f"if you trust it, allow it: `labledger allow {shlex.quote(str(self.lab.root))}`"
+        return "correct that first"
+
+
+def permission_to_ask_for(lab: LabFolder) -> Permission | None:
+    """Return the permission that makes a lab folder trusted, None if it is.
+
+    The folder gets a mark, so that what is allowed is this folder alone. Raises `LabLedgerError` if
+    no permission can make it trusted.
+    """
+    trust = LabTrust.of(lab)
+    if trust.is_trusted:
+        return None
+    if not trust.is_allowable:
+        raise LabLedgerError(f"the lab {lab.root} cannot be allowed: {trust.why_not}")
+    with suppress(OSError):  # Another user's folder may be one that this user can only read.
+        permissions.mark_lab_folder(lab.root)
+    return permissions.of_lab_folder(lab.root)
+
+
+def trust_new(lab: LabFolder) -> None:
+    """Trust a lab folder that this process has created, if this user has a place to store that."""
+    with suppress(LabLedgerError, OSError):
+        permissions.mark_lab_folder(lab.root)
+        new = permissions.of_lab_folder(lab.root)
+        PermissionStore.of_user().add([new], forget=permissions.is_of_lost_folder)
+
+
+def _changed_by_others(lab: LabFolder, folder: os.stat_result) -> str | None:
+    """Return why users other than this one and the folder's owner may have changed the lab."""
+    if folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"other users can write to it (its mode is {stat.S_IMODE(folder.st_mode):o})"
+    for path in (lab.settings, lab.ledger):
+        owner = _owner(path)
+        if owner not in (None, folder.st_uid, os.geteuid()):
+            return f"{path.name} in it belongs to the user with the id {owner}"
+    return None
+
+
+def _owner(path: Path) -> int | None:
+    try:
+        return path.stat().st_uid
+    except OSError:
+        return None

@@ -1,0 +1,354 @@
+"""What the user has allowed files of strangers to do, in a file of the user's own settings.
+
+An experiment, an imported run or a lab folder may ask for something that acts on this machine: a
+command, a secret, an address, a path outside of its project. Each is a `Permission`, which names
+exactly what would happen. Its digest is stored once the user has allowed it, so that anything else,
+be it one other word of a command, is asked for again. `LABLEDGER_ALLOW` allows digests for one
+process, such as in CI.
+
+The store is used only if this user owns it and other users cannot write to it. Code that acts must
+call `require` first, with everything that it is about to do, so that the user is asked once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import shlex
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+from labledger import clock
+from labledger.errors import (
+    InvalidInput,
+    LabLedgerError,
+    MalformedJson,
+    PermissionNeeded,
+    Problem,
+)
+from labledger.files.durable_files import make_folder, write_file
+from labledger.records import JsonObject, canonical_json
+from labledger.records.json_codec import JsonForm
+from labledger.text import counted
+
+VARIABLE = "LABLEDGER_ALLOW"
+SCHEMA = "labledger.permissions.v1"
+"""The `schema_version` of the stored permissions."""
+FILE = "permissions.json"
+MAX_BYTES = 16 << 20
+"""The largest file of permissions that is read."""
+_DIGITS = frozenset("0123456789abcdef")
+_SHORTEST_PREFIX = 8
+
+
+@dataclass(frozen=True)
+class Permission(JsonForm):
+    """One thing that the user can allow."""
+
+    kind: str
+    """The kind of thing, such as `lab_folder`."""
+    subject: Mapping[str, str | tuple[str, ...]]
+    """What exactly is allowed."""
+    sentence: str
+    """The same in plain words, for the user. It begins with a verb."""
+    where: str = ""
+    """What asks for it, such as the name of a provider. It is no part of what is allowed."""
+
+    _JSON = ("digest", "kind", "subject", "sentence")
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 (hex) that stands for exactly this."""
+        return canonical_json.digest({"kind": self.kind, "subject": _plain(self.subject)})
+
+
+_LAB_FOLDER = "lab_folder"
+_MARK = "folder-mark"
+"""The file of a lab folder with random digits, which another folder in its place does not have."""
+_MARK_BYTES = 16
+
+
+def of_lab_folder(folder: Path) -> Permission:
+    """Return the permission that a lab folder's settings and receivers act.
+
+    It is for this folder with its owner and its mark: a copy of it is another folder. Raises
+    `OSError`.
+    """
+    real = folder.resolve(strict=True)
+    status = real.stat()
+    subject = {
+        "path": str(real),
+        "inode": str(status.st_ino),
+        "owner": str(status.st_uid),
+        "mark": _mark_of(real),
+    }
+    sentence = f"let the settings and the receivers of notifications of the lab {real} act"
+    if status.st_uid != os.geteuid():
+        sentence += f", which the user with the id {status.st_uid} owns and can change at any time"
+    return Permission(_LAB_FOLDER, subject, sentence, str(folder))
+
+
+def mark_lab_folder(folder: Path) -> None:
+    """Give a lab folder a mark, unless it has one. Raises `OSError`."""
+    if not _mark_of(folder):
+        write_file(folder / _MARK, secrets.token_hex(_MARK_BYTES).encode())
+
+
+def _mark_of(folder: Path) -> str:
+    """Return the mark of a lab folder; nothing if it has none."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(folder / _MARK, flags), "rb") as file:
+            return file.read(2 * _MARK_BYTES).decode("ascii", "replace")
+    except OSError:
+        return ""
+
+
+def is_of_lost_folder(allowed: AllowedPermission) -> bool:
+    """Return whether a permission is for a lab folder that is not there any more."""
+    subject = allowed.document.get("subject", {})
+    is_of_folder = allowed.document.get("kind") == _LAB_FOLDER
+    return is_of_folder and not os.path.lexists(str(subject.get("path")))
+
+
+@dataclass(frozen=True)
+class AllowedPermission(JsonForm):
+    """A permission that the user's settings hold."""
+
+    digest: str
+    sentence: str
+    allowed_at: str
+    """When it was allowed, in UTC."""
+    document: JsonObject = field(default_factory=dict)
+    """Kind and subject; empty if it was allowed by its digest alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionStore:
+    """The file of the permissions that one user has given."""
+
+    path: Path
+
+    @classmethod
+    def of_user(cls) -> Self:
+        """Return the store in this user's settings, which need not exist.
+
+        Raises `LabLedgerError` if this user has no home folder.
+        """
+        # A relative path would make the store depend on the working directory.
+        configured = Path(os.environ.get("XDG_CONFIG_HOME") or "")
+        try:
+            top = configured if configured.is_absolute() else Path.home() / ".config"
+        except RuntimeError:
+            raise LabLedgerError(
+                "this user has no home folder that could hold permissions",
+                hint=f"set XDG_CONFIG_HOME or HOME, or allow digests by {VARIABLE}",
+            ) from None
+        return cls(top / "labledger" / FILE)
+
+    def read(self) -> Mapping[str, AllowedPermission]:
+        """Return what is allowed, by digest.
+
+        Raises `LabLedgerError` for a file that another user owns or can write, and for one that is
+        damaged: it is refused, not ignored.
+        """
+        try:
+            content = self._read_safely()
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise self._refused(f"it cannot be read: {error.strerror}") from None
+        return {each.digest: each for each in self._parsed(content)}
+
+    def add(
+        self,
+        permissions: Iterable[Permission],
+        digests: Iterable[str] = (),
+        *,
+        forget: Callable[[AllowedPermission], bool] = lambda _: False,
+    ) -> None:
+        """Allow what is given, and digests of what is not described.
+
+        What is to be forgotten is removed on this occasion. Raises `LabLedgerError`.
+        """
+        now = clock.utc_now()
+        new = [
+            AllowedPermission(
+                each.digest,
+                each.sentence,
+                now,
+                {"kind": each.kind, "subject": _plain(each.subject)},
+            )
+            for each in permissions
+        ]
+        new += [AllowedPermission(each, "allowed by its digest", now) for each in digests]
+        with self._changing() as allowed:
+            for each in [each for each in allowed.values() if forget(each)]:
+                del allowed[each.digest]
+            for each in new:
+                allowed.setdefault(each.digest, each)
+
+    def remove(self, digests: Iterable[str]) -> tuple[AllowedPermission, ...]:
+        """Revoke permissions, and return them. Digests may be cut to 8 digits.
+
+        Raises `InvalidInput` if one is unknown or not unique; nothing is revoked then.
+        """
+        with self._changing() as allowed:
+            named = [_named(digest, allowed) for digest in digests]
+            return tuple(allowed.pop(digest) for digest in dict.fromkeys(named))
+
+    @contextmanager
+    def _changing(self) -> Iterator[dict[str, AllowedPermission]]:
+        """Yield what is allowed, and store it when the block ends. Other processes wait."""
+        folder = self.path.parent
+        try:
+            make_folder(folder)
+            folder.chmod(0o700)
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise self._unwritable(error) from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            allowed = dict(self.read())
+            yield allowed
+            write_file(self.path, _document(allowed.values()))
+        except OSError as error:
+            raise self._unwritable(error) from None
+        finally:
+            os.close(descriptor)
+
+    def _read_safely(self) -> bytes:
+        folder = self.path.parent.stat()
+        self._check_owner(folder, "its folder")
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with os.fdopen(os.open(self.path, flags), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise self._refused("it is no regular file")
+            self._check_owner(status, "it")
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise self._refused(f"it is larger than {MAX_BYTES >> 20} MiB")
+        return content
+
+    def _check_owner(self, status: os.stat_result, what: str) -> None:
+        if status.st_uid != os.geteuid():
+            raise self._refused(f"{what} belongs to the user with the id {status.st_uid}")
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise self._refused(f"other users can write to {what}")
+
+    def _parsed(self, content: bytes) -> Iterator[AllowedPermission]:
+        try:
+            document = canonical_json.loads(content)
+        except MalformedJson as error:
+            raise self._refused(f"it {error.message}") from None
+        version = document.get("schema_version") if isinstance(document, dict) else None
+        if version != SCHEMA:
+            raise self._refused(f"its schema_version is not {SCHEMA}")
+        entries = document.get("permissions")
+        for entry in entries if isinstance(entries, list) else ():
+            match entry:
+                case {"digest": str(digest), "sentence": str(sentence), "allowed_at": str(at)}:
+                    yield AllowedPermission(digest, sentence, at, entry.get("document", {}))
+                case _:
+                    raise self._refused("it holds an entry that is no permission")
+
+    def _refused(self, why: str) -> LabLedgerError:
+        return LabLedgerError(
+            f"the permissions in {self.path} are not used: {why}",
+            hint="check the file and who could write it; then correct it, or delete it and allow "
+            "again what you need",
+        )
+
+    def _unwritable(self, error: OSError) -> LabLedgerError:
+        hint = f"allow digests by {VARIABLE} where no file can be written"
+        return LabLedgerError(f"could not write {self.path}: {error.strerror}", hint=hint)
+
+
+def _plain(subject: Mapping[str, str | tuple[str, ...]]) -> JsonObject:
+    return {
+        key: list(value) if isinstance(value, tuple) else value for key, value in subject.items()
+    }
+
+
+def _document(allowed: Iterable[AllowedPermission]) -> bytes:
+    entries = [each.as_json() for each in sorted(allowed, key=lambda each: each.digest)]
+    document = {"schema_version": SCHEMA, "permissions": entries}
+    return json.dumps(document, indent=1).encode() + b"\n"
+
+
+def _named(digest: str, allowed: Mapping[str, AllowedPermission]) -> str:
+    found = [each for each in allowed if each.startswith(digest)]
+    if len(digest) < _SHORTEST_PREFIX or len(found) != 1:
+        message = f"found {digest!r}, which begins {counted(len(found), 'allowed digest')}"
+        hint = "`labledger allow --list` shows them"
+        raise InvalidInput("the permission", [Problem("DIGEST", message, hint=hint)])
+    return found[0]
+
+
+def is_digest(text: str) -> bool:
+    """Return whether a text is a whole digest."""
+    return len(text) == 64 and set(text) <= _DIGITS
+
+
+def allowed_by_variable(environment: Mapping[str, str] = os.environ) -> frozenset[str]:
+    """Return the digests in `LABLEDGER_ALLOW`. Raises `InvalidInput` for anything else in it."""
+    words = environment.get(VARIABLE, "").replace(",", " ").split()
+    wrong = [word for word in words if not is_digest(word)]
+    if wrong:
+        message = f"found {wrong[0][:80]!r}; expected digests of 64 digits with commas between them"
+        raise InvalidInput("the permissions given", [Problem(f"${VARIABLE}", message)])
+    return frozenset(words)
+
+
+def allowed_digests() -> frozenset[str]:
+    """Return the digests of everything that the user has allowed.
+
+    Raises `LabLedgerError` if that cannot be read safely.
+    """
+    return allowed_by_variable() | PermissionStore.of_user().read().keys()
+
+
+def missing(permissions: Iterable[Permission]) -> tuple[Permission, ...]:
+    """Return what of this the user has not allowed, each once.
+
+    Raises `LabLedgerError` if that cannot be read safely.
+    """
+    asked = {each.digest: each for each in permissions}
+    open_digests = asked.keys() - allowed_by_variable() if asked else set()
+    if open_digests:
+        open_digests -= PermissionStore.of_user().read().keys()
+    return tuple(each for digest, each in asked.items() if digest in open_digests)
+
+
+def require(permissions: Iterable[Permission], name: str) -> None:
+    """Raise `PermissionNeeded`, with everything at once, unless the user has allowed all of this.
+
+    `name` is what asks for it, as `labledger allow` is called with: a path, or the id of a run.
+    """
+    needed = missing(permissions)
+    if needed:
+        raise refusal(needed, name)
+
+
+def refusal(needed: Sequence[Permission], name: str) -> PermissionNeeded:
+    """Return the error that says what is not allowed, and how the user allows it."""
+    problems = [Problem(each.where or name, f"it would {each.sentence}") for each in needed]
+    subject = f"{name} needs your permission"
+    return PermissionNeeded(subject, problems, hint=hint_for(needed, name), needed=tuple(needed))
+
+
+def hint_for(needed: Sequence[Permission], name: str) -> str:
+    """Return how the user allows what is needed."""
+    digests = ",".join(each.digest for each in needed)
+    return (
+        f"if you trust it, allow exactly this: `labledger allow {shlex.quote(name)}`; where no "
+        f"person is asked, such as in CI, set {VARIABLE}={digests}"
+    )

@@ -1,0 +1,182 @@
+"""Which files an experiment may read without a question, and how they are opened.
+
+Experiments of one project share data, so that everything in the project is read: the repository
+that holds the experiment, else the folder that holds its lab, else the experiment's own folder. The
+home folder is never a project as a whole. What leads out of the project, also through a link, needs
+the user's permission. Where a path really leads is decided by the file that was opened, and never
+by a look at the path before.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO, NoReturn, Self
+
+from labledger.files import permissions
+from labledger.files.lab_folder import FOLDER, expand_home
+from labledger.files.permissions import Permission
+
+_REPOSITORY = ".git"
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def open_regular(path: Path) -> tuple[BinaryIO, Path]:
+    """Open a regular file, and return it with its real path. Nothing is waited for.
+
+    Raises `OSError` for anything else, such as a FIFO, and for a path that changes meanwhile.
+    """
+    # A device may act when it is opened.
+    _require_regular(path.stat(), path)
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    file = os.fdopen(os.open(path, flags), "rb")
+    try:
+        opened = os.fstat(file.fileno())
+        _require_regular(opened, path)
+        real = Path(os.path.realpath(path))
+        if not os.path.samestat(opened, real.stat()):
+            raise OSError(errno.EBUSY, "it was replaced while it was opened", str(path))
+    except BaseException:
+        file.close()
+        raise
+    return file, real
+
+
+def _require_regular(status: os.stat_result, path: Path) -> None:
+    kind = stat.S_IFMT(status.st_mode)
+    if kind == stat.S_IFDIR:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if kind != stat.S_IFREG:
+        what = _KINDS.get(kind, "something else")
+        raise OSError(errno.EINVAL, f"it is {what}; a regular file is expected", str(path))
+
+
+def open_without_link(path: Path) -> BinaryIO:
+    """Open a file that was found in a folder to be regular. Raises `OSError` for a link."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    file = os.fdopen(os.open(path, flags), "rb")
+    try:
+        _require_regular(os.fstat(file.fileno()), path)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+@dataclass(frozen=True)
+class ProjectFiles:
+    """The files of the project of one experiment or benchmark, and what it asks for outside."""
+
+    name: str
+    """What `labledger allow` is called with."""
+    root: Path
+    """The project's folder, without links."""
+    _needed: dict[str, Permission] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, folder: Path, name: str | Path) -> Self:
+        """Return the files of the project to which a folder belongs."""
+        return cls(str(name), _project_of(Path(os.path.realpath(folder))))
+
+    def open(self, path: Path) -> BinaryIO:
+        """Open a regular file of the project, or one outside that the user has allowed.
+
+        Raises `PermissionNeeded`, and `OSError`.
+        """
+        file, real = open_regular(path)
+        if not self._may_read(real, exact=True):
+            file.close()
+            self.refuse()
+        return file
+
+    def may_read(self, path: Path) -> bool:
+        """Return whether a folder or file that a task or a build names may be read.
+
+        If not, what is missing is remembered for `refuse`. A permission is for everything that is
+        named in the same folder, because a dataset names many.
+        """
+        return self._may_read(Path(os.path.realpath(path)), exact=False)
+
+    def _may_read(self, real: Path, *, exact: bool) -> bool:
+        if real.is_relative_to(self.root):
+            return True
+        needed = self._permission(real, exact=exact)
+        if needed.digest in self._allowed:
+            return True
+        self._needed[needed.digest] = needed
+        return False
+
+    @cached_property
+    def _allowed(self) -> frozenset[str]:
+        return permissions.allowed_digests()
+
+    def _permission(self, real: Path, *, exact: bool) -> Permission:
+        outside = f"which is outside of the project {self.root}"
+        subject = {"project": str(self.root)}
+        # All of a home folder, or of the machine, is too much for one answer.
+        if exact or _is_too_wide(real.parent):
+            subject["path"] = str(real)
+            return Permission("outside_path", subject, f"read {real}, {outside}", "files")
+        subject["folder"] = str(real.parent)
+        sentence = f"read what tasks name in the folder {real.parent}, {outside}"
+        return Permission("outside_folder", subject, sentence, "files")
+
+    def require(self, others: Iterable[Permission] = ()) -> None:
+        """Raise `PermissionNeeded` if anything was asked for that the user has not allowed.
+
+        `others` are asked for at the same time, but are no reason to refuse.
+        """
+        if self._needed:
+            self.refuse(others)
+
+    def refuse(self, others: Iterable[Permission] = ()) -> NoReturn:
+        """Raise `PermissionNeeded` with everything that was asked for so far."""
+        needed = (*self._needed.values(), *permissions.missing(others))
+        raise permissions.refusal(needed, self.name)
+
+
+def _project_of(folder: Path) -> Path:
+    """Return the project's folder: the outermost of the experiment's lab and its repository."""
+    nearest_lab = None
+    for candidate in _candidates(folder):
+        if _has_marker(candidate, _REPOSITORY, folder):
+            return candidate
+        if nearest_lab is None and _has_marker(candidate, FOLDER, folder):
+            nearest_lab = candidate
+    return nearest_lab or folder
+
+
+def _candidates(folder: Path) -> Iterator[Path]:
+    for candidate in (folder, *folder.parents):
+        if _is_too_wide(candidate):
+            return
+        yield candidate
+
+
+def _is_too_wide(folder: Path) -> bool:
+    """Return whether a folder holds the user's home folder, or is it."""
+    return Path(os.path.realpath(expand_home("~"))).is_relative_to(folder)
+
+
+def _has_marker(candidate: Path, marker: str, folder: Path) -> bool:
+    """Return whether a folder is a project, because its owner says so.
+
+    The owner is this user or the experiment's owner: another user who can write to a folder above
+    cannot make a project of it.
+    """
+    try:
+        owners = {(candidate / marker).lstat().st_uid, candidate.stat().st_uid}
+        return len(owners) == 1 and owners <= {os.geteuid(), folder.stat().st_uid}
+    except OSError:
+        return False

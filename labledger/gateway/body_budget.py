@@ -1,0 +1,153 @@
+"""How many bytes of requests a gateway holds in memory, shared fairly among its attempts.
+
+An attempt always has room for a usual request. What it holds beyond that comes from a budget of the
+whole gateway, from which attempts with large bodies get their parts in turn. A part that is too
+large at this moment is waited for, and nothing that came later passes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+OWN_BYTES = 2 << 20
+"""What each attempt has to itself."""
+TOTAL_BYTES = 256 << 20
+"""What all attempts together may hold beyond that."""
+MOST_BYTES = TOTAL_BYTES // 4
+"""What one attempt may hold of it."""
+
+
+class BodyBudget:
+    """The budget of a gateway. For one event loop."""
+
+    def __init__(self, total: int = TOTAL_BYTES, most: int = MOST_BYTES, own: int = OWN_BYTES):
+        self.total, self.most, self.own = total, most, own
+        self.used = 0
+        self.turns: deque[BodyShare] = deque()
+        """The attempts that wait; the first one has the next turn."""
+
+    def wake(self) -> None:
+        """Let attempts have what there is room for, one request of each in turn."""
+        passed = 0
+        while passed < len(self.turns):
+            share = self.turns[0]
+            size, granted = share.waiting[0]
+            if not share.may_hold(size):
+                # It waits for a request of its own to end.
+                self.turns.rotate(-1)
+                passed += 1
+                continue
+            if self.used + share.cost_of(size) > self.total:
+                return
+            passed = 0
+            share.waiting.popleft()
+            self.turns.popleft()
+            if share.waiting:
+                self.turns.append(share)
+            if not granted.done():
+                share.change(size)
+                granted.set_result(None)
+
+
+class BodyShare:
+    """What one attempt holds of a budget."""
+
+    def __init__(self, budget: BodyBudget) -> None:
+        self._budget = budget
+        self._held = 0
+        self.waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def cost_of(self, size: int) -> int:
+        """Return how many more bytes of the budget so many bytes more would take."""
+        own = self._budget.own
+        return max(0, self._held + size - own) - max(0, self._held - own)
+
+    def may_hold(self, size: int) -> bool:
+        """Return whether the attempt may hold so many bytes more, as far as it alone matters."""
+        return not self._held or self._held + size <= self._budget.own + self._budget.most
+
+    def has_room(self, size: int) -> bool:
+        """Return whether so many bytes more can be held without waiting."""
+        return self.cost_of(size) == 0 and not self.waiting
+
+    def change(self, size: int) -> None:
+        """Count so many bytes more, or less."""
+        self._budget.used += self.cost_of(size)
+        self._held += size
+        if size < 0:
+            self._budget.wake()
+
+    @asynccontextmanager
+    async def hold(self, size: int) -> AsyncIterator[HeldBody]:
+        """Hold the memory for a body of so many bytes, as soon as there is room."""
+        if self.has_room(size):
+            self.change(size)
+        else:
+            await self._wait(size)
+        held = HeldBody(self, size)
+        try:
+            yield held
+        finally:
+            held.release()
+
+    async def _wait(self, size: int) -> None:
+        granted = asyncio.get_running_loop().create_future()
+        entry = (size, granted)
+        if not self.waiting:
+            self._budget.turns.append(self)
+        self.waiting.append(entry)
+        self._budget.wake()
+        try:
+            await granted
+        except asyncio.CancelledError:
+            if granted.done() and not granted.cancelled():
+                self.change(-size)
+            elif entry in self.waiting:
+                self.waiting.remove(entry)
+                if not self.waiting:
+                    self._budget.turns.remove(self)
+                self._budget.wake()
+            raise
+
+
+class HeldBody:
+    """A body in memory, and its place there."""
+
+    def __init__(self, share: BodyShare, size: int) -> None:
+        self._share, self._size = share, size
+        self._copy = 0
+        self._data = b""
+
+    @property
+    def data(self) -> bytes:
+        """The body; empty before it came and after it was forgotten."""
+        return self._data
+
+    def take(self, data: bytes) -> None:
+        """Hold a body, and no more than its size."""
+        self._data = data
+        self._resize()
+
+    def note_copy(self, size: int) -> None:
+        """Hold so many bytes beside it, until the end."""
+        self._copy = size
+        self._resize()
+
+    def forget(self) -> None:
+        """Forget the body, which nothing needs any more."""
+        self._data = b""
+        self._resize()
+
+    def release(self) -> None:
+        """Forget everything."""
+        self._copy = 0
+        self.forget()
+
+    def _resize(self) -> None:
+        size = len(self._data) + self._copy
+        change, self._size = size - self._size, size
+        if change:
+            self._share.change(change)

@@ -1,0 +1,153 @@
+"""What a call is charged, from what its answer says, what its request asked for, and the prices.
+
+A tier, a speed, a place and the time of a call choose its price. Where the answer says something
+that is not understood, or that contradicts itself, the cost is unknown, and the call says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from labledger.gateway.admission import Target
+from labledger.gateway.families.answer_reader import AnswerReader, CallSettings
+from labledger.gateway.families.family import Asked, Feature
+from labledger.records.model_costs import PriceTable, condition_of, time_parts
+
+_PLAUSIBLE = 10
+"""How many times larger or smaller than the price table a charge of the provider may be."""
+_MAX_REASON = 300
+_MAX_FEES = 10**18
+"""More picodollars than a call costs; SQLite's integers end not far above."""
+_NOT_COUNTED = {
+    Feature.CODE_EXECUTION: "code execution",
+    Feature.IMAGE_GENERATION: "image generation",
+}
+"""Features that providers charge by other units than tokens, and that no usage counts."""
+
+
+class Charging:
+    """What one call is charged."""
+
+    def __init__(
+        self,
+        target: Target,
+        asked: Asked,
+        settings: CallSettings,
+        prices: PriceTable,
+        started_at: str,
+    ) -> None:
+        self._target, self._asked, self.settings = target, asked, settings
+        self._prices, self._started_at = prices, started_at
+        self.reader: AnswerReader = target.family.reader()
+        """Reads the answer."""
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether the request only counts tokens, for which nothing is charged."""
+        return self._asked.counts_tokens
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether the request asks for a stream."""
+        return self._asked.streamed
+
+    def fields(self, ended_at: str) -> dict[str, Any]:
+        """Return the fields of a call that its answer decides, as far as it was read."""
+        reader = self.reader
+        if self.counts_tokens:
+            return {}
+        found: dict[str, Any] = {
+            "usage": reader.usage,
+            "raw_usage": reader.raw_usage,
+            "model_served": reader.model,
+            "service_tier": self._tier(reader),
+        }
+        if reader.contradictions:
+            found["detail"] = reader.contradictions[:_MAX_REASON]
+        if reader.raw_usage is None and not (reader.whole or reader.ended):
+            return found
+        condition = self._condition(reader, ended_at)
+        found["price_condition"] = condition
+        if fees := self._fees(reader, condition):
+            found["fees"] = fees
+        stated = self._stated(reader, condition)
+        if isinstance(stated, int):
+            return {**found, "stated_cost": stated}
+        problems = [*([stated] if stated else ()), *self._problems(reader, condition, ended_at)]
+        if problems:
+            found["cost_unknown"] = problems[0][:_MAX_REASON]
+        return found
+
+    def asked_fields(self) -> dict[str, Any]:
+        """Return the fields of a call that its request decides."""
+        tiers = self.settings.tiers
+        return {
+            "effort": self.settings.effort,
+            "temperature": self.settings.temperature,
+            "service_tier": " ".join(tiers.values()) or None,
+        }
+
+    def _tier(self, reader: AnswerReader) -> str | None:
+        """Return the tier that served, with a speed and a place that are not standard."""
+        named = reader.named_tiers
+        words = {**self.settings.tiers, **named}
+        tier = words.pop("service_tier", "")
+        special = [n for n in sorted(words) if n in reader.tiers or n not in named]
+        return " ".join(filter(None, (tier, *(words[name] for name in special)))) or None
+
+    @property
+    def _model(self) -> tuple[str, str]:
+        return self._target.provider.name, self._asked.model
+
+    def _condition(self, reader: AnswerReader, ended_at: str) -> str | None:
+        times = time_parts(self._prices.conditions(*self._model), ended_at)
+        return condition_of({**times, **reader.tiers}) or None
+
+    def _range(self, request_tokens: int, condition: str | None) -> int | None:
+        price = self._prices.price_of(*self._model, request_tokens, condition)
+        return None if price is None else price.from_tokens
+
+    def _fees(self, reader: AnswerReader, condition: str | None) -> int | None:
+        fees = self._prices.search_fees(*self._model, reader.searches, condition)
+        return None if fees is None or fees > _MAX_FEES else fees
+
+    def _problems(
+        self, reader: AnswerReader, condition: str | None, ended_at: str
+    ) -> Iterator[str]:
+        yield from reader.problems()
+        for name, value in self.settings.tiers.items():
+            if name not in reader.named_tiers:
+                yield f"the request asks for {name}={value}, and the answer does not say if it was"
+        conditions = self._prices.conditions(*self._model)
+        if time_parts(conditions, self._started_at) != time_parts(conditions, ended_at):
+            yield "its price changed while the call was under way"
+        sizes = reader.request_sizes
+        if (
+            len(sizes) > 1
+            and len({self._range(n, condition) for n in (*sizes, sum(sizes[1:]))}) > 1
+        ):
+            yield "its price depends on the size of a request, and the provider made several"
+        if self._fees(reader, condition) is None:
+            yield f"the provider searched {reader.searches:,} times, and has no price for a search"
+        if Feature.WEB_SEARCH in self._asked.features and not reader.counts_searches:
+            yield "the answer does not say how often the provider searched"
+        for feature, name in _NOT_COUNTED.items():
+            if feature in self._asked.features and not reader.counts_tools:
+                yield f"the answer does not say what {name} was charged"
+
+    def _stated(self, reader: AnswerReader, condition: str | None) -> int | str | None:
+        """Return the charge that the provider names; a sentence if it cannot be right."""
+        stated, usage = reader.stated_cost, reader.usage
+        if stated is None:
+            return None
+        tokens = None
+        if usage is not None:
+            tokens = self._prices.cost_of(*self._model, usage, condition)
+        fees = self._fees(reader, condition)
+        if tokens is None or fees is None:
+            return stated or "the provider says that it charged nothing"
+        expected = tokens + fees
+        dollars = f"${stated / 10**12:g}, and the prices of the run give ${expected / 10**12:g}"
+        is_plausible = stated <= _PLAUSIBLE * expected and expected <= _PLAUSIBLE * stated
+        return stated if is_plausible else f"the provider says that it charged {dollars}"

@@ -1,0 +1,94 @@
+"""How long the processes of a trial's container have used processors, as the kernel counts it.
+
+The coordinator notes the container beside the trial, where no container can write. Its control
+group is found by its id, whichever engine and driver made it, and read from outside. Where the
+kernel does not show it, as for an engine in a virtual machine, nothing is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+from labledger.records.model_grants import CONTAINER
+
+_GROUPS = Path("/sys/fs/cgroup")
+_PROCESSES = Path("/proc")
+_ID = re.compile(r"[0-9a-f]{64}")
+
+
+class ContainerProcessors:
+    """What the container of one attempt uses of processors. For one event loop."""
+
+    def __init__(self, trial: Path) -> None:
+        self._note = trial / CONTAINER
+        self._counter: Path | None = None
+        self._search: asyncio.Future[Path | None] | None = None
+
+    def used_s(self) -> float | None:
+        """Return how many seconds it has used; None if that is not known, or not yet."""
+        if self._counter is None:
+            self._look()
+            return None
+        try:
+            return _seconds(self._counter.read_text("ascii"))
+        except (OSError, ValueError):
+            return None
+
+    def _look(self) -> None:
+        """Look for the counter, once and in the background: there may be many processes."""
+        if self._search is None:
+            loop = asyncio.get_running_loop()
+            self._search = loop.run_in_executor(None, find_counter, self._note)
+            self._search.add_done_callback(self._take)
+
+    def _take(self, found: asyncio.Future[Path | None]) -> None:
+        if not found.cancelled() and found.exception() is None:
+            self._counter = found.result()
+
+
+def find_counter(note: Path) -> Path | None:
+    """Return the file with the counter of the container that a note names; None if none has it."""
+    try:
+        container = note.read_text("ascii").strip()
+    except (OSError, ValueError):
+        return None
+    if not _ID.fullmatch(container):
+        return None
+    for process in _PROCESSES.iterdir():
+        if process.name.isdecimal() and (counter := _counter(process, container)) is not None:
+            return counter
+    return None
+
+
+def _counter(process: Path, container: str) -> Path | None:
+    """Return the counter of a container, if a process is in it."""
+    try:
+        lines = (process / "cgroup").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, controllers, group = line.split(":", 2)
+        before, found, after = group.partition(container)
+        if not found:
+            continue
+        # A process may be in a group that the container made below its own.
+        own = (before + found + after.partition("/")[0]).lstrip("/")
+        if not controllers:
+            counter = _GROUPS / own / "cpu.stat"
+        elif "cpuacct" in controllers.split(","):
+            counter = _GROUPS / "cpuacct" / own / "cpuacct.usage"
+        else:
+            continue
+        if counter.is_file():
+            return counter
+    return None
+
+
+def _seconds(text: str) -> float:
+    """Return the time in a counter: nanoseconds, or with version 2 a line in microseconds."""
+    words = text.split()
+    if words[0] == "usage_usec":
+        return int(words[1]) / 1e6
+    return int(words[0]) / 1e9

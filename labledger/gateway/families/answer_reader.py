@@ -1,0 +1,201 @@
+"""What one answer says of itself: its model, whether it is whole, and what decides its price.
+
+Usage is known only if the answer said the last word on it, and said it without a contradiction. A
+cost is known only if everything that the answer says beside its tokens is understood, too.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, ClassVar
+
+from labledger.gateway.families.event_stream import Event
+from labledger.gateway.families.usage_numbers import (
+    MAX_SEARCHES,
+    SaidUsage,
+    is_number,
+    unknown_number,
+)
+from labledger.records import JsonObject
+from labledger.records.model_calls import Usage
+from labledger.records.model_costs import PICODOLLARS
+
+_MAX_WORD = 100
+_WORD = re.compile(r"[A-Za-z0-9_.:/-]{1,100}")
+_MAX_DOLLARS = 10**6
+"""No call costs more: what a provider says beyond it is no charge."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallSettings:
+    """How a request asks for its answer."""
+
+    effort: str | None = None
+    """How much to reason: the provider's word, or a number of tokens."""
+    temperature: float | None = None
+    tiers: Mapping[str, str] = field(default_factory=dict)
+    """Asked `service_tier`, `speed` and `inference_geo`, those of the standard price left out."""
+
+
+class AnswerReader(ABC):
+    """Reads what one answer says of itself, event by event or whole."""
+
+    known_numbers: ClassVar[frozenset[str]]
+    """The numbers of a usage that are counted, are parts of counted ones, or charge nothing."""
+    standard: ClassVar[Mapping[str, frozenset[str]]]
+    """The members of an answer that may change its price, with the words of the standard price."""
+
+    counts_searches: ClassVar[bool] = True
+    """Whether answers say how many searches the provider made."""
+    counts_tools: ClassVar[bool] = False
+    """Whether answers say which other tools of the provider they charge for."""
+
+    def __init__(self) -> None:
+        self.model: str | None = None
+        """The model that answered."""
+        self.finished = False
+        """Whether the event was read after which none follows."""
+        self.failed = False
+        """Whether the answer says that it failed."""
+        self.ended = False
+        """Whether the body has ended, with nothing missing."""
+        self.searches = 0
+        """How many searches the provider made, for which it charges by number."""
+        self._said = SaidUsage()
+        self._tiers: dict[str, Any] = {}
+        self._charges: dict[str, None] = {}
+        """What is charged that the usage does not count."""
+
+    @abstractmethod
+    def take_event(self, event: Event) -> None:
+        """Read an event of a stream."""
+
+    @abstractmethod
+    def take_whole(self, document: Any) -> None:
+        """Read an answer that came in one piece."""
+
+    @staticmethod
+    @abstractmethod
+    def read_usage(usage: Mapping[str, Any]) -> Usage:
+        """Return a provider's usage in the words of `Usage`. Raises `ValueError`."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is missing if the answer ends here."""
+        return self.finished and not self.failed
+
+    @property
+    def raw_usage(self) -> JsonObject | None:
+        """The usage as the provider said it."""
+        return self._said.numbers or None
+
+    @property
+    def usage(self) -> Usage | None:
+        """The usage of the whole answer; None until it is known."""
+        return self._read()[0]
+
+    @property
+    def contradictions(self) -> str | None:
+        """Which numbers a later part of the answer made smaller, as a sentence."""
+        return self._said.contradictions
+
+    @property
+    def tiers(self) -> dict[str, str]:
+        """The tier, speed and place that the answer names, those of the standard price left out."""
+        return {
+            name: value.casefold()
+            for name, value in self._tiers.items()
+            if isinstance(value, str) and value.casefold() not in self.standard[name]
+        }
+
+    @property
+    def named_tiers(self) -> dict[str, str]:
+        """The tier, speed and place that the answer names."""
+        return {name: v[:_MAX_WORD] for name, v in self._tiers.items() if isinstance(v, str)}
+
+    @property
+    def request_sizes(self) -> tuple[int, ...]:
+        """The tokens of each request that the provider made for this one."""
+        usage = self.usage
+        return () if usage is None else (usage.request,)
+
+    @property
+    def stated_cost(self) -> int | None:
+        """What the provider says that it charged, in picodollars; None if it does not say."""
+        known = [one for one in self._stated if is_number(one) and 0 <= one < _MAX_DOLLARS]
+        if not self._has_usage or not known or len(known) < len(self._stated):
+            return None
+        return sum(int((Decimal(str(one)) * PICODOLLARS).to_integral_value()) for one in known)
+
+    @property
+    def _stated(self) -> list[Any]:
+        """The charges that the answer names; none if it does not say what was charged."""
+        said = self._said.numbers
+        cost = said.get("cost")
+        if isinstance(cost, dict):
+            cost = cost.get("total_cost")
+        if cost is None:
+            return []
+        if said.get("is_byok") is not True:
+            return [cost]
+        # The price of the model is charged to the user's own account elsewhere.
+        details = said.get("cost_details")
+        return [cost, details.get("upstream_inference_cost") if isinstance(details, dict) else None]
+
+    def problems(self) -> Iterator[str]:
+        """Yield why the cost of the answer is not known, although its tokens may be."""
+        if self._said.is_contradictory:
+            yield f"the answer contradicts itself: {self.contradictions}"
+        yield from self._read()[1]
+        if self._has_usage and self._stated and self.stated_cost is None:
+            yield "the charge that the provider states is not understood"
+        for name, value in self._tiers.items():
+            if not (isinstance(value, str) and _WORD.fullmatch(value)):
+                yield f"{name} is not understood"
+        if number := unknown_number(self._said.numbers, self.known_numbers):
+            yield f"the usage has {number}, which is not understood"
+        yield from self._charges
+
+    def _read(self) -> tuple[Usage | None, tuple[str, ...]]:
+        """Return the usage, or else why it is not known, if anything was said of it."""
+        if not self._has_usage:
+            why = "the answer has no mark of its end, before which its usage is not complete"
+            return None, (why,) if self.ended and not self.failed else ()
+        if not self._said.numbers:
+            return None, ("the answer does not say its usage",)
+        try:
+            usage = self.read_usage(self._said.numbers)
+        except ValueError as error:
+            return None, (f"the usage cannot be right: {error}",)
+        if not usage.request:
+            return None, ("the usage cannot be right: the request has 0 tokens",)
+        return usage, ()
+
+    def _take_usage(self, usage: Any) -> None:
+        self._said.take(usage)
+
+    def _take_searches(self, number: Any) -> None:
+        """Note how many searches of the provider a part of the answer names."""
+        if is_number(number) and number > self.searches:
+            if isinstance(number, int) and number <= MAX_SEARCHES:
+                self.searches = number
+            else:
+                self._charge(f"{number:g} searches" if number < MAX_SEARCHES else "many searches")
+
+    def _take_tier(self, name: str, value: Any) -> None:
+        """Note which tier, speed or place a part of the answer names, if it does."""
+        if value is not None:
+            self._tiers[name] = value
+
+    def _charge(self, what: str) -> None:
+        """Note something that is charged, and that the usage does not count."""
+        self._charges[f"{what}, which the usage does not count"] = None
+
+    @property
+    def _has_usage(self) -> bool:
+        """Whether what was said of the usage is the last word."""
+        return self.whole

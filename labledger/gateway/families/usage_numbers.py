@@ -1,0 +1,145 @@
+"""Numbers that an answer says of its usage: put together, compared, and checked for unknown ones.
+
+The numbers of a stream are cumulative. A later one that is smaller contradicts the earlier one, and
+the larger one holds: a zero is a placeholder, and any other number makes the cost unknown. A number
+that is not 0 and that no list of its API names may be a charge: it makes the cost unknown, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import fields
+from typing import Any, TypeGuard
+
+from labledger.records import JsonObject
+from labledger.records.model_calls import Usage
+
+MAX_SEARCHES = 10**6
+"""No call has more searches."""
+MAX_TOKENS = 10**9
+"""No call has more tokens of a kind: what a provider says beyond it is no number of tokens, and a
+cost stays within the integers of SQLite."""
+_MAX_DEPTH = 8
+"""How deeply objects are put together; below, the last one is kept."""
+_MAX_NUMBERS = 1000
+"""How many numbers of one usage are looked at."""
+
+
+class SaidUsage:
+    """What the parts of an answer said of its usage, as one object."""
+
+    def __init__(self) -> None:
+        self.numbers: JsonObject = {}
+        """The largest of each number, and the last of every other value."""
+        self.fallen: dict[str, tuple[float, float]] = {}
+        """Numbers that a later part made smaller: the largest one, and the last one."""
+
+    def take(self, usage: Any, *, placeholders: Collection[str] = ()) -> None:
+        """Add what a part says; `placeholders` are numbers that a later part may lower."""
+        if isinstance(usage, dict):
+            self.numbers = self._merged(self.numbers, usage, "")
+            for name in placeholders:
+                self.fallen.pop(name, None)
+
+    def _merged(self, said: Mapping[str, Any], more: Mapping[str, Any], path: str) -> JsonObject:
+        merged = dict(said)
+        for name, value in more.items():
+            at, earlier = path + name, merged.get(name)
+            if value is None:
+                merged.setdefault(name, None)
+            elif isinstance(value, dict) and at.count(".") < _MAX_DEPTH:
+                before = earlier if isinstance(earlier, dict) else {}
+                merged[name] = self._merged(before, value, f"{at}.")
+            elif is_number(value) and is_number(earlier) and value < earlier:
+                self.fallen[at] = (earlier, value)
+            elif (
+                isinstance(value, list) and isinstance(earlier, list) and len(value) < len(earlier)
+            ):
+                continue
+            else:
+                merged[name] = value
+        return merged
+
+    @property
+    def contradictions(self) -> str | None:
+        """A sentence on the numbers that fell; None if none did."""
+        fallen = [f"{at} fell from {was} to {now}" for at, (was, now) in self.fallen.items()]
+        return ", ".join(fallen[:5]) or None
+
+    @property
+    def is_contradictory(self) -> bool:
+        """Whether a number fell to one that is no placeholder."""
+        return any(now for _, now in self.fallen.values())
+
+
+def unknown_number(usage: Mapping[str, Any], known: Collection[str]) -> str | None:
+    """Return the first number of a usage that is not 0 and not known, as `a.b = 3`; else None.
+
+    A known path names a number, or with `.*` at its end all numbers below it. What an array holds
+    is below its name.
+    """
+    for looked_at, (path, number) in enumerate(_numbers(usage, "")):
+        if looked_at >= _MAX_NUMBERS:
+            return f"more than {_MAX_NUMBERS} numbers"
+        if number and path not in known and not any(_is_below(path, name) for name in known):
+            return f"{path[:100]} = {number}"
+    return None
+
+
+def _is_below(path: str, name: str) -> bool:
+    return name.endswith(".*") and path.startswith(name[:-1])
+
+
+def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
+    # Without recursion: what a provider sends may be nested deeply.
+    pending = [(path, value)]
+    while pending:
+        at, found = pending.pop()
+        if is_number(found):
+            yield at, found
+        elif isinstance(found, dict):
+            members = [(f"{at}.{name}" if at else name, member) for name, member in found.items()]
+            pending.extend(reversed(members))
+        elif isinstance(found, list):
+            pending.extend((at, item) for item in reversed(found))
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Return whether a JSON value is a number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def count(usage: Mapping[str, Any], name: str, default: int | None = 0) -> int:
+    """Return a number of tokens; `default` where it is absent or null. 1000.0 is 1000.
+
+    Raises `ValueError` if it is no number of tokens, or absent without a default.
+    """
+    value = usage.get(name)
+    if value is None and default is not None:
+        return default
+    if value is None:
+        raise ValueError(f"it does not say {name}")
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_TOKENS:
+        raise ValueError(f"{name} is no number of tokens")
+    return value
+
+
+def check_total(usage: Mapping[str, Any], name: str, expected: int) -> None:
+    """Raise `ValueError` if a usage names a total that is not the sum of what was read.
+
+    A total of 0 is a placeholder.
+    """
+    total = count(usage, name)
+    if total not in {0, expected}:
+        raise ValueError(f"{name} is {total}, and its parts are {expected}")
+
+
+def combined(usages: Iterable[Usage]) -> Usage:
+    """Return the tokens of several requests together."""
+    usages = list(usages)
+    return Usage(**{name: sum(getattr(one, name) for one in usages) for name in _KINDS})
+
+
+_KINDS = tuple(field.name for field in fields(Usage))

@@ -1,0 +1,147 @@
+"""Whose fault the failed calls of an attempt were, as far as a gateway can show it.
+
+An agent chooses what it sends, so it can provoke nearly every failure. A failure is the provider's,
+or the configuration's, only if it does not depend on the agent's request: no connection came about,
+or a probe, a tiny request of the gateway's own to the same model with the same key, fails alike.
+What other attempts met shows nothing, because two agents can provoke the same failure at once. A
+model that never answered a variant's agents, where another one does, is no model that they need.
+
+Fault finding runs beside the calls. The agent does not wait for it, closing the attempt does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+
+from labledger.gateway.call_journal import JournalBroken
+from labledger.gateway.calls import Calls
+from labledger.gateway.probes import Place, ProbeAllowance
+from labledger.gateway.refusals import Trouble, trouble_of
+from labledger.gateway.tiny_requests import TinyAnswer
+from labledger.gateway.upstream import Upstream
+from labledger.records.model_calls import Api, CallFault, ModelCall
+from labledger.records.model_grants import ModelGrant
+
+_log = logging.getLogger("labledger.gateway")
+_FINDING_S = 45.0
+"""How long it may take in all until the fault of a call is found, in seconds."""
+_TOO_MANY = 429
+_OVERLOAD_S = 10.0
+"""For how long before a failure an answer shows that the provider had room for the attempt."""
+
+
+class FaultFinder:
+    """Finds whose fault the failed calls of one attempt were. For one event loop."""
+
+    def __init__(self, grant: ModelGrant, calls: Calls, upstream: Upstream) -> None:
+        self._variant = (grant.run_id, grant.variant_id)
+        self._calls, self._upstream = calls, upstream
+        self._providers = {provider.name: provider for provider in grant.providers}
+        self._allowance = ProbeAllowance()
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        calls.after_end = self.look_at
+
+    def look_at(self, call: ModelCall, began: float) -> None:
+        """Begin to find whose fault a call was that has ended, if it failed.
+
+        `began` is when it began, by `time.monotonic`.
+        """
+        trouble = trouble_of(call)
+        if trouble is not None:
+            now = time.monotonic()
+            since = began if trouble is Trouble.LIMIT else max(began, now - _OVERLOAD_S)
+            has_room = self._calls.were_others_answered(call.call, since)
+            self._begin(call, Failure(trouble, now, has_room))
+        elif call.is_answer and (place := self._place(call)) is not None:
+            self._upstream.note_answer(place, self._variant)
+
+    def _begin(self, call: ModelCall, failure: Failure) -> None:
+        task = asyncio.get_running_loop().create_task(self._find(call, failure))
+        self._tasks[call.call] = task
+        task.add_done_callback(lambda _: self._tasks.pop(call.call, None))
+
+    async def finish(self) -> None:
+        """Return when all faults are found, also of a last call that a killed gateway left."""
+        last = next((call for call in reversed(self._calls.journal.calls) if call.asked), None)
+        if last is not None and not self._calls.journal.is_judged(last.call):
+            trouble = trouble_of(last)
+            if trouble is not None and last.call not in self._tasks:
+                self._begin(last, Failure(trouble, time.monotonic()))
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Find no more, and return when nothing is written any more."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _find(self, call: ModelCall, failure: Failure) -> None:
+        fault, place, probes = None, self._place(call), self._upstream.probes
+        try:
+            async with asyncio.timeout(_FINDING_S):
+                fault = None if place is None else await self._fault(call, failure, place)
+        except TimeoutError:
+            _log.warning("it was not found in time whose fault a failed call was")
+        needless = place is not None and probes.only_others_answered(place, self._variant)
+        try:
+            self._calls.journal.judge(call.call, fault, needless=needless)
+        except JournalBroken as error:
+            _log.error("%s", error.message)
+
+    async def _fault(self, call: ModelCall, failure: Failure, place: Place) -> CallFault | None:
+        if call.status is not None and failure.trouble is not Trouble.UNREACHABLE:
+            self._upstream.note_refusal(place, call.status, call.detail)
+        probes = self._upstream.probes
+        if failure.trouble is Trouble.UNREACHABLE:
+            return CallFault.PROVIDER
+        answer = await probes.after(place, failure.at, self._allowance)
+        if answer is None:
+            return None
+        return fault_of(failure, answer, was_answered=probes.has_answered(place))
+
+    def _place(self, call: ModelCall) -> Place | None:
+        """Return what a probe for a call asks; None if there can be none."""
+        provider = self._providers.get(call.provider)
+        if provider is None or call.replayed:
+            return None
+        try:
+            key = self._upstream.keys.known(self._variant[0], provider.key)
+        except KeyError:
+            return None
+        return Place(provider, Api(call.api), call.model, key)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How a call failed."""
+
+    trouble: Trouble
+    at: float
+    """When, by `time.monotonic`."""
+    has_room: bool = False
+    """Whether the provider answered other calls of the attempt while it held this one back."""
+
+
+def fault_of(failure: Failure, answer: TinyAnswer, *, was_answered: bool) -> CallFault | None:
+    """Return whose fault a failed call was, given what a probe found since.
+
+    `was_answered` says whether calls of agents were ever answered where the probe asked.
+    """
+    trouble, found = failure.trouble, answer.trouble
+    if found is Trouble.ACCOUNT:
+        return CallFault.CONFIGURATION
+    if found is Trouble.ADDRESS:
+        # Where agents were answered, it is the tiny request that does not fit.
+        is_alike = trouble in {Trouble.ACCOUNT, Trouble.ADDRESS} and not was_answered
+        return CallFault.CONFIGURATION if is_alike else None
+    if trouble not in {Trouble.LIMIT, Trouble.OUTAGE}:
+        return None
+    if found is Trouble.LIMIT:
+        # An agent can use up the limits of its key. It cannot overload a provider so easily.
+        is_alike = trouble is Trouble.LIMIT or answer.status != _TOO_MANY
+        return CallFault.PROVIDER if is_alike and not failure.has_room else None
+    return CallFault.PROVIDER if found in {Trouble.OUTAGE, Trouble.UNREACHABLE} else None

@@ -1,0 +1,75 @@
+"""What an experiment's providers need the user's permission for, and what needs none.
+
+An experiment says where a key is read and where it is sent. Only a known provider at its own
+address, with its usual variable in its usual header, is used without a question, and so is a
+provider on this machine's loopback that gets no key. Everything else is one permission for one
+provider: its address together with the source of its key. Addresses are compared as they are
+written: whatever is merely equivalent is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+
+from labledger.files.lab_folder import expand_home
+from labledger.files.permissions import Permission
+from labledger.records.model_grants import DEFAULT_PROVIDERS, KeySource, ProviderConfig
+
+_OWN = frozenset((each.upstream, each.key) for each in DEFAULT_PROVIDERS.values())
+"""The addresses of the known providers, each with the usual variable of its key."""
+_LOOPBACK = re.compile(
+    r"https?://(localhost|127(\.(0|[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-5])){3}|\[::1\])"
+    r"(:[0-9]{1,5})?(/[A-Za-z0-9._~-]+)*"
+)
+"""Addresses that every reader of URLs takes for this machine's loopback."""
+
+
+def permissions_of(providers: Iterable[ProviderConfig]) -> tuple[Permission, ...]:
+    """Return what is asked for before keys of these providers are read and used."""
+    return tuple(_permission_of(each) for each in providers if not _is_free(each))
+
+
+def _is_free(provider: ProviderConfig) -> bool:
+    if provider.key is None:
+        is_known = any(provider.upstream == address for address, _ in _OWN)
+        return is_known or _LOOPBACK.fullmatch(provider.upstream) is not None
+    return provider.auth_header is None and (provider.upstream, provider.key) in _OWN
+
+
+def _permission_of(provider: ProviderConfig) -> Permission:
+    subject: dict[str, str | tuple[str, ...]] = {
+        "provider": provider.name,
+        "upstream": provider.upstream,
+    }
+    if provider.auth_header is not None:
+        subject["auth_header"] = provider.auth_header
+    source = provider.key
+    action = f"send agents' requests to {provider.upstream}, which is no known provider"
+    if source is not None:
+        what, source_subject = _source(source)
+        subject |= source_subject
+        action = f"{what} to {provider.upstream} as the key of {provider.name!r}"
+        if provider.auth_header is not None:
+            action += f", in the header {provider.auth_header}"
+    return Permission("model_provider", subject, action, f"provider {provider.name}")
+
+
+def _source(source: KeySource) -> tuple[str, dict[str, str | tuple[str, ...]]]:
+    """Return what becomes of a source, in words, and the members that name it."""
+    if source.env is not None:
+        return f"send the value of the variable {source.env}", {"env": source.env}
+    if source.file is not None:
+        path = str(key_file(source.file))
+        return f"read the file {path}, and send its content", {"file": path}
+    words = source.command or ()
+    command = shlex.join(words)
+    return f"run the command `{command}` on this machine, and send its output", {"command": words}
+
+
+def key_file(path: str) -> Path:
+    """Return where a key file really is, with every link followed."""
+    return Path(os.path.realpath(expand_home(path)))

@@ -1,0 +1,185 @@
+"""Judging requests without keeping others waiting: large ones in processes of their own.
+
+A request with a few thousand values is judged at once, in a few milliseconds. A larger one, or one
+whose canonical form takes longer, is judged by a worker: a thread of this process would not help,
+because Python runs one thread at a time. Middle and large requests have a worker each, so that a
+request of usual size does not wait for one of 32 MB. An attempt has one request judged at a time,
+so that attempts take turns.
+
+A worker has no keys: it is a new process with a limit of its memory. It ends when the gateway does.
+Gateway and worker are one program of one user, and speak pickle over pipes that they alone have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import resource
+import struct
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from typing import IO, Any
+
+from labledger.gateway.admission import Admission, Target
+from labledger.gateway.families.answer_reader import CallSettings
+from labledger.gateway.families.family import Asked, Refused
+from labledger.gateway.recordings import CanonicalRequest, canonical_request
+
+_AT_ONCE_VALUES = 5_000
+_AT_ONCE_BYTES = 1 << 20
+_AT_ONCE_CANONICAL = 16 << 10
+"""Up to how many bytes the canonical form of a request is made at once."""
+_MIDDLE_BYTES = 2 << 20
+_LIMIT_S = 60.0
+"""How long judging a request may take, in seconds."""
+_MEMORY = 2 << 30
+"""How much address space a worker may have."""
+_KEPT_BYTES = 8 << 20
+"""After a larger body, a worker ends, and its memory with it."""
+_PROGRAM = f"from {__name__} import main; main()"
+_HEAD = struct.Struct(">QQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A request that may be asked."""
+
+    asked: Asked
+    settings: CallSettings
+    canonical: CanonicalRequest | None
+    """Its canonical form, where it is needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What a worker is asked about a body."""
+
+    admission: Admission
+    target: Target
+    canonical: bool
+
+
+def judge(admission: Admission, target: Target, body: bytes, *, canonical: bool) -> Judged:
+    """Return what a body asks for. Raises `Refused`."""
+    asked, document = admission.read(target, body)
+    settings = target.family.read_settings(document)
+    return Judged(asked, settings, canonical_request(target, document) if canonical else None)
+
+
+class RequestJudges:
+    """The workers of a gateway. For one event loop."""
+
+    def __init__(self) -> None:
+        self._middle, self._large = _Worker(), _Worker()
+
+    async def judge(
+        self, admission: Admission, target: Target, body: bytes, *, canonical: bool
+    ) -> Judged:
+        """Return what a body asks for, judged where it keeps nobody waiting. Raises `Refused`."""
+        if _is_small(body, canonical=canonical):
+            return judge(admission, target, body, canonical=canonical)
+        worker = self._middle if len(body) <= _MIDDLE_BYTES else self._large
+        return await worker.judge(_Question(admission, target, canonical), body)
+
+    def close(self) -> None:
+        """End the workers."""
+        self._middle.end()
+        self._large.end()
+
+
+def _is_small(body: bytes, *, canonical: bool) -> bool:
+    if len(body) > (_AT_ONCE_CANONICAL if canonical else _AT_ONCE_BYTES):
+        return False
+    return sum(body.count(mark) for mark in (b",", b"[", b"{")) <= _AT_ONCE_VALUES
+
+
+class _Worker:
+    """A process that judges one request after the other, started when it is first needed."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def judge(self, question: _Question, body: bytes) -> Judged:
+        """Return what a body asks for. Raises `Refused`."""
+        async with self._turn:
+            loop = asyncio.get_running_loop()
+            answering = loop.run_in_executor(None, self._ask, question, body)
+            try:
+                answer = await asyncio.shield(answering)
+            except asyncio.CancelledError:
+                # The thread ends with its process; the next request gets a new one.
+                self.end()
+                await asyncio.wait({answering})
+                answering.exception()
+                raise
+            if len(body) > _KEPT_BYTES:
+                self.end()
+        if isinstance(answer, Judged):
+            return answer
+        raise Refused(*answer)
+
+    def _ask(self, question: _Question, body: bytes) -> Judged | tuple[int, str, str]:
+        """Ask the process. Return the answer, or the parts of a refusal."""
+        process = self._started()
+        timer = threading.Timer(_LIMIT_S, process.kill)
+        timer.start()
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            _write(process.stdin, pickle.dumps(question), body)
+            answer: Judged | tuple[int, str, str] = pickle.load(process.stdout)  # noqa: S301
+        except (OSError, EOFError, ValueError, pickle.UnpicklingError):
+            self.end()
+            return 413, "body", "labledger: the body takes too much time or memory to read"
+        finally:
+            timer.cancel()
+        return answer
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _PROGRAM],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+            )
+        return self._process
+
+    def end(self) -> None:
+        """End the process, if one runs."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+
+def _write(stream: IO[bytes], question: bytes, body: bytes) -> None:
+    stream.write(_HEAD.pack(len(question), len(body)))
+    stream.write(question)
+    stream.write(body)
+    stream.flush()
+
+
+def _answer(question: _Question, body: bytes) -> Any:
+    try:
+        return judge(question.admission, question.target, body, canonical=question.canonical)
+    except Refused as refused:
+        return refused.status, refused.reason, refused.message
+
+
+def main() -> None:
+    """Answer at standard output what is asked at standard input, until that ends."""
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.nice(5)
+    while head := sys.stdin.buffer.read(_HEAD.size):
+        question, body = (sys.stdin.buffer.read(size) for size in _HEAD.unpack(head))
+        answer = _answer(pickle.loads(question), body)  # noqa: S301
+        del body
+        pickle.dump(answer, sys.stdout.buffer, pickle.HIGHEST_PROTOCOL)
+        sys.stdout.buffer.flush()

@@ -1,0 +1,124 @@
+"""Programs that labledger starts on this machine, none of which comes from the working directory.
+
+The working directory may hold a stranger's files, such as a cloned repository. An interpreter
+therefore starts with `-I`, which ignores the working directory, the `PYTHON*` variables and the
+user's site folder. It gets the search path of this process instead, so that it imports the same
+packages wherever labledger is installed. `-P` alone would keep `PYTHONPATH`, whose empty and
+relative entries name the working directory. Other programs are looked up in the absolute folders of
+PATH alone.
+
+Every start of an interpreter, and every search for a program, must use this module. It imports
+nothing at the top but what an interpreter has imported when it starts: it is imported while the
+working directory may still be searched.
+"""
+
+import os
+import sys
+
+SAFE_FOLDER = "/"
+"""Where programs run that read settings of their working directory, such as npm and git."""
+
+_ISOLATED = ("-I", "-X", "utf8")
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module, as `python -m` does, in an isolated interpreter."""
+    run = f"import runpy; runpy.run_module({module!a}, run_name='__main__', alter_sys=True)"
+    return code_command(run, *arguments)
+
+
+def file_command(path: str | os.PathLike[str], *arguments: str) -> list[str]:
+    """Return the command that runs a file of Python in an isolated interpreter."""
+    run = f"import runpy; runpy.run_path({os.path.abspath(path)!a}, run_name='__main__')"  # noqa: PTH100
+    return code_command(run, *arguments)
+
+
+def code_command(code: str, *arguments: str) -> list[str]:
+    """Return the command that runs statements in an isolated interpreter."""
+    prepare = f"import sys; sys.path[:] = {search_path()!a}"
+    return [*isolated(sys.executable), "-c", f"{prepare}\n{code}", *arguments]
+
+
+def isolated(python: str | os.PathLike[str]) -> list[str]:
+    """Return the first words of a command that starts a Python by itself: see the module."""
+    return [os.fspath(python), *_ISOLATED]
+
+
+def interpreter() -> str:
+    """Return the path of the Python that runs labledger, for commands of this module."""
+    return sys.executable
+
+
+def search_path() -> list[str]:
+    """Return where this process imports from, without the working directory.
+
+    The working directory stays if labledger itself lies there, as in a checkout.
+    """
+    own, here = _own_folder(), _working_dir()
+    absolute = (entry for entry in sys.path if os.path.isabs(entry))  # noqa: PTH117
+    return [entry for entry in absolute if entry == own or _real(entry) != here]
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of a program that starts others, without `PYTHON*` variables."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return kept | {"PATH": _absolute_path()}
+
+
+def find_program(name: str) -> str | None:
+    """Return the path of a program in the absolute folders of PATH; None if none has it."""
+    import shutil  # Late: it takes longer than a small query.
+
+    return shutil.which(name, path=_absolute_path())
+
+
+def programs_named(name: str) -> list[str]:
+    """Return every program of this name in the absolute folders of PATH, the first first."""
+    folders = _absolute_path().split(os.pathsep)
+    paths = dict.fromkeys(f"{folder.rstrip('/')}/{name}" for folder in folders)
+    return [path for path in paths if os.access(path, os.X_OK) and os.path.isfile(path)]  # noqa: PTH113
+
+
+def use_safe_path() -> None:
+    """Leave relative and empty entries out of this process's PATH, for libraries that search it."""
+    if "PATH" in os.environ:
+        os.environ["PATH"] = _absolute_path()
+
+
+def leave_out_working_dir() -> None:
+    """Import nothing more from the working directory, which `python -m` puts first.
+
+    It stays if labledger itself lies there. Files there named as modules that Python imports before
+    labledger, and a folder `labledger`, cannot be prevented from acting: `python -P -m labledger`
+    does.
+    """
+    first = "" if sys.flags.safe_path else next(iter(sys.path), "")
+    if first and first != _own_folder() and _real(first) == _working_dir():
+        del sys.path[0]
+
+
+def restart_in_utf8_mode() -> None:
+    """Replace this process by one in Python's UTF-8 mode, started by the same words."""
+    words = [sys.executable, "-X", "utf8", *sys.orig_argv[1:]]
+    os.execv(words[0], words)  # noqa: S606
+
+
+def _absolute_path() -> str:
+    folders = filter(os.path.isabs, os.get_exec_path())
+    return os.pathsep.join(folders) or os.defpath
+
+
+def _own_folder() -> str:
+    """Return the folder that the package `labledger` is imported from."""
+    return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+
+
+def _working_dir() -> str | None:
+    try:
+        return os.path.realpath(os.getcwd())  # noqa: PTH109
+    except FileNotFoundError:
+        return None  # It was removed: nothing can be imported from it.
+
+
+def _real(path: str) -> str:
+    return os.path.realpath(path)

@@ -1,0 +1,177 @@
+"""The prices of models that the package genai-prices knows, as rows of a run's price table.
+
+The package has prices by the time of a request, by the size of a request, and by the tier or speed
+that served it. Each of them becomes a row. A price that the package does not have stays unknown: no
+cheaper one stands for it. As in the package, a model without a price of cached tokens charges them
+like others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from labledger.records.model_costs import (
+    HOURS,
+    SINCE,
+    ModelPrice,
+    PriceTable,
+    condition_of,
+)
+
+if TYPE_CHECKING:
+    from labledger.records.model_grants import ProviderConfig
+
+_FIELDS = {
+    "input": ("input_mtok",),
+    "output": ("output_mtok",),
+    "cache_read": ("cache_read_mtok", "input_mtok"),
+    "cache_write": ("cache_write_mtok",),
+    "cache_write_1h": ("cache_write_1h_mtok",),
+    "web_search": ("web_searches_kcount",),
+}
+"""The package's fields for each price, of which the first that is set is used. Only to read from a
+cache is never dearer than the field that stands for it."""
+_NOT_COUNTED = frozenset(
+    {"output_reasoning_mtok", "output_citation_mtok", "requests_kcount"}
+    | {"input_mchars", "input_text_messages_kcount"}
+)
+"""Prices of what no field of `Usage` counts by itself. A model that has one has no known price."""
+_TIERS = frozenset({"service_tier", "speed"})
+"""The contexts of prices that answers name. A price of another context is left out."""
+
+
+def price_table(
+    models: Iterable[tuple[ProviderConfig, str]], own: Iterable[ModelPrice], at: datetime
+) -> PriceTable:
+    """Return the prices of models from a time on, from an experiment and from the package.
+
+    A provider is found by its name, and by its address if the package has no such name. It takes
+    a tenth of a second to import the package. Raises nothing for a model without a price.
+    """
+    # Imported late: most runs have no models.
+    from importlib.metadata import version
+
+    own = tuple(own)
+    replaced = {(price.provider, price.model) for price in own}
+    wanted = [(p, model) for p, model in models if (p.name, model) not in replaced]
+    known = [price for provider, model in wanted for price in _prices(provider, model, at)]
+    source = f"genai-prices {version('genai-prices')}"
+    return PriceTable((*own, *known), f"the experiment, {source}" if own else source)
+
+
+def _prices(provider: ProviderConfig, model: str, at: datetime) -> list[ModelPrice]:
+    from genai_prices.data_snapshot import get_snapshot
+
+    snapshot = get_snapshot()
+    for name, address in ((provider.name, None), (None, provider.upstream)):
+        try:
+            _, info = snapshot.find_provider_model(model, None, name, address)
+        except LookupError:
+            continue
+        # The snapshot is of a release: nothing here asks the network.
+        return list(_rows(provider.name, model, info, at))
+    return []
+
+
+def _rows(provider: str, model: str, info: Any, at: datetime) -> Iterator[ModelPrice]:
+    """Yield the prices of a model: at each time that has its own, and in each tier."""
+    tiers = [variant.when for variant in _variants(info)]
+    contexts = [{}, *(when for n, when in enumerate(tiers) if when not in tiers[:n])]
+    for when, moment in _times(info, at):
+        standard = info.get_prices(moment)
+        for context in contexts:
+            prices = info.get_prices(moment, context)
+            if context and prices == standard and _is_standard(context):
+                continue
+            condition = condition_of({**when, **context})
+            values = prices.__dict__
+            if any(values.get(name) is not None for name in _NOT_COUNTED):
+                continue
+            for start in _starts(values):
+                yield _price(provider, model, values, start, condition)
+
+
+def _variants(info: Any) -> list[Any]:
+    return [each for each in info.price_variants or () if each.when.keys() <= _TIERS]
+
+
+def _is_standard(context: Mapping[str, str]) -> bool:
+    return context.get("service_tier") in {"default", "standard"}
+
+
+def _times(info: Any, at: datetime) -> Iterator[tuple[dict[str, str], datetime]]:
+    """Yield each time with prices of its own, as parts of a condition and as a moment in it."""
+    at = at.astimezone(UTC)
+    constraints = [
+        each.constraint
+        for each in (*_conditional(info.prices), *_variants(info))
+        if each.constraint is not None
+    ]
+    days = {each.start_date for each in constraints if hasattr(each, "start_date")}
+    bounds = sorted(
+        {
+            _in_utc(bound)
+            for each in constraints
+            if hasattr(each, "start_time")
+            for bound in (each.start_time, each.end_time)
+        }
+    )
+    earlier: list[Any] = []
+    for day in (None, *sorted(day for day in days if day > at.date())):
+        moments = [_moment(day or at.date(), start) for start in bounds or (time(),)]
+        prices = [_all_prices(info, moment) for moment in moments]
+        if prices == earlier:
+            continue
+        earlier = prices
+        since = {} if day is None else {SINCE: day.isoformat()}
+        if all(each == prices[0] for each in prices):
+            yield since, moments[0]
+            continue
+        for start, end, moment in zip(bounds, (*bounds[1:], *bounds[:1]), moments, strict=True):
+            yield {**since, HOURS: f"{start:%H:%M}-{end:%H:%M}"}, moment
+
+
+def _all_prices(info: Any, moment: datetime) -> list[Any]:
+    contexts: list[Any] = [{}, *(variant.when for variant in _variants(info))]
+    return [info.get_prices(moment, context) for context in contexts]
+
+
+def _conditional(prices: Any) -> Iterable[Any]:
+    return prices if isinstance(prices, list) else ()
+
+
+def _in_utc(bound: time) -> time:
+    moment = datetime.combine(date(2000, 1, 1), bound)
+    return (moment if bound.tzinfo is None else moment.astimezone(UTC)).time()
+
+
+def _moment(day: date, at: time) -> datetime:
+    return datetime.combine(day, at, UTC)
+
+
+def _starts(prices: Mapping[str, Any]) -> list[int]:
+    """Return the numbers of request tokens from which other prices apply."""
+    tiers = (tier for price in prices.values() for tier in getattr(price, "tiers", ()))
+    # The package's tiers begin above their start.
+    return sorted({0, *(tier.start + 1 for tier in tiers)})
+
+
+def _price(
+    provider: str, model: str, prices: Mapping[str, Any], start: int, condition: str
+) -> ModelPrice:
+    values = {kind: _micros(prices, keys, start) for kind, keys in _FIELDS.items()}
+    return ModelPrice(provider, model, start, condition=condition, **values)
+
+
+def _micros(prices: Mapping[str, Any], keys: tuple[str, ...], start: int) -> int | None:
+    """Return a price in micro-dollars for a million tokens, or for a thousand searches."""
+    price = next((prices[key] for key in keys if prices.get(key) is not None), None)
+    if price is None:
+        return None
+    if hasattr(price, "tiers"):
+        held = [tier.price for tier in price.tiers if tier.start < start]
+        price = held[-1] if held else price.base
+    return int((Decimal(price) * 1_000_000).to_integral_value())

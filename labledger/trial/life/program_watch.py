@@ -1,0 +1,174 @@
+"""Notices when the programs that trials share are touched on this machine while trials run.
+
+Containers mount them read-only: staged programs, files of tasks, and installed agents. Their
+digests are compared when a process first uses them. From then on their fingerprints are, which say
+whether anything was touched, also if it was put back. The fingerprints that a trial started with
+lie in its trial folder, so that a later coordinator compares them, too. A trial whose programs were
+touched is an `infra_error`, and before the next one starts, the digests are compared again: where
+they differ, the run stops.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from labledger import clock
+from labledger.agents.agent_trees import known_digest
+from labledger.errors import LedgerError
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.fingerprints import Fingerprint, fingerprint
+from labledger.records import canonical_json
+from labledger.text import duration
+from labledger.trial import contract
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.life import shared_files
+from labledger.trial.trial_plan import TrialAgent
+
+_NOTE = "programs.json"
+"""The file in a trial folder with the fingerprints that the trial started with."""
+_COSTLY_S = 0.02
+_RARELY_S = 10.0
+"""What takes longer than the first to look at is looked at once in so much time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """Something that trials share, and how its digests are compared."""
+
+    name: str
+    """For a person."""
+    tops: tuple[Path, ...]
+    alone: tuple[Path, ...]
+    require_unchanged: Callable[[], None]
+    is_copied: bool = False
+    """Whether a trial gets a copy."""
+
+    def look(self) -> Fingerprint:
+        return fingerprint(self.tops, self.alone)
+
+
+@dataclass(slots=True)
+class ProgramWatch:
+    """Watches the programs of a run. Thread-safe."""
+
+    require_staged: Callable[[], None]
+    """Raises `LedgerError` if a staged program of the run differs from its digest."""
+    _verified: dict[tuple[Path, ...], tuple[_Shared, Fingerprint]] = field(default_factory=dict)
+    """The fingerprints of what fitted its digests, by the paths."""
+    _looks: dict[tuple[Path, ...], tuple[float, Fingerprint]] = field(default_factory=dict)
+    """Of what is costly to look at, the last fingerprint and when it was taken."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def note_start(self, spec: AttemptSpec, folder: Path) -> None:
+        """Write what a trial starts with into its folder, once all of it fits its digests.
+
+        Raises `LedgerError` if something does not.
+        """
+        marks = {shared.name: self._verify(shared) for shared in self._shared_by(spec)}
+        note = {"script": shared_files.trial_script_name(), "marks": marks}
+        (folder / _NOTE).write_bytes(canonical_json.dump_bytes(note))
+
+    def find_touched(self, spec: AttemptSpec) -> tuple[str, ...]:
+        """Return what of a trial's programs was touched since it started, for a person.
+
+        Nothing is known of a trial that another version of labledger started.
+        """
+        try:
+            note = json.loads((spec.folder / _NOTE).read_bytes())
+            script, marks = note["script"], dict(note["marks"])
+        except FileNotFoundError:
+            return ()
+        except (OSError, ValueError, TypeError, LookupError):
+            return (f"{spec.folder / _NOTE}, which says what the trial started with",)
+        if script != shared_files.trial_script_name():
+            return ()
+        with self._lock:
+            touched = [
+                shared
+                for shared in self._shared_by(spec)
+                if marks.get(shared.name) not in (None, self._look(shared).digest)
+            ]
+            for shared in touched:
+                self._looks.pop(shared.tops, None)
+        return tuple(shared.name for shared in touched)
+
+    def find_touched_since(self) -> Iterator[str]:
+        """Yield a sentence for each program that was touched after the last look at it.
+
+        Of what is costly to look at, trials may have ended since then.
+        """
+        with self._lock:
+            for shared, verified in self._verified.values():
+                if shared.look() != verified and shared.tops in self._looks:
+                    since = duration(1000 * (clock.monotonic() - self._looks[shared.tops][0]))
+                    yield (
+                        f"{shared.name}: touched on this machine while trials ran; results of the "
+                        f"last {since} may come from other files, and `labledger verify` says "
+                        "whether they differ now"
+                    )
+
+    def _verify(self, shared: _Shared) -> str:
+        """Return the fingerprint of something that fits its digests.
+
+        What was copied into the trial folder may have been touched then: the trial gets the
+        fingerprint of before, so that it is found to be touched when it ends.
+        """
+        with self._lock:
+            state = self._look(shared)
+            _, before = self._verified.get(shared.tops, (shared, None))
+            if before == state and state.is_settled:
+                return state.digest
+            state = shared.look()
+            shared.require_unchanged()
+            if shared.look().digest != state.digest:
+                raise LedgerError(f"{shared.name}: touched while it was compared with its digest")
+            self._verified[shared.tops] = shared, state
+            self._looks.pop(shared.tops, None)
+            return before.digest if before is not None and shared.is_copied else state.digest
+
+    def _look(self, shared: _Shared) -> Fingerprint:
+        """Return the fingerprint as it is, or was a moment ago. The lock is held."""
+        began = clock.monotonic()
+        if (known := self._looks.get(shared.tops)) and began - known[0] < _RARELY_S:
+            return known[1]
+        state = shared.look()
+        if clock.monotonic() - began > _COSTLY_S:
+            self._looks[shared.tops] = (began, state)
+        return state
+
+    def _shared_by(self, spec: AttemptSpec) -> Iterator[_Shared]:
+        """Yield what a trial shares with others."""
+        plan = spec.plan
+        deps = plan.deps_dir
+        parts = (*contract.PHASE_NAMES, shared_files.trial_script_name())
+        tops = (*(deps / part for part in parts), plan.sealed_dir)
+        yield _Shared("staged programs", tops, (deps,), self.require_staged)
+        store = ArtifactStore(plan.store_root)
+        for tar, is_copied in shared_files.tars_of(spec).items():
+            folder = shared_files.unpacked_folder(spec, tar)
+            require = partial(
+                shared_files.require_unchanged_files_of_tasks, plan.run_dir, store, [tar]
+            )
+            yield _Shared(f"files of the task, {folder}", (folder,), (), require, is_copied)
+        if plan.agent is not None and spec.runs_agent:
+            agent = plan.agent
+            tops = (agent.folder,)
+            name = f"the installed agent {agent.installed.name}, {agent.folder}"
+            require_agent = partial(_require_agent, agent)
+            yield _Shared(name, tops, (agent.folder.parent,), require_agent)
+
+
+def _require_agent(agent: TrialAgent) -> None:
+    """Raise `LedgerError` if the installed files of an agent differ from their digest."""
+    if known_digest(agent.folder)[0] != agent.installed.tree_sha256:
+        raise LedgerError(
+            f"the files of {agent.installed.name}@{agent.installed.version} in {agent.folder} were "
+            "changed since this process compared them; no further trial was started",
+            hint="trials that ran since may have used them, so find out who changed them; a resume "
+            "installs the agent again",
+        )

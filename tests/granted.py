@@ -1,0 +1,28 @@
+"""What the user of the tests has allowed: a settings folder of their own, and consent by name."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import labledger
+from labledger.errors import InvalidInput
+from labledger.files import permissions
+
+
+def use_own_settings() -> None:
+    """Keep what tests allow out of the settings of the person who runs them."""
+    folder = tempfile.mkdtemp(prefix="labledger-test-settings-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["XDG_CONFIG_HOME"] = folder
+    os.environ.pop(permissions.VARIABLE, None)
+
+
+def allow(experiment: Path) -> None:
+    """Allow what an experiment of a test asks for; one that is not valid asks for nothing."""
+    with suppress(InvalidInput):
+        labledger.allow(labledger.needed_permissions(experiment))

@@ -1,0 +1,164 @@
+"""The files of an installed agent are frozen with the run: exchanged ones are never used."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from agent_entries import WRONG, put_agent
+from experiments import GRADER, Project
+from sample_trials import BUSYBOX
+
+from labledger import open_ledger
+from labledger.gateway.client import GatewayClient
+
+TASKS = 5
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    """An experiment whose agent is a script in a cache of the test's own."""
+    made = Project(tmp_path / "project", {}, max_concurrency=1)
+    made.environment |= {"XDG_CACHE_HOME": str(tmp_path / "cache"), "TEST_PROVIDER_KEY": "k" * 20}
+    rows = [{"id": f"t{n}", "task": {"prompt": "Do it."}} for n in range(TASKS)]
+    made.write("tasks.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    made.write("grader.sh", GRADER)
+    del made.document["metrics"], made.document["variant_plan"]
+    upstream = {"upstream": "http://127.0.0.1:9", "key": {"env": "TEST_PROVIDER_KEY"}}
+    made.document["baseline"] = {"variant_id": "only"}
+    made.document["design"]["retry"] = {"max_attempts": 1}
+    made.document["runtime"] = {
+        "image": BUSYBOX,
+        "agent": {"profile": "codex", "model": "openai/m", "timeout_s": 60},
+        "models": {"providers": {"openai": upstream}},
+    }
+    made.save()
+    yield made
+    GatewayClient(made.lab / "gateway").stop()
+
+
+def begun(project: Project, cache: Path) -> str:
+    """Begin a run and stop it after its first commit. Return the digest that it froze."""
+    agent = put_agent(cache)
+    with closing(project.run("r")) as coordinator:
+        coordinator.until("slot_committed")
+        coordinator.signal(signal.SIGINT)
+        coordinator.finish()
+    return agent.tree_sha256
+
+
+def test_an_exchanged_agent_is_never_used(project: Project, tmp_path: Path) -> None:
+    """The tree and its manifest are exchanged between stop and resume: both commands say so.
+
+    With the first files back, the run goes on, and its evidence has one digest.
+    """
+    digest = begun(project, tmp_path / "cache")
+    other = put_agent(tmp_path / "cache", launch=WRONG).tree_sha256
+    verified = project.command("verify")
+    assert verified.returncode == 3
+    assert f"is another installation than {digest}" in verified.stdout + verified.stderr
+    for words in (("resume", "r"), ("resume", "r", "--frozen")):
+        refused = project.command(*words)
+        assert refused.returncode != 0
+        assert f"with the digest {digest}" in refused.stderr
+        assert other in refused.stderr
+
+    put_agent(tmp_path / "cache")
+    done = project.command("resume", "r")
+    assert done.returncode == 0, done.stderr
+    project.check_run("r")
+    with open_ledger(lab_dir=project.lab) as ledger:
+        slots = [ledger.slot("r", idx) for idx in range(TASKS)]
+    assert [slot["scores"][0]["verdict"] for slot in slots] == ["pass"] * TASKS
+    ran = {slot["evidence"][0]["ext"]["agent"]["tree_sha256"] for slot in slots}
+    assert ran == {digest}
+    project.write(
+        "tasks.jsonl",
+        (project.folder / "tasks.jsonl").read_text()
+        + json.dumps({"id": "more", "task": {"prompt": "Do it."}})
+        + "\n",
+    )
+    put_agent(tmp_path / "cache", launch=WRONG)
+    extended = project.command("extend", "r")
+    assert extended.returncode != 0
+    assert f"with the digest {digest}" in extended.stderr
+
+
+def test_an_agent_that_is_changed_in_place_is_not_used(project: Project, tmp_path: Path) -> None:
+    """A changed file, mode or link, and an added file, is found by verify, and by resume."""
+    begun(project, tmp_path / "cache")
+    folder = put_agent(tmp_path / "cache").folder
+    changes = {
+        "content": lambda: (folder / "launch").write_text(WRONG),
+        "mode": lambda: (folder / "launch").chmod(0o644),
+        "set-user-id": lambda: (folder / "launch").chmod(0o4755),
+        "added": lambda: (folder / "more").write_text("more"),
+        "link": lambda: ((folder / "launch").unlink(), (folder / "launch").symlink_to("/bin/true")),
+    }
+    for name, change in changes.items():
+        put_agent(tmp_path / "cache")
+        change()
+        verified = project.command("verify")
+        assert "were changed; they had the digest" in verified.stdout + verified.stderr, name
+
+
+def test_an_agent_that_is_touched_while_trials_run(project: Project, tmp_path: Path) -> None:
+    """Whatever a trial came to whose agent was exchanged and put back, it is not believed."""
+    waits = (
+        "#!/bin/sh\nuntil [ -e /agentlab/out/gate ]; do sleep 0.05; done\nprintf right >answer\n"
+    )
+    agent = put_agent(tmp_path / "cache", launch=waits)
+    with closing(project.run("r")) as coordinator:
+        coordinator.until("slot_dispatched")
+        project.await_agents("r", 1)
+        launch = agent.folder / "launch"
+        launch.rename(agent.folder / "away")
+        (agent.folder / "away").rename(launch)
+        for idx in range(TASKS):
+            project.await_agents("r", 1)
+            project.open_gate("r", idx)
+            coordinator.until("slot_committed", times=idx + 1)
+        coordinator.finish()
+    with open_ledger(lab_dir=project.lab) as ledger:
+        reasons = [ledger.slot("r", idx)["reason"] for idx in range(TASKS)]
+    assert reasons == ["programs_touched", *[None] * (TASKS - 1)]
+
+
+def test_a_run_that_froze_nothing_goes_on_with_what_its_trials_ran(
+    project: Project, tmp_path: Path
+) -> None:
+    """A run of an earlier version has no digest in its plan: the evidence of its trials has."""
+    digest = begun(project, tmp_path / "cache")
+    thaw(project.lab / "ledger.sqlite", digest)
+    put_agent(tmp_path / "cache", launch=WRONG)
+    refused = project.command("resume", "r")
+    assert refused.returncode != 0
+    assert f"with the digest {digest}" in refused.stderr
+    put_agent(tmp_path / "cache")
+    done = project.command("resume", "r")
+    assert done.returncode == 0, done.stderr
+
+
+def thaw(path: Path, digest: str) -> None:
+    """Take the frozen digest out of a run, as if an earlier version had written it."""
+    with closing(sqlite3.connect(path)) as connection:
+        for name, sql in connection.execute(
+            "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
+        ).fetchall():
+            connection.execute(f"DROP TRIGGER {name}")
+            assert sql
+        part = f',"tree_sha256":"{digest}"'
+        for table, column in (("run", "resolved"), ("run_experiment", "resolved")):
+            exists = connection.execute(
+                "SELECT count(*) FROM pragma_table_info(?) WHERE name = ?", (table, column)
+            ).fetchone()[0]
+            if exists:
+                connection.execute(
+                    f"UPDATE {table} SET {column} = replace({column}, ?, '')", (part,)
+                )
+        connection.commit()

@@ -1,0 +1,126 @@
+"""Programs that trials share, touched on the host under a living run: no such trial is believed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from experiments import HOLDING, HOLDS, RIGHT, Project
+from tiers import tiered
+
+from labledger import open_ledger
+
+FORGES = """\
+echo '{"prediction": {"kind": "text", "value": "forged"}}' >"$AGENTLAB_BENCHMARK_PREDICTION_PATH"
+echo '{"verdict": "pass", "primary_metric_name": "resolved", "primary_metric_value": 1}' \\
+  >"$AGENTLAB_BENCHMARK_SCORE_PATH"
+"""
+
+
+def write_and_put_back(deps: Path) -> None:
+    """Change a file in place, and put back its content and its times."""
+    grader = deps / "grader/grader.sh"
+    content, status = grader.read_bytes(), grader.stat()
+    grader.write_text(FORGES)
+    grader.write_bytes(content)
+    os.utime(grader, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def exchange_and_put_back(path: str) -> Callable[[Path], None]:
+    """Put another file or folder in a place, and then the first one again."""
+
+    def exchange(deps: Path) -> None:
+        first = deps / path
+        first.rename(deps.parent / "away")
+        if path.endswith(".sh"):
+            first.write_text(FORGES)
+            first.unlink()
+        else:
+            first.mkdir()
+            first.rmdir()
+        (deps.parent / "away").rename(first)
+
+    exchange.__name__ = f"exchange_{path or 'deps'}"
+    return exchange
+
+
+CHANGES = [
+    write_and_put_back,
+    exchange_and_put_back("grader/grader.sh"),
+    exchange_and_put_back("grader"),
+    exchange_and_put_back(""),
+    lambda deps: (deps / "grader/grader.sh").chmod(0o600),
+]
+
+
+@pytest.fixture
+def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
+    """Two trials, one after the other; the first waits for its gate."""
+    made = Project(tmp_path / "p", {"a": HOLDS, "b": RIGHT}, max_concurrency=1)
+    del made.document["variant_plan"]
+    made.document["design"]["retry"] = {"max_attempts": 1}
+    made.save()
+    return made
+
+
+def results(project: Project) -> list[tuple[str, str | None, list[str]]]:
+    """Status, reason and verdicts of both slots."""
+    with open_ledger(lab_dir=project.lab) as ledger:
+        slots = [ledger.slot("r", idx) for idx in range(2)]
+    return [
+        (slot["status"], slot["reason"], [score["verdict"] for score in slot["scores"]])
+        for slot in slots
+    ]
+
+
+NOT_BELIEVED = ("infra_error", "programs_touched", [])
+PASSED = ("completed", None, ["pass"])
+
+
+@pytest.mark.parametrize("change", tiered(CHANGES, default=CHANGES[:2]))
+def test_programs_that_were_put_back(project: Project, change: Callable[[Path], object]) -> None:
+    """A trial under whose life a program was exchanged and put back is an `infra_error`.
+
+    The next one runs as if nothing had happened, since the digests fit again.
+    """
+    with closing(project.run("r", *HOLDING)) as coordinator:
+        coordinator.until("slot_dispatched")
+        project.await_agents("r", 1)
+        change(project.lab / "runs" / "r" / "deps")
+        project.open_gate("r", 0)
+        assert coordinator.finish() == 0, coordinator.stderr
+    assert results(project) == [NOT_BELIEVED, PASSED]
+    project.check_run("r")
+
+
+def test_programs_that_were_put_back_without_a_coordinator(project: Project) -> None:
+    """A later coordinator compares what an adopted trial started with."""
+    with closing(project.run("r", *HOLDING)) as coordinator:
+        coordinator.until("slot_dispatched")
+        project.await_agents("r", 1)
+        coordinator.kill()
+    write_and_put_back(project.lab / "runs" / "r" / "deps")
+    project.open_gate("r", 0)
+    done = project.command("resume", "r", *HOLDING)
+    assert done.returncode == 0, done.stderr
+    assert results(project) == [NOT_BELIEVED, PASSED]
+
+
+def test_programs_that_stay_changed(project: Project) -> None:
+    """The trial is not believed and no further one starts, until the programs are staged again."""
+    deps = project.lab / "runs" / "r" / "deps"
+    with closing(project.run("r", *HOLDING)) as coordinator:
+        coordinator.until("slot_dispatched")
+        project.await_agents("r", 1)
+        (deps / "grader/grader.sh").write_text(FORGES)
+        project.open_gate("r", 0)
+        assert coordinator.finish() != 0
+        assert "grader.sh was changed" in coordinator.stderr
+    shutil.rmtree(deps)
+    done = project.command("resume", "r", *HOLDING)
+    assert done.returncode == 0, done.stderr
+    assert results(project) == [NOT_BELIEVED, PASSED]

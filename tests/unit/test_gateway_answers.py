@@ -1,0 +1,720 @@
+"""Answers as providers really send them: which are whole, what they used, and what they cost."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from gateways import SOURCE, GatewayTrial, ServedGateway, served_gateway
+from raw_providers import RawAnswer, events, raw_provider
+
+from labledger.gateway.families.event_stream import BodyForm, EventReader, form_of
+from labledger.records.model_calls import Api, CallState, ModelCall, Usage
+from labledger.records.model_costs import ModelPrice, PriceTable, call_cost
+from labledger.records.model_grants import ProviderConfig
+
+HELLO = {"model": "m-1", "choices": [{"index": 0, "delta": {"content": "hello"}}]}
+STOP = {"model": "m-1", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+USED = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
+USAGE = {"model": "m-1", "choices": [], "usage": USED}
+CHAT = events(HELLO, STOP, USAGE, "[DONE]")
+OPENED = {"type": "message_start", "message": {"model": "m-1", "usage": {"input_tokens": 1000}}}
+STOPPED = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}
+CLOSED = {"type": "message_stop"}
+
+
+def anthropic(*usages: dict[str, Any], end: bytes = b"\n\n") -> bytes:
+    """A stream that says these usages in its start and in its deltas."""
+    start = {**OPENED, "message": {"model": "m-1", "usage": usages[0]}}
+    deltas = [{**STOPPED, "usage": usage} for usage in usages[1:]]
+    return events(start, *deltas, CLOSED, names=True, end=end)
+
+
+def responses(usage: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"model": "m-1", "status": "completed", "output": [], "usage": usage, **more}
+
+
+RESPONSE = responses({"input_tokens": 1000, "output_tokens": 100, "total_tokens": 1100})
+RESPONDED = events({"type": "response.completed", "response": RESPONSE}, names=True, end=b"")
+GEMINI_USED = {"promptTokenCount": 1000, "candidatesTokenCount": 100, "totalTokenCount": 1100}
+GEMINI = {
+    "modelVersion": "m-1",
+    "candidates": [{"content": {}, "finishReason": "STOP"}],
+    "usageMetadata": GEMINI_USED,
+}
+ARRAY = json.dumps([{**GEMINI, "candidates": [{"content": {}}]}, GEMINI], indent=1).encode()
+
+WHOLE = {
+    "json-label": ("chat", RawAnswer(CHAT, "application/json", "close")),
+    "text-label": ("chat", RawAnswer(CHAT, "text/plain; charset=utf-8")),
+    "upper-label": ("chat", RawAnswer(CHAT, "Text/Event-Stream;charset=UTF-8")),
+    "no-label": ("chat", RawAnswer(CHAT, None, "length", pieces=40)),
+    "bom-and-comments": ("chat", RawAnswer(b"\xef\xbb\xbf: wait\r\n\r\n" + CHAT, None, "close")),
+    "empty-lines-first": ("chat", RawAnswer(b"\n\n\n" + CHAT, "application/json", pieces=60)),
+    "carriage-returns": ("chat", RawAnswer(CHAT.replace(b"\n", b"\r"), None, "close", pieces=50)),
+    "no-blank-line": ("chat", RawAnswer(events(HELLO, STOP, USAGE, end=b"\n"), framing="close")),
+    "no-newline": ("chat", RawAnswer(events(HELLO, STOP, USAGE, end=b""), framing="close")),
+    "no-mark-but-usage": ("chat", RawAnswer(events(HELLO, USAGE))),
+    "json-as-stream": ("chat", RawAnswer(json.dumps({**STOP, "usage": USED}).encode())),
+    "lines-of-json": (
+        "chat",
+        RawAnswer(b"".join(json.dumps(e).encode() + b"\n" for e in (HELLO, STOP, USAGE))),
+    ),
+    "responses-no-blank-line": ("responses", RawAnswer(RESPONDED + b"\n", framing="close")),
+    "responses-no-newline": ("responses", RawAnswer(RESPONDED, "application/json", "close")),
+    "messages-no-blank-line": (
+        "anthropic",
+        RawAnswer(anthropic({"input_tokens": 1000}, {"output_tokens": 100}, end=b""), None),
+    ),
+    "gemini-no-blank-line": ("gemini", RawAnswer(events(GEMINI, end=b"\n"), framing="close")),
+    "gemini-array": ("gemini", RawAnswer(ARRAY, "application/json; charset=UTF-8", pieces=7)),
+    "gemini-array-closed": ("gemini", RawAnswer(ARRAY, "application/json", "close", pieces=7)),
+}
+NO_MARK = events(HELLO, HELLO)
+MESSAGES_OPEN = events(OPENED, names=True)
+TORN = {
+    "closed-before-its-mark": ("chat", RawAnswer(NO_MARK, framing="close")),
+    "messages-closed": ("anthropic", RawAnswer(MESSAGES_OPEN, framing="close")),
+    "closed-in-a-line": ("responses", RawAnswer(RESPONDED[:-9], framing="close")),
+    "length-not-reached": ("chat", RawAnswer(CHAT[:-20], framing="length", torn=True)),
+    "chunks-not-ended": ("gemini", RawAnswer(events(GEMINI), torn=True)),
+    "array-not-ended": ("gemini", RawAnswer(ARRAY[:-2], "application/json", "close")),
+    "nothing": ("chat", RawAnswer(b"", framing="close")),
+}
+SAID = {"input_tokens": 1000, "output_tokens": 100}
+T1 = (1000, 0, 0, 0, 100)
+PLAIN: dict[str, tuple[str, Any, tuple[int, ...] | None, int | None, str | None]] = {
+    # name: API, usage or answer, right tokens, right cost in micro-dollars, why it is unknown
+    "standard": ("chat", USED, T1, 2000, None),
+    "floats": ("chat", {"prompt_tokens": 1000.0, "completion_tokens": 1e2}, T1, 2000, None),
+    "texts": (
+        "chat",
+        {"prompt_tokens": "1000", "completion_tokens": "100"},
+        None,
+        None,
+        "no number",
+    ),
+    "zeros": ("chat", {"prompt_tokens": 0, "completion_tokens": 0}, None, None, "0 tokens"),
+    "no-output": ("chat", {"prompt_tokens": 7, "completion_tokens": 0}, (7, 0, 0, 0, 0), 7, None),
+    "total-too-large": ("chat", {**USED, "total_tokens": 1500}, None, None, "total_tokens is 1500"),
+    "unknown-number": ("chat", {**USED, "audio_units": 3}, T1, None, "audio_units = 3"),
+    "unknown-zero": ("chat", {**USED, "audio_units": 0, "odd": {"x": 0.0}}, T1, 2000, None),
+    "times": ("chat", {**USED, "queue_time": 0.03, "total_time": 1.5}, T1, 2000, None),
+    "audio": (
+        "chat",
+        {**USED, "prompt_tokens_details": {"audio_tokens": 9}},
+        T1,
+        None,
+        "audio_tokens = 9",
+    ),
+    "cache-names": (
+        "chat",
+        {**USED, "cache_read_input_tokens": 400, "cache_creation_input_tokens": 100},
+        (500, 400, 100, 0, 100),
+        1665,
+        None,
+    ),
+    "two-cache-names": (
+        "chat",
+        {**USED, "cached_tokens": 400, "prompt_cache_hit_tokens": 300},
+        None,
+        None,
+        "several names",
+    ),
+    "stated": (
+        "chat",
+        {**USED, "cost": 0.0031, "cost_details": {"upstream_inference_cost": 0.0031}},
+        T1,
+        3100,
+        None,
+    ),
+    "stated-own-key": (
+        "chat",
+        {
+            **USED,
+            "cost": 0.0001,
+            "is_byok": True,
+            "cost_details": {"upstream_inference_cost": 0.0021},
+        },
+        T1,
+        2200,
+        None,
+    ),
+    "stated-zero": ("chat", {**USED, "cost": 0}, T1, None, "charged $0"),
+    "stated-in-cents": ("chat", {**USED, "cost": 0.31}, T1, None, "charged $0.31"),
+    "hour": (
+        "anthropic",
+        {
+            "input_tokens": 10,
+            "cache_creation": {"ephemeral_5m_input_tokens": 100, "ephemeral_1h_input_tokens": 400},
+            "output_tokens": 5,
+        },
+        (10, 0, 100, 400, 5),
+        985,
+        None,
+    ),
+    "hour-with-sum-of-zero": (
+        "anthropic",
+        {
+            "input_tokens": 10,
+            "cache_creation_input_tokens": 0,
+            "cache_creation": {"ephemeral_1h_input_tokens": 400},
+            "output_tokens": 5,
+        },
+        (10, 0, 0, 400, 5),
+        860,
+        None,
+    ),
+    "us": ("anthropic", {**SAID, "inference_geo": "us"}, T1, 2200, None),
+    "global": (
+        "anthropic",
+        {**SAID, "inference_geo": "not_available", "service_tier": "standard"},
+        T1,
+        2000,
+        None,
+    ),
+    "fast": ("anthropic", {**SAID, "speed": "fast"}, T1, None, "speed=fast"),
+    "odd-tier": ("anthropic", {**SAID, "service_tier": {"a": 1}}, T1, None, "not understood"),
+    "searches": (
+        "anthropic",
+        {**SAID, "server_tool_use": {"web_search_requests": 20}},
+        T1,
+        202_000,
+        None,
+    ),
+    "code": (
+        "anthropic",
+        {**SAID, "server_tool_use": {"code_execution_requests": 1}},
+        T1,
+        None,
+        "code_execution_requests",
+    ),
+    "compaction": (
+        "anthropic",
+        {
+            "input_tokens": 23000,
+            "output_tokens": 1000,
+            "iterations": [
+                {"type": "compaction", "input_tokens": 180000, "output_tokens": 3500},
+                {"type": "message", "input_tokens": 23000, "output_tokens": 1000},
+            ],
+        },
+        (203000, 0, 0, 0, 4500),
+        248_000,
+        None,
+    ),
+    "other-iteration": (
+        "anthropic",
+        {
+            "input_tokens": 10,
+            "output_tokens": 1,
+            "iterations": [{"type": "advisor", "input_tokens": 9, "output_tokens": 9}],
+        },
+        (10, 0, 0, 0, 1),
+        None,
+        "'advisor'",
+    ),
+    "priority": ("responses", responses(SAID, service_tier="priority"), T1, 4000, None),
+    "flex": ("responses", responses(SAID, service_tier="flex"), T1, 1000, None),
+    "scale": ("responses", responses(SAID, service_tier="scale"), T1, None, "service_tier=scale"),
+    "search-items": (
+        "responses",
+        responses(
+            SAID,
+            output=[
+                {"type": "web_search_call", "action": {"type": kind}}
+                for kind in ("search", "open_page", "search")
+            ],
+        ),
+        T1,
+        22_000,
+        None,
+    ),
+    "interpreter": (
+        "responses",
+        responses(SAID, output=[{"type": "code_interpreter_call"}]),
+        T1,
+        None,
+        "code_interpreter_call",
+    ),
+    "agents-tools": (
+        "responses",
+        responses(SAID, output=[{"type": "function_call"}, {"type": "shell_call"}]),
+        T1,
+        2000,
+        None,
+    ),
+    "chat-priority": ("chat", {**STOP, "usage": USED, "service_tier": "priority"}, T1, 4000, None),
+    "chat-searched": (
+        "chat",
+        {
+            "choices": [
+                {"message": {"annotations": [{"type": "url_citation"}]}, "finish_reason": "stop"}
+            ],
+            "usage": USED,
+        },
+        T1,
+        None,
+        "a search",
+    ),
+    "gemini-grounded": (
+        "gemini",
+        {
+            **GEMINI,
+            "candidates": [
+                {"finishReason": "STOP", "groundingMetadata": {"webSearchQueries": ["a", "b"]}}
+            ],
+        },
+        T1,
+        12_000,
+        None,
+    ),
+    "gemini-audio": (
+        "gemini",
+        {
+            **GEMINI,
+            "usageMetadata": {
+                **GEMINI_USED,
+                "promptTokensDetails": [{"modality": "AUDIO", "tokenCount": 7}],
+            },
+        },
+        T1,
+        None,
+        "AUDIO",
+    ),
+    "gemini-flex": (
+        "gemini",
+        {**GEMINI, "usageMetadata": {**GEMINI_USED, "trafficType": "ON_DEMAND_FLEX"}},
+        T1,
+        1000,
+        None,
+    ),
+    "gemini-zero": (
+        "gemini",
+        {**GEMINI, "usageMetadata": {"promptTokenCount": 0, "totalTokenCount": 0}},
+        None,
+        None,
+        "0 tokens",
+    ),
+}
+STREAMED: dict[str, tuple[str, bytes, tuple[int, ...] | None, str | None, str | None]] = {
+    # name: API, body, right tokens, why the cost is unknown, what contradicts itself
+    "delta-of-zero": (
+        "anthropic",
+        anthropic(
+            {"input_tokens": 1500, "output_tokens": 1}, {"input_tokens": 0, "output_tokens": 40}
+        ),
+        (1500, 0, 0, 0, 40),
+        None,
+        "from 1500 to 0",
+    ),
+    "smaller-delta": (
+        "anthropic",
+        anthropic({"input_tokens": 233535}, {"input_tokens": 89828, "output_tokens": 40}),
+        (233535, 0, 0, 0, 40),
+        "contradicts",
+        "from 233535 to 89828",
+    ),
+    "cache-of-zero": (
+        "anthropic",
+        anthropic(
+            {"input_tokens": 5, "cache_read_input_tokens": 12000},
+            {"input_tokens": 5, "cache_read_input_tokens": 0, "output_tokens": 4},
+        ),
+        (5, 12000, 0, 0, 4),
+        None,
+        "from 12000 to 0",
+    ),
+    "guessed-output": (
+        "anthropic",
+        anthropic({"input_tokens": 5, "output_tokens": 8}, {"output_tokens": 6}),
+        (5, 0, 0, 0, 8),
+        None,
+        None,
+    ),
+    "two-deltas": (
+        "anthropic",
+        events(
+            OPENED,
+            {**STOPPED, "usage": {"output_tokens": 100}},
+            {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 100}},
+            CLOSED,
+            names=True,
+        ),
+        T1,
+        None,
+        None,
+    ),
+    "stop-then-usage": (
+        "anthropic",
+        events(
+            OPENED,
+            STOPPED,
+            {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 100}},
+            CLOSED,
+            names=True,
+        ),
+        T1,
+        None,
+        None,
+    ),
+    "no-delta": ("anthropic", events(OPENED, CLOSED, names=True), None, "no mark of its end", None),
+    "zero-last": (
+        "chat",
+        events(
+            HELLO,
+            {**STOP, "usage": {"prompt_tokens": 39320, "completion_tokens": 26}},
+            {**USAGE, "usage": {"prompt_tokens": 0, "completion_tokens": 0}},
+            "[DONE]",
+        ),
+        (39320, 0, 0, 0, 26),
+        None,
+        "from 39320 to 0",
+    ),
+    "zero-first": (
+        "chat",
+        events(
+            {**HELLO, "usage": {"prompt_tokens": 0, "completion_tokens": 0}}, STOP, USAGE, "[DONE]"
+        ),
+        T1,
+        None,
+        None,
+    ),
+    "usage-in-choice": (
+        "chat",
+        events(
+            HELLO,
+            {"choices": [{"finish_reason": "stop", "usage": {**USED, "cached_tokens": 400}}]},
+            "[DONE]",
+        ),
+        (600, 400, 0, 0, 100),
+        None,
+        None,
+    ),
+    "usage-in-x-groq": (
+        "chat",
+        events(HELLO, {**STOP, "x_groq": {"usage": USED}}, "[DONE]"),
+        T1,
+        None,
+        None,
+    ),
+    "no-usage": ("chat", events(HELLO, STOP, "[DONE]"), None, "does not say its usage", None),
+    "no-mark": ("chat", events(HELLO, {**HELLO, "usage": USED}), None, "no mark of its end", None),
+    "tier-in-chunks": (
+        "chat",
+        events({**HELLO, "service_tier": "flex"}, STOP, USAGE, "[DONE]"),
+        T1,
+        None,
+        None,
+    ),
+}
+
+HUGE = "9" * 400
+
+
+def in_chat(more: str) -> tuple[str, str]:
+    return "chat", f'{{"prompt_tokens": 5, "completion_tokens": 1, {more}}}'
+
+
+def in_messages(more: str) -> tuple[str, str]:
+    return "anthropic", f'{{"input_tokens": 5, "output_tokens": 1, {more}}}'
+
+
+HOSTILE: dict[str, tuple[str, str]] = {
+    # name: API, usage as JSON text
+    "not-a-number": ("chat", '{"prompt_tokens": NaN, "completion_tokens": 1}'),
+    "infinite": ("chat", '{"prompt_tokens": 5, "completion_tokens": 1e999}'),
+    "negative": ("chat", '{"prompt_tokens": 5, "completion_tokens": -1}'),
+    "huge": ("chat", f'{{"prompt_tokens": {HUGE}, "completion_tokens": 1}}'),
+    "half-a-token": ("chat", '{"prompt_tokens": 5, "completion_tokens": 1.5}'),
+    "deep": in_chat(f'"x": {"[" * 900}7{"]" * 900}'),
+    "deep-objects": in_chat('"x": ' + '{"y":' * 400 + "7" + "}" * 400),
+    "stated-as-text": in_chat('"cost": "0.01"'),
+    "stated-negative": in_chat('"cost": -1'),
+    "stated-without-number": in_chat('"cost": NaN'),
+    "own-key-without-charge": in_chat('"cost": 0, "is_byok": true, "cost_details": [1]'),
+    "types-that-are-lists": in_messages('"iterations": [{"type": [], "n": 1}, 7, null]'),
+    "endless-searches": in_messages('"server_tool_use": {"web_search_requests": 1e999}'),
+    "too-many-searches": in_messages(f'"server_tool_use": {{"web_search_requests": {HUGE}}}'),
+    "tier-of-two-words": in_messages('"service_tier": "standard x=y"'),
+    "tier-of-half-a-character": in_messages('"service_tier": "\\ud83d"'),
+    "an-array": ("chat", "[1, 2]"),
+    "a-text": ("anthropic", '"1000"'),
+}
+STANDARD = {"input": 1_000_000, "output": 10_000_000, "cache_read": 100_000}
+STANDARD |= {"cache_write": 1_250_000, "cache_write_1h": 2_000_000, "web_search": 10_000_000}
+TIERS = {"service_tier=priority": 2, "service_tier=flex": 0.5, "inference_geo=us": 1.1}
+PRICES = PriceTable(
+    tuple(
+        ModelPrice(
+            *(provider, "m"),
+            condition=condition,
+            **{kind: round(price * factor) for kind, price in STANDARD.items()},
+        )
+        for provider in ("anthropic", "openai", "google")
+        for condition, factor in {"": 1, **TIERS}.items()
+    )
+)
+
+
+def plain_answers() -> Iterator[tuple[str, RawAnswer]]:
+    for name, (api, said, *_) in PLAIN.items():
+        document = said
+        if api == "chat" and "choices" not in said:
+            document = {**STOP, "usage": said}
+        if api == "anthropic":
+            document = {"type": "message", "model": "m-1", "usage": said}
+        yield name, RawAnswer(json.dumps(document).encode(), "application/json", "length")
+
+
+def hostile_answers() -> Iterator[tuple[str, RawAnswer]]:
+    for name, (api, usage) in HOSTILE.items():
+        begun = json.dumps({"type": "message"} if api == "anthropic" else STOP)[:-1]
+        body = f'{begun}, "usage": {usage}}}'.encode()
+        yield name, RawAnswer(body, "application/json", "length")
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    answers = {name: answer for name, (_, answer) in {**WHOLE, **TORN}.items()}
+    answers |= {name: RawAnswer(body) for name, (_, body, *_) in STREAMED.items()}
+    answers |= dict(plain_answers()) | dict(hostile_answers())
+    with raw_provider(answers) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedGateway]:
+    with served_gateway(tmp_path_factory.mktemp("lab")) as served:
+        yield served
+
+
+@pytest.fixture
+def trial(gateway: ServedGateway, address: str) -> Iterator[GatewayTrial]:
+    openai = (Api.OPENAI_RESPONSES, Api.OPENAI_CHAT)
+    providers = (
+        ProviderConfig("anthropic", (Api.ANTHROPIC_MESSAGES,), address, SOURCE),
+        ProviderConfig("openai", openai, address, SOURCE),
+        ProviderConfig("google", (Api.GEMINI,), address, SOURCE),
+    )
+    features = ("service_tiers", "web_search")
+    trial = gateway.trial(address, providers=providers, prices=PRICES.prices, features=features)
+    yield trial
+    gateway.client.close(trial.folder)
+
+
+def tokens(call: ModelCall) -> tuple[int, ...] | None:
+    usage = call.usage
+    if usage is None:
+        return None
+    return usage.input, usage.cache_read, usage.cache_write, usage.cache_write_1h, usage.output
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_transfer_that_ended_properly_is_a_whole_answer(trial: GatewayTrial, name: str) -> None:
+    """Whatever its label and its last bytes are, the agent gets it, and its usage is known."""
+    api, answer = WHOLE[name]
+    # Without `alt=sse`, Gemini's streams are arrays.
+    path = "/google/v1beta/models/m:streamGenerateContent"
+    body = {"contents": [{"parts": [{"text": f"do {name}."}]}]}
+    is_array = answer.body == ARRAY
+    reply = trial.send(path, body) if is_array else trial.ask(api, f"do {name}.", stream=True)
+    assert reply.body == answer.body
+    assert reply.headers.get("Content-Type") == answer.label or answer.label is None
+    call = trial.call
+    assert (call.state, call.reason) == (CallState.ANSWERED, None)
+    assert tokens(call) == T1
+    assert call.model_served == "m-1"
+    assert call_cost(call, PRICES) == 2 * 10**9
+
+
+@pytest.mark.parametrize("name", TORN)
+def test_a_transfer_that_did_not_end_is_cut(trial: GatewayTrial, name: str) -> None:
+    """Where only the closing of the connection ends an answer, the API's own mark decides."""
+    api, _ = TORN[name]
+    with pytest.raises(http.client.IncompleteRead):
+        trial.ask(api, f"do {name}.", stream=True)
+    call = trial.call
+    assert (call.state, call.reason) == (CallState.CUT, "provider_cut")
+    # All chunks may have been read before the connection broke, and then the usage is known.
+    assert tokens(call) in ({None, T1} if name == "chunks-not-ended" else {None})
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked", "close"])
+def test_a_stream_without_its_mark_is_whole_if_its_transfer_is(
+    gateway: ServedGateway, trial: GatewayTrial, framing: str
+) -> None:
+    """Its usage may be missing, which is said: nobody is to blame for a server without a mark."""
+    with raw_provider({"it": RawAnswer(NO_MARK, framing=framing)}) as address:
+        provider = ProviderConfig("openai", (Api.OPENAI_CHAT,), address, SOURCE)
+        other = gateway.trial(address, providers=(provider,), models={"openai": ("m",)})
+        if framing == "close":
+            with pytest.raises(http.client.IncompleteRead):
+                other.ask("chat", "do it.", stream=True)
+            assert other.call.state is CallState.CUT
+        else:
+            assert other.ask("chat", "do it.", stream=True).body == NO_MARK
+            assert other.call.state is CallState.ANSWERED
+            assert "no mark of its end" in str(other.call.cost_unknown)
+        assert other.call.usage is None
+        gateway.client.close(other.folder)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_cost_is_exact_or_unknown_with_a_reason(trial: GatewayTrial, name: str) -> None:
+    """What an answer says of tokens, tiers, places, searches and charges decides its cost."""
+    api, _, right, micros, why = PLAIN[name]
+    assert trial.ask(api, f"do {name}.").status == 200
+    call = trial.call
+    assert tokens(call) == right
+    cost = call_cost(call, PRICES)
+    assert cost == (None if micros is None else micros * 10**6)
+    if why is None:
+        assert call.cost_unknown is None
+    else:
+        assert why in f"{call.cost_unknown} {call.price_condition}"
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_no_usage_can_be_makes_the_cost_unknown(trial: GatewayTrial, name: str) -> None:
+    """Whatever a provider sends as its usage, the agent gets the answer, and the call ends."""
+    api, _ = HOSTILE[name]
+    assert trial.ask(api, f"do {name}.").status == 200
+    call = trial.call
+    assert call.state is CallState.ANSWERED
+    assert call_cost(call, PRICES) is None
+    assert call.cost_unknown
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_the_largest_of_cumulative_numbers_holds(trial: GatewayTrial, name: str) -> None:
+    """A later zero is a placeholder; another smaller number makes the cost unknown."""
+    api, _, right, why, contradiction = STREAMED[name]
+    trial.ask(api, f"do {name}.", stream=True)
+    call = trial.call
+    assert (call.state, tokens(call)) == (CallState.ANSWERED, right)
+    assert (call_cost(call, PRICES) is None) == (why is not None)
+    assert why is None or why in str(call.cost_unknown)
+    assert contradiction is None or contradiction in str(call.detail)
+    assert contradiction is not None or call.detail is None
+
+
+SETTINGS: list[tuple[str, dict[str, Any], tuple[str | None, float | None, str | None]]] = [
+    ("anthropic", {}, (None, None, None)),
+    ("anthropic", {"thinking": {"type": "enabled", "budget_tokens": 900}}, ("900", None, None)),
+    ("anthropic", {"thinking": {"type": "disabled"}, "temperature": 1}, ("disabled", 1.0, None)),
+    ("anthropic", {"output_config": {"effort": "low"}, "speed": "fast"}, ("low", None, "fast")),
+    ("responses", {"reasoning": {"effort": "high"}, "temperature": 0.5}, ("high", 0.5, None)),
+    ("responses", {"reasoning": {"effort": ["x"]}, "temperature": True}, (None, None, None)),
+    ("chat", {"reasoning_effort": "minimal", "service_tier": "flex"}, ("minimal", None, "flex")),
+    ("chat", {"reasoning_effort": "x" * 50, "temperature": 1e9}, (None, None, None)),
+    ("gemini", {"generationConfig": {"thinkingConfig": {"thinkingBudget": 0}}}, ("0", None, None)),
+    (
+        "gemini",
+        {"generation_config": {"temperature": 0, "thinking_config": {"thinking_level": "HIGH"}}},
+        ("HIGH", 0.0, None),
+    ),
+]
+
+
+@pytest.mark.parametrize(("api", "more", "expected"), SETTINGS, ids=lambda value: str(value)[:40])
+def test_the_settings_of_a_call_are_those_of_its_request(
+    trial: GatewayTrial, api: str, more: dict[str, Any], expected: Any
+) -> None:
+    """Effort, temperature and tier are read in each API; what is none of them is left out."""
+    if api == "gemini":
+        body = {"contents": [{"parts": [{"text": "do gemini-zero."}]}], **more}
+        trial.send("/google/v1beta/models/m:generateContent", body)
+    else:
+        trial.ask(api, "do zeros.", **more)
+    call = trial.call
+    assert (call.effort, call.temperature, call.service_tier) == expected
+
+
+def test_a_tier_that_was_asked_for_and_not_named_makes_the_cost_unknown(
+    trial: GatewayTrial,
+) -> None:
+    """The answer alone says which tier served: the tier that was asked for may have been full."""
+    trial.ask("chat", "do standard.", service_tier="flex")
+    call = trial.call
+    assert (call.service_tier, tokens(call)) == ("flex", T1)
+    assert "service_tier=flex" in str(call.cost_unknown)
+    trial.ask("responses", "do priority.", service_tier="flex")
+    served = trial.calls[1]
+    assert (served.service_tier, call_cost(served, PRICES)) == ("priority", 4 * 10**9)
+
+
+def test_an_array_passes_before_it_has_ended(gateway: ServedGateway) -> None:
+    """A stream of Gemini without events reaches the agent item by item, and not at its end."""
+    first, rest = ARRAY[:-40], ARRAY[-40:]
+    seen = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+                connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(ARRAY) + first)
+                assert seen.wait(60)
+                connection.sendall(rest)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        provider = ProviderConfig("google", (Api.GEMINI,), address, SOURCE)
+        trial = gateway.trial(address, providers=(provider,), models={"google": ("m",)})
+        connection = trial.connection()
+        body = json.dumps({"contents": [{"parts": [{"text": "x"}]}]})
+        path = "/google/v1beta/models/m:streamGenerateContent"
+        connection.request("POST", path, body, {"x-goog-api-key": trial.token})
+        response = connection.getresponse()
+        got = response.read1()
+        assert got
+        assert ARRAY.startswith(got)
+        assert trial.call.state is CallState.UNKNOWN
+        seen.set()
+        assert got + response.read() == ARRAY
+        assert trial.call.usage == Usage(1000, output=100)
+        connection.close()
+        thread.join()
+        gateway.client.close(trial.folder)
+
+
+@pytest.mark.parametrize(
+    ("start", "form"),
+    [
+        (b"", None),
+        (b"\xef\xbb", None),
+        (b"\xef\xbb\xbf \n\t", None),
+        (b"\xef\xbb\xbfdata", None),
+        (b"dat", None),
+        (b"data:", BodyForm.EVENTS),
+        (b"\n\n: wait", BodyForm.EVENTS),
+        (b"event: x\n", BodyForm.EVENTS),
+        (b"retry:3\n", BodyForm.EVENTS),
+        (b" {", BodyForm.OBJECT),
+        (b"\r\n[", BodyForm.ARRAY),
+        (b"<html>", BodyForm.OTHER),
+        (b"database: x", BodyForm.OTHER),
+        (b"dataset", BodyForm.OTHER),
+    ],
+)
+def test_the_first_bytes_say_what_a_body_is(start: bytes, form: BodyForm | None) -> None:
+    """A label is not needed, and no more bytes are awaited than are."""
+    assert form_of(start) is form
+
+
+def test_line_ends_that_are_cut_in_two_are_one_each() -> None:
+    """A CR at the end of a piece takes one LF with it, in whichever piece that comes."""
+    reader = EventReader()
+    pieces = (b"data: 1\r", b"\n", b"\n", b"data: 2\r\n", b"\r", b"\n", b"data: 3")
+    found = [event.data for piece in pieces for event in reader.feed(piece)]
+    assert found == ["1", "2"]
+    assert [event.data for event in reader.end()] == ["3"]
+    assert list(reader.end()) == []

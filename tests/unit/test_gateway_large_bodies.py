@@ -1,0 +1,242 @@
+"""Large bodies of one agent: they take bounded memory, and hold no other agent up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateways import KEY, PATHS, ServedGateway, request_body, served_gateway
+from scripted_providers import ServedProvider, scripted_provider
+from waiting import wait_until
+
+from labledger.gateway.body_budget import BodyBudget, BodyShare, HeldBody
+from labledger.records.canonical_json import dump_bytes
+from labledger.records.model_grants import RECORD
+
+MB = 1 << 20
+SCRIPT = {
+    "keys": [KEY],
+    "tasks": [
+        {"match": "say well", "plain": True, "turns": [{"text": "Well."}]},
+        {"match": "hang", "plain": True, "turns": [{"text": "x", "faults": [{"hang": True}]}]},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[ServedProvider]:
+    with scripted_provider(SCRIPT) as served:
+        yield served
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[ServedGateway]:
+    with served_gateway(tmp_path) as served:
+        yield served
+
+
+def many_values(number: int) -> bytes:
+    """A request with many values."""
+    parts = [{"type": "text", "text": "say well"}] * (number // 3)
+    return json.dumps(request_body("anthropic", "say well", messages=_said(parts))).encode()
+
+
+def long_text(size: int) -> bytes:
+    """A request with a long text."""
+    text = "say well " + "word, " * (size // 6)
+    return json.dumps(request_body("anthropic", "", messages=_said(text))).encode()
+
+
+def _said(content: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": content}]
+
+
+@pytest.mark.parametrize("fields", [{}, {"record": True}], ids=["passed on", "recorded"])
+def test_a_neighbour_is_answered_meanwhile(
+    gateway: ServedGateway, provider: ServedProvider, fields: dict[str, Any]
+) -> None:
+    """While one agent's bodies with 190,000 values are judged, another one is answered."""
+    busy, other = gateway.trial(provider.url, **fields), gateway.trial(provider.url)
+    body = many_values(190_000)
+    with ThreadPoolExecutor(16) as pool:
+        asked = [pool.submit(busy.send, PATHS["anthropic"], body) for _ in range(16)]
+        wait_until(lambda: len(busy.calls) > 0, "the first of the large requests")
+        for _ in range(5):
+            assert other.ask("anthropic", "say well").status == 200
+        assert len([request for request in asked if request.done()]) < 12
+        assert {request.result().status for request in asked} == {200}
+
+
+def test_large_bodies_take_bounded_memory(gateway: ServedGateway, provider: ServedProvider) -> None:
+    """Twelve bodies of 31 MB at once take less than 200 MB, and all are answered."""
+    trial = gateway.trial(provider.url)
+    before = most_memory(gateway.pid)
+    with ThreadPoolExecutor(12) as pool:
+        body = long_text(31 * MB)
+        replies = list(pool.map(lambda _: trial.send(PATHS["anthropic"], body), range(12)))
+    assert [reply.status for reply in replies] == [200] * 12
+    assert most_memory(gateway.pid) - before < 200 * MB
+
+
+def most_memory(pid: int) -> int:
+    """The most memory that a process has had, in bytes."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+@pytest.mark.parametrize("values", [2_000, 50_000])
+def test_where_a_request_is_judged_makes_no_difference(
+    gateway: ServedGateway, provider: ServedProvider, values: int
+) -> None:
+    """Small and large requests pass alike, are refused alike, and have canonical records."""
+    trial = gateway.trial(provider.url, record=True)
+    body = json.loads(many_values(values))
+    assert trial.send(PATHS["anthropic"], body).status == 200
+    refused = trial.send(PATHS["anthropic"], body | {"model": "other"})
+    assert refused.status == 403
+    assert "may not ask for the model 'other'" in refused.document["error"]["message"]
+    twice = json.dumps(body)[:-1] + ', "model": "m"}'
+    reply = trial.send(PATHS["anthropic"], twice.encode())
+    assert (reply.status, "twice" in reply.document["error"]["message"]) == (400, True)
+    (line,) = ((path.read_bytes()) for path in (trial.folder / RECORD).iterdir())
+    assert line == dump_bytes(json.loads(line)) + b"\n"
+
+
+def test_a_worker_that_dies_is_replaced(gateway: ServedGateway, provider: ServedProvider) -> None:
+    """A request whose worker is killed is refused or judged; the next one gets a new worker."""
+    trial = gateway.trial(provider.url)
+    body = many_values(100_000)
+    assert trial.send(PATHS["anthropic"], body).status == 200
+    for worker in children(gateway.pid):
+        _kill(worker)
+    assert trial.send(PATHS["anthropic"], body).status in {200, 413}
+    assert trial.send(PATHS["anthropic"], body).status == 200
+
+
+def test_workers_end_with_their_gateway(gateway: ServedGateway, provider: ServedProvider) -> None:
+    """A gateway that is killed leaves no worker."""
+    trial = gateway.trial(provider.url)
+    assert trial.send(PATHS["anthropic"], many_values(100_000)).status == 200
+    workers = children(gateway.pid)
+    assert workers
+    _kill(gateway.pid)
+    wait_until(lambda: not any(is_running(worker) for worker in workers), "the workers' end")
+
+
+def children(pid: int) -> list[int]:
+    """The child processes of a process, whichever of its threads started them."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(word) for task in tasks for word in (task / "children").read_text().split()]
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_a_body_that_is_announced_and_never_comes_stops_nobody(
+    gateway: ServedGateway, provider: ServedProvider
+) -> None:
+    """Agents that hold back announced bodies of 31 MB do not keep others from usual requests."""
+    connections = []
+    for trial in [gateway.trial(provider.url) for _ in range(6)]:
+        for _ in range(3):
+            connection = trial.connect()
+            head = f"POST {PATHS['anthropic']} HTTP/1.1\r\nHost: x\r\nx-api-key: {trial.token}\r\n"
+            connection.sendall(f"{head}Content-Length: {31 * MB}\r\n\r\n".encode())
+            connections.append(connection)
+    other = gateway.trial(provider.url)
+    for size in (100, 900_000):
+        assert other.send(PATHS["anthropic"], long_text(size)).status == 200
+    for connection in connections:
+        connection.close()
+
+
+# -- the budget
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(test())
+
+
+async def hold(share: BodyShare, size: int, stack: AsyncExitStack) -> asyncio.Task[HeldBody]:
+    """Ask for memory, and let it be given."""
+    task = asyncio.create_task(stack.enter_async_context(share.hold(size)))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return task
+
+
+def test_an_attempt_has_room_of_its_own() -> None:
+    """What fits its own part is held at once, although others use up the budget."""
+
+    async def test() -> None:
+        budget = BodyBudget(total=100, most=100, own=10)
+        async with AsyncExitStack() as stack:
+            assert (await hold(BodyShare(budget), 110, stack)).done()
+            other = BodyShare(budget)
+            assert (await hold(other, 10, stack)).done()
+            waiting = await hold(other, 1, stack)
+            assert not waiting.done()
+            waiting.cancel()
+        assert budget.used == 0
+
+    run(test)
+
+
+def test_attempts_get_memory_in_turn() -> None:
+    """One request of each attempt gets room before the second one of any, in their order."""
+
+    async def test() -> None:
+        budget = BodyBudget(total=100, most=100, own=0)
+        one, other = BodyShare(budget), BodyShare(budget)
+        async with AsyncExitStack() as stack, AsyncExitStack() as first:
+            await hold(one, 100, first)
+            asked = [await hold(one, 50, stack) for _ in range(3)]
+            asked.append(await hold(other, 50, stack))
+            await first.aclose()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert [task.done() for task in asked] == [True, False, False, True]
+            for task in asked[1:3]:
+                task.cancel()
+        assert budget.used == 0
+
+    run(test)
+
+
+def test_no_attempt_has_the_whole_budget() -> None:
+    """What one attempt holds is bounded, and a single body always fits."""
+
+    async def test() -> None:
+        budget = BodyBudget(total=100, most=25, own=0)
+        share = BodyShare(budget)
+        async with AsyncExitStack() as stack:
+            first = (await hold(share, 60, stack)).result()
+            second = await hold(share, 10, stack)
+            assert not second.done()
+            first.take(b"x" * 15)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert second.done()
+            first.note_copy(20)
+            first.forget()
+            assert budget.used == 30
+        assert budget.used == 0
+
+    run(test)

@@ -1,0 +1,333 @@
+"""A lab folder that was copied, cloned or is another user's acts only once it is allowed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import sample_ledgers as kit
+from commands import run_forked
+
+import labledger
+from labledger.errors import LabLedgerError, PermissionNeeded
+from labledger.execution import notification_delivery
+from labledger.execution.notification_delivery import DeliveryThread
+from labledger.execution.receivers import Receiver, given_receivers
+from labledger.export.mirrors import ALL_PATHS, MirrorWriter
+from labledger.files.lab_folder import LabFolder
+from labledger.files.lab_trust import LabTrust, trust_new
+from labledger.files.permissions import PermissionStore
+from labledger.gateway.client import GatewayClient
+from labledger.ledger.notifications import Notice, NoticeEvent, Outbox
+from labledger.ledger.reader import LedgerReader
+from labledger.records import JsonObject
+
+OTHER_USER = 4711
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+@pytest.fixture(autouse=True)
+def config(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder for this user's settings."""
+    folder = tmp_path_factory.mktemp("config")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> LabFolder:
+    """A lab that labledger has created, with settings."""
+    lab = LabFolder(tmp_path / "project/.lab")
+    lab.create()
+    lab.settings.write_text("version: 1\nnotify: [{command: [/bin/true]}]\n")
+    return lab
+
+
+def of_lab(lab: LabFolder) -> tuple[str, ...] | None:
+    """Return the receivers that the lab's settings name and that are told."""
+    return given_receivers([], lab, {}).of_lab
+
+
+def test_a_created_lab_is_trusted(lab: LabFolder) -> None:
+    """So is one whose empty folder the user has made, and one that is reached by a link."""
+    assert len(of_lab(lab) or ()) == 1
+    (lab.root.parent / "link").symlink_to(".lab")
+    assert LabTrust.of(LabFolder(lab.root.parent / "link")).is_trusted
+    made = LabFolder(lab.root.parent / "made")
+    made.root.mkdir(0o755)
+    made.create()
+    assert LabTrust.of(made).is_trusted
+    assert LabTrust.of(LabFolder(lab.root.parent / "nothing")).is_trusted
+
+
+@pytest.mark.parametrize("how", ["copied", "moved", "replaced", "cloned", "restored"])
+def test_another_folder_is_not_trusted(lab: LabFolder, how: str) -> None:
+    """It is asked for, whatever brought it there, until the user allows it once."""
+    other = lab.root.with_name("other")
+    if how in ("copied", "moved"):
+        shutil.copytree(lab.root, other) if how == "copied" else lab.root.rename(other)
+    elif how == "cloned":
+        other.mkdir()
+        shutil.copy(lab.settings, other)
+    else:
+        shutil.copytree(lab.root, lab.root.with_name("backup"))
+        lab.root.rename(lab.root.with_name("away"))
+        lab.root.with_name("backup").rename(lab.root)
+        if how == "replaced":
+            (lab.root / "folder-mark").write_text("0" * 32)
+        other = lab.root
+    found = LabFolder(other)
+    assert of_lab(found) is None
+    found.create()  # As a run does: this does not make it trusted.
+    assert of_lab(found) is None
+    assert f"`labledger allow {other}`" in LabTrust.of(found).sentence()
+    [needed] = labledger.needed_permissions(other)
+    assert needed.sentence.endswith("(receivers: the command /bin/true)")
+    labledger.allow([needed])
+    assert len(of_lab(found) or ()) == 1
+    assert labledger.needed_permissions(other) == ()
+
+
+def test_a_folder_of_the_same_inode_is_another_one(lab: LabFolder) -> None:
+    """File systems use the number of a removed folder again: the mark tells them apart."""
+    labledger.allow(labledger.needed_permissions(lab.root))
+    for path in sorted(lab.root.iterdir()):
+        path.unlink()
+    lab.settings.write_text("version: 1\nnotify: [{command: [/bin/false]}]\n")
+    assert of_lab(lab) is None
+
+
+@pytest.mark.parametrize("settings", ["fifo", "secret", "nonsense"])
+def test_the_settings_of_a_stranger_are_not_read(
+    lab: LabFolder, tmp_path: Path, settings: str
+) -> None:
+    """A FIFO does not hang the command, and no line of a file that a link names is printed."""
+    other = LabFolder(tmp_path / "cloned")
+    other.root.mkdir()
+    if settings == "fifo":
+        os.mkfifo(other.settings)
+    elif settings == "secret":
+        (tmp_path / "secret").write_text("key: [unclosed\n")
+        other.settings.symlink_to(tmp_path / "secret")
+    else:
+        other.settings.write_text("\0")
+    assert given_receivers(["/bin/true"], other, {}).of_lab is None
+    [needed] = labledger.needed_permissions(other.root)
+    assert "unclosed" not in needed.sentence
+
+
+@needs_root
+@pytest.mark.parametrize("whose", ["folder", "settings.yaml", "ledger.sqlite"])
+def test_files_of_another_user_do_not_act(lab: LabFolder, whose: str) -> None:
+    """Neither in that user's folder nor in one's own, also for root."""
+    lab.ledger.touch()
+    os.chown(lab.root if whose == "folder" else lab.root / whose, OTHER_USER, OTHER_USER)
+    assert of_lab(lab) is None
+    if whose == "folder":
+        [needed] = labledger.needed_permissions(lab.root)
+        assert f"the user with the id {OTHER_USER} owns and can change" in needed.sentence
+        labledger.allow([needed])
+        assert len(of_lab(lab) or ()) == 1
+    else:
+        with pytest.raises(LabLedgerError, match=f"{whose} in it belongs to the user with the id"):
+            labledger.needed_permissions(lab.root)
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o1777])
+def test_a_folder_that_others_can_write_to_does_not_act(lab: LabFolder, mode: int) -> None:
+    """What it says may be another user's, and allowing it would allow whatever comes."""
+    lab.root.chmod(mode)
+    assert of_lab(lab) is None
+    assert "other users can write to it" in LabTrust.of(lab).sentence()
+    with pytest.raises(LabLedgerError, match="cannot be allowed"):
+        labledger.needed_permissions(lab.root)
+
+
+def test_settings_of_the_user_that_cannot_be_used_trust_nothing(
+    lab: LabFolder, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that others can write, or none at all, breaks no command, and lets nothing act."""
+    (config / "labledger").chmod(0o777)
+    assert of_lab(lab) is None
+    assert "other users can write to its folder" in LabTrust.of(lab).sentence()
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setenv("HOME", "/dev/null")
+    new = LabFolder(lab.root.with_name("new"))
+    new.create()
+    assert not LabTrust.of(new).is_trusted
+
+
+def test_permissions_of_removed_labs_are_forgotten(lab: LabFolder, tmp_path: Path) -> None:
+    """The store does not grow with every lab that ever was."""
+    for number in range(5):
+        other = LabFolder(tmp_path / f"lab-{number}")
+        other.create()
+        shutil.rmtree(other.root)
+    LabFolder(tmp_path / "last").create()
+    paths = {each.document["subject"]["path"] for each in PermissionStore.of_user().read().values()}
+    assert paths == {str(lab.root.resolve()), str((tmp_path / "last").resolve())}
+
+
+# -- receivers in the ledger
+
+
+class Told:
+    """A command that a run names as its receiver, and what it was told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = folder / "log"
+        self.program = folder / "tell-me"
+        self.program.write_text(f"#!/bin/sh\ncat >>{self.log}\n")
+        self.program.chmod(0o755)
+
+    @property
+    def stored(self) -> str:
+        return Receiver((str(self.program),), is_webhook=False).stored()
+
+    @property
+    def count(self) -> int:
+        return self.log.read_text().count('"event"') if self.log.exists() else 0
+
+
+@pytest.fixture
+def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    return Told(tmp_path_factory.mktemp("receiver"))
+
+
+@pytest.fixture
+def copied(path: Path, told: Told, tmp_path_factory: pytest.TempPathFactory) -> LabFolder:
+    """A copy of a trusted lab, with a receiver and a notification that waits for it."""
+    trust_new(LabFolder(path.parent))
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer)
+        writer.set_receivers(lease, {"run": [told.stored]})
+        notice = Notice(NoticeEvent.HOST_DECLARED_LOST, "host 1", "host 1 is lost")
+        writer.announce(lease, [notice])
+    lab = LabFolder(tmp_path_factory.mktemp("copied") / ".lab")
+    shutil.copytree(path.parent, lab.root)
+    return lab
+
+
+@pytest.fixture(autouse=True)
+def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notification_delivery, "GRACE_S", 2.0)
+
+
+def session(lab: LabFolder, named: tuple[str, ...] = ()) -> list[str]:
+    """Let a session of the run deliver, and return its warnings."""
+    events: list[JsonObject] = []
+    with DeliveryThread(lab, kit.RUN, {}, events.append, named) as delivery:
+        delivery.begin()
+    return [event["message"] for event in events]
+
+
+def test_receivers_of_a_copied_ledger_are_not_told(copied: LabFolder, told: Told) -> None:
+    """One sentence says so; what waits is kept, and delivered once the folder is allowed."""
+    [warning] = session(copied)
+    assert warning == LabTrust.of(copied).sentence()
+    assert told.count == 0
+    with Outbox.open(copied.ledger) as outbox:
+        assert len(outbox.waiting()) == 1
+    [needed] = labledger.needed_permissions(copied.root)
+    assert needed.sentence.endswith(f"(receivers: the command {told.program})")
+    labledger.allow([needed])
+    assert session(copied) == []
+    assert told.count == 1
+
+
+def test_receivers_that_the_user_names_now_are_told(copied: LabFolder, told: Told) -> None:
+    """`--notify` acts in a lab that is not trusted; other receivers do not."""
+    assert session(copied, (told.stored,)) == []
+    assert told.count == 1
+    other = Receiver(("/bin/true",), is_webhook=False).stored()
+    assert len(session(copied, (other,))) == 1
+    assert told.count == 1
+
+
+def test_sending_by_hand_asks_for_the_permission(copied: LabFolder, told: Told) -> None:
+    """The command says what allows it, and does nothing before."""
+    with pytest.raises(PermissionNeeded, match="must not tell"):
+        labledger.deliver_notifications(lab_dir=copied.root)
+    said = run_forked("notifications", "send", "--lab-dir", copied.root, folder=copied.root.parent)
+    assert said.returncode == 2
+    assert f"labledger allow {copied.root}`" in said.stderr
+    assert told.count == 0
+    allowed = run_forked("allow", copied.root, "--yes", folder=copied.root.parent)
+    assert allowed.returncode == 0, allowed.stderr
+    assert labledger.deliver_notifications(lab_dir=copied.root).accepted == 1
+    assert told.count == 1
+
+
+def test_an_earlier_lab_without_receivers_says_nothing(path: Path) -> None:
+    """Labs that earlier versions created go on as before where nothing would act."""
+    with kit.open_writer(path) as writer:
+        kit.begin_run(writer)
+    assert not LabTrust.of(LabFolder(path.parent)).is_trusted
+    assert session(LabFolder(path.parent)) == []
+    assert labledger.deliver_notifications(lab_dir=path.parent).accepted == 0
+
+
+def test_a_cloned_repository_brings_no_trust(lab: LabFolder, tmp_path: Path) -> None:
+    """A lab that a repository holds, mark and all, is another folder once it is cloned."""
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-C", str(lab.root.parent)]
+    for words in (["init", "-q"], ["add", "-f", "."], ["commit", "-qm", "lab"]):
+        subprocess.run([*git, *words], check=True)
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", lab.root.parent, clone], check=True)
+    assert (clone / ".lab/settings.yaml").exists()
+    assert of_lab(LabFolder(clone / ".lab")) is None
+
+
+# -- what else a lab folder may hold
+
+
+@needs_root
+def test_the_gateway_of_another_user_gets_no_keys(tmp_path: Path) -> None:
+    """A socket in another user's lab folder is not taken for this user's gateway."""
+    program = (
+        "import os, socket, sys\n"
+        "listener = socket.socket(socket.AF_UNIX)\n"
+        "listener.bind(sys.argv[1])\n"
+        f"os.setuid({OTHER_USER})\n"
+        "listener.listen()\n"
+        "print('ready', flush=True)\n"
+        "listener.accept()[0].recv(9)\n"
+    )
+    (tmp_path / "gateway").mkdir()
+    words = [sys.executable, "-c", program, str(tmp_path / "gateway/control")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            client = GatewayClient(tmp_path / "gateway")
+            with pytest.raises(LabLedgerError, match=f"the user with the id {OTHER_USER}, and ge"):
+                client.ensure("run", {})
+        finally:
+            process.kill()
+
+
+def test_links_in_a_lab_folder_lead_nowhere(
+    path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Mirrors and logs that a copied lab has as links do not change the files that these name."""
+    victim = tmp_path_factory.mktemp("home") / ".profile"
+    victim.write_text("mine\n")
+    run_folder = path.parent / "runs" / kit.RUN
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer)
+        writer.commit_result(lease, kit.result(0))
+    for name in ("gateway/errors", "gateway/log", *map(str, ALL_PATHS.values())):
+        link = (path.parent if name.startswith("gateway") else run_folder) / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(victim)
+    with LedgerReader.open(path) as reader, MirrorWriter(run_folder, nullcontext) as mirrors:
+        mirrors.repair(reader, kit.RUN)
+    client = GatewayClient(path.parent / "gateway")
+    client.ensure("run", {})
+    client.stop()
+    assert victim.read_text() == "mine\n"
