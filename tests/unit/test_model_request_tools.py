@@ -128,7 +128,54 @@ CONTENT: list[tuple[Api, list[Any], Feature]] = [
     (ANTHROPIC, [{"type": "web_search_tool_result", "content": []}], F.WEB_SEARCH),
     (ANTHROPIC, [{"type": "code_execution_tool_result", "content": {}}], F.CODE_EXECUTION),
     (ANTHROPIC, [{"type": "container_upload", "file_id": "f"}], F.FILES),
-    (ANTHROPIC, [{"type": "server_tool_use", "name": "web_search"}], F.OTHER_TOOLS),
+    (ANTHROPIC, [{"type": "server_tool_use", "name": "advisor"}], F.OTHER_TOOLS),
+    # What a granted tool of the provider left in the conversation needs that grant alone.
+    (
+        ANTHROPIC,
+        [
+            {"type": "server_tool_use", "name": "web_search", "input": {"query": "x"}},
+            {
+                "type": "web_search_tool_result",
+                "content": [{"type": "web_search_result", "url": "https://x"}],
+            },
+            {
+                "type": "web_search_tool_result",
+                "content": {"type": "web_search_tool_result_error", "error_code": "x"},
+            },
+            {"type": "text", "citations": [{"type": "web_search_result_location", "url": "u"}]},
+        ],
+        F.WEB_SEARCH,
+    ),
+    (
+        ANTHROPIC,
+        [
+            {"type": "server_tool_use", "name": "bash_code_execution", "input": {}},
+            {
+                "type": "bash_code_execution_tool_result",
+                "content": {"type": "bash_code_execution_result", "content": []},
+            },
+        ],
+        F.CODE_EXECUTION,
+    ),
+    (
+        RESPONSES,
+        [
+            {
+                "type": "web_search_call",
+                "action": {"type": "search", "sources": [{"type": "url", "url": "https://x"}]},
+            },
+            {
+                "type": "message",
+                "content": [{"type": "output_text", "annotations": [{"type": "url_citation"}]}],
+            },
+        ],
+        F.WEB_SEARCH,
+    ),
+    (
+        RESPONSES,
+        [{"type": "code_interpreter_call", "outputs": [{"type": "logs"}, {"type": "image"}]}],
+        F.CODE_EXECUTION,
+    ),
     (ANTHROPIC, [{"type": "from_next_year"}], F.OTHER_TOOLS),
     (ANTHROPIC, [{"type": "document", "source": {"type": "connector"}}], F.OTHER_TOOLS),
     (CHAT, [{"type": "from_next_year"}], F.OTHER_TOOLS),

@@ -105,24 +105,6 @@ def test_each_api_calls_the_tool_that_the_agent_offers() -> None:
     assert part["args"]["command"] == "echo hello"
 
 
-def test_a_program_runs_the_command_where_the_agent_offers_no_other_way() -> None:
-    """The newest Codex adds its tools in the conversation: one of them runs programs."""
-    words = "Runs a program. declare const tools: { exec_command(args: {cmd: string}) };"
-    tools = [{"type": "custom", "name": "exec", "description": words}]
-    group = {"type": "namespace", "name": "functions", "tools": tools}
-    added = {"type": "additional_tools", "role": "developer", "tools": [group]}
-    asked = {**body("responses", added), "tools": []}
-    with scripted_provider(SCRIPT) as provider:
-        (item,) = json.loads(post(provider, PATHS["responses"], asked)[2])["output"]
-        streamed = events(post(provider, PATHS["responses"], {**asked, "stream": True})[2])
-    assert (item["type"], item["namespace"], item["name"]) == (
-        *("custom_tool_call", "functions", "exec"),
-    )
-    assert item["input"] == 'text(await tools.exec_command({"cmd": "echo hello"}));'
-    deltas = [each for each in streamed if each["type"] == "response.custom_tool_call_input.delta"]
-    assert "".join(each["delta"] for each in deltas) == item["input"]
-
-
 def test_usage_is_said_as_each_provider_counts() -> None:
     """Anthropic leaves cached tokens out of its input; OpenAI and Google count them in."""
     with scripted_provider(SCRIPT) as provider:

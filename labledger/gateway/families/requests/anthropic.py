@@ -64,6 +64,13 @@ _BLOCKS = frozenset(
         *("tool_search_tool_search_result", "tool_search_tool_result_error"),
         *("char_location", "page_location", "content_block_location", "ephemeral"),
         *("search_result_location", "web_search_result_location", "web_search_result"),
+        *("web_search_tool_result_error", "web_fetch_result", "web_fetch_tool_result_error"),
+        *("code_execution_result", "encrypted_code_execution_result", "code_execution_output"),
+        *("code_execution_tool_result_error", "bash_code_execution_result"),
+        *("bash_code_execution_output", "bash_code_execution_tool_result_error"),
+        *("text_editor_code_execution_view_result", "text_editor_code_execution_create_result"),
+        *("text_editor_code_execution_str_replace_result",),
+        *("text_editor_code_execution_tool_result_error",),
     }
 )
 """Types of blocks, and of what is listed in them, that ask nothing of the provider."""
@@ -80,6 +87,14 @@ _BLOCK_FEATURES = {
     "mcp_toolset_reference": Feature.MCP,
     "container_upload": Feature.FILES,
 }
+_SERVER_TOOLS = {
+    "web_search": Feature.WEB_SEARCH,
+    "web_fetch": Feature.URL_INPUTS,
+    "code_execution": Feature.CODE_EXECUTION,
+    "bash_code_execution": Feature.CODE_EXECUTION,
+    "text_editor_code_execution": Feature.CODE_EXECUTION,
+}
+"""The features of tools that the provider ran, by their names."""
 _NAMES = (*("tool_reference", "tool_definition", "mcp_tool_reference", "mcp_toolset_reference"),)
 """Types of what names a tool, or holds one, and is none itself."""
 _USES = ("tool_use", "server_tool_use", "mcp_tool_use")
@@ -181,8 +196,9 @@ def _part_features(part: ContentPart) -> Iterator[Need]:
             yield from _tool_features(tool.get("type"))
     for tool in _tools(part.members.get("tools")):
         yield from _tool_features(tool.get("type"))
-    if kind == "server_tool_use" and not str(part.members.get("name")).startswith("tool_search"):
-        yield UnknownKind(f"the use of {part.members.get('name')}")
+    name = str(part.members.get("name"))
+    if kind == "server_tool_use" and not name.startswith("tool_search"):
+        yield _SERVER_TOOLS.get(name) or UnknownKind(f"the use of {name}")
     source = members(part.members.get("source"))
     if source.get("type") == "url":
         yield Feature.URL_INPUTS

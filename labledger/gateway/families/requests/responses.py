@@ -75,6 +75,8 @@ _ITEMS = frozenset(
         *("input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal"),
         *("input_image", "input_file", "input_audio", "encrypted_content", "computer_screenshot"),
         *("url_citation", "file_citation", "container_file_citation", "file_path"),
+        # What tools of the provider gave back.
+        *("url", "logs", "image", "exit", "timeout"),
         # Actions on a screen.
         *("click", "double_click", "drag", "keypress", "move", "screenshot", "scroll", "type"),
         "wait",
