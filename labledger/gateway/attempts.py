@@ -170,13 +170,15 @@ class Attempts:
 
     async def leave_all(self) -> None:
         """End what is under way, and leave the attempts open on the list."""
-        for attempt in list(self._open.values()):
-            try:
-                await attempt.close(find_faults=False)
-            except JournalBroken as error:
-                _log.error("%s", error.message)
+        await asyncio.gather(*map(self._leave, list(self._open.values())))
         self._open.clear()
         self._work.close()
+
+    async def _leave(self, attempt: Attempt) -> None:
+        try:
+            await attempt.close()
+        except JournalBroken as error:
+            _log.error("%s", error.message)
 
     @asynccontextmanager
     async def _locked(self, folder: Path) -> AsyncIterator[None]:

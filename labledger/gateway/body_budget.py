@@ -40,7 +40,7 @@ class BodyBudget:
                 self.turns.rotate(-1)
                 passed += 1
                 continue
-            if self.used + share.cost_of(size) > self.total:
+            if self.used and self.used + share.cost_of(size) > self.total:
                 return
             passed = 0
             share.waiting.popleft()

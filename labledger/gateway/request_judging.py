@@ -1,10 +1,10 @@
 """Judging requests without keeping others waiting: large ones in processes of their own.
 
-A request with a few thousand values is judged at once, in a few milliseconds. A larger one, or one
-whose canonical form takes longer, is judged by a worker: a thread of this process would not help,
-because Python runs one thread at a time. Middle and large requests have a worker each, so that a
-request of usual size does not wait for one of 32 MB. An attempt has one request judged at a time,
-so that attempts take turns.
+A small request is judged here, in a millisecond or two, and one after the other, so that what else
+goes on has its turn between two of them. Another one is judged by a worker: a thread of this
+process would not help, because Python runs one thread at a time. Middle and large requests have a
+worker each, so that a request of usual size does not wait for one of 32 MB. An attempt has one
+request judged at a time, so that attempts take turns.
 
 A worker has no keys: it is a new process with a limit of its memory. It ends when the gateway does.
 Gateway and worker are one program of one user, and speak pickle over pipes that they alone have.
@@ -28,11 +28,12 @@ from labledger.gateway.families.answer_reader import CallSettings
 from labledger.gateway.families.family import Asked, Refused
 from labledger.gateway.recordings import CanonicalRequest, canonical_request
 
-_AT_ONCE_VALUES = 5_000
-_AT_ONCE_BYTES = 1 << 20
-_AT_ONCE_CANONICAL = 16 << 10
-"""Up to how many bytes the canonical form of a request is made at once."""
-_MIDDLE_BYTES = 2 << 20
+_HERE = (64 << 10, 1_000)
+_HERE_CANONICAL = (8 << 10, 1_000)
+_MIDDLE = (2 << 20, 20_000)
+_MIDDLE_CANONICAL = (512 << 10, 20_000)
+"""Up to how many bytes and values a request is judged here, or by the worker for middle ones: a
+millisecond or two, and some tens of them. Less where its canonical form is made, too."""
 _LIMIT_S = 60.0
 """How long judging a request may take, in seconds."""
 _MEMORY = 2 << 30
@@ -73,15 +74,18 @@ class RequestJudges:
     """The workers of a gateway. For one event loop."""
 
     def __init__(self) -> None:
+        self._here = asyncio.Lock()
         self._middle, self._large = _Worker(), _Worker()
 
     async def judge(
         self, admission: Admission, target: Target, body: bytes, *, canonical: bool
     ) -> Judged:
         """Return what a body asks for, judged where it keeps nobody waiting. Raises `Refused`."""
-        if _is_small(body, canonical=canonical):
-            return judge(admission, target, body, canonical=canonical)
-        worker = self._middle if len(body) <= _MIDDLE_BYTES else self._large
+        if _fits(body, _HERE_CANONICAL if canonical else _HERE):
+            async with self._here:
+                return judge(admission, target, body, canonical=canonical)
+        is_middle = _fits(body, _MIDDLE_CANONICAL if canonical else _MIDDLE)
+        worker = self._middle if is_middle else self._large
         return await worker.judge(_Question(admission, target, canonical), body)
 
     def close(self) -> None:
@@ -90,10 +94,10 @@ class RequestJudges:
         self._large.end()
 
 
-def _is_small(body: bytes, *, canonical: bool) -> bool:
-    if len(body) > (_AT_ONCE_CANONICAL if canonical else _AT_ONCE_BYTES):
-        return False
-    return sum(body.count(mark) for mark in (b",", b"[", b"{")) <= _AT_ONCE_VALUES
+def _fits(body: bytes, limits: tuple[int, int]) -> bool:
+    """Return whether a body has no more bytes, and certainly no more values, than some limits."""
+    size, values = limits
+    return len(body) <= size and sum(map(body.count, (b",", b"[", b"{"))) <= values
 
 
 class _Worker:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -237,6 +238,44 @@ def test_no_attempt_has_the_whole_budget() -> None:
             first.note_copy(20)
             first.forget()
             assert budget.used == 30
+        assert budget.used == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_memory_is_lost_and_nothing_waits_for_ever(seed: int) -> None:
+    """Whatever sizes bodies have, also beyond the budget, and whenever requests are cancelled."""
+    chance = random.Random(seed)
+
+    async def test() -> None:
+        budget = BodyBudget(total=50, most=chance.choice([10, 50]), own=chance.choice([0, 5]))
+        shares = [BodyShare(budget) for _ in range(4)]
+        tasks: list[asyncio.Task[None]] = []
+        ends: list[asyncio.Event] = []
+
+        async def use(share: BodyShare, size: int, end: asyncio.Event) -> None:
+            async with share.hold(size) as held:
+                held.take(b"x" * chance.randint(0, size))
+                await end.wait()
+                held.note_copy(chance.randint(0, size))
+                held.forget()
+
+        for _ in range(200):
+            act = chance.random()
+            if act < 0.5:
+                ends.append(asyncio.Event())
+                asked = use(chance.choice(shares), chance.randint(1, 60), ends[-1])
+                tasks.append(asyncio.create_task(asked))
+            elif act < 0.65 and tasks:
+                chance.choice(tasks).cancel()
+            elif ends:
+                ends.pop(chance.randrange(len(ends))).set()
+            await asyncio.sleep(0)
+        for end in ends:
+            end.set()
+        await asyncio.wait(tasks, timeout=60)
+        assert all(task.done() for task in tasks)
         assert budget.used == 0
 
     run(test)

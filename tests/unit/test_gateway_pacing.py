@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -388,5 +389,51 @@ def test_long_answers_of_one_attempt_leave_places_to_others() -> None:
         for task in mine:
             task.cancel()
         await turns()
+
+    run(test)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_place_is_lost_and_no_request_waits_for_ever(seed: int) -> None:
+    """Whatever requests meet, and whenever they are cancelled, all others go out in the end."""
+    chance = random.Random(seed)
+
+    async def test(pace: Pace, clock: Clock) -> None:
+        attempts = [Attempt() for _ in range(4)]
+        tasks: list[asyncio.Task[None]] = []
+        under_way: list[tuple[Attempt, float]] = []
+
+        async def ask(attempt: Attempt) -> None:
+            under_way.append((attempt, await pace.enter(attempt)))
+
+        def end(*, limited: bool) -> None:
+            attempt, sent_at = under_way.pop(chance.randrange(len(under_way)))
+            if limited:
+                pace.limited(attempt, sent_at, chance.choice([None, 0, 60]))
+            else:
+                pace.answered(attempt, sent_at)
+            pace.leave(attempt)
+
+        for _ in range(200):
+            act = chance.random()
+            if act < 0.5:
+                tasks.append(asyncio.create_task(ask(chance.choice(attempts))))
+            elif act < 0.6 and tasks:
+                chance.choice(tasks).cancel()
+            elif act < 0.9 and under_way:
+                end(limited=chance.random() < 0.5)
+            else:
+                clock.now += chance.choice([0.01, 1, 10])
+                pace._wake()
+            await turns(3)
+            assert pace.in_flight == len(under_way)
+        for _ in range(1000):
+            while under_way:
+                end(limited=False)
+            clock.now += 5
+            pace._wake()
+            await turns(3)
+        assert all(task.done() for task in tasks)
+        assert (pace.in_flight, pace.waiting) == (0, 0)
 
     run(test)
