@@ -176,7 +176,7 @@ class Attempts:
 
     async def _leave(self, attempt: Attempt) -> None:
         try:
-            await attempt.close()
+            await attempt.close(find_faults=False)
         except JournalBroken as error:
             _log.error("%s", error.message)
 
