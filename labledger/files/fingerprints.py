@@ -29,6 +29,8 @@ class Fingerprint:
     digest: str
     is_settled: bool
     """False if something changed so recently that a further change might not show."""
+    entries: int
+    """How many files, links and folders it has."""
 
 
 def fingerprint(tops: Iterable[Path], alone: Iterable[Path] = ()) -> Fingerprint:
@@ -37,11 +39,12 @@ def fingerprint(tops: Iterable[Path], alone: Iterable[Path] = ()) -> Fingerprint
     Links are not followed. A path that is not there is part of it. Raises `OSError`.
     """
     digest = hashlib.sha256()
-    newest = 0
+    newest = entries = 0
     for top, status in _all(tops, alone):
         if status is None:
             digest.update(b"missing\n")
             continue
+        entries += 1
         newest = max(newest, status.st_ctime_ns, status.st_mtime_ns)
         facts = (
             top,
@@ -50,7 +53,7 @@ def fingerprint(tops: Iterable[Path], alone: Iterable[Path] = ()) -> Fingerprint
         )
         digest.update(repr(facts).encode("utf-8", "surrogateescape") + b"\n")
     is_settled = newest + _STEP_NS < clock.unix_time() * 1e9
-    return Fingerprint(digest.hexdigest(), is_settled)
+    return Fingerprint(digest.hexdigest(), is_settled, entries)
 
 
 def _all(

@@ -7,7 +7,6 @@ import signal
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -109,29 +108,30 @@ def test_an_agent_that_is_changed_in_place_is_not_used(project: Project, tmp_pat
         assert "were changed; they had the digest" in verified.stdout + verified.stderr, name
 
 
-def is_running(project: Project, idx: int) -> bool:
-    return (idx, 1) in project.running("r")
-
-
 def test_an_agent_that_is_touched_while_trials_run(project: Project, tmp_path: Path) -> None:
     """Whatever a trial came to whose agent was exchanged and put back, it is not believed."""
     waits = (
         "#!/bin/sh\nuntil [ -e /agentlab/out/gate ]; do sleep 0.05; done\nprintf right >answer\n"
     )
     agent = put_agent(tmp_path / "cache", launch=waits)
+    opened: list[int] = []
+
+    def next_slot() -> list[int]:
+        return [slot for slot, _ in project.running("r") if slot not in opened]
+
     with closing(project.run("r")) as coordinator:
         coordinator.until("slot_dispatched")
-        project.await_agents("r", 1)
-        launch = agent.folder / "launch"
-        launch.rename(agent.folder / "away")
-        (agent.folder / "away").rename(launch)
-        for idx in range(TASKS):
-            wait_until(partial(is_running, project, idx), "the trial to run")
-            project.open_gate("r", idx)
-            coordinator.until("slot_committed", times=idx + 1)
+        for _ in range(TASKS):
+            wait_until(next_slot, "a trial to run")
+            opened += next_slot()
+            if len(opened) == 1:
+                launch = agent.folder / "launch"
+                launch.rename(agent.folder / "away")
+                (agent.folder / "away").rename(launch)
+            project.open_gate("r", opened[-1])
         coordinator.finish()
     with open_ledger(lab_dir=project.lab) as ledger:
-        reasons = [ledger.slot("r", idx)["reason"] for idx in range(TASKS)]
+        reasons = [ledger.slot("r", idx)["reason"] for idx in opened]
     assert reasons == ["programs_touched", *[None] * (TASKS - 1)]
 
 

@@ -470,16 +470,15 @@ def test_a_slot_that_is_given_up_is_committed_with_its_reason(
 
 
 @pytest.mark.parametrize("arrives_last", [True, False])
-@pytest.mark.parametrize(("errors", "is_completed"), [(1, True), (2, False)])
+@pytest.mark.parametrize(("errors", "is_completed"), [(0, True), (1, False), (2, False)])
 def test_a_regrading_of_too_many_errors_is_not_completed(
     run: Run, errors: int, is_completed: bool, arrives_last: bool
 ) -> None:
-    """Its last slot is staged, but not committed, whether it or the first arrives last."""
+    """At half, its last slot is staged, but not committed, whether it or the first arrives last."""
     queue = run.commit_queue
     queue.error_rate = ErrorRate.of_regrading(None, 2, [])
-    results = [kit.result(0, status=SlotStatus.GRADE_ERROR), kit.result(1)]
-    if errors == 2:
-        results[1] = kit.result(1, status=SlotStatus.GRADE_ERROR)
+    failed = {"status": SlotStatus.GRADE_ERROR}
+    results = [kit.result(idx, **(failed if idx < errors else {})) for idx in range(2)]
     for result in results if arrives_last else reversed(results):
         assert queue.commit_or_stage(result, final=True)
     queue.commit_ready()
