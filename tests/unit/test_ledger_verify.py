@@ -114,10 +114,9 @@ CHANGED = {
     "removed call": ("DELETE FROM model_call WHERE schedule_idx=4 AND call=3", 4),
     "removed calls": ("DELETE FROM model_call WHERE schedule_idx=4", 4),
     "inserted call": (
-        """INSERT INTO model_call SELECT 1, 5, attempt, call, started_at, provider, api, model,
-        model_served, state, status, reason, input_tokens, cache_read_tokens, cache_write_tokens,
-        cache_write_1h_tokens, output_tokens, reasoning_tokens, raw_usage, first_byte_ms,
-        duration_ms, waited_ms, request_id, reserved, replayed
+        """INSERT INTO model_call (run_no, schedule_idx, attempt, call, started_at, provider, api,
+        model, state, waited_ms, replayed)
+        SELECT 1, 5, attempt, call, started_at, provider, api, model, state, waited_ms, replayed
         FROM model_call WHERE schedule_idx=4 AND call=1""",
         5,
     ),
