@@ -146,7 +146,12 @@ def _prices(provider: str, models: JsonObject) -> Iterator[ModelPrice]:
                     key: value if key == "web_search" else Decimal(str(value)) * factor
                     for key, value in standard.items()
                 }
-            yield _price(provider, model, condition_of(parts_of(condition)), own)
+            yield _price(provider, model, _canonical(condition), own)
+
+
+def _canonical(condition: str) -> str:
+    """Return an authored condition as calls name it."""
+    return condition_of(parts_of(condition.casefold()))
 
 
 def _price(provider: str, model: str, condition: str, dollars: JsonObject) -> ModelPrice:
@@ -170,6 +175,20 @@ def find_model_problems(authored: JsonObject, known: JsonObject) -> Iterator[Fie
             if name not in names:
                 hint = f"describe it in providers; known ones: {', '.join(names)}"
                 yield FieldProblem((section, name), "is no known provider", hint)
+    for name, models in (authored.get("prices") or {}).items():
+        yield from _condition_problems(name, models)
+
+
+def _condition_problems(provider: str, models: JsonObject) -> Iterator[FieldProblem]:
+    for model, price in models.items():
+        seen: set[str] = set()
+        for condition in price.get("when", {}):
+            path = ("prices", provider, model, "when", condition)
+            if len(parts_of(condition)) < len(condition.split()):
+                yield FieldProblem(path, "names one thing twice", "such as speed=fast")
+            elif _canonical(condition) in seen:
+                yield FieldProblem(path, "is there twice, in another order or case", "leave it out")
+            seen.add(_canonical(condition))
 
 
 def _provider_problems(name: str, provider: JsonObject) -> Iterator[FieldProblem]:

@@ -89,6 +89,16 @@ def test_without_models_nothing_is_stored(folder: Folder) -> None:
     [
         ({"allow": {"nobody": ["m"]}}, "allow.nobody", "is no known provider"),
         ({"prices": {"nobody": {"m": {}}}}, "prices.nobody", "is no known provider"),
+        (
+            {"prices": {"openai": {"m": {"when": {"speed=fast speed=slow": 2}}}}},
+            "prices.openai.m.when.speed=fast speed=slow",
+            "names one thing twice",
+        ),
+        (
+            {"prices": {"openai": {"m": {"when": {"speed=fast": 2, "speed=Fast": 3}}}}},
+            "prices.openai.m.when.speed=Fast",
+            "is there twice",
+        ),
         ({"providers": {"own": {"api": "gemini"}}}, "providers.own", "'upstream' is missing"),
         ({"providers": {"own": LOCAL | {"upstream": "ftp://x"}}}, "providers.own.upstream", "ftp"),
         (
