@@ -27,6 +27,7 @@ from labledger.gateway.admission import Admission, Target
 from labledger.gateway.families.answer_reader import CallSettings
 from labledger.gateway.families.family import Asked, Refused
 from labledger.gateway.recordings import CanonicalRequest, canonical_request
+from labledger.host_programs import SAFE_FOLDER, code_command
 
 _HERE = (64 << 10, 1_000)
 _HERE_CANONICAL = (8 << 10, 1_000)
@@ -146,11 +147,11 @@ class _Worker:
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _PROGRAM],
+                code_command(_PROGRAM),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                cwd="/",
+                cwd=SAFE_FOLDER,
             )
         return self._process
 

@@ -47,6 +47,8 @@ def find_changed_installations(reader: LedgerReader, run_id: str) -> Iterator[st
     """Yield how installed agents differ from those that a run began with."""
     try:
         run = reader.run(run_id)
+        if not any(variant.get("profile") for variant in run.resolved.get("variants", ())):
+            return
         plan = ExperimentPlan.of_document(run.resolved)
         is_complete = run.status is RunStatus.COMPLETED
         yield from find_changed_agents(plan, reader, run_id, is_complete=is_complete)

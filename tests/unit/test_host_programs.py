@@ -57,8 +57,9 @@ IN_CONTAINERS = {
 STARTERS = {
     *("agents/own_runtime.py", "agents/registry_clients.py", "benchmarks/harbor/sources.py"),
     *("benchmarks/swebench/harness.py", "engine/image_builds.py", "execution/process_identity.py"),
-    *("execution/receivers.py", "gateway/client.py", "gateway/keys.py", "ledger/verify.py"),
-    *("report/chart_drawing.py", "trial/life/worker.py"),
+    *("execution/receivers.py", "gateway/client.py", "gateway/keys.py"),
+    *("gateway/request_judging.py", "ledger/verify.py", "report/chart_drawing.py"),
+    "trial/life/worker.py",
 }
 """Modules that start programs. A new one belongs here once its commands and its working directory
 come from `host_programs`."""
