@@ -89,7 +89,7 @@ class Refusal(Section):
         model = f"/{self.model[:_MAX_MODEL]}" if self.model else ""
         text = f"{self.provider}{model}: {', '.join(words) or 'no answer'}"
         # The provider chose its sentence, and the agent the name of the model.
-        detail = " ".join((self.detail or "").split())[:_MAX_DETAIL]
+        detail = " ".join((self.detail or "").split())[:_MAX_DETAIL].rstrip(".")
         return escape_line(f"{text}: {detail}" if detail else text)
 
 
