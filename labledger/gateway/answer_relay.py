@@ -10,23 +10,31 @@ mark of the end decides.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Protocol
+from typing import Any
 
 from aiohttp import web
 from multidict import CIMultiDict
 
 from labledger.clock import utc_now
+from labledger.gateway.answer_bodies import (
+    MAX_START,
+    MAX_WHOLE,
+    DocumentBody,
+    EventsBody,
+    LabeledBody,
+    StreamBody,
+    documents_of,
+    take_documents,
+)
 from labledger.gateway.answers import Answer, AnswerCut, Headers, NoAnswer, for_agent, request_id
 from labledger.gateway.calls import OpenCall
 from labledger.gateway.charging import Charging
-from labledger.gateway.families.answer_reader import AnswerReader
-from labledger.gateway.families.event_stream import BodyForm, Event, EventReader, form_of
+from labledger.gateway.families.event_stream import BodyForm, form_of
 from labledger.gateway.families.family import MAX_NAME
 from labledger.gateway.keys import KeyMask
 from labledger.gateway.recordings import Recording
-from labledger.gateway.refusals import read_refusal, sentence_in
+from labledger.gateway.refusals import read_refusal
 from labledger.records.model_calls import CallState
 
 _STALLED_S = 300.0
@@ -34,79 +42,6 @@ _STALLED_S = 300.0
 _BYTES_FOR_A_TOKEN = 2048
 _BYTES_MORE = 4 << 20
 """More bytes than an answer of so many tokens has, with all that events repeat."""
-_MAX_WHOLE = 64 << 20
-_MAX_START = 4096
-"""How many first bytes may leave it open what a body is."""
-
-
-class _Body(Protocol):
-    """The body of a stream, while it is read."""
-
-    has_read: bool
-    """Whether anything of an answer was read."""
-    detail: str | None
-    """The sentence of an error within the answer."""
-
-    def feed(self, piece: bytes) -> None:
-        """Read a piece."""
-
-    def end(self) -> None:
-        """Read what the end of the body completes."""
-
-    def may_end_with(self, piece: bytes, /) -> bool:
-        """Whether the answer may be complete with a piece that was read."""
-
-
-class _Events:
-    """A stream of events."""
-
-    def __init__(self, reader: AnswerReader) -> None:
-        self._reader, self._events = reader, EventReader()
-        self.has_read = False
-        self.detail: str | None = None
-
-    def feed(self, piece: bytes) -> None:
-        for event in self._events.feed(piece):
-            self._take(event)
-
-    def end(self) -> None:
-        for event in self._events.end():
-            # Half of a document is no event.
-            if event.document is not None or not event.data.lstrip().startswith("{"):
-                self._take(event)
-
-    def _take(self, event: Event) -> None:
-        self._reader.take_event(event)
-        self.has_read = True
-        if self._reader.failed and self.detail is None:
-            self.detail = sentence_in(event.data)
-
-    def may_end_with(self, _: bytes, /) -> bool:
-        return self._reader.whole or self._events.has_begun_event
-
-
-class _Array:
-    """A stream that is one JSON array."""
-
-    def __init__(self, reader: AnswerReader) -> None:
-        self._reader, self._body = reader, bytearray()
-        self.has_read = False
-        self.detail: str | None = None
-
-    def feed(self, piece: bytes) -> None:
-        self._body += piece
-        if len(self._body) > _MAX_WHOLE:
-            raise AnswerCut("answer_too_long")
-
-    def end(self) -> None:
-        try:
-            self._reader.take_whole(json.loads(self._body))
-            self.has_read = True
-        except (ValueError, RecursionError):
-            return
-
-    def may_end_with(self, piece: bytes, /) -> bool:
-        return piece.rstrip().endswith(b"]")
 
 
 class Relay:
@@ -144,12 +79,10 @@ class Relay:
             if 300 <= answer.status < 400:
                 message = "labledger: the provider redirects, which is not followed"
                 raise NoAnswer("redirected", 502, message)
-            form, pieces = await self._opened(pieces, names.get("content-type", ""))
             if answer.status < 300 and not self._charging.counts_tokens:
-                if form is BodyForm.EVENTS:
-                    return await self._stream(answer, headers, pieces, _Events(self._reader))
-                if form is BodyForm.ARRAY and self._charging.is_streamed:
-                    return await self._stream(answer, headers, pieces, _Array(self._reader))
+                body, pieces = await self._body(pieces, names.get("content-type", ""))
+                if body is not None:
+                    return await self._stream(answer, headers, pieces, body)
             return await self._whole(answer, headers, pieces)
         except asyncio.CancelledError:
             self._call.leave(**self._facts())
@@ -162,22 +95,24 @@ class Relay:
     def _facts(self) -> dict[str, Any]:
         return {**self._charging.fields(utc_now()), **self._about}
 
-    def _note_error(self, body: _Body) -> None:
+    def _note_error(self, body: StreamBody) -> None:
         if body.detail is not None:
             self._about["detail"] = body.detail
 
-    async def _opened(
+    async def _body(
         self, pieces: AsyncIterator[bytes], label: str
-    ) -> tuple[BodyForm, AsyncIterator[bytes]]:
-        """Return what a body is, by its first bytes, and all of its pieces."""
-        is_labeled = label.strip().casefold().startswith("text/event-stream")
+    ) -> tuple[StreamBody | None, AsyncIterator[bytes]]:
+        """Return the body of a stream, None for an answer in one piece; and all its pieces.
+
+        What is labeled as a stream begins for the agent at once. Otherwise the first bytes decide.
+        """
+        if label.strip().casefold().startswith("text/event-stream"):
+            return LabeledBody(self._reader), pieces
         start, form, cut = b"", None, None
         try:
-            while form is None and len(start.lstrip()) <= _MAX_START:
+            while form is None and len(start.lstrip()) <= MAX_START:
                 start += await anext(pieces)
                 form = form_of(start)
-                if is_labeled and not start.strip():
-                    form = BodyForm.EVENTS
         except StopAsyncIteration:
             pass
         except AnswerCut as error:
@@ -191,9 +126,11 @@ class Relay:
             async for piece in pieces:
                 yield piece
 
-        if form in {None, BodyForm.OTHER}:
-            form = BodyForm.EVENTS if is_labeled else BodyForm.OTHER
-        return form or BodyForm.OTHER, all_pieces()
+        if form is BodyForm.EVENTS:
+            return EventsBody(self._reader), all_pieces()
+        if form is BodyForm.ARRAY and self._charging.is_streamed:
+            return DocumentBody(self._reader), all_pieces()
+        return None, all_pieces()
 
     async def _pieces(self, answer: Answer) -> AsyncIterator[bytes]:
         """Yield the pieces of an answer with the key masked, and record them."""
@@ -214,7 +151,7 @@ class Relay:
             yield rest
 
     async def _stream(
-        self, answer: Answer, headers: Headers, pieces: AsyncIterator[bytes], body: _Body
+        self, answer: Answer, headers: Headers, pieces: AsyncIterator[bytes], body: StreamBody
     ) -> web.StreamResponse:
         # Without a length, the agent sees the end when it is durable, whatever the provider said.
         kept = CIMultiDict(_without_length(headers))
@@ -251,7 +188,7 @@ class Relay:
         await response.write_eof()
         return response
 
-    def _missing(self, answer: Answer, body: _Body, cut: AnswerCut | None) -> str | None:
+    def _missing(self, answer: Answer, body: StreamBody, cut: AnswerCut | None) -> str | None:
         """Read the end of a stream. Return why it is not whole, as a word; None if it is."""
         body.end()
         self._note_error(body)
@@ -296,7 +233,7 @@ class Relay:
         try:
             async for piece in pieces:
                 body += piece
-                if len(body) > _MAX_WHOLE:
+                if len(body) > MAX_WHOLE:
                     raise AnswerCut("answer_too_long")
             if not answer.is_framed and answer.status < 400 and _is_torn(bytes(body)):
                 raise AnswerCut
@@ -319,7 +256,9 @@ class Relay:
             self._call.end(CallState.ANSWERED, reason=refusal.reason, **self._about)
             return
         try:
-            self._take_whole(body)
+            documents = documents_of(body)
+            if not self._charging.counts_tokens:
+                take_documents(self._reader, documents)
         except (ValueError, RecursionError):
             self._call.end(CallState.FAILED, reason="not_an_answer", **self._about)
             return
@@ -331,38 +270,13 @@ class Relay:
             self._reader.ended = True
         self._call.end(state, reason=reason, **self._facts())
 
-    def _take_whole(self, body: bytes) -> None:
-        """Read an answer in one piece. Raises `ValueError` if it is none, and `RecursionError`."""
-        documents = _documents(body)
-        if self._charging.counts_tokens:
-            return
-        if len(documents) == 1:
-            self._reader.take_whole(documents[0])
-            return
-        for document in documents:
-            self._reader.take_event(Event("", json.dumps(document)))
-
-
-def _documents(body: bytes) -> list[Any]:
-    """Return the JSON value of a body, or its JSON objects, one a line.
-
-    Raises `ValueError` if it is neither, and `RecursionError`.
-    """
-    try:
-        return [json.loads(body)]
-    except ValueError:
-        documents = [json.loads(line) for line in body.splitlines() if line.strip()]
-        if len(documents) < 2 or not all(isinstance(each, dict) for each in documents):
-            raise
-        return documents
-
 
 def _is_torn(body: bytes) -> bool:
     """Return whether a body begins as JSON and is none."""
-    if form_of(body[:_MAX_START]) not in {BodyForm.OBJECT, BodyForm.ARRAY}:
+    if form_of(body[:MAX_START]) not in {BodyForm.OBJECT, BodyForm.ARRAY}:
         return False
     try:
-        _documents(body)
+        documents_of(body)
     except RecursionError:
         return False
     except ValueError:

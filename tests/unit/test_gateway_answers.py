@@ -713,6 +713,39 @@ def test_a_tier_that_was_asked_for_and_not_named_makes_the_cost_unknown(
     assert (served.service_tier, call_cost(served, PRICES)) == ("priority", 4 * 10**9)
 
 
+def test_a_labeled_stream_begins_for_the_agent_at_once(gateway: ServedGateway) -> None:
+    """The agent has the head of a stream before the provider has sent a byte of its body."""
+    seen = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+                connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(CHAT))
+                assert seen.wait(60)
+                connection.sendall(CHAT)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        provider = ProviderConfig("openai", (Api.OPENAI_CHAT,), address, SOURCE)
+        trial = gateway.trial(address, providers=(provider,), models={"openai": ("m",)})
+        connection = trial.connection()
+        body = json.dumps({"model": "m", "messages": [], "stream": True})
+        headers = {"Authorization": f"Bearer {trial.token}"}
+        connection.request("POST", "/openai/v1/chat/completions", body, headers)
+        response = connection.getresponse()
+        assert response.status == 200
+        seen.set()
+        assert response.read() == CHAT
+        assert tokens(trial.call) == T1
+        connection.close()
+        thread.join()
+        gateway.client.close(trial.folder)
+
+
 def test_an_array_passes_before_it_has_ended(gateway: ServedGateway) -> None:
     """A stream of Gemini without events reaches the agent item by item, and not at its end."""
     first, rest = ARRAY[:-40], ARRAY[-40:]

@@ -1,0 +1,153 @@
+"""Bodies of answers that pass to the agent piece by piece, and what their pieces say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Protocol
+
+from labledger.gateway.answers import AnswerCut
+from labledger.gateway.families.answer_reader import AnswerReader
+from labledger.gateway.families.event_stream import BodyForm, Event, EventReader, form_of
+from labledger.gateway.refusals import sentence_in
+
+MAX_WHOLE = 64 << 20
+"""How many bytes a body may have that is read as one JSON value."""
+MAX_START = 4096
+"""How many first bytes, after empty lines, may leave it open what a body is."""
+
+
+class StreamBody(Protocol):
+    """The body of a stream, while it is read."""
+
+    @property
+    def has_read(self) -> bool:
+        """Whether anything of an answer was read."""
+
+    @property
+    def detail(self) -> str | None:
+        """The sentence of an error within the answer."""
+
+    def feed(self, piece: bytes) -> None:
+        """Read a piece. Raises `AnswerCut` if the body is too long."""
+
+    def end(self) -> None:
+        """Read what the end of the body completes."""
+
+    def may_end_with(self, piece: bytes, /) -> bool:
+        """Whether the answer may be complete with a piece that was read."""
+
+
+class EventsBody:
+    """A stream of events."""
+
+    def __init__(self, reader: AnswerReader) -> None:
+        self._reader, self._events = reader, EventReader()
+        self.has_read = False
+        self.detail: str | None = None
+
+    def feed(self, piece: bytes) -> None:
+        for event in self._events.feed(piece):
+            self._take(event)
+
+    def end(self) -> None:
+        for event in self._events.end():
+            # Half of a document is no event.
+            if event.document is not None or not event.data.lstrip().startswith("{"):
+                self._take(event)
+
+    def _take(self, event: Event) -> None:
+        self._reader.take_event(event)
+        self.has_read = True
+        if self._reader.failed and self.detail is None:
+            self.detail = sentence_in(event.data)
+
+    def may_end_with(self, _: bytes, /) -> bool:
+        return self._reader.whole or self._events.has_begun_event
+
+
+class DocumentBody:
+    """A stream that is one JSON value: an array of chunks, or an answer that is no stream."""
+
+    def __init__(self, reader: AnswerReader) -> None:
+        self._reader, self._body = reader, bytearray()
+        self.has_read = False
+        self.detail: str | None = None
+
+    def feed(self, piece: bytes) -> None:
+        self._body += piece
+        if len(self._body) > MAX_WHOLE:
+            raise AnswerCut("answer_too_long")
+
+    def end(self) -> None:
+        try:
+            take_documents(self._reader, documents_of(bytes(self._body)))
+            self.has_read = True
+        except (ValueError, RecursionError):
+            return
+        if self._reader.failed:
+            self.detail = sentence_in(bytes(self._body).decode("utf-8", "replace"))
+
+    def may_end_with(self, piece: bytes, /) -> bool:
+        return piece.rstrip().endswith((b"]", b"}"))
+
+
+class LabeledBody:
+    """A body that is labeled as a stream of events, and that may be one JSON value all the same."""
+
+    def __init__(self, reader: AnswerReader) -> None:
+        self._reader, self._start = reader, b""
+        self._body: StreamBody | None = None
+
+    @property
+    def has_read(self) -> bool:
+        return self._body is not None and self._body.has_read
+
+    @property
+    def detail(self) -> str | None:
+        return None if self._body is None else self._body.detail
+
+    def feed(self, piece: bytes) -> None:
+        if self._body is None:
+            self._start += piece
+            form = form_of(self._start)
+            if form is None and len(self._start.lstrip()) <= MAX_START:
+                return
+            piece = self._start
+            self._body = self._opened(form)
+        self._body.feed(piece)
+
+    def _opened(self, form: BodyForm | None) -> StreamBody:
+        is_document = form in {BodyForm.OBJECT, BodyForm.ARRAY}
+        return DocumentBody(self._reader) if is_document else EventsBody(self._reader)
+
+    def end(self) -> None:
+        if self._body is None:
+            self._body = self._opened(None)
+            self._body.feed(self._start)
+        self._body.end()
+
+    def may_end_with(self, piece: bytes, /) -> bool:
+        return self._body is not None and self._body.may_end_with(piece)
+
+
+def documents_of(body: bytes) -> list[Any]:
+    """Return the JSON value of a body, or its JSON objects, one a line.
+
+    Raises `ValueError` if it is neither, and `RecursionError`.
+    """
+    try:
+        return [json.loads(body)]
+    except ValueError:
+        documents = [json.loads(line) for line in body.splitlines() if line.strip()]
+        if len(documents) < 2 or not all(isinstance(each, dict) for each in documents):
+            raise
+        return documents
+
+
+def take_documents(reader: AnswerReader, documents: list[Any]) -> None:
+    """Read an answer in one JSON value, or a stream of JSON objects."""
+    if len(documents) == 1:
+        reader.take_whole(documents[0])
+        return
+    for document in documents:
+        reader.take_event(Event("", json.dumps(document)))
