@@ -29,7 +29,7 @@ from labledger.gateway.families.family import Asked, Refused
 from labledger.gateway.recordings import CanonicalRequest, canonical_request
 from labledger.host_programs import SAFE_FOLDER, code_command
 
-_HERE = (64 << 10, 1_000)
+_HERE = (128 << 10, 1_000)
 _HERE_CANONICAL = (8 << 10, 1_000)
 _MIDDLE = (2 << 20, 20_000)
 _MIDDLE_CANONICAL = (512 << 10, 20_000)

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ _APART_S = 0.02
 """How long after the one before it a stream begins: all are open after four seconds."""
 _REQUEST_BYTES = 100_000
 GOAL_MS, GOAL_MB = 3.0, 150.0
+_LARGE_BYTES, _LARGE_AT_ONCE = 31_000_000, 12
+GOAL_LARGE_MB = 300.0
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,41 @@ def measure(folder: Path, *, quick: bool) -> Iterator[Row]:
         assert all(call.usage for call in calls)
         assert len(calls) == _STREAMS * (rounds + 1)
         yield from _rows(direct, through, facts)
+    with ExitStack() as stack:
+        provider = stack.enter_context(_provider(folder))
+        gateway = stack.enter_context(served_gateway(folder / "busy"))
+        yield from _measure_neighbor(gateway, provider)
+
+
+def _measure_neighbor(gateway: ServedGateway, provider: str) -> Iterator[Row]:
+    """Measure the small calls of one trial while another one sends large bodies."""
+    busy, other = gateway.trial(provider), gateway.trial(provider)
+    text = "go on " + "word, " * (_LARGE_BYTES // 6)
+    body = json.dumps(request_body("anthropic", text)).encode()
+    alone = [_small_call_ms(other) for _ in range(40)]
+    with ThreadPoolExecutor(_LARGE_AT_ONCE) as pool:
+        asked = [pool.submit(busy.send, PATHS["anthropic"], body) for _ in range(_LARGE_AT_ONCE)]
+        beside = [_small_call_ms(other)]
+        while not all(request.done() for request in asked):
+            beside.append(_small_call_ms(other))
+    assert {request.result().status for request in asked} == {200}
+    sizes = f"{_LARGE_AT_ONCE} bodies of {_LARGE_BYTES // 1_000_000} MB at once"
+    yield Row(
+        f"a refused call beside {sizes}",
+        f"{statistics.median(beside):.1f} ms, at most {max(beside):.0f}",
+        f"{statistics.median(alone):.1f} ms alone (median)",
+    )
+    memory = _peak_mb(gateway.pid)
+    yield Row("memory of the gateway with them", f"{memory:.0f} MB").with_goal(
+        f"< {GOAL_LARGE_MB:g} MB", memory < GOAL_LARGE_MB
+    )
+
+
+def _small_call_ms(trial: GatewayTrial) -> float:
+    """Return how long the gateway takes for a call that it judges and journals itself."""
+    began = time.perf_counter()
+    assert trial.ask("anthropic", "go on", model="other").status == 403
+    return (time.perf_counter() - began) * 1000
 
 
 def _rows(direct: Times, through: Times, facts: dict[str, float]) -> Iterator[Row]:
