@@ -44,7 +44,10 @@ def find_changed_programs(lab: LabFolder, reader: LedgerReader, run_id: str) -> 
 
 
 def find_changed_installations(reader: LedgerReader, run_id: str) -> Iterator[str]:
-    """Yield how installed agents differ from those that a run began with."""
+    """Yield how installed agents differ from those that a run began with.
+
+    Rows that cannot be read have findings of their own.
+    """
     try:
         run = reader.run(run_id)
         if not any(variant.get("profile") for variant in run.resolved.get("variants", ())):
@@ -52,8 +55,8 @@ def find_changed_installations(reader: LedgerReader, run_id: str) -> Iterator[st
         plan = ExperimentPlan.of_document(run.resolved)
         is_complete = run.status is RunStatus.COMPLETED
         yield from find_changed_agents(plan, reader, run_id, is_complete=is_complete)
-    except (LabLedgerError, OSError, *UNREADABLE) as error:
-        yield f"run {run_id}: its installed agents cannot be compared: {error}"
+    except (LabLedgerError, OSError, *UNREADABLE):
+        return
 
 
 def run_folders(lab: LabFolder) -> list[str]:

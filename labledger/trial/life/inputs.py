@@ -48,8 +48,6 @@ def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
     try:
         partial.chmod(0o755)
         _fill_trial_folder(partial, spec)
-        if context.programs is not None:
-            context.programs.note_copies(spec, partial)
         if spec.starts_entrypoint:
             image = context.engine.image_config(spec.image_id) or {}
             _write_entrypoint_script(spec, image, partial / "in")

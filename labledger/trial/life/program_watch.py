@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -46,8 +46,6 @@ class _Shared:
     tops: tuple[Path, ...]
     alone: tuple[Path, ...]
     require_unchanged: Callable[[], None]
-    is_copied: bool = False
-    """Whether a trial gets a copy."""
 
     def look(self) -> Fingerprint:
         return fingerprint(self.tops, self.alone)
@@ -65,30 +63,14 @@ class ProgramWatch:
     """Of what is costly to look at, the last fingerprint and when it was taken."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def note_copies(self, spec: AttemptSpec, folder: Path) -> None:
-        """Write into a trial folder what was copied into it, once that fits its digests.
-
-        Raises `LedgerError` if something does not.
-        """
-        copied = [shared for shared in self._shared_by(spec) if shared.is_copied]
-        if copied:
-            self._note(folder, {shared.name: self._verify(shared) for shared in copied})
-
     def note_start(self, spec: AttemptSpec) -> None:
         """Write into the trial folder what a trial starts with, once all of it fits its digests.
 
         Raises `LedgerError` if something does not.
         """
-        marks = {
-            shared.name: self._verify(shared)
-            for shared in self._shared_by(spec)
-            if not shared.is_copied
-        }
-        self._note(spec.folder, _read_note(spec.folder) | marks)
-
-    def _note(self, folder: Path, marks: Mapping[str, str]) -> None:
+        marks = {shared.name: self._verify(shared) for shared in self._shared_by(spec)}
         note = {"script": shared_files.trial_script_name(), "marks": marks}
-        (folder / _NOTE).write_bytes(canonical_json.dump_bytes(note))
+        (spec.folder / _NOTE).write_bytes(canonical_json.dump_bytes(note))
 
     def find_touched(self, spec: AttemptSpec) -> tuple[str, ...]:
         """Return what of a trial's programs was touched since it started, for a person.
@@ -96,8 +78,7 @@ class ProgramWatch:
         Nothing is known of a trial that another version of labledger started.
         """
         try:
-            # A separate grader has a folder of its own in that of the trial.
-            marks = _read_note(spec.folder) | _read_note(spec.folder / "grader")
+            marks = _read_note(spec.folder)
         except (OSError, ValueError, TypeError, LookupError):
             return (f"{spec.folder / _NOTE}, which says what the trial started with",)
         with self._lock:
@@ -126,11 +107,7 @@ class ProgramWatch:
                     )
 
     def _verify(self, shared: _Shared) -> str:
-        """Return the fingerprint of something that fits its digests.
-
-        What was copied into the trial folder may have been touched then: the trial gets the
-        fingerprint of before, so that it is found to be touched when it ends.
-        """
+        """Return the fingerprint of something that fits its digests."""
         with self._lock:
             state = self._look(shared)
             _, before = self._verified.get(shared.tops, (shared, None))
@@ -142,7 +119,7 @@ class ProgramWatch:
                 raise LedgerError(f"{shared.name}: touched while it was compared with its digest")
             self._verified[shared.tops] = shared, state
             self._looks.pop(shared.tops, None)
-            return before.digest if before is not None and shared.is_copied else state.digest
+            return state.digest
 
     def _look(self, shared: _Shared) -> Fingerprint:
         """Return the fingerprint as it is, or was a moment ago. The lock is held."""
@@ -162,12 +139,12 @@ class ProgramWatch:
         tops = (*(deps / part for part in parts), plan.sealed_dir)
         yield _Shared("staged programs", tops, (deps,), self.require_staged)
         store = ArtifactStore(plan.store_root)
-        for tar, is_copied in shared_files.tars_of(spec).items():
+        for tar in shared_files.mounted_tars(spec):
             folder = shared_files.unpacked_folder(spec, tar)
             require = partial(
                 shared_files.require_unchanged_files_of_tasks, plan.run_dir, store, [tar]
             )
-            yield _Shared(f"files of the task, {folder}", (folder,), (), require, is_copied)
+            yield _Shared(f"files of the task, {folder}", (folder,), (), require)
         if plan.agent is not None and spec.runs_agent:
             agent = plan.agent
             tops = (agent.folder,)

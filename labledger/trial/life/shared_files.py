@@ -305,12 +305,9 @@ def _copy_script(graders: list[TaskFiles]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def tars_of(spec: AttemptSpec) -> dict[str, bool]:
-    """Return the tars with files of a trial's task, and whether the trial gets a copy of each."""
-    tars = {files.tar: True for files in spec.task.files or () if files.recipient == "grader"}
-    for files in _agent_files(spec):
-        tars[files.tar] = bool(files.writable) and tars.get(files.tar, True)
-    return tars
+def mounted_tars(spec: AttemptSpec) -> list[str]:
+    """Return the tars with files of a trial's task whose unpacked files its agent mounts."""
+    return [files.tar for files in _agent_files(spec) if not files.writable]
 
 
 def unpacked_folder(spec: AttemptSpec, tar: str) -> Path:
