@@ -45,7 +45,7 @@ def engine_settings() -> dict[str, Any]:
     try:
         settings: dict[str, Any] = {**kwargs_from_env()}
     except (DockerException, OSError, ValueError) as error:
-        folder = Path(os.environ.get("DOCKER_CERT_PATH") or Path.home() / ".docker")
+        folder = Path(os.environ.get("DOCKER_CERT_PATH") or _docker_folder())
         missing = [name for name in _CERTIFICATES if not (folder / name).is_file()]
         why = f"there is no {', '.join(missing)}" if missing else first_line(error)
         raise EngineUnavailable(
@@ -119,7 +119,15 @@ def _credentials_error(action: str, text: str) -> RegistryCredentialsFailed:
 
 
 def _config_folder() -> Path:
-    return Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+    return Path(os.environ.get("DOCKER_CONFIG") or _docker_folder())
+
+
+def _docker_folder() -> Path:
+    try:
+        return Path.home() / ".docker"
+    except RuntimeError:
+        # A user without a home folder has no such file either.
+        return Path("/.docker")
 
 
 def _config_file() -> Path:
