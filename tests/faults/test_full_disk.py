@@ -30,6 +30,7 @@ from sealed_trials import AFTER
 from tiers import thorough, tiered
 from waiting import wait_until
 
+from labledger import clock
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.model_calls import CallState
@@ -407,7 +408,7 @@ def test_a_journal_without_room_is_no_fault_of_the_agent(
                 assert lost is not None
                 assert "No space left" in lost
         use = ModelUse.read(trial.folder, Redactor({}), problem=lost, lost=lost)
-        failure = use.failure
+        failure = use.failure(clock.utc_now())
         assert failure is not None
         assert failure[0] is Reason.GATEWAY_FAILED
 
@@ -425,6 +426,6 @@ def test_a_call_that_was_turned_away_is_journaled_later(
         assert gateway.client.close(trial.folder) is None
         assert trial.calls[-1].state is CallState.ANSWERED
         assert "journal_failed" in {call.reason for call in trial.calls}
-        failure = ModelUse.read(trial.folder, Redactor({})).failure
+        failure = ModelUse.read(trial.folder, Redactor({})).failure(clock.utc_now())
         assert failure is not None
         assert failure[0] is Reason.GATEWAY_FAILED
