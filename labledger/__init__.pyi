@@ -158,7 +158,7 @@ from .ledger.database.model import VariantCounts as VariantCounts
 from .ledger.model_usage import ModelUse as ModelUse
 from .ledger.query import ViewInfo as ViewInfo
 from .records import JsonObject as JsonObject
-from .records.model_answers import Refusal as Refusal
+from .records.model_answers import LastRefusal as LastRefusal
 from .records.model_answers import VariantAnswers as VariantAnswers
 from .records.outcomes import BUDGET_PARAMETERS as BUDGET_PARAMETERS
 from .records.outcomes import RequestKind as RequestKind

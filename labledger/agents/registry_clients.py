@@ -131,7 +131,7 @@ def _pip(python: Path) -> list[str]:
 
 def _succeeds(command: Sequence[str]) -> bool:
     try:
-        run("pip --version", command)
+        run("pip", command)
     except ClientFailed:
         return False
     return True

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from labledger import CheckResult, LabLedgerError
 
 
-_COMMAND = re.compile(r"`(labledger (?!init\b|allow\b)[^`]*)`")
+_COMMAND = re.compile(r"`(labledger (?!init\b)[^`]*)`")
 _LAB_DIR_OPTION = "--lab-dir"
 _PIECES_AT_ONCE = 1000
 _INDENTED = json.JSONEncoder(indent=2, ensure_ascii=False)
@@ -337,7 +337,11 @@ def add_lab_dir_to_commands(text: str, lab_dir: Path | None) -> str:
 
 def _needs_no_lab_dir(command: str) -> bool:
     """Return whether a command uses no lab folder, or names one already."""
-    return _LAB_DIR_OPTION in command or command.endswith(" --help")
+    return (
+        _LAB_DIR_OPTION in command
+        or command.endswith(" --help")
+        or command.startswith("labledger allow /")
+    )
 
 
 def typed_lab_dir(words: Sequence[str] | None = None) -> Path | None:

@@ -19,7 +19,7 @@ from typing import Self
 
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.model_answers import (
-    Refusal,
+    LastRefusal,
     TrialAnswer,
     VariantAnswers,
     answer_of,
@@ -53,7 +53,7 @@ class _Unanswered:
     """Whether the gateway showed that the configuration is wrong."""
     is_new: bool = False
     """Whether this coordinator started one of these trials."""
-    last: Refusal | None = None
+    last: LastRefusal | None = None
 
     @property
     def trials(self) -> int:
@@ -129,7 +129,7 @@ class UnansweredVariants:
             if is_shown or not unanswered.was_answered:
                 unanswered.slots.add(idx)
                 unanswered.is_shown |= is_shown
-                unanswered.last = Refusal.of(calls[-1])
+                unanswered.last = LastRefusal.of(calls[-1])
         return answer
 
     def _judge(self, variant_id: str, key: Key) -> None:
@@ -180,5 +180,5 @@ def _unanswered_text(result: AttemptResult) -> str:
     return (
         f"slot {result.schedule_idx}: the agent of variant {result.ids.variant_id} got no answer "
         f"from a model to its {counted(len(calls), 'call')}; the last call: "
-        f"{Refusal.of(calls[-1]).sentence}"
+        f"{LastRefusal.of(calls[-1]).sentence}"
     )

@@ -54,11 +54,11 @@ class FaultFinder:
             now = time.monotonic()
             since = began if trouble is Trouble.LIMIT else max(began, now - _OVERLOAD_S)
             has_room = self._calls.were_others_answered(call.call, since)
-            self._begin(call, Failure(trouble, now, has_room))
+            self._begin(call, CallFailure(trouble, now, has_room))
         elif call.is_answer and (place := self._place(call)) is not None:
             self._upstream.note_answer(place, self._variant)
 
-    def _begin(self, call: ModelCall, failure: Failure) -> None:
+    def _begin(self, call: ModelCall, failure: CallFailure) -> None:
         task = asyncio.get_running_loop().create_task(self._find(call, failure))
         self._tasks[call.call] = task
         task.add_done_callback(lambda _: self._tasks.pop(call.call, None))
@@ -69,7 +69,7 @@ class FaultFinder:
         if last is not None and not self._calls.journal.is_judged(last.call):
             trouble = trouble_of(last)
             if trouble is not None and last.call not in self._tasks:
-                self._begin(last, Failure(trouble, time.monotonic()))
+                self._begin(last, CallFailure(trouble, time.monotonic()))
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def stop(self) -> None:
@@ -79,7 +79,7 @@ class FaultFinder:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _find(self, call: ModelCall, failure: Failure) -> None:
+    async def _find(self, call: ModelCall, failure: CallFailure) -> None:
         fault, place, probes = None, self._place(call), self._upstream.probes
         try:
             async with asyncio.timeout(_FINDING_S):
@@ -92,7 +92,7 @@ class FaultFinder:
         except JournalBroken as error:
             _log.error("%s", error.message)
 
-    async def _fault(self, call: ModelCall, failure: Failure, place: Place) -> CallFault | None:
+    async def _fault(self, call: ModelCall, failure: CallFailure, place: Place) -> CallFault | None:
         if call.status is not None and failure.trouble is not Trouble.UNREACHABLE:
             self._upstream.note_refusal(place, call.status, call.detail)
         probes = self._upstream.probes
@@ -116,7 +116,7 @@ class FaultFinder:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class CallFailure:
     """How a call failed."""
 
     trouble: Trouble
@@ -126,7 +126,7 @@ class Failure:
     """Whether the provider answered other calls of the attempt while it held this one back."""
 
 
-def fault_of(failure: Failure, answer: TinyAnswer, *, may_not_fit: bool) -> CallFault | None:
+def fault_of(failure: CallFailure, answer: TinyAnswer, *, may_not_fit: bool) -> CallFault | None:
     """Return whose fault a failed call was, given what a probe found since.
 
     `may_not_fit` says whether the place may refuse the probe because of what it asks.

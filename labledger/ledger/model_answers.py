@@ -14,7 +14,7 @@ from labledger.ledger.stored_runs import read_run
 from labledger.records.model_answers import (
     GOT_ANSWER_SQL,
     IS_UNCLEAR_SQL,
-    Refusal,
+    LastRefusal,
     VariantAnswers,
     variants_with_models,
 )
@@ -73,6 +73,6 @@ def _read_all(connection: Connection, run_no: int, names: Sequence[str]) -> list
     for idx, answered, unanswered, silent, last in connection.execute(_ANSWERS_SQL, (run_no,)):
         refusal = None
         if last is not None:
-            refusal = Refusal(*connection.execute(_LAST_CALL_SQL, (run_no, last)).one())
+            refusal = LastRefusal(*connection.execute(_LAST_CALL_SQL, (run_no, last)).one())
         answers.append(VariantAnswers(names[idx], answered, unanswered, silent, refusal))
     return answers

@@ -65,7 +65,7 @@ def answer_of(calls: Iterable[ModelCall]) -> TrialAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal(Section):
+class LastRefusal(Section):
     """A call that got no answer from a model."""
 
     provider: str
@@ -108,7 +108,7 @@ class VariantAnswers(Section):
     """Trials whose calls were all refused or failed."""
     silent: int = 0
     """Trials that called no model."""
-    last: Refusal | None = None
+    last: LastRefusal | None = None
     """The last call of the last trial that got no answer."""
 
     @property

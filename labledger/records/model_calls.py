@@ -157,7 +157,7 @@ class ModelCall(Section):
     service_tier: str | None = None
     """The tier that served the call, or else the tier that the request asked for."""
     price_condition: str | None = None
-    """Which price the call has, such as `service_tier=flex`; None for the standard price."""
+    """The tier, speed, place or time that chose the price; None for the standard price."""
     fees: int | None = None
     """The charges beyond tokens, such as for searches of the provider, in picodollars."""
     stated_cost: int | None = None

@@ -166,7 +166,7 @@ SINCE, HOURS = "since", "utc"
 
 
 def condition_of(parts: Mapping[str, str]) -> str:
-    """Return a condition from its names and values, in one order: `speed=fast utc=00:30-16:30`."""
+    """Return a condition from its names and values, sorted by name."""
     return " ".join(f"{name}={value}" for name, value in sorted(parts.items()))
 
 

@@ -162,7 +162,7 @@ RUN_CHANGES = {
     "source of a price": "UPDATE model_price SET source = 'x'",
     "removed price": "DELETE FROM model_price WHERE price_idx = 1",
     "inserted price": """INSERT INTO model_price VALUES
-        (1, 2, 1, 'openai', 'large', 0, 1, 1, NULL, NULL, NULL, 'demo 1.0', 'd')""",
+        (1, 2, 1, 'openai', 'large', 0, 1, 1, NULL, NULL, NULL, 'demo 1.0', 'd', NULL, '')""",
     "task": "UPDATE run_task SET digest = 'x' WHERE task_idx = 1",
     "payload": "UPDATE task_payload SET body = '{}' WHERE body LIKE '%t1%'",
     "slot": "UPDATE slot SET repl_idx = 1 WHERE schedule_idx = 5",

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import granted
 import pytest
 from commands import run_forked
 from experiment_files import TASKS, Folder
@@ -281,6 +282,7 @@ def test_no_message_repeats_other_files(
     (folder.path / "secret").write_text(content)
     (folder.path / name).parent.mkdir(exist_ok=True)
     (folder.path / name).symlink_to(folder.path / "secret")
+    granted.allow(folder.path / ".lab")
     done = run_forked(*words, folder=folder.path, KEY="a-value", TOKEN="a-value")
     assert done.returncode != 0
     assert "hunter" not in done.stdout + done.stderr

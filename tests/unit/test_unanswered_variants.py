@@ -20,7 +20,7 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.model_answers import (
-    Refusal,
+    LastRefusal,
     TrialAnswer,
     VariantAnswers,
     answer_of,
@@ -248,7 +248,7 @@ def test_the_ledger_counts_trials_without_answers(
     outcome: RunOutcome, reader: LedgerReader
 ) -> None:
     """Each variant has its counts, and the last call of its last trial without an answer."""
-    last = Refusal("anthropic", "small", 402, None, SENTENCE)
+    last = LastRefusal("anthropic", "small", 402, None, SENTENCE)
     assert reader.model_answers(kit.RUN) == [
         VariantAnswers("base", 0, 2, 0, last),
         VariantAnswers("treat", 1, 0, 1),

@@ -201,7 +201,7 @@ _EXCEPTIONS = {
     "model_calls.input_tokens": "tokens of the request that were neither read from a cache nor "
     "written to one; null if not known",
     "model_calls.output_tokens": "tokens of the answer, reasoning included; null if not known",
-    "model_calls.price_condition": "which price holds for the call, such as `service_tier=flex`; "
+    "model_calls.price_condition": "which price holds for the call, such as service_tier=flex; "
     "null for the standard price",
     "model_calls.reason": "why the gateway refused it, or why it failed",
     "model_calls.service_tier": "the tier that served the call, or else the tier asked for",
@@ -209,7 +209,7 @@ _EXCEPTIONS = {
     "model_calls.temperature": "the temperature that the request set; null if it set none",
     "model_calls.status": "HTTP status of the answer that the agent got",
     "model_calls.unknown": "1 if it may have been charged, and nobody knows its tokens",
-    "model_prices.condition": "which calls the price holds for, such as `service_tier=flex`; empty "
+    "model_prices.condition": "which calls the price holds for, such as service_tier=flex; empty "
     "for the standard price",
     "model_prices.web_search_usd": "US dollars for one search by the provider",
     "model_prices.part": "number of the part of the schedule that brought the price",
