@@ -159,7 +159,9 @@ async def _stream(way: Way, number: int, times: Times) -> None:
     async with aiohttp.ClientSession(connector=way.connector()) as session:
         await asyncio.sleep(number * _APART_S)
         began = time.perf_counter()
-        async with session.post(way.url, data=data, headers=way.headers) as response:
+        async with session.post(
+            way.url, data=data, headers={"Content-Type": "application/json", **way.headers}
+        ) as response:
             assert response.status == 200
             await response.content.readany()
             times.first.append((time.perf_counter() - began) * 1000)
