@@ -79,7 +79,7 @@ class InvalidInput(LabLedgerError):
 
 
 class PermissionNeeded(InvalidInput):
-    """The input asks for something that the user has not allowed."""
+    """The input asks for an action that the user has not allowed."""
 
     def __init__(
         self,

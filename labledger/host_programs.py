@@ -1,22 +1,22 @@
-"""Programs that labledger starts on this machine, none of which comes from the working directory.
+"""Start programs on this machine, none of which comes from the working directory.
 
 The working directory may hold a stranger's files, such as a cloned repository. An interpreter
 therefore starts with `-I`, which ignores the working directory, the `PYTHON*` variables and the
 user's site folder. It gets the search path of this process instead, so that it imports the same
 packages wherever labledger is installed. `-P` alone would keep `PYTHONPATH`, whose empty and
-relative entries name the working directory. Other programs are looked up in the absolute folders of
-PATH alone.
+relative entries name the working directory. Other programs are looked up only in the absolute
+folders of PATH.
 
-Every start of an interpreter, and every search for a program, must use this module. It imports
-nothing at the top but what an interpreter has imported when it starts: it is imported while the
-working directory may still be searched.
+Every start of an interpreter, and every search for a program, must use this module. Its top-level
+imports are only modules that an interpreter has imported when it starts, because it is imported
+while the working directory may still be searched.
 """
 
 import os
 import sys
 
 SAFE_FOLDER = "/"
-"""Where programs run that read settings of their working directory, such as npm and git."""
+"""Where programs such as npm and git run, which read settings of their working directory."""
 
 _ISOLATED = ("-I", "-X", "utf8")
 _SAFE_PATH = "PYTHONSAFEPATH"
@@ -41,7 +41,7 @@ def code_command(code: str, *arguments: str) -> list[str]:
 
 
 def isolated(python: str | os.PathLike[str]) -> list[str]:
-    """Return the first words of a command that starts a Python by itself: see the module."""
+    """Return the first words of a command that starts its own Python: see the module."""
     return [os.fspath(python), *_ISOLATED]
 
 
@@ -53,7 +53,7 @@ def interpreter() -> str:
 def search_path() -> list[str]:
     """Return where this process imports from, without the working directory.
 
-    The working directory stays if labledger itself lies there, as in a checkout.
+    The working directory stays if labledger itself is there, as in a checkout.
     """
     own, here = _own_folder(), _working_dir()
     absolute = (entry for entry in sys.path if os.path.isabs(entry))  # noqa: PTH117
@@ -61,7 +61,7 @@ def search_path() -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a program that starts others, without `PYTHON*` variables."""
+    """Return the environment, without `PYTHON*` variables, of a program that starts others."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     return kept | {"PATH": _absolute_path()}
 
@@ -74,7 +74,7 @@ def find_program(name: str) -> str | None:
 
 
 def programs_named(name: str) -> list[str]:
-    """Return every program of this name in the absolute folders of PATH, the first first."""
+    """Return every program of this name in the absolute folders of PATH, in their order."""
     folders = _absolute_path().split(os.pathsep)
     paths = dict.fromkeys(f"{folder.rstrip('/')}/{name}" for folder in folders)
     return [path for path in paths if os.access(path, os.X_OK) and os.path.isfile(path)]  # noqa: PTH113
@@ -98,7 +98,7 @@ class IsolatedChildren:
 
 
 def use_safe_path() -> None:
-    """Leave relative and empty entries out of this process's PATH, for libraries that search it."""
+    """Remove relative and empty entries from this process's PATH, for libraries that search it."""
     if "PATH" in os.environ:
         os.environ["PATH"] = _absolute_path()
 
@@ -106,9 +106,9 @@ def use_safe_path() -> None:
 def leave_out_working_dir() -> None:
     """Import nothing more from the working directory, which `python -m` puts first.
 
-    It stays if labledger itself lies there. Files there named as modules that Python imports before
-    labledger, and a folder `labledger`, cannot be prevented from acting: `python -P -m labledger`
-    does.
+    The directory stays if labledger itself is there. This cannot prevent a folder `labledger`, or
+    files named as modules that Python imports before labledger, from acting. `python -P -m
+    labledger` does.
     """
     first = "" if sys.flags.safe_path else next(iter(sys.path), "")
     if first and first != _own_folder() and _real(first) == _working_dir():
@@ -135,7 +135,7 @@ def _working_dir() -> str | None:
     try:
         return os.path.realpath(os.getcwd())  # noqa: PTH109
     except FileNotFoundError:
-        return None  # It was removed: nothing can be imported from it.
+        return None  # The folder was removed, so nothing can be imported from it.
 
 
 def _real(path: str) -> str:

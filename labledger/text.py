@@ -340,7 +340,7 @@ _TERMINAL_SEQUENCES = re.compile(
 def yaml_fault(error: Exception) -> str:
     """Return where a text is not YAML, as the rest of a sentence about its file.
 
-    The text itself is left out: the file may be a link to a secret.
+    Leaves out the text itself, because the file may be a link to a secret.
     """
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     place = "" if mark is None else f" (line {mark.line + 1}, column {mark.column + 1})"

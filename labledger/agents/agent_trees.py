@@ -83,7 +83,7 @@ def tree_digest(tree: Path) -> tuple[str, int]:
 
 
 _digested: dict[tuple[Path, str], tuple[str, int]] = {}
-"""By folder and fingerprint, what `tree_digest` returned: no process reads one state twice."""
+"""Results of `tree_digest` by folder and fingerprint. No process reads one state twice."""
 
 
 def known_digest(tree: Path) -> tuple[str, int]:
@@ -108,9 +108,9 @@ def read_entry(entry: Path) -> InstalledAgent | None:
 
 
 def checked_entry(entry: Path) -> InstalledAgent | None:
-    """Return the agent of an entry if its files are those that were installed, else None.
+    """Return the agent of an entry if its files are as they were installed, else None.
 
-    Files that another user could change are not.
+    Returns None if another user could change the files.
     """
     stored = read_entry(entry)
     try:

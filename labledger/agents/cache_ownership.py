@@ -1,6 +1,6 @@
-"""Who could change the cache of agents: files that another user could exchange are never used.
+"""Check who could change the cache of agents. Files that another user can change are not used.
 
-Programs of the cache run in trials, and some of them (Node, patchelf) on this machine.
+Programs of the cache run in trials. Node and patchelf also run on this machine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from labledger.errors import LabLedgerError
 from labledger.files.fingerprints import entries_below
 
 _TRUSTED_MODES = frozenset({0o755, 0o644})
-"""The modes of everything in an agent's folder, but of links."""
+"""The modes of everything in an agent's folder, except links."""
 
 
 class CacheNotOwn(LabLedgerError):
@@ -24,9 +24,9 @@ class CacheNotOwn(LabLedgerError):
 
 
 def require_own(folder: Path) -> None:
-    """Raise `CacheNotOwn` if another user than this one, or root, could exchange a folder.
+    """Raise `CacheNotOwn` if a user other than this one, or root, could exchange a folder.
 
-    The folder and its parents are checked, as far as they are there, also where links lead.
+    Checks the folder and its existing parents, also where links lead.
     """
     for path in _with_parents(folder):
         if (reason := _foreign(path)) is not None:
@@ -38,9 +38,9 @@ def require_own(folder: Path) -> None:
 
 
 def make_own_folder(folder: Path, *, below: Path) -> None:
-    """Make a folder and its parents, which this user alone can change. Raises `CacheNotOwn`.
+    """Make a folder and its parents, which only this user can change. Raises `CacheNotOwn`.
 
-    `below` is made, too. The umask may let a group change new folders.
+    Also makes `below`. The umask may let a group change new folders.
     """
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for path in reversed(missing):
@@ -53,7 +53,7 @@ def make_own_folder(folder: Path, *, below: Path) -> None:
 def is_own_entry(entry: Path, tree: Path) -> bool:
     """Return whether everything in an entry belongs to this user or root, with the usual modes.
 
-    `tree` is the folder of it that containers mount. Raises `OSError`.
+    `tree` is the part of the entry that containers mount. Raises `OSError`.
     """
     owners = (0, os.geteuid())
     for _, status in entries_below(str(tree)):
@@ -64,7 +64,7 @@ def is_own_entry(entry: Path, tree: Path) -> bool:
 
 
 def _with_parents(folder: Path) -> Iterator[Path]:
-    """Yield the folder and its parents that exist, as they are named and where links lead."""
+    """Yield the folder and its existing parents, by their names and by where links lead."""
     named = folder.absolute()
     real = Path(os.path.realpath(named))
     for path in dict.fromkeys((named, *named.parents, real, *real.parents)):
@@ -79,7 +79,7 @@ def _foreign(path: Path) -> str | None:
     if status.st_uid not in (0, user):
         return f"belongs to {_user_name(status.st_uid)}"
     if stat.S_ISLNK(status.st_mode) or status.st_mode & stat.S_ISVTX:
-        # A link has no mode. In a sticky folder, others cannot exchange what is this user's.
+        # A link has no mode. In a sticky folder, other users cannot exchange this user's files.
         return None
     if status.st_mode & stat.S_IWOTH:
         return "can be changed by every user"

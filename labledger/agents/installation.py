@@ -66,7 +66,7 @@ class AgentTarget:
     profile: AgentProfile
     version: str
     tree_sha256: str | None = None
-    """The digest that its files must have; None for any."""
+    """The digest that its files must have; None for any digest."""
 
     def __str__(self) -> str:
         return f"{self.profile.name}@{self.version}"
@@ -108,9 +108,9 @@ def unsupported(profile: AgentProfile) -> str | None:
 
 
 def find_installed(target: AgentTarget, cache: Path | None = None) -> InstalledAgent | None:
-    """Return an agent as it was installed, else None. Its files are not checked.
+    """Return an agent as it was installed, or None. Does not check its files.
 
-    `cache` is the folder of installed agents; None for that in the user's cache. Raises
+    `cache` is the folder of installed agents; None for the folder in the user's cache. Raises
     `CacheNotOwn`.
     """
     if unsupported(target.profile) is not None:
@@ -121,10 +121,9 @@ def find_installed(target: AgentTarget, cache: Path | None = None) -> InstalledA
 
 
 def installed_versions(profile: AgentProfile, cache: Path | None = None) -> list[InstalledAgent]:
-    """Return the versions of an agent that are installed. Their files are not checked.
+    """Return the installed versions of an agent. Does not check their files.
 
-    Folders that another state of the profile, or another Python, left are not among them. Raises
-    `CacheNotOwn`.
+    Skips folders from another state of the profile, or from another Python. Raises `CacheNotOwn`.
     """
     if unsupported(profile) is not None:
         return []
@@ -150,12 +149,12 @@ def install(
     *,
     report: Report = lambda _: None,
 ) -> list[InstalledAgent]:
-    """Install agents that are not there yet, several at a time, and return all in their order.
+    """Install missing agents, several at a time, and return all agents in their order.
 
-    The files of those that are there are checked, and rebuilt if they were changed. `report`
-    gets a line, from any thread, whenever an installation begins or ends. Raises `InvalidInput`
-    with every agent that could not be installed, or not with the files that its target asks for,
-    and `CacheNotOwn`.
+    Checks the files of agents that are already installed, and rebuilds changed ones. `report` gets
+    a line, from any thread, whenever an installation begins or ends. Raises `InvalidInput` with
+    every agent that could not be installed, or not with the files that its target asks for, and
+    `CacheNotOwn`.
     """
     problems: list[Problem] = []
     for target in targets:
@@ -186,7 +185,7 @@ def install(
 def find_change(target: AgentTarget, cache: Path | None = None) -> str | None:
     """Return how the installed files differ from the digest that a target asks for, or None.
 
-    None, too, if the agent is not installed. Raises `CacheNotOwn`.
+    Returns None, too, if the agent is not installed. Raises `CacheNotOwn`.
     """
     top = _cache(cache)
     manifests = [*(top / target.profile.name).glob(f"*/{MANIFEST}")]
@@ -263,9 +262,9 @@ def _install_one(top: Path, target: AgentTarget, report: Report) -> InstalledAge
 
 
 def _find_same(top: Path, target: AgentTarget) -> InstalledAgent | None:
-    """Return the installed agent with the digest that a target asks for, else None.
+    """Return the installed agent with the digest that a target asks for, or None.
 
-    It may be from another state of the profile, or on another Python than the newest.
+    The agent may be from another state of the profile, or on another Python than the newest.
     """
     if target.tree_sha256 is None:
         return None
@@ -279,7 +278,7 @@ def _find_same(top: Path, target: AgentTarget) -> InstalledAgent | None:
 
 
 def _require_same(target: AgentTarget, agent: InstalledAgent) -> InstalledAgent:
-    """Return the agent. Raises `LabLedgerError` if it has not the files that a target asks for."""
+    """Return the agent. Raises `LabLedgerError` if its files are not what the target asks for."""
     if target.tree_sha256 in (None, agent.tree_sha256):
         return agent
     raise LabLedgerError(

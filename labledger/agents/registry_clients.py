@@ -145,10 +145,10 @@ def run(
     env: Mapping[str, str] | None = None,
     timeout_s: float = _TIMEOUT_S,
 ) -> str:
-    """Run a command and return what it printed. Raises `ClientFailed` with its last lines.
+    """Run a command and return its output. Raises `ClientFailed` with its last lines.
 
-    `cwd` must be a folder of labledger's own: npm reads the `.npmrc` of its working directory.
-    `env` is added to the environment.
+    `cwd` must be a folder of labledger's own, because npm reads the `.npmrc` of its working
+    directory. `env` is added to the environment.
     """
     try:
         done = subprocess.run(

@@ -186,7 +186,7 @@ class Ledger:
         return costs
 
     def incomplete_costs(self) -> frozenset[str]:
-        """Return the runs with calls to models in whose cost trials of unknown cost are missing."""
+        """Return the runs with calls to models whose cost leaves out trials of unknown cost."""
         return self._reader.incomplete_costs()
 
     def state(self, run_id: str) -> RunState:

@@ -30,9 +30,10 @@ from labledger.records.model_answers import VariantAnswers
 from labledger.records.outcomes import RequestKind, RunStatus
 
 RECENT_RESULTS = 10_000
-"""In so many of the newest slots, outputs that could not be stored whole are counted.
+"""How many of the newest slots to check for outputs that could not be stored whole.
 
-That takes the evidence of each slot. The summary and reports count all of them."""
+The check reads the evidence of each slot. The summary and reports check all slots.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ class RunState:
     model_answers: tuple[VariantAnswers, ...]
     """How many committed trials got answers from models, for each variant with models."""
     unread_results: tuple[UnreadResults, ...]
-    """Of how many trials among the newest an agent's output could not be stored whole, by
+    """How many of the newest trials have an output of the agent that could not be stored whole, by
     output."""
     cancelled: tuple[CancelledSlots, ...]
     """Which slots people cancelled, by variant and request."""

@@ -24,7 +24,7 @@ from labledger.text import counted, format_size
 
 NAME = "models"
 PERMISSIONS = "permissions"
-"""The name of the check of what the user has allowed."""
+"""The name of the check for the user's permissions."""
 
 
 def check_agents(plan: ExperimentPlan) -> Iterator[CheckResult]:
@@ -57,10 +57,10 @@ def check_models(
     runs_here: bool,
     has_keys: bool,
 ) -> Iterator[CheckResult]:
-    """Check what an experiment's agents need for their models; nothing if they have none.
+    """Check what an experiment's agents need for their models, if they have any.
 
-    `name` is what `labledger allow` is called with. `has_keys` says whether this machine reads the
-    keys. Hosts of a cluster may do so themselves; this machine's user allows that, too.
+    `name` is the argument for `labledger allow`. `has_keys` says whether this machine reads the
+    keys. If the hosts of a cluster read them instead, this machine's user still has to allow it.
     """
     models = models_of(plan)
     if not models:
@@ -90,7 +90,7 @@ _HERE_HINT = "leave `on=` out"
 
 
 def _check_permissions(needed: Sequence[Permission], name: str) -> Iterator[CheckResult]:
-    """Say everything that is not allowed, and with the last of it what to do."""
+    """Report everything that is not allowed; the last report says what to do."""
     for permission in needed:
         is_last = permission is needed[-1]
         hint = permissions.hint_for(needed, name) if is_last else None
@@ -114,7 +114,7 @@ def _check_keys(
 
 
 def _check_addresses(models: list[ModelSettings]) -> Iterator[CheckResult]:
-    """Warn of addresses that end with what the API's own path begins with."""
+    """Warn of addresses that end as the API's own path begins."""
     for provider in providers_of(models):
         doubled = doubled_path(provider)
         if doubled is None:
@@ -185,7 +185,8 @@ def ask_models(
 ) -> Iterator[CheckResult]:
     """Send one tiny request to each model that an experiment's agents may ask.
 
-    The checks above have passed: libraries and keys are there. `name` is as for them.
+    The checks above have passed, so libraries and keys are there. `name` is the same as for those
+    checks.
     """
     from labledger.gateway.tiny_requests import ask_each
 

@@ -101,11 +101,11 @@ _HOW_CANCELLED = {
 
 
 def unread_sentences(run_id: str, unread: Iterable[UnreadResults]) -> tuple[str, ...]:
-    """Return of how many trials of a run an agent's output could not be stored whole.
+    """Return sentences that count a run's trials with an output that could not be stored whole.
 
     Args:
         run_id: What to call the run.
-        unread: Those of `RunState.unread_results`.
+        unread: The counts in `RunState.unread_results`.
 
     Example:
         >>> import labledger

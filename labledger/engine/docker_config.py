@@ -1,8 +1,8 @@
-"""What the settings of the `docker` command say: its engine, and its credentials for registries.
+"""Read the settings of the `docker` command: its engine, and its credentials for registries.
 
-The engine is that of `DOCKER_HOST`, or else of the context in `DOCKER_CONTEXT`, or else of the
-current context. A context that was chosen and cannot be read is an error, because another engine
-than the chosen one would run the trials. Nothing is looked for in the working directory.
+`DOCKER_HOST` names the engine, or else the context in `DOCKER_CONTEXT`, or else the current
+context. A chosen context that cannot be read is an error, because trials would run on another
+engine. Nothing is read from the working directory.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class RegistryCredentialsFailed(LabLedgerError):
 
 
 def engine_settings() -> dict[str, Any]:
-    """Return the settings of the Docker library's client for the engine that `docker` means.
+    """Return the Docker library's client settings for the engine that `docker` uses.
 
-    Raises `EngineUnavailable` if they name files that cannot be used.
+    Raises `EngineUnavailable` if the settings name files that cannot be used.
     """
     from docker.errors import DockerException
     from docker.utils import kwargs_from_env
@@ -58,16 +58,16 @@ def engine_settings() -> dict[str, Any]:
 
 
 def require_credentials_file() -> None:
-    """Raise `EngineUnavailable` if the file with the user's credentials has wrong ones.
+    """Raise `EngineUnavailable` if the file with the user's credentials is invalid.
 
-    The library reads it whenever it connects.
+    The library reads the file whenever it connects.
     """
     from docker import auth
     from docker.utils.config import find_config_file
 
     try:
         auth.load_config()
-    except Exception as error:  # Whatever a wrong member makes of its code.
+    except Exception as error:  # A wrong member can raise any error in the library's code.
         path = str(find_config_file() or _config_file())
         raise EngineUnavailable(
             f"the credentials of registries in {path} cannot be read: {first_line(error)}",
@@ -79,7 +79,7 @@ def require_credentials_file() -> None:
 def reading_credentials(action: str) -> Iterator[None]:
     """Raise `RegistryCredentialsFailed` if credentials cannot be read while the body runs.
 
-    `action` says what was attempted.
+    `action` is what the body attempts.
     """
     from docker.credentials.errors import StoreError
     from docker.errors import DockerException
@@ -94,14 +94,14 @@ def reading_credentials(action: str) -> Iterator[None]:
             raise
         raise _credentials_error(action, first_line(error.__cause__)) from error
     except (ValueError, KeyError, TypeError) as error:
-        # A helper that wrote something else than a user's name and secret.
+        # The helper's output is not a user name and a secret.
         if not _comes_from_credentials(error):
             raise
         raise _credentials_error(action, f"{type(error).__name__}: {error}") from error
 
 
 def _comes_from_credentials(error: BaseException) -> bool:
-    """Return whether the code of the library raised an error that reads credentials."""
+    """Return whether the library's code that reads credentials raised an error."""
     modules = (frame.f_globals["__name__"] for frame, _ in walk_tb(error.__traceback__))
     return any(name.startswith(("docker.auth", "docker.credentials")) for name in modules)
 
@@ -135,14 +135,14 @@ def _config_file() -> Path:
 
 
 def _chosen_context() -> tuple[str, str] | None:
-    """Return the name of the context that is chosen, and what chose it; None for none."""
+    """Return the name of the chosen context, and what chose it; None if there is none."""
     name = os.environ.get("DOCKER_CONTEXT") or None
     if name is not None:
         return None if name == _DEFAULT_CONTEXT else (name, "DOCKER_CONTEXT")
     try:
         name = json.loads(_config_file().read_bytes()).get("currentContext")
     except (OSError, ValueError, AttributeError):
-        return None  # As for `docker`, a file that is no configuration chooses nothing.
+        return None  # As in `docker`, a file that is not a configuration chooses nothing.
     is_chosen = isinstance(name, str) and name not in {"", _DEFAULT_CONTEXT}
     return (str(name), f"currentContext in {_config_file()}") if is_chosen else None
 
@@ -160,7 +160,7 @@ def _context_settings(name: str, chosen_by: str) -> dict[str, Any]:
         tls = _tls_of(contexts / "tls" / digest / "docker", endpoint)
     except FileNotFoundError:
         raise _context_error(name, chosen_by, f"does not exist: there is no file {path}") from None
-    except Exception as error:  # Whatever a file is that some other program wrote.
+    except Exception as error:  # Another program wrote the file, so it may have any content.
         what = f"cannot be used: {path}: {type(error).__name__}: {first_line(error)}"
         raise _context_error(name, chosen_by, what) from error
     return {"base_url": host} | ({} if tls is None else {"tls": tls})

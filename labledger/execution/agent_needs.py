@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 def targets_of(experiment: ExperimentPlan, *, unfrozen: bool = False) -> dict[str, AgentTarget]:
-    """Return what is installed for each variant whose agent has a profile.
+    """Return the agent to install for each variant whose agent has a profile.
 
-    With `unfrozen`, only agents whose files are not frozen. Raises `InvalidInput` for a profile
-    that is not there.
+    With `unfrozen`, returns only agents whose files are not frozen. Raises `InvalidInput` for a
+    missing profile.
     """
     profiles = {each.variant_id: each.profile for each in experiment.variants if each.profile}
     if experiment.regrades is not None or not profiles:

@@ -225,7 +225,7 @@ class CallsInFlight:
     ) -> Mapping[tuple[int, int], list[ModelCall]] | None:
         """Read the journals of attempts, and return their calls by slot and attempt.
 
-        Returns None, and reads nothing, if it was called just before and not `at_once`.
+        Returns None, without reading, if the last call was just before, unless `at_once`.
         """
         began = clock.monotonic()
         if began < self._next_look and not at_once:

@@ -47,7 +47,7 @@ class ErrorRate:
     limit: float | None
     """The largest share allowed; None allows any."""
     excludes_limit: bool = False
-    """Whether a share that is the limit is too large already."""
+    """Whether a share that equals the limit is already too large."""
     error_statuses: frozenset[SlotStatus] = _ERRORS
     committed: int = 0
     errors: int = 0

@@ -1,8 +1,8 @@
-"""The files of installed agents that a run began with: frozen by their digest in its plan.
+"""The files of installed agents that a run began with: their digests are frozen in its plan.
 
-Before trials mount an installed agent, its files must have that digest: in each session of the run,
-whichever command begins it. A run of a version of labledger that froze none goes on with the files
-that its trials have as evidence, or with those that are installed when it goes on.
+Before trials mount an installed agent, its files must have the frozen digest, in each session of
+the run and for every command. An earlier version of labledger froze no digests. Such a run uses the
+files that its trials have as evidence, or else the files that are installed when it continues.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def digests_of(plan: ExperimentPlan) -> Digests:
 
 
 def digests_so_far(plan: ExperimentPlan, reader: LedgerReader, run_id: str) -> Digests:
-    """Return the digests of the agents that a run has run: those of its plan, else of its trials.
+    """Return the digests of the agents that a run used: from its plan, or else from its trials.
 
     An agent whose trials have different digests has none.
     """
@@ -45,7 +45,7 @@ def digests_so_far(plan: ExperimentPlan, reader: LedgerReader, run_id: str) -> D
 
 
 def with_digests(plan: ExperimentPlan, digests: Digests) -> ExperimentPlan:
-    """Return a plan whose agents have these digests. Other agents keep what they have."""
+    """Return a plan whose agents have these digests. Other agents keep theirs."""
 
     def frozen(profile: ProfiledAgent | None) -> ProfiledAgent | None:
         if profile is None:
@@ -62,8 +62,7 @@ def freeze_agents(
 ) -> ExperimentPlan:
     """Install the agents of a plan, and return the plan with their digests.
 
-    An agent in `digests` must have the files with that digest. Raises `InvalidInput` for one that
-    has not.
+    The files of an agent in `digests` must have that digest; otherwise raises `InvalidInput`.
     """
     plan = with_digests(plan, digests or {})
     agents = install_agents(plan, emit).values()
@@ -73,9 +72,9 @@ def freeze_agents(
 def with_known_digests(
     plan: ExperimentPlan, reader: LedgerReader, run_id: str, emit: Listener
 ) -> ExperimentPlan:
-    """Return the plan of a run with the digests of its agents, as far as they are known.
+    """Return the plan of a run with the known digests of its agents.
 
-    `emit` gets a warning for agents that nothing was frozen of.
+    `emit` gets a warning for agents without frozen digests.
     """
     plan = with_digests(plan, digests_so_far(plan, reader, run_id))
     for target in dict.fromkeys(map(str, targets_of(plan, unfrozen=True).values())):
@@ -90,9 +89,9 @@ def with_known_digests(
 def find_changed_agents(
     plan: ExperimentPlan, reader: LedgerReader, run_id: str, *, is_complete: bool
 ) -> Iterator[str]:
-    """Yield how agents differ from those that a run began with, each as a sentence.
+    """Yield how agents differ from the agents that a run began with, each as a sentence.
 
-    The trials' evidence is compared, and, unless the run is complete, what is installed here.
+    Compares the trials' evidence and, unless the run is complete, the files installed here.
     """
     frozen = digests_of(plan)
     if not frozen:

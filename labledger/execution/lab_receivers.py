@@ -1,4 +1,4 @@
-"""What the user allows with a lab folder: who its settings and its ledger would have told."""
+"""Which receivers the user allows with a lab folder, from its settings and its ledger."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MAX_LISTED = 20
 
 
 def permissions_of_lab(lab: LabFolder) -> tuple[Permission, ...]:
-    """Return the permission that makes a lab folder trusted; none if it is.
+    """Return the permission that makes a lab folder trusted; None if it is already trusted.
 
-    Its sentence names every receiver of the lab. Raises `LabLedgerError` if no permission can make
-    the folder trusted.
+    The permission's sentence names every receiver of the lab. Raises `LabLedgerError` if no
+    permission can make the folder trusted.
     """
     needed = permission_to_ask_for(lab)
     if needed is None:
@@ -34,7 +34,7 @@ def permissions_of_lab(lab: LabFolder) -> tuple[Permission, ...]:
 
 
 def _named_receivers(lab: LabFolder) -> Iterator[str]:
-    """Yield each receiver of the settings and of the ledger, as a person sees it."""
+    """Yield each receiver of the settings and of the ledger, as messages show it."""
     try:
         # Anything else, such as a FIFO, is an error when the lab is used.
         if stat.S_ISREG(lab.settings.stat().st_mode):
@@ -54,7 +54,7 @@ def _named_receivers(lab: LabFolder) -> Iterator[str]:
 
 
 def _description(receiver: Receiver) -> str:
-    """Return a command with its words, and of a URL no more than messages show."""
+    """Return a command with its words, or the part of a URL that messages show."""
     if receiver.is_webhook:
         return f"the webhook {receiver.label}"
     return f"the command {escape_line(shlex.join(receiver.words))}"

@@ -76,9 +76,9 @@ class LocalExecutor:
         gateway: GatewayKeeper | None = None,
         programs: ProgramWatch | None = None,
     ) -> None:
-        """`limiter` is by default one that nothing else uses.
+        """Create an executor, by default with a `limiter` of its own.
 
-        `gateway` keeps the gateway of the agents' models running; None if no agent has any.
+        `gateway` keeps the gateway of the agents' models running; None if no agent has models.
         `programs` watches what trials share; None for no watch.
         """
         self.width = self._own_width = width

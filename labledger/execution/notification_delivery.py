@@ -66,7 +66,7 @@ class Courier:
     outbox: Outbox
     values: Mapping[str, str]
     only_to: Collection[str] | None = None
-    """The receivers that are told anything, as the ledger stores them; None for all."""
+    """The receivers that may be notified, as the ledger stores them; None for all."""
     _failures: Counter[str] = field(default_factory=Counter)
     """How often in a row each receiver has failed, for whatever run."""
     _rests_until: dict[str, float] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class Courier:
                 self._try(chosen, done, min(ATTEMPT_S, max(left_s, _MIN_ATTEMPT_S)))
 
     def waiting(self, *, due_by: str | None = None, run_id: str | None = None) -> list[Waiting]:
-        """Return what waits for the receivers that are told: see `Outbox.waiting`."""
+        """Return what waits for the receivers that may be notified: see `Outbox.waiting`."""
         waiting = self.outbox.waiting(due_by=due_by, run_id=run_id)
         if self.only_to is None:
             return waiting
@@ -189,7 +189,8 @@ class DeliveryThread:
         emit: Listener,
         named: Collection[str] = (),
     ) -> None:
-        """`named` are the receivers that the user named now, as the ledger stores them."""
+        """`named` are the receivers that the user named for this session, as the ledger stores
+        them."""
         self._lab, self._run_id, self._values = lab, run_id, values
         self._named = named
         self._only_to: Collection[str] | None = ()
@@ -219,8 +220,8 @@ class DeliveryThread:
     def begin(self) -> None:
         """Start delivering, unless nothing waits and the run has no receiver.
 
-        In a lab that is not trusted, only those are told that the user named now. Whatever fails
-        after that is tried again until the session ends. Raises `LedgerError`.
+        In an untrusted lab, only receivers that the user named for this session are notified. Later
+        failures are retried until the session ends. Raises `LedgerError`.
         """
         if not self._is_needed:
             trust = LabTrust.of(self._lab)
@@ -232,7 +233,7 @@ class DeliveryThread:
         self._keep_working()
 
     def _has_other_receivers(self) -> bool:
-        """Return whether the lab names receivers that the user did not name now."""
+        """Return whether the lab names receivers that the user did not name for this session."""
         stored = stored_receivers(self._lab.ledger)
         return os.path.lexists(self._lab.settings) or not stored <= set(self._named)
 

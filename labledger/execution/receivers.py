@@ -173,7 +173,8 @@ class GivenReceivers:
     of_run: tuple[str, ...] | None = None
     """Those of `--notify`; None leaves those of the run."""
     of_lab: tuple[str, ...] | None = ()
-    """Those of the lab's settings; None leaves those of the run, as the lab is not trusted."""
+    """Receivers of the lab's settings; None keeps the run's receivers, as the lab is not
+    trusted."""
 
     def changes(
         self, stored: Mapping[ReceiverSource, Collection[str]]
@@ -193,10 +194,10 @@ def given_receivers(
 ) -> GivenReceivers:
     """Return the receivers of options and of the lab's settings.
 
-    The settings of a lab that is not trusted are not read.
+    Does not read the settings of an untrusted lab.
 
-    Raises `InvalidInput` for one that cannot be told anything: a program that is not there, a URL
-    that is none, a `$NAME` that is not among `values`.
+    Raises `InvalidInput` for a receiver that cannot be notified: a missing program, an invalid URL,
+    or a `$NAME` that is not among `values`.
     """
     of_lab = _of_settings(lab, values) if LabTrust.of(lab).is_trusted else None
     return GivenReceivers(_of_options(notify, values), of_lab)

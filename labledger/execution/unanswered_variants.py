@@ -1,13 +1,14 @@
-"""Stops a run whose models never answer: the configuration of a variant is wrong, not its agents.
+"""Stops a run if no model ever answers a variant: its configuration is wrong, not its agents.
 
 One trial without an answer proves nothing, because its agent chose what it sent. If several trials
-of a variant called models, and no trial of it ever got an answer, the run stops, resumable. It
-stops at the first such trial if the gateway showed that the provider refuses the account, the key
-or the address, and at the third in a row if that begins in the middle of a run.
+of a variant called models, and no trial of the variant ever got an answer, the run stops and can be
+resumed. It stops at the first such trial if the gateway showed that the provider refuses the
+account, the key or the address. If answers stop in the middle of a run, it stops at the third such
+trial in a row.
 
-The trials of earlier coordinators count, as the ledger has them. But only a trial that this
-coordinator started stops the run: a user who resumes it may have repaired the cause. No trial is
-excused by a stop; what its status and verdict are is decided without it.
+The ledger's trials of earlier coordinators count. But only a trial that this coordinator started
+stops the run, because a user who resumes may have repaired the cause. A stop excuses no trial: it
+does not affect status and verdict.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ UNANSWERED_TRIALS = 3
 """After this many trials without an answer from a model, a run stops."""
 
 _BY_PEOPLE = frozenset({Reason.CANCELLED, Reason.RUN_STOPPED})
-"""Reasons of trials that people ended: their calls show nothing."""
+"""Reasons of trials that people ended. Their calls prove nothing."""
 
 Key = tuple[int, int]
 """A slot and the number of an attempt."""
@@ -41,12 +42,12 @@ Key = tuple[int, int]
 
 @dataclass(slots=True)
 class _Unanswered:
-    """The trials of a variant that got no answer since one of them did."""
+    """The trials of a variant without an answer, since its last answer."""
 
     earlier: int = 0
     """Committed trials of earlier coordinators."""
     slots: set[int] = field(default_factory=set)
-    """Other slots, each counted once, however often it was attempted."""
+    """Other slots. Each counts once, however often it was attempted."""
     was_answered: bool = False
     """Whether any trial of the variant ever got an answer."""
     is_shown: bool = False
@@ -61,7 +62,7 @@ class _Unanswered:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether so much speaks against the variant's configuration that the run should stop."""
+        """Whether the evidence against the variant's configuration is enough to stop the run."""
         if self.was_answered:
             return len(self.slots) >= UNANSWERED_TRIALS
         return self.is_new and (self.is_shown or self.trials >= UNANSWERED_TRIALS)
@@ -69,14 +70,14 @@ class _Unanswered:
 
 @dataclass(slots=True)
 class UnansweredVariants:
-    """The variants of a run whose agents may call models, and what became of their calls."""
+    """The variants of a run whose agents may call models, and the results of their calls."""
 
     granting: frozenset[str]
     """The variants whose agents may call models; empty if no trial is judged."""
     began_earlier: frozenset[Key] = frozenset()
     """Attempts that earlier coordinators may have started."""
     stops: bool = True
-    """Whether the run stops. Warnings are given in any case."""
+    """Whether the run stops. Warnings are emitted in any case."""
     _variants: dict[str, _Unanswered] = field(default_factory=lambda: defaultdict(_Unanswered))
     _warned: set[tuple[str, TrialAnswer]] = field(default_factory=set)
     _wrong: str | None = None
@@ -92,7 +93,7 @@ class UnansweredVariants:
         *,
         stops: bool,
     ) -> Self:
-        """Return what the ledger knows; `staged` has variant, slot and calls of each result."""
+        """Return the state in the ledger. `staged` has variant, slot and calls of each result."""
         judged = cls(granting, began_earlier, stops)
         for each in committed:
             unanswered = judged._variants[each.variant_id]
@@ -103,7 +104,7 @@ class UnansweredVariants:
         return judged
 
     def add(self, result: AttemptResult) -> Iterator[str]:
-        """Count an attempt that ended. Yield a warning if it is the first one to warn of."""
+        """Count an attempt that ended. Yield a warning if it is the first of its kind."""
         variant_id, idx = result.ids.variant_id, result.schedule_idx
         if variant_id not in self.granting or result.reason in _BY_PEOPLE:
             return
@@ -150,7 +151,7 @@ class UnansweredVariants:
         return wrong is not None and not self._variants[wrong].was_answered
 
     def note_running(self, calls: Iterable[tuple[str, Sequence[ModelCall]]]) -> None:
-        """Note the calls of trials in flight by variant: one that got an answer clears it."""
+        """Note the calls of trials in flight by variant. An answer clears the variant."""
         for variant_id, of_trial in calls:
             unanswered = self._variants[variant_id]
             if not unanswered.was_answered and any(map(got_answer, of_trial)):
@@ -160,14 +161,14 @@ class UnansweredVariants:
 
     @property
     def stop_message(self) -> str | None:
-        """Why the run should stop; None if it should not."""
+        """Why the run should stop; None if it should continue."""
         if self._wrong is None:
             return None
         unanswered = self._variants[self._wrong]
         trials = counted(unanswered.trials, "trial")
         last = "" if unanswered.last is None else f"; the last call: {unanswered.last.sentence}"
         since = "the last answer" if unanswered.was_answered else "its beginning"
-        # The ledger stores it as the stop's message, and stored messages keep their words.
+        # The ledger stores this as the stop's message. Stored messages keep their words.
         return (
             f"no model has answered variant {self._wrong} since {since}, and {trials} called "
             f"models{last}; repair the key or the account and resume, or begin a new run with "

@@ -164,11 +164,11 @@ def read_tasks(
 ) -> Dataset:
     """Read and check the tasks of `path`: strict JSON, schema `task_v1`, unique ids, workspaces.
 
-    Blank lines and a byte order mark at the front are skipped. Nothing is written. Without a
-    `default_image` every selected task must name an image; if `cluster` names a field, every
-    selected task must have it. Raises `PermissionNeeded` for a file outside of the project, but
-    only remembers workspaces there; and `InvalidInput` with the first `MAX_PROBLEMS` problems, each
-    with its line.
+    Skips blank lines and a byte order mark at the front. Writes nothing. Without a `default_image`,
+    every selected task must name an image. If `cluster` names a field, every selected task must
+    have it. Raises `PermissionNeeded` for a dataset outside the project; it only remembers
+    workspaces there. Raises `InvalidInput` with the first `MAX_PROBLEMS` problems, each with its
+    line.
     """
     reader = _Reader(path, selection, project, default_image, cluster, check_row)
     try:
@@ -234,7 +234,7 @@ class _Reader:
         except MalformedJson as error:
             message = error.message.replace(" at line 1 column ", " at column ")
             if message.startswith("has ") and not any(key in line for key in _KEYS_OF_TASKS):
-                message = "is not JSON"  # The line may be one of a secret file.
+                message = "is not JSON"  # The line may come from a secret file.
             self._add_problem(number, message, hint="each line must be one whole JSON object")
             return
         if not isinstance(row, dict) or row.keys().isdisjoint({"id", "task"}):

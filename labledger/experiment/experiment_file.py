@@ -1,8 +1,8 @@
 """Read and validate an experiment file: YAML, its JSON schema, and fields that fit together.
 
-All problems are reported together, in the order of lines. `resolve` takes the result; the dataset
-is not read here. Only a regular file is read. No message has any text of a file that is no
-experiment: a stranger may have put a link to a secret in its place.
+Reports all problems together, in the order of lines. `resolve` takes the result; this module does
+not read the dataset. It reads only a regular file. If the file is not an experiment, no message
+repeats its text: a stranger may have put a link to a secret in its place.
 
 YAML is read by the core schema of version 1.2: plain JSON values, with the line of each field. They
 are built from parser events, with limits on depth and size, so that hostile input (deep nesting,
@@ -34,7 +34,8 @@ MAX_NODES = 100_000
 """The largest number of values in a document, with aliases expanded."""
 
 _FEWEST_SECTIONS = 2
-"""So many sections of an experiment make a text one, with whatever problems."""
+"""A text with this many sections of an experiment counts as an experiment, whatever its
+problems."""
 
 _MAX_QUOTED = 80
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -73,16 +74,16 @@ def load_experiment(path: Path) -> AuthoredExperiment:
 
 _REQUIRED = tuple(json_schemas.load_schema("experiment_v1")["required"])
 _MENTIONED = re.compile(rf"""(?:^|[{{,]\s*)(["']?)({"|".join(_REQUIRED)})\1\s*:""", re.MULTILINE)
-"""The name of a section that every experiment has, as a key at the beginning of a line."""
+"""The name of a section of every experiment, as a key at the beginning of a line."""
 
 
 def _is_experiment(text: str) -> bool:
-    """Return whether a text, which need not be YAML, is meant to be an experiment."""
+    """Return whether a text, which may be invalid YAML, is meant to be an experiment."""
     return len({match[2] for match in _MENTIONED.finditer(text)}) >= _FEWEST_SECTIONS
 
 
 def _no_experiment(path: Path, found: Iterable[FieldProblem]) -> InvalidInput:
-    """Return the error about a file that is no experiment, without the names of its fields."""
+    """Return the error for a file that is not an experiment, without the names of its fields."""
     sections = ", ".join(_REQUIRED)
     message = f"is no experiment: expected a mapping with the sections {sections}"
     hint = "check the path; `labledger init DIR` writes an experiment to start from"
@@ -156,11 +157,11 @@ class YamlDocument(NamedTuple):
 def parse_yaml(text: str, file_name: str, *, quotes: bool = True) -> YamlDocument:
     """Parse the single document in `text`; `file_name` is for messages.
 
-    Unless `quotes`, messages have nothing of the text, and problems only its fields.
-    Only ``true`` and ``false`` are booleans (``no`` and ``on`` are text), as in YAML 1.2.
-    Duplicate keys, keys that are not text, numbers that JSON cannot represent, tags, merge keys
-    and anchors that contain themselves become problems. Raises `InvalidInput` if the text is not
-    YAML, contains several documents, or nests deeper than 64 levels.
+    Without `quotes`, messages repeat nothing of the text, and problems name only its fields. Only
+    ``true`` and ``false`` are booleans (``no`` and ``on`` are text), as in YAML 1.2. Duplicate
+    keys, keys that are not text, numbers that JSON cannot represent, tags, merge keys and anchors
+    that contain themselves become problems. Raises `InvalidInput` if the text is not YAML, contains
+    several documents, or nests deeper than 64 levels.
     """
     try:
         builder = _Builder(yaml.parse(text, Loader=_LOADER), quotes=quotes)

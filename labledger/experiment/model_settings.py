@@ -134,7 +134,7 @@ def _provider(name: str, authored: JsonObject) -> ProviderConfig:
 def _prices(provider: str, models: JsonObject) -> Iterator[ModelPrice]:
     """Yield authored prices, which are in US dollars for a million tokens.
 
-    A price under a condition is a factor for the standard prices of tokens, or stands by itself.
+    A price under a condition is a factor for the standard prices of tokens, or replaces them.
     """
     for model, price in sorted(models.items()):
         standard = {key: value for key, value in price.items() if key != "when"}
@@ -150,7 +150,7 @@ def _prices(provider: str, models: JsonObject) -> Iterator[ModelPrice]:
 
 
 def _canonical(condition: str) -> str:
-    """Return an authored condition as calls name it."""
+    """Return an authored condition in the form that calls use."""
     return condition_of(parts_of(condition.casefold()))
 
 

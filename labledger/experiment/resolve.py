@@ -312,7 +312,8 @@ def resolve(authored: AuthoredExperiment, overrides: Overrides | None = None) ->
 def _read_dataset(
     authored: AuthoredExperiment, plan: ExperimentPlan, overrides: Overrides
 ) -> Dataset:
-    """Read the tasks. Raises `PermissionNeeded` with all that is known to be asked for."""
+    """Read the tasks. Raises `PermissionNeeded` with everything that is known to need
+    permission."""
     project = ProjectFiles.of(authored.folder, authored.path)
     try:
         dataset = _read_tasks(authored, plan, overrides, project)
@@ -323,7 +324,7 @@ def _read_dataset(
 
 
 def _asked_of_models(plan: ExperimentPlan) -> tuple[Permission, ...]:
-    """Return what is asked for when keys are read: one error names everything."""
+    """Return what needs permission when keys are read, so that one error names everything."""
     models = (VariantSettings.of(plan, v).defaults.runtime.models for v in plan.variants)
     return permissions_of(
         dict.fromkeys(

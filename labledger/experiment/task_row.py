@@ -221,8 +221,8 @@ class Task(Section):
     def of_row(cls, row: JsonObject) -> Self:
         """Return the task of a stored, frozen row. Raises `LedgerError`.
 
-        A row that grants models is refused: only a run of a stranger's ledger can have one, and
-        the user was not asked about its providers.
+        Refuses a row that grants models. Only a run in a stranger's ledger can have one, and the
+        user was never asked about its providers.
         """
         try:
             task = cls.from_json(row)

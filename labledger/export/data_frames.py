@@ -148,8 +148,8 @@ def write_parquet(
 ) -> int:
     """Write the rows as a Parquet file, in flat memory; return their number.
 
-    The columns of `view` have the types that it declares, whatever their values. Other columns have
-    the narrowest type of their values, and without a value that of the view columns of this name.
+    The columns of `view` have their declared types, whatever their values. Another column has the
+    narrowest type of its values; without values, it has the type of the view columns with its name.
     The folder `scratch`, else `$TMPDIR`, holds the unfinished file and needs as much disk space
     again. Raises `ExtraMissing`, and `QueryFailed` if two columns have the same name.
     """

@@ -384,7 +384,7 @@ def _ending(end: JsonObject) -> str:
 
 _UNKNOWN_CALLS = "calls_of_unknown_usage"
 _UNKNOWN_BY_MODEL = "unknown_usage_by_model"
-"""In the metadata: how many calls have an unknown usage, in all and by model."""
+"""In the metadata: the number of calls of unknown usage, in all and by model."""
 
 
 @dataclass(slots=True)
@@ -422,13 +422,13 @@ class _Usage:
 
     @property
     def main_model(self) -> str:
-        """The model that used the most tokens, as far as that is known."""
+        """The model with the most known tokens."""
         used = dict.fromkeys(self.unknown, 0)
         used |= {model: usage.total_tokens for model, usage in self.sums().items()}
         return max(sorted(used), key=lambda model: used[model], default=NO_MODEL)
 
     def sums(self) -> dict[str, ModelUsage]:
-        """Return the sums by model. A cost that is not known in part is not known."""
+        """Return the sums by model. A cost is None if a part of it is not known."""
         sums = {model: reduce(add, of_model) for model, of_model in self.known.items()}
         for model, of_model in self.known.items():
             if self.unknown[model] or any(usage.total_cost is None for usage in of_model):
@@ -436,7 +436,8 @@ class _Usage:
         return sums
 
     def unknown_calls(self) -> JsonObject:
-        """Return as metadata of how many calls the sums lack the tokens; nothing if of none."""
+        """Return metadata with the number of calls that the sums leave out; empty if there are
+        none."""
         by_model = {model: calls for model, calls in sorted(self.unknown.items()) if calls}
         if not by_model:
             return {}

@@ -140,10 +140,10 @@ class MirrorWriter:
     def repair(self, reader: LedgerReader, run_id: str) -> None:
         """Append what each mirror lacks, and open it for appending.
 
-        Only the last slot of each file is compared: an incomplete last line is removed, missing
-        lines are appended, and a file that is not a mirror of this run, or has a hole, is rebuilt.
-        Anything that is no regular file, such as a folder, link or FIFO of that name, is renamed.
-        Raises `LabLedgerError`.
+        Compares only the last slot of each file. Removes an incomplete last line, appends missing
+        lines, and rebuilds a file that is not a mirror of this run or has a hole. Renames anything
+        that is not a regular file, such as a folder, link or FIFO of that name. Raises
+        `LabLedgerError`.
         """
         self.close()
         for kind, path in _paths(reader, run_id, self.run_dir).items():

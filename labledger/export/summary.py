@@ -98,7 +98,7 @@ def _model_usage(reader: LedgerReader, run: RunInfo) -> JsonObject:
 
 
 def _model_answers(reader: LedgerReader, run: RunInfo) -> JsonObject:
-    """Return the variants with trials that got no answer from a model; nothing if all got one."""
+    """Return the variants with trials without an answer from a model; empty if all got one."""
     answers = [each for each in reader.model_answers(run.run_id) if each.sentences]
     return {"model_answers": [each.as_json() for each in answers]} if answers else {}
 
@@ -119,7 +119,7 @@ def _timeouts(reader: LedgerReader, run_id: str) -> JsonObject:
 
 
 def _unread_results(reader: LedgerReader, run_id: str) -> JsonObject:
-    """Return of how many trials an agent's output could not be stored whole; nothing for none."""
+    """Return how many trials have an output that could not be stored whole; empty if none has."""
     unread = reader.unread_results(run_id)
     return {"unread_results": [each.as_json() for each in unread]} if unread else {}
 

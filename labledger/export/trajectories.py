@@ -42,7 +42,7 @@ class StoredTrajectory:
     sha256: str
     """Of the document, in hex."""
     calls: tuple[ModelCall, ...] | None = None
-    """What the attempt's agent asked of models; None if no gateway counted that."""
+    """What the attempt's agent used of models; None if no gateway counted it."""
 
     def as_json(self) -> JsonObject:
         """Return all but the document, its digest and the calls."""
@@ -82,7 +82,7 @@ def stored_trajectory(records: SlotRecords) -> StoredTrajectory | None:
 
 
 def _calls(records: SlotRecords, evidence: JsonObject) -> tuple[ModelCall, ...] | None:
-    """Return the calls of the attempt that the evidence is of; None if it had no models."""
+    """Return the calls of the evidence's attempt; None if it had no models."""
     rows = [json.loads(record) for record in records.model_calls]
     if not rows and "models" not in evidence["ext"]:
         return None

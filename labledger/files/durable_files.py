@@ -127,7 +127,7 @@ def publish(handle: BinaryIO, path: Path, fence: Fence = nullcontext) -> None:
 
 
 def set_aside(path: Path) -> None:
-    """Rename a folder, link, FIFO or device at `path`, where a regular file is to be written."""
+    """Rename a folder, link, FIFO or device at `path`, to make room for a regular file."""
     if path.is_symlink() or (path.exists() and not path.is_file()):
         path.rename(path.with_name(f"{path.name}.set-aside-{secrets.token_hex(4)}"))
 

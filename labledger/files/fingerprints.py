@@ -1,10 +1,10 @@
-"""Fingerprints of folders: whether anything in one was touched, without reading its files.
+"""Fingerprints of folders show whether anything in them was touched, without reading the files.
 
-A fingerprint has what the file system says of each entry: its inode, mode, owner, size, and the
-times of its last change of content (mtime) and of anything (ctime). Exchanging a file and putting
-it back changes an inode or a ctime. Users cannot set a ctime: only another clock could hide that.
-The times have steps of some milliseconds. A fingerprint that is taken within one of them after a
-change does not show a further change, and says that it is not settled.
+A fingerprint has the file system's facts on each entry: its inode, mode, owner, size, and the times
+of its last change of content (mtime) and of anything (ctime). Exchanging a file and putting it back
+changes an inode or a ctime. Users cannot set a ctime; only a changed clock could hide such a
+change. The times have steps of some milliseconds. A fingerprint that is taken within one step after
+a change does not show a further change, and is marked as not settled.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STEP_NS = 50_000_000
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What the file system says of some files and folders."""
+    """The file system's facts on some files and folders."""
 
     digest: str
     is_settled: bool
@@ -34,9 +34,9 @@ class Fingerprint:
 
 
 def fingerprint(tops: Iterable[Path], alone: Iterable[Path] = ()) -> Fingerprint:
-    """Return the fingerprint of `tops` with everything in them, and of `alone` without that.
+    """Return the fingerprint of `tops` with everything in them, and of `alone` without content.
 
-    Links are not followed. A path that is not there is part of it. Raises `OSError`.
+    Does not follow links. A missing path is part of the fingerprint. Raises `OSError`.
     """
     digest = hashlib.sha256()
     newest = entries = 0
@@ -59,7 +59,7 @@ def fingerprint(tops: Iterable[Path], alone: Iterable[Path] = ()) -> Fingerprint
 def _all(
     tops: Iterable[Path], alone: Iterable[Path]
 ) -> Iterator[tuple[str, os.stat_result | None]]:
-    """Yield names below the tops, and what the file system says of each."""
+    """Yield names below the tops, with the file system's facts on each."""
     for path in alone:
         yield "", _status(path)
     for top in tops:

@@ -98,7 +98,7 @@ class LabFolder:
     def create(self) -> None:
         """Create the lab folder, closed to other users of this machine.
 
-        A folder that was missing or empty is trusted: see `lab_trust`.
+        The folder becomes trusted if it was missing or empty: see `lab_trust`.
         """
         is_new = self._make_root()
         self.root.chmod(0o700)
@@ -111,12 +111,13 @@ class LabFolder:
             trust_new(self)
 
     def _make_root(self) -> bool:
-        """Create the lab folder if it is missing; return whether it is this user's, and empty."""
+        """Create the lab folder if it is missing; return whether it is empty and belongs to this
+        user."""
         make_folder(self.root.parent)
         try:
             self.root.mkdir(0o700)
         except FileExistsError:
-            make_folder(self.root)  # Raises for what is no folder.
+            make_folder(self.root)  # Raises for anything but a folder.
             is_mine = self.root.stat().st_uid == os.geteuid()
             return is_mine and next(self.root.iterdir(), None) is None
         sync_folder(self.root.parent)
@@ -143,7 +144,7 @@ class LabFolder:
             problem = Problem(str(path), yaml_fault(error))
             raise InvalidInput(f"cannot read {path}", [problem]) from error
         if not isinstance(document, dict):
-            # It is no file of settings, and may be a secret: nothing of it is repeated.
+            # The file is not a settings file and may be a secret, so no message repeats its text.
             json_schemas.refuse_problems(path, [((), "expected a mapping")])
         json_schemas.refuse_problems(path, json_schemas.problems(document, SETTINGS_SCHEMA))
         return document

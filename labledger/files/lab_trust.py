@@ -1,14 +1,14 @@
-"""Whether a lab folder is trusted: its settings, and the receivers that its ledger names, then act.
+"""Whether a lab folder is trusted. Only then do its settings and the receivers in its ledger act.
 
-A lab folder may have been cloned, copied or found in the folder of another user, with settings and
-rows that run commands as this user. It is trusted once this user has created it with labledger, or
-has allowed it with `labledger allow`. Both store a permission in the user's own settings. It names
-the folder's real path, inode and owner, and a random mark, which is in the folder: a copy, a folder
-of the same name and an older state of the folder on another inode are other folders. A folder that
-was moved is asked for again, too.
+A lab folder may have been cloned, copied or found in another user's folder, with settings and rows
+that run commands as this user. It is trusted once this user has created it with labledger, or has
+allowed it with `labledger allow`. Both store a permission in the user's own settings. The
+permission names the folder's real path, inode and owner, and a random mark in the folder. So a
+copy, a folder of the same name, and an older state of the folder on another inode are other
+folders. A folder that was moved needs a new permission, too.
 
-Nothing is trusted where other users could change it unnoticed: if one of them owns the settings or
-the ledger, or can write to the folder.
+A folder is not trusted if other users could change it unnoticed: if one of them owns the settings
+or the ledger, or can write to the folder.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ from labledger.files.permissions import Permission, PermissionStore
 
 @dataclass(frozen=True, slots=True)
 class LabTrust:
-    """Whether what a lab folder says acts."""
+    """Whether the settings and receivers of a lab folder act."""
 
     lab: LabFolder
     why_not: str | None
-    """Why it is not trusted; None if it is."""
+    """Why the folder is not trusted; None if it is."""
     is_allowable: bool = True
     """Whether `labledger allow` makes it trusted."""
 
     @classmethod
     def of(cls, lab: LabFolder) -> Self:
-        """Return whether a lab folder is trusted. One that does not exist has nothing to say."""
+        """Return whether a lab folder is trusted. A missing folder has no settings and no
+        receivers."""
         try:
             folder = lab.root.stat()
         except OSError:
@@ -57,14 +58,14 @@ class LabTrust:
         return self.why_not is None
 
     def sentence(self) -> str:
-        """Return in one sentence what does not act, and what the user can do."""
+        """Return one sentence on what does not act, and what the user can do."""
         return (
             f"receivers of notifications that {self.lab.root} names are not told: {self.why_not}; "
             f"{self._remedy()}"
         )
 
     def refuse(self) -> NoReturn:
-        """Raise `PermissionNeeded` for what a person asked for."""
+        """Raise `PermissionNeeded` if a user asked for an action that needs trust."""
         raise PermissionNeeded(
             f"the lab {self.lab.root} names receivers that labledger must not tell",
             [Problem(str(self.lab.root), self.why_not or "", hint=self._remedy())],
@@ -77,17 +78,17 @@ class LabTrust:
 
 
 def permission_to_ask_for(lab: LabFolder) -> Permission | None:
-    """Return the permission that makes a lab folder trusted, None if it is.
+    """Return the permission that makes a lab folder trusted, None if it is already trusted.
 
-    The folder gets a mark, so that what is allowed is this folder alone. Raises `LabLedgerError` if
-    no permission can make it trusted.
+    Marks the folder, so that the permission covers only this folder. Raises `LabLedgerError` if no
+    permission can make it trusted.
     """
     trust = LabTrust.of(lab)
     if trust.is_trusted:
         return None
     if not trust.is_allowable:
         raise LabLedgerError(f"the lab {lab.root} cannot be allowed: {trust.why_not}")
-    with suppress(OSError):  # Another user's folder may be one that this user can only read.
+    with suppress(OSError):  # This user may only have the right to read another user's folder.
         permissions.mark_lab_folder(lab.root)
     return permissions.of_lab_folder(lab.root)
 

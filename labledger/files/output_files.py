@@ -1,11 +1,11 @@
-"""What a person asked to have written at a path: a file, a device, a pipe, or what a link names.
+"""Write a user's output to a path: a file, a device, a pipe, or the target of a link.
 
 Only regular files are replaced, each as a whole: the old content stays until the new one is
-durable, and the mode is kept. A link stays, and the file that it leads to is replaced or created.
-Devices, pipes and the descriptors of this process (`/dev/stdout`, `/dev/fd/N`) are written to as
-they are. A folder or a socket is an error, and so is a file of a ledger.
+durable, and the mode is kept. A link stays, and the file behind it is replaced or created. Devices,
+pipes and the descriptors of this process (`/dev/stdout`, `/dev/fd/N`) are written to as they are. A
+folder or a socket is an error, and so is a file of a ledger.
 
-Every output at a path of the user must be written with these functions.
+Every output at a path that the user names must be written with these functions.
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ _OF_LEDGER = frozenset({_LEDGER, f"{_LEDGER}-wal", f"{_LEDGER}-shm"})
 def open_output(
     out: str | Path | BinaryIO, fence: Fence = nullcontext, *, needs_seek: bool = False
 ) -> AbstractContextManager[BinaryIO]:
-    """Return the context of what is written to: an output by `replace_output`, or a stream.
+    """Return the context of an output: `replace_output` for a path, or a stream.
 
-    A stream stays open at its end, and `fence` does not concern it. With `needs_seek`, what is
-    yielded has positions, as formats need that end with offsets: a stream, a device or a pipe then
-    gets everything at the end.
+    A stream stays open at its end, and `fence` does not concern it. Formats that end with offsets
+    need positions: with `needs_seek`, a stream, a device or a pipe gets everything at the end.
     """
     if isinstance(out, str | Path):
         return replace_output(Path(out), fence, needs_seek=needs_seek)
@@ -49,10 +48,10 @@ def open_output(
 def replace_output(
     path: Path, fence: Fence = nullcontext, *, needs_seek: bool = False
 ) -> Iterator[BinaryIO]:
-    """Yield what is written to `path`: see the module. `needs_seek` is that of `open_output`.
+    """Yield the output at `path`: see the module. `needs_seek` is the same as in `open_output`.
 
-    A new content gets its name within `fence`. In a lab folder, a file is closed to other users,
-    and a folder, FIFO, device or link of its name is replaced. Raises `LabLedgerError`; a file at
+    New content gets its name within `fence`. In a lab folder, a file is closed to other users, and
+    a folder, FIFO, device or link of its name is replaced. Raises `LabLedgerError`; a file at
     `path` is then unchanged.
     """
     try:
@@ -63,9 +62,10 @@ def replace_output(
 
 
 def scratch_folder_of(path: Path) -> Path | None:
-    """Return a folder on the disk of an output, for unfinished parts; None for that of `$TMPDIR`.
+    """Return a folder on an output's disk, for unfinished parts; None for the folder `$TMPDIR`.
 
-    None is returned for devices and pipes. Raises `LabLedgerError` for what cannot be written.
+    Returns None for devices and pipes. Raises `LabLedgerError` for an output that cannot be
+    written.
     """
     try:
         target = path if _is_in_lab(path) else _target(path)
@@ -108,7 +108,7 @@ def _set_aside_within(path: Path, fence: Fence) -> Iterator[None]:
 
 @contextmanager
 def _replaced_file(target: Path, fence: Fence) -> Iterator[BinaryIO]:
-    """Yield a file that gets the name `target` at the end, with the mode and owner of the old."""
+    """Yield a file that gets the name `target` at the end, with the old file's mode and owner."""
     try:
         replaced = target.stat()
     except FileNotFoundError:
@@ -124,9 +124,9 @@ def _replaced_file(target: Path, fence: Fence) -> Iterator[BinaryIO]:
 
 
 def _target(path: Path) -> Path | int:
-    """Return what a path outside of a lab leads to: a descriptor of this process, or a path.
+    """Return the target of a path outside a lab: a descriptor of this process, or a path.
 
-    Raises `OSError` for what cannot be reached, and `LabLedgerError` for a link into nowhere.
+    Raises `OSError` if the target cannot be reached, and `LabLedgerError` for a dangling link.
     """
     place = path.absolute()
     for _ in range(_MAX_LINKS):
@@ -151,13 +151,13 @@ def _target(path: Path) -> Path | int:
 def _own_descriptor(place: Path) -> int | None:
     """Return the number of a descriptor of this process that a path names; None for other paths.
 
-    Raises `LabLedgerError` for one that labledger has opened itself, such as that of the ledger.
+    Raises `LabLedgerError` for a descriptor that labledger opened itself, such as the ledger's.
     """
     match = _DESCRIPTOR.fullmatch(str(place))
     if match is None or int(match[1]) != os.getpid():
         return None
     number = int(match[2])
-    # What a process has inherited is inheritable; what Python and SQLite open is not.
+    # Inherited descriptors are inheritable; descriptors that Python and SQLite open are not.
     if not os.get_inheritable(number):
         raise LabLedgerError(f"could not write descriptor {number}: it was not given to labledger")
     return number
@@ -193,7 +193,7 @@ def _stream(target: Path | int) -> Iterator[BinaryIO]:
 
 
 class _UnseekableFile(FileIO):
-    """A file that is written from where it stands. A pipe whose reader has ended takes everything.
+    """A file that is written from its present position. A pipe without a reader takes everything.
 
     So the command ends as it does for `labledger … | head`.
     """

@@ -1,13 +1,13 @@
-"""What the user has allowed files of strangers to do, in a file of the user's own settings.
+"""Stores which actions of other people's files the user has allowed, in the user's own settings.
 
-An experiment, an imported run or a lab folder may ask for something that acts on this machine: a
-command, a secret, an address, a path outside of its project. Each is a `Permission`, which names
-exactly what would happen. Its digest is stored once the user has allowed it, so that anything else,
-be it one other word of a command, is asked for again. `LABLEDGER_ALLOW` allows digests for one
-process, such as in CI.
+An experiment, an imported run or a lab folder may ask for an action on this machine: a command, a
+secret, an address, a path outside its project. Each action is a `Permission`, which names exactly
+what would happen. Once the user has allowed it, its digest is stored. Any difference, even one word
+of a command, needs a new permission. `LABLEDGER_ALLOW` allows digests for one process, such as in
+CI.
 
 The store is used only if this user owns it and other users cannot write to it. Code that acts must
-call `require` first, with everything that it is about to do, so that the user is asked once.
+first call `require` with everything that it is about to do, so that the user is asked once.
 """
 
 from __future__ import annotations
@@ -43,43 +43,42 @@ SCHEMA = "labledger.permissions.v1"
 """The `schema_version` of the stored permissions."""
 FILE = "permissions.json"
 MAX_BYTES = 16 << 20
-"""The largest file of permissions that is read."""
+"""The largest permissions file that is read."""
 _DIGITS = frozenset("0123456789abcdef")
 _SHORTEST_PREFIX = 8
 
 
 @dataclass(frozen=True)
 class Permission(JsonForm):
-    """One thing that the user can allow."""
+    """One action that the user can allow."""
 
     kind: str
-    """The kind of thing, such as `lab_folder`."""
+    """The kind of action, such as `lab_folder`."""
     subject: Mapping[str, str | tuple[str, ...]]
     """What exactly is allowed."""
     sentence: str
     """The same in plain words, for the user. It begins with a verb."""
     where: str = ""
-    """What asks for it, such as the name of a provider. It is no part of what is allowed."""
+    """The place that asks for it, such as the name of a provider. Not part of the permission."""
 
     _JSON = ("digest", "kind", "subject", "sentence")
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 (hex) that stands for exactly this."""
+        """The SHA-256 (hex) of exactly this permission."""
         return canonical_json.digest({"kind": self.kind, "subject": _plain(self.subject)})
 
 
 _LAB_FOLDER = "lab_folder"
 _MARK = "folder-mark"
-"""The file of a lab folder with random digits, which another folder in its place does not have."""
+"""The file of a lab folder with random digits. Another folder in its place does not have them."""
 _MARK_BYTES = 16
 
 
 def of_lab_folder(folder: Path) -> Permission:
-    """Return the permission that a lab folder's settings and receivers act.
+    """Return the permission that lets a lab folder's settings and receivers act.
 
-    It is for this folder with its owner and its mark: a copy of it is another folder. Raises
-    `OSError`.
+    It covers this folder with its owner and its mark. A copy is another folder. Raises `OSError`.
     """
     real = folder.resolve(strict=True)
     status = real.stat()
@@ -112,7 +111,7 @@ def _mark_of(folder: Path) -> str:
 
 
 def is_of_lost_folder(allowed: AllowedPermission) -> bool:
-    """Return whether a permission is for a lab folder that is not there any more."""
+    """Return whether a permission covers a lab folder that no longer exists."""
     subject = allowed.document.get("subject", {})
     is_of_folder = allowed.document.get("kind") == _LAB_FOLDER
     return is_of_folder and not os.path.lexists(str(subject.get("path")))
@@ -132,7 +131,7 @@ class AllowedPermission(JsonForm):
 
 @dataclass(frozen=True, slots=True)
 class PermissionStore:
-    """The file of the permissions that one user has given."""
+    """The file with one user's permissions."""
 
     path: Path
 
@@ -154,10 +153,10 @@ class PermissionStore:
         return cls(top / "labledger" / FILE)
 
     def read(self) -> Mapping[str, AllowedPermission]:
-        """Return what is allowed, by digest.
+        """Return the allowed permissions by digest.
 
-        Raises `LabLedgerError` for a file that another user owns or can write, and for one that is
-        damaged: it is refused, not ignored.
+        Raises `LabLedgerError` for a file that another user owns or can write, and for a damaged
+        file. Such a file is refused, not ignored.
         """
         try:
             content = self._read_safely()
@@ -174,9 +173,9 @@ class PermissionStore:
         *,
         forget: Callable[[AllowedPermission], bool] = lambda _: False,
     ) -> None:
-        """Allow what is given, and digests of what is not described.
+        """Allow permissions, and digests without a description.
 
-        What is to be forgotten is removed on this occasion. Raises `LabLedgerError`.
+        Also removes permissions that can be forgotten. Raises `LabLedgerError`.
         """
         now = clock.utc_now()
         new = [
@@ -198,7 +197,7 @@ class PermissionStore:
     def remove(self, digests: Iterable[str]) -> tuple[AllowedPermission, ...]:
         """Revoke permissions, and return them. Digests may be cut to 8 digits.
 
-        Raises `InvalidInput` if one is unknown or not unique; nothing is revoked then.
+        Raises `InvalidInput` if a digest is unknown or not unique. Then nothing is revoked.
         """
         with self._changing() as allowed:
             named = [_named(digest, allowed) for digest in digests]
@@ -206,7 +205,8 @@ class PermissionStore:
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, AllowedPermission]]:
-        """Yield what is allowed, and store it when the block ends. Other processes wait."""
+        """Yield the allowed permissions, and store them when the block ends. Other processes
+        wait."""
         folder = self.path.parent
         try:
             make_folder(folder)
@@ -311,15 +311,15 @@ def allowed_by_variable(environment: Mapping[str, str] = os.environ) -> frozense
 def allowed_digests() -> frozenset[str]:
     """Return the digests of everything that the user has allowed.
 
-    Raises `LabLedgerError` if that cannot be read safely.
+    Raises `LabLedgerError` if the stored permissions cannot be read safely.
     """
     return allowed_by_variable() | PermissionStore.of_user().read().keys()
 
 
 def missing(permissions: Iterable[Permission]) -> tuple[Permission, ...]:
-    """Return what of this the user has not allowed, each once.
+    """Return the permissions that the user has not allowed, each once.
 
-    Raises `LabLedgerError` if that cannot be read safely.
+    Raises `LabLedgerError` if the stored permissions cannot be read safely.
     """
     asked = {each.digest: each for each in permissions}
     open_digests = asked.keys() - allowed_by_variable() if asked else set()
@@ -329,9 +329,9 @@ def missing(permissions: Iterable[Permission]) -> tuple[Permission, ...]:
 
 
 def require(permissions: Iterable[Permission], name: str) -> None:
-    """Raise `PermissionNeeded`, with everything at once, unless the user has allowed all of this.
+    """Raise one `PermissionNeeded` for everything in `needed` that the user has not allowed.
 
-    `name` is what asks for it, as `labledger allow` is called with: a path, or the id of a run.
+    `name` is the argument for `labledger allow`: a path, or the id of a run.
     """
     needed = missing(permissions)
     if needed:
@@ -339,14 +339,14 @@ def require(permissions: Iterable[Permission], name: str) -> None:
 
 
 def refusal(needed: Sequence[Permission], name: str) -> PermissionNeeded:
-    """Return the error that says what is not allowed, and how the user allows it."""
+    """Return the error that lists what is not allowed, and how to allow it."""
     problems = [Problem(each.where or name, f"it would {each.sentence}") for each in needed]
     subject = f"{name} needs your permission"
     return PermissionNeeded(subject, problems, hint=hint_for(needed, name), needed=tuple(needed))
 
 
 def hint_for(needed: Sequence[Permission], name: str) -> str:
-    """Return how the user allows what is needed."""
+    """Return how the user allows the needed permissions."""
     digests = ",".join(each.digest for each in needed)
     return (
         f"if you trust it, allow exactly this: `labledger allow {shlex.quote(name)}`; where no "

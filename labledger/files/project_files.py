@@ -1,10 +1,10 @@
-"""Which files an experiment may read without a question, and how they are opened.
+"""Which files an experiment may read without a permission, and how they are opened.
 
-Experiments of one project share data, so that everything in the project is read: the repository
-that holds the experiment, else the folder that holds its lab, else the experiment's own folder. The
-home folder is never a project as a whole. What leads out of the project, also through a link, needs
-the user's permission. Where a path really leads is decided by the file that was opened, and never
-by a look at the path before.
+Experiments of one project share data, so an experiment may read everything in its project. The
+project is the repository that holds the experiment, or else the folder that holds its lab, or else
+the experiment's own folder. The home folder as a whole is never a project. A path that leads out of
+the project, also through a link, needs the user's permission. The file that was opened decides
+where a path leads, and never an earlier look at the path.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KINDS = {
 
 
 def open_regular(path: Path) -> tuple[BufferedReader, Path]:
-    """Open a regular file, and return it with its real path. Nothing is waited for.
+    """Open a regular file, and return it with its real path. Never blocks.
 
     Raises `OSError` for anything else, such as a FIFO, and for a path that changes meanwhile.
     """
@@ -64,7 +64,7 @@ def _require_regular(status: os.stat_result, path: Path) -> None:
 
 
 def open_without_link(path: Path) -> BufferedReader:
-    """Open a file that was found in a folder to be regular. Raises `OSError` for a link."""
+    """Open a file that an earlier look found to be regular. Raises `OSError` for a link."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     file = os.fdopen(os.open(path, flags), "rb")
     try:
@@ -77,10 +77,10 @@ def open_without_link(path: Path) -> BufferedReader:
 
 @dataclass(frozen=True)
 class ProjectFiles:
-    """The files of the project of one experiment or benchmark, and what it asks for outside."""
+    """The files of one experiment's or benchmark's project, and its requests for files outside."""
 
     name: str
-    """What `labledger allow` is called with."""
+    """The argument for `labledger allow`."""
     root: Path
     """The project's folder, without links."""
     _needed: dict[str, Permission] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class ProjectFiles:
         return cls(str(name), _project_of(Path(os.path.realpath(folder))))
 
     def open(self, path: Path) -> BufferedReader:
-        """Open a regular file of the project, or one outside that the user has allowed.
+        """Open a regular file of the project, or an allowed file outside.
 
         Raises `PermissionNeeded`, and `OSError`.
         """
@@ -104,8 +104,8 @@ class ProjectFiles:
     def may_read(self, path: Path) -> bool:
         """Return whether a folder or file that a task or a build names may be read.
 
-        If not, what is missing is remembered for `refuse`. A permission is for everything that is
-        named in the same folder, because a dataset names many.
+        If not, remembers the missing permission for `refuse`. A permission covers everything that
+        is named in the same folder, because a dataset names many files.
         """
         return self._may_read(Path(os.path.realpath(path)), exact=False)
 
@@ -125,7 +125,7 @@ class ProjectFiles:
     def _permission(self, real: Path, *, exact: bool) -> Permission:
         outside = f"which is outside of the project {self.root}"
         subject = {"project": str(self.root)}
-        # All of a home folder, or of the machine, is too much for one answer.
+        # A whole home folder, or a whole machine, is too much for one permission.
         if exact or _is_too_wide(real.parent):
             subject["path"] = str(real)
             return Permission("outside_path", subject, f"read {real}, {outside}", "files")
@@ -134,9 +134,9 @@ class ProjectFiles:
         return Permission("outside_folder", subject, sentence, "files")
 
     def require(self, others: Iterable[Permission] = ()) -> None:
-        """Raise `PermissionNeeded` if anything was asked for that the user has not allowed.
+        """Raise `PermissionNeeded` if the user has not allowed everything that was asked for.
 
-        `others` are asked for at the same time, but are no reason to refuse.
+        The error also asks for `others`, which alone are no reason to refuse.
         """
         if self._needed:
             self.refuse(others)
@@ -166,15 +166,15 @@ def _candidates(folder: Path) -> Iterator[Path]:
 
 
 def _is_too_wide(folder: Path) -> bool:
-    """Return whether a folder holds the user's home folder, or is it."""
+    """Return whether a folder is, or contains, the user's home folder."""
     return Path(os.path.realpath(expand_home("~"))).is_relative_to(folder)
 
 
 def _has_marker(candidate: Path, marker: str, folder: Path) -> bool:
-    """Return whether a folder is a project, because its owner says so.
+    """Return whether a folder's owner makes it a project.
 
-    The owner is this user or the experiment's owner: another user who can write to a folder above
-    cannot make a project of it.
+    The owner must be this user or the experiment's owner. Another user who can write to a folder
+    above cannot make it a project.
     """
     try:
         owners = {(candidate / marker).lstat().st_uid, candidate.stat().st_uid}

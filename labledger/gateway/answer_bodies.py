@@ -1,4 +1,4 @@
-"""Bodies of answers that pass to the agent piece by piece, and what their pieces say."""
+"""Bodies of answers, which pass to the agent piece by piece, and the usage in the pieces."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from labledger.gateway.families.event_stream import BodyForm, Event, EventReader
 from labledger.gateway.refusals import sentence_in
 
 MAX_WHOLE = 64 << 20
-"""How many bytes a body may have that is read as one JSON value."""
+"""How many bytes a body may have to be read as one JSON value."""
 MAX_START = 4096
-"""How many first bytes, after empty lines, may leave it open what a body is."""
+"""How many first bytes, after empty lines, may leave the kind of a body open."""
 
 
 class StreamBody(Protocol):
@@ -51,7 +51,7 @@ class EventsBody:
 
     def end(self) -> None:
         for event in self._events.end():
-            # Half of a document is no event.
+            # Half of a document is not an event.
             if event.document is not None or not event.data.lstrip().startswith("{"):
                 self._take(event)
 
@@ -66,7 +66,7 @@ class EventsBody:
 
 
 class DocumentBody:
-    """A stream that is one JSON value: an array of chunks, or an answer that is no stream."""
+    """A stream that is one JSON value: an array of chunks, or an answer that is not a stream."""
 
     def __init__(self, reader: AnswerReader) -> None:
         self._reader, self._body = reader, bytearray()
@@ -92,7 +92,7 @@ class DocumentBody:
 
 
 class LabeledBody:
-    """A body that is labeled as a stream of events, and that may be one JSON value all the same."""
+    """A body that is labeled as a stream of events, but may be one JSON value."""
 
     def __init__(self, reader: AnswerReader) -> None:
         self._reader, self._start = reader, b""

@@ -1,10 +1,10 @@
-"""Passing an answer to the agent as it comes, while its usage is read on the side.
+"""Pass an answer to the agent as it comes, and read its usage on the side.
 
-The first bytes say whether an answer is a stream of events, a JSON object or an array: its label
-may be wrong. Pieces of a stream pass as they come, except one that may complete the answer: it
-waits until the end of the call is durable in the journal, or until more follows. A transfer that
-ended properly is a whole answer. Where only the closing of the connection ends it, the API's own
-mark of the end decides.
+The first bytes decide whether an answer is a stream of events, a JSON object or an array, because
+its label may be wrong. Pieces of a stream pass as they come. Only a piece that may complete the
+answer waits, until the end of the call is durable in the journal, or until more follows. A transfer
+that ended properly is a whole answer. If only the closing of the connection ends it, the API's own
+end mark decides.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Relay:
         recording: Recording | None,
         background: Callable[[asyncio.Future[None]], None],
     ) -> None:
-        """`background` gets what goes on after the answer was given up."""
+        """`background` gets tasks that continue after the answer was given up."""
         self._request, self._call, self._charging = request, call, charging
         self._reader = charging.reader
         self._max_bytes = _BYTES_MORE + _BYTES_FOR_A_TOKEN * output_tokens
@@ -104,7 +104,8 @@ class Relay:
     ) -> tuple[StreamBody | None, AsyncIterator[bytes]]:
         """Return the body of a stream, None for an answer in one piece; and all its pieces.
 
-        What is labeled as a stream begins for the agent at once. Otherwise the first bytes decide.
+        An answer that is labeled as a stream begins for the agent at once. Otherwise the first
+        bytes decide.
         """
         if label.strip().casefold().startswith("text/event-stream"):
             return LabeledBody(self._reader), pieces
@@ -153,7 +154,7 @@ class Relay:
     async def _stream(
         self, answer: Answer, headers: Headers, pieces: AsyncIterator[bytes], body: StreamBody
     ) -> web.StreamResponse:
-        # Without a length, the agent sees the end when it is durable, whatever the provider said.
+        # Without a length, the agent sees the end only when it is durable.
         kept = CIMultiDict(_without_length(headers))
         response = web.StreamResponse(status=answer.status, headers=kept)
         await response.prepare(self._request)
@@ -189,7 +190,7 @@ class Relay:
         return response
 
     def _missing(self, answer: Answer, body: StreamBody, cut: AnswerCut | None) -> str | None:
-        """Read the end of a stream. Return why it is not whole, as a word; None if it is."""
+        """Read the end of a stream. Return a word why it is not whole; None if it is."""
         body.end()
         self._note_error(body)
         is_whole = answer.is_framed and body.has_read if cut is None else self._reader.finished
@@ -272,7 +273,7 @@ class Relay:
 
 
 def _is_torn(body: bytes) -> bool:
-    """Return whether a body begins as JSON and is none."""
+    """Return whether a body begins as JSON but is not JSON."""
     if form_of(body[:MAX_START]) not in {BodyForm.OBJECT, BodyForm.ARRAY}:
         return False
     try:

@@ -1,8 +1,8 @@
-"""An answer to a request, wherever it comes from: a provider, a record, or a failure to get one.
+"""An answer to a request, from a provider or a record, or a failure to get one.
 
-Its headers pass to the agent, all but the headers of one connection. Of the request, the provider
-gets the headers that agents need, by an allow-list: another one could ask for another account, or
-provoke a failure that looks like the provider's. It needs no HTTP library.
+All headers of the answer pass to the agent, except the headers of one connection. The provider gets
+only the request headers on an allow-list. Another header could choose another account, or provoke a
+failure that looks like the provider's. This module needs no HTTP library.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _PASSED = frozenset(
         *("x-session-affinity", "x-session-id"),
     }
 )
-"""The headers of a request that the provider gets, in lower case: what the agents with a profile
-send about their request and about themselves."""
+"""The request headers that the provider gets, in lower case: the headers by which agents with a
+profile describe their request and themselves."""
 _PASSED_PREFIXES = ("x-stainless-", "x-codex-", "x-claude-code-")
 _MAX_PASSED = 64
 """How many headers of a request pass, and how many characters a name and a value may have."""

@@ -69,7 +69,7 @@ _PARALLEL = 32
 _MAX_FIELD = 64 << 10
 _BODY_S = 120.0
 _LARGE_BODY_S = 30.0
-"""How long a request may take to arrive, in seconds; less where others may wait for its memory."""
+"""How long a request may take to arrive, in seconds. Shorter if others may wait for its memory."""
 _CLOSING_S = 0.1
 _SHARE_S = 600.0
 """How long a call waits for more of a cap that hosts share, in seconds."""
@@ -102,7 +102,7 @@ class Accounts:
 
 
 class SharedWork:
-    """What the attempts of a gateway share beside the providers. For one event loop.
+    """What a gateway's attempts share besides the providers. For one event loop.
 
     `journal_s` is how long calls wait for a journal that cannot be written.
     """
@@ -173,7 +173,7 @@ class Attempt:
         self._places = asyncio.Semaphore(_PARALLEL)
         self._bodies, self._judges = BodyShare(work.bodies), work.judges
         self._judging = asyncio.Lock()
-        """Held while a request is judged: attempts take turns."""
+        """Held while a request is judged, so that attempts take turns."""
         self._background: set[asyncio.Future[None]] = set()
         self._runner: web.ServerRunner | None = None
 
@@ -198,10 +198,10 @@ class Attempt:
         self._runner = runner
 
     async def close(self, *, find_faults: bool = True) -> None:
-        """Admit no more requests, end those under way, and make the journal durable.
+        """Admit no more requests, end open requests, and make the journal durable.
 
-        With `find_faults`, wait until it is found whose fault failed calls were; else the gateway
-        that closes the attempt finds it. Raises `JournalBroken`.
+        With `find_faults`, waits until the fault of each failed call is found. Otherwise the
+        gateway that closes the attempt finds it. Raises `JournalBroken`.
         """
         self.calls.closing = True
         path = self.trial / SOCKET
@@ -240,14 +240,14 @@ class Attempt:
             if target is not None:
                 self.calls.turn_away(target)
             if request.writer.output_size:
-                # A part of the answer has gone out: its agent sees that it has no end.
+                # The agent has got a part of the answer, and sees that the end is missing.
                 raise ConnectionResetError("the answer cannot be journaled") from None
             return _error(target, 503, "labledger: the journal of calls cannot be written")
         except NoAnswer as failure:
             return _error(target, failure.status, failure.message)
 
     async def _note_unplaced(self, request: web.BaseRequest, refused: Refused) -> None:
-        """Journal a request that was refused before it was known where it goes."""
+        """Journal a request that was refused before its target was known."""
         try:
             provider = self._admission.provider_of(request.raw_path)
             await self.calls.refuse_unplaced(provider, refused)
@@ -385,7 +385,7 @@ class Attempt:
         """Let something end in the background, at the latest when the attempt is closed."""
         self._background.add(work)
         work.add_done_callback(self._background.discard)
-        # Its journal says how the call ended; without its record, it cannot be replayed.
+        # The journal says how the call ended. Without its record, the call cannot be replayed.
         work.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
@@ -397,7 +397,7 @@ def _headers(request: web.BaseRequest) -> Headers:
 
 
 def _betas(request: web.BaseRequest) -> str:
-    """Return the headers by which a provider may read a body in another way."""
+    """Return the headers that can make a provider read a body differently."""
     names = ("anthropic-beta", "anthropic-version", "openai-beta")
     return "\n".join(f"{name}: {request.headers.getall(name, [])}" for name in names)
 
@@ -410,7 +410,7 @@ def _replay(trial: Path, grant: ModelGrant, journal: Journal) -> Replay | None:
 
 
 async def _meet_expectation(request: web.BaseRequest) -> None:
-    """Have a client send the body that it holds back. Raises `Refused` if it expects more."""
+    """Make a client send the body that it holds back. Raises `Refused` if it expects more."""
     expected = ",".join(request.headers.getall("Expect", ())).strip().lower()
     if not expected or request.version < HttpVersion11:
         return

@@ -58,7 +58,7 @@ class Attempts:
             run.totals = run.totals.plus(closed.totals)
         self._problems: list[str] = []
         self._lost: dict[Path, str] = {}
-        """Why calls of attempts that were closed last are missing in their journals."""
+        """Why the journals of recently closed attempts lack calls."""
 
     def _variant(self, run_id: str, variant_id: str) -> Account:
         return self._variants.setdefault((run_id, variant_id), Account("variant"))
@@ -140,9 +140,9 @@ class Attempts:
         return uses
 
     async def close(self, folder: Path) -> str | None:
-        """Close an attempt; its journal is then complete and durable.
+        """Close an attempt. Its journal is then complete and durable.
 
-        Otherwise return why it is not, also if the attempt is closed again. Raises
+        Otherwise returns why it is not, also if the attempt is closed again. Raises
         `LabLedgerError`.
         """
         async with self._locked(folder):
@@ -165,7 +165,7 @@ class Attempts:
             message = f"could not note that the trial in {folder} is closed: {error}"
             if folder not in self._lost:
                 raise LabLedgerError(message) from None
-            # The same disk has lost the journal, which the client hears of.
+            # The same disk has lost the journal, which the client is told.
             self._problems.append(message)
 
     async def leave_all(self) -> None:

@@ -1,8 +1,8 @@
-"""How many bytes of requests a gateway holds in memory, shared fairly among its attempts.
+"""Limit the bytes of requests that a gateway holds in memory, shared fairly among its attempts.
 
-An attempt always has room for a usual request. What it holds beyond that comes from a budget of the
-whole gateway, from which attempts with large bodies get their parts in turn. A part that is too
-large at this moment is waited for, and nothing that came later passes it.
+An attempt always has room for a usual request. Beyond that, its bodies use a budget of the whole
+gateway, and attempts with large bodies take turns. If a part is too large at this moment, it waits,
+and no later part passes it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from contextlib import asynccontextmanager
 OWN_BYTES = 2 << 20
 """What each attempt has to itself."""
 TOTAL_BYTES = 256 << 20
-"""What all attempts together may hold beyond that."""
+"""What all attempts together may hold beyond their own."""
 MOST_BYTES = TOTAL_BYTES // 4
-"""What one attempt may hold of it."""
+"""What one attempt may hold of the common budget."""
 
 
 class BodyBudget:
@@ -30,13 +30,13 @@ class BodyBudget:
         """The attempts that wait; the first one has the next turn."""
 
     def wake(self) -> None:
-        """Let attempts have what there is room for, one request of each in turn."""
+        """Serve waiting attempts while there is room, one request of each in turn."""
         passed = 0
         while passed < len(self.turns):
             share = self.turns[0]
             size, granted = share.waiting[0]
             if not share.may_hold(size):
-                # It waits for a request of its own to end.
+                # The attempt waits for one of its own requests to end.
                 self.turns.rotate(-1)
                 passed += 1
                 continue
@@ -53,7 +53,7 @@ class BodyBudget:
 
 
 class BodyShare:
-    """What one attempt holds of a budget."""
+    """One attempt's part of the budget."""
 
     def __init__(self, budget: BodyBudget) -> None:
         self._budget = budget
@@ -61,20 +61,20 @@ class BodyShare:
         self.waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def cost_of(self, size: int) -> int:
-        """Return how many more bytes of the budget so many bytes more would take."""
+        """Return how many bytes of the budget this many more bytes would use."""
         own = self._budget.own
         return max(0, self._held + size - own) - max(0, self._held - own)
 
     def may_hold(self, size: int) -> bool:
-        """Return whether the attempt may hold so many bytes more, as far as it alone matters."""
+        """Return whether the attempt's own limit allows this many more bytes."""
         return not self._held or self._held + size <= self._budget.own + self._budget.most
 
     def has_room(self, size: int) -> bool:
-        """Return whether so many bytes more can be held without waiting."""
+        """Return whether this many more bytes fit without waiting."""
         return self.cost_of(size) == 0 and not self.waiting
 
     def change(self, size: int) -> None:
-        """Count so many bytes more, or less."""
+        """Count this many more bytes, or fewer."""
         self._budget.used += self.cost_of(size)
         self._held += size
         if size < 0:
@@ -82,7 +82,7 @@ class BodyShare:
 
     @asynccontextmanager
     async def hold(self, size: int) -> AsyncIterator[HeldBody]:
-        """Hold the memory for a body of so many bytes, as soon as there is room."""
+        """Hold memory for a body of this many bytes, as soon as there is room."""
         if self.has_room(size):
             self.change(size)
         else:
@@ -114,7 +114,7 @@ class BodyShare:
 
 
 class HeldBody:
-    """A body in memory, and its place there."""
+    """A body in memory, and its part of the budget."""
 
     def __init__(self, share: BodyShare, size: int) -> None:
         self._share, self._size = share, size
@@ -123,21 +123,21 @@ class HeldBody:
 
     @property
     def data(self) -> bytes:
-        """The body; empty before it came and after it was forgotten."""
+        """The body; empty before it came and after it was released."""
         return self._data
 
     def take(self, data: bytes) -> None:
-        """Hold a body, and no more than its size."""
+        """Hold a body, and no more memory than its size."""
         self._data = data
         self._resize()
 
     def note_copy(self, size: int) -> None:
-        """Hold so many bytes beside it, until the end."""
+        """Hold this many more bytes beside the body, until the end."""
         self._copy = size
         self._resize()
 
     def forget(self) -> None:
-        """Forget the body, which nothing needs any more."""
+        """Release the body, which is no longer needed."""
         self._data = b""
         self._resize()
 

@@ -1,8 +1,8 @@
 """The journal of an attempt's calls: a file of lines, which outlives the gateway.
 
-A file system can be full for a moment, or fail. Lines that are not durable yet stay in memory, and
-are written again at the same place until that succeeds: after a failed sync the kernel may have
-dropped them. What waits for a line to be durable waits that long, but not longer than the patience.
+A file system can be full for a moment, or fail. Lines that are not durable yet stay in memory. The
+gateway writes them again at the same place until that succeeds, because the kernel may have dropped
+them after a failed sync. Calls wait for their lines, but not longer than the patience.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _MAX_UNWRITTEN = 8 << 20
 """How many bytes of lines are kept in memory while they cannot be written."""
 _MAX_RAW_USAGE = 16 << 10
-"""How many bytes of a provider's own words on usage are kept."""
+"""How many bytes of the provider's own report on usage are kept."""
 
 
 class JournalBroken(LabLedgerError):
@@ -49,9 +49,10 @@ class JournalBroken(LabLedgerError):
 
 
 class Journal:
-    """The open journal of an attempt's calls. Not for two processes at once.
+    """The open journal of an attempt's calls. Two processes must not open it at once.
 
-    After a crash it goes on where it ends: a torn last line is removed, and numbers go on.
+    After a crash, the journal continues at its end: a torn last line is removed, and numbers
+    continue.
     """
 
     def __init__(self, path: Path, descriptor: int, held: CallJournal, patience_s: float) -> None:
@@ -61,23 +62,23 @@ class Journal:
         self._durable = os.fstat(descriptor).st_size
         """How many bytes of the file are durable."""
         self._unsynced = bytearray()
-        """The lines after that."""
+        """The lines that are not durable yet."""
         self._failures = 0
         self._must_rewrite = False
-        """Whether it is not certain that these lines are in the file."""
+        """Whether these lines may be missing in the file."""
         self._writing: asyncio.Task[None] | None = None
         self._thread: asyncio.Future[None] | None = None
         self._waiters = 0
         self.trouble: str | None = None
-        """Why it cannot be written at this moment."""
+        """Why the journal cannot be written at this moment."""
         self.held_back: Callable[[bool], object] = lambda _: None
-        """Is called when calls begin to wait for the end of trouble, and when they no longer do."""
+        """Called when calls begin to wait for a broken journal, and when they stop waiting."""
 
     @classmethod
     def open(cls, path: Path, patience_s: float = PATIENCE_S) -> Journal:
-        """Open a journal, or begin one, and read what it holds.
+        """Open a journal, or begin one, and read its calls.
 
-        Raises `OSError`, and `ValueError` if the file is none of a journal's.
+        Raises `OSError`, and `ValueError` if the file is not a journal.
         """
         held = read_journal(path)
         make_folder(path.parent)
@@ -98,17 +99,18 @@ class Journal:
 
     @property
     def calls(self) -> list[ModelCall]:
-        """All calls in their order; those under way are unknown."""
+        """All calls in order. Calls in progress are unknown."""
         return [self._calls[number] for number in sorted(self._calls)]
 
     def is_judged(self, number: int) -> bool:
-        """Return whether it was found whose fault a failed call was, or that nothing shows it."""
+        """Return whether the search for the fault of a failed call has ended, with or without a
+        result."""
         return number in self._judged
 
     def judge(self, number: int, fault: CallFault | None, *, needless: bool) -> None:
         """Write whose fault a failed call was; `sync` makes it durable. Raises `JournalBroken`.
 
-        It was `needless` if only other models ever answered the agents of the variant.
+        The call was `needless` if only other models ever answered the agents of the variant.
         """
         self._write(judged_line(number, fault, needless=needless))
         self._calls[number] = replace(self._calls[number], fault=fault)
@@ -124,7 +126,7 @@ class Journal:
     def end(self, call: ModelCall) -> None:
         """Write how a call ended; `sync` makes it durable. Raises `JournalBroken`.
 
-        Of a provider's own words, only what canonical JSON can hold is kept.
+        Keeps only those of the provider's own words that canonical JSON can hold.
         """
         if self._calls[call.call].state is not CallState.UNKNOWN:
             raise ValueError(f"call {call.call} has ended before")
@@ -135,7 +137,7 @@ class Journal:
         self._calls[call.call] = call
 
     def _write(self, row: JsonObject) -> None:
-        """Write a line, so that it outlives this process, unless there is trouble."""
+        """Write a line, so that it outlives this process, unless the journal is broken."""
         line = _line(row)
         if len(self._unsynced) + len(line) > _MAX_UNWRITTEN:
             raise self._broken()
@@ -147,7 +149,7 @@ class Journal:
         self._unsynced += line
 
     async def sync(self) -> None:
-        """Return when all that was written is durable. Raises `JournalBroken`."""
+        """Return when all written lines are durable. Raises `JournalBroken`."""
         wanted = self._durable + len(self._unsynced)
         with self._waiting():
             try:
@@ -155,13 +157,13 @@ class Journal:
                     while self._durable < wanted:
                         if self._writing is None:
                             self._writing = asyncio.ensure_future(self._make_durable())
-                        # It goes on if this task is cancelled.
+                        # The work continues if this task is cancelled.
                         await asyncio.shield(self._writing)
             except TimeoutError:
                 raise self._broken() from None
 
     async def _make_durable(self) -> None:
-        """Make the lines durable that are there now, however often that must be tried."""
+        """Make the present lines durable, with as many tries as necessary."""
         try:
             pause_s = _FIRST_PAUSE_S
             while True:
@@ -183,7 +185,7 @@ class Journal:
             return False
         self._durable += len(data)
         del self._unsynced[: len(data)]
-        # Lines that came meanwhile were written at once only if nothing had failed before.
+        # Later lines were written at once only if nothing had failed before.
         if failures == self._failures and not (self._must_rewrite and self._unsynced):
             self._must_rewrite = False
             self._set_trouble(None)
@@ -201,9 +203,9 @@ class Journal:
         self._set_trouble(f"could not write {self._path}: {error.strerror}")
 
     async def persist(self, path: Path, write: Callable[[], None]) -> None:
-        """Write a file beside the journal, however often that must be tried.
+        """Write a file beside the journal, with as many tries as necessary.
 
-        `write` raises `OSError` where that fails. Raises `JournalBroken`.
+        `write` raises `OSError` on failure. Raises `JournalBroken`.
         """
         pause_s, give_up = _FIRST_PAUSE_S, time.monotonic() + self._patience_s
         with self._waiting():
@@ -255,7 +257,7 @@ class Journal:
                 await asyncio.wait({self._thread}, timeout=_CLOSING_S)
 
     def close(self) -> None:
-        """Make all lines durable, without another try, and close it. Raises `JournalBroken`."""
+        """Make all lines durable in a single try, and close the journal. Raises `JournalBroken`."""
         if self._thread is not None and not self._thread.done():
             # The thread may still write: its file stays open.
             raise self._broken()
@@ -297,7 +299,7 @@ def _can_be_kept(raw_usage: JsonObject | None) -> bool:
 
 
 def _without_half_pairs(name: str | None) -> str | None:
-    """Return a name in which half of a surrogate pair, which UTF-8 cannot hold, is replaced."""
+    """Return a name with each half surrogate pair replaced, because UTF-8 cannot hold it."""
     return name and name.encode("utf-8", "replace").decode()
 
 

@@ -85,7 +85,7 @@ class Calls:
     async def refuse_unplaced(self, provider: ProviderConfig | None, refused: Refused) -> None:
         """Journal a request whose path, query or token is not admitted. Raises `JournalBroken`.
 
-        `provider` is the granted one that its path names, if it names one.
+        `provider` is the granted provider in its path, if there is one.
         """
         name, api = (_UNKNOWN, _UNKNOWN) if provider is None else (provider.name, provider.apis[0])
         call = ModelCall(call=0, started_at=utc_now(), provider=name, api=api, model="")
@@ -125,14 +125,14 @@ class Calls:
         return call
 
     def note_answer(self, number: int) -> None:
-        """Note that a part of an answer that is no error came for a call."""
+        """Note that a part of an answer, other than an error, came for a call."""
         self._answered_at.pop(number, None)
         self._answered_at[number] = time.monotonic()
         if len(self._answered_at) > _KEPT_ANSWERS:
             del self._answered_at[next(iter(self._answered_at))]
 
     def were_others_answered(self, number: int, since: float) -> bool:
-        """Return whether a part of an answer came since a time, but for one call."""
+        """Return whether a part of an answer came since a time, for any other call."""
         return any(at >= since for call, at in self._answered_at.items() if call != number)
 
     async def sync(self) -> None:
@@ -152,10 +152,10 @@ class OpenCall:
         self._asked.add_done_callback(lambda task: task.cancelled() or task.exception())
         self.first_byte_ms: int | None = None
         self.is_answered = False
-        """Whether what comes is an answer, and no error."""
+        """Whether the body is an answer and not an error."""
         self.has_ended = False
         self.when_ended: Callable[[ModelCall], None] | None = None
-        """Gets the call when it has ended, before the agent has the last bytes."""
+        """Called with the call when it has ended, before the agent has the last bytes."""
 
     @property
     def number(self) -> int:
@@ -168,7 +168,7 @@ class OpenCall:
         return self._call.started_at
 
     def describe(self, **fields: Any) -> None:
-        """Note what its request says, however it ends."""
+        """Note the request's facts, which apply however the call ends."""
         self._call = replace(self._call, **fields)
 
     @property
@@ -212,9 +212,9 @@ class OpenCall:
         self.end(CallState.CUT, reason=reason, **fields)
 
     async def written(self) -> None:
-        """Return when it is durable that it has begun, before the provider is asked.
+        """Return when the call's beginning is durable, before the provider is asked.
 
-        Raises `JournalBroken`, and the call has ended.
+        Raises `JournalBroken`; the call has then ended.
         """
         try:
             await self.asked()

@@ -30,9 +30,9 @@ class WorstCase:
 
     usage: Usage
     cost: int | None
-    """In picodollars; None if no price is known for all that it may use."""
+    """In picodollars; None if some of the possible use has no known price."""
     least_request: int = 1
-    """A smaller number of tokens of the request is not believed."""
+    """The gateway does not believe a smaller number of tokens of the request."""
 
     @property
     def amounts(self) -> Amounts:
@@ -41,9 +41,9 @@ class WorstCase:
 
 
 MOST_BYTES = 16
-"""How many bytes of text a token has at most, on average, in numbers that are believed.
+"""The most bytes of text for each token, on average, in believable numbers.
 
-Some servers leave out what they had in a cache. Text has three or four bytes for each token.
+Some servers leave out cached tokens. Text has three or four bytes for each token.
 """
 _KINDS = ("input", "cache_write", "cache_write_1h", "cache_read")
 """How the tokens of a request may be counted."""
@@ -58,7 +58,7 @@ def worst_case(
 ) -> WorstCase:
     """Return the most that a request can use and cost.
 
-    `most_tokens` bounds the tokens of the request by what is known of its conversation.
+    `most_tokens` bounds the request's tokens by the known part of its conversation.
     """
     if asked.counts_tokens:
         return WorstCase(NO_TOKENS, 0)
@@ -81,9 +81,10 @@ def worst_case(
 
 
 def counted_request(call: ModelCall, worst: WorstCase) -> Usage | None:
-    """Return what the provider counted for the request of a call that has ended.
+    """Return the provider's token count for the request of a call that has ended.
 
-    None if it said nothing, or what cannot be all. The tokens of the answer are left out.
+    Returns None if the provider gave no count, or an incomplete one. Leaves out the answer's
+    tokens.
     """
     usage = call.usage or named_request(call.api, call.raw_usage)
     if usage is None or usage.request < worst.least_request:
@@ -220,10 +221,10 @@ class Caps:
             account.hold(worst, -1)
 
     def narrowed(self, call: ModelCall, worst: WorstCase) -> ModelCall:
-        """Return a call that has ended, with the most that it can have used by what is known.
+        """Return a call that has ended, with the most that it can have used.
 
-        Where its answer was cut, but the provider had counted the request, the answer alone is
-        reserved in full.
+        If its answer was cut, but the provider had counted the request, only the answer is reserved
+        in full.
         """
         request = counted_request(call, worst)
         if call.state is not CallState.CUT or call.usage is not None or request is None:
@@ -244,7 +245,7 @@ class Caps:
             account.add(call, cost, most)
 
     def _most_cost(self, call: ModelCall) -> int | None:
-        """Return the most that a call whose cost is not known, or that was replayed, counts."""
+        """Return how much a call of unknown cost, or a replayed call, counts at most."""
         if call.replayed:
             cost = call_cost(replace(call, replayed=False), self._prices)
             if cost is not None:

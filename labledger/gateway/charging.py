@@ -1,7 +1,7 @@
-"""What a call is charged, from what its answer says, what its request asked for, and the prices.
+"""What a call costs, from its answer, its request, and the prices.
 
-A tier, a speed, a place and the time of a call choose its price. Where the answer says something
-that is not understood, or that contradicts itself, the cost is unknown, and the call says why.
+The tier, speed, region and time of a call select its price. If the answer contradicts itself, or
+states something that is not understood, the cost is unknown, and the call says why.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from labledger.gateway.families.family import Asked, Feature
 from labledger.records.model_costs import PriceTable, condition_of, time_parts
 
 _PLAUSIBLE = 10
-"""How many times larger or smaller than the price table a charge of the provider may be."""
+"""How many times a provider's charge may be larger or smaller than the price table gives."""
 _MAX_REASON = 300
 _MAX_FEES = 10**18
-"""More picodollars than a call costs; SQLite's integers end not far above."""
+"""More picodollars than any call costs. SQLite's integers end not far above."""
 _NOT_COUNTED = {
     Feature.CODE_EXECUTION: "code execution",
     Feature.IMAGE_GENERATION: "image generation",
 }
-"""Features that providers charge by other units than tokens, and that no usage counts."""
+"""Features that providers charge in units other than tokens, which no usage counts."""
 
 
 class Charging:
-    """What one call is charged."""
+    """The charge for one call."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Charging:
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether the request only counts tokens, for which nothing is charged."""
+        """Whether the request only counts tokens, which is free."""
         return self._asked.counts_tokens
 
     @property
@@ -89,7 +89,7 @@ class Charging:
         }
 
     def _tier(self, reader: AnswerReader) -> str | None:
-        """Return the tier that served, with a speed and a place that are not standard."""
+        """Return the tier that served, with any nonstandard speed and region."""
         named = reader.named_tiers
         words = {**self.settings.tiers, **named}
         tier = words.pop("service_tier", "")
@@ -137,7 +137,7 @@ class Charging:
                 yield f"the answer does not say what {name} was charged"
 
     def _stated(self, reader: AnswerReader, condition: str | None) -> int | str | None:
-        """Return the charge that the provider names; a sentence if it cannot be right."""
+        """Return the charge that the provider states; a sentence if it cannot be right."""
         stated, usage = reader.stated_cost, reader.usage
         if stated is None:
             return None

@@ -80,10 +80,10 @@ class GatewayClient:
         self._ask_running("/open", {"trial": str(trial.absolute())})
 
     def close(self, trial: Path) -> str | None:
-        """Admit no more calls of an attempt, and end those under way.
+        """Admit no more calls of an attempt, and end its open calls.
 
-        When it returns None, the attempt's journal is complete and durable. Otherwise it returns
-        why that could not be written. Closing an attempt that is not open changes nothing. Raises
+        Returns None when the attempt's journal is complete and durable. Otherwise returns why the
+        journal could not be written. Closing an attempt that is not open changes nothing. Raises
         `LabLedgerError`, `GatewayUnavailable`.
         """
         lost = self._ask_running("/close", {"trial": str(trial.absolute())}).get("lost")

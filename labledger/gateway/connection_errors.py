@@ -1,7 +1,7 @@
 """Why a provider could not be reached, or its answer not be read, and what the user can do.
 
-The sentences hold nothing of what was sent, and no user name or password of a proxy. Agents get
-them, too.
+Agents get these sentences, too. So they contain nothing of the request, and no user name or
+password of a proxy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ConnectionProblem:
 
 
 def connection_problem(error: BaseException, proxy: str | None) -> ConnectionProblem:
-    """Return what an error of a request means that went through a proxy, or directly."""
+    """Return the meaning of a request's error, with or without a proxy."""
     if proxy is not None and (problem := _proxy_problem(error, proxy)) is not None:
         return problem
     if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
@@ -85,7 +85,7 @@ def _other_problem(error: BaseException) -> ConnectionProblem:
 
 
 def _proxy_problem(error: BaseException, proxy: str) -> ConnectionProblem | None:
-    """Return what is wrong with the proxy; None if the error is of something else."""
+    """Return what is wrong with the proxy; None if the error has another cause."""
     try:
         parts = urlsplit(proxy)
         scheme, host = parts.scheme.lower(), parts.hostname
@@ -110,7 +110,7 @@ def _proxy_problem(error: BaseException, proxy: str) -> ConnectionProblem | None
 
 
 def _reason(error: BaseException) -> str:
-    """Return why a certificate is not trusted, as the TLS library says it."""
+    """Return why a certificate is not trusted, in the TLS library's words."""
     inner = getattr(error, "certificate_error", error)
     said = getattr(inner, "verify_message", None)
     return f" ({said})" if said else ""

@@ -1,8 +1,8 @@
-"""How long the processes of a trial's container have used processors, as the kernel counts it.
+"""How long the processes of a trial's container have used processors, by the kernel's count.
 
-The coordinator notes the container beside the trial, where no container can write. Its control
-group is found by its id, whichever engine and driver made it, and read from outside. Where the
-kernel does not show it, as for an engine in a virtual machine, nothing is known.
+The coordinator notes the container's id beside the trial, where no container can write. The gateway
+finds its control group by this id, whichever engine and driver made it, and reads it from outside.
+If the kernel does not show the group, as with an engine in a virtual machine, the time is unknown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ID = re.compile(r"[0-9a-f]{64}")
 
 
 class ContainerProcessors:
-    """What the container of one attempt uses of processors. For one event loop."""
+    """The processor time of one attempt's container. For one event loop."""
 
     def __init__(self, trial: Path) -> None:
         self._note = trial / CONTAINER
@@ -27,7 +27,7 @@ class ContainerProcessors:
         self._search: asyncio.Future[Path | None] | None = None
 
     def used_s(self) -> float | None:
-        """Return how many seconds it has used; None if that is not known, or not yet."""
+        """Return the used time in seconds; None if it is not known, or not yet."""
         if self._counter is None:
             self._look()
             return None
@@ -37,7 +37,7 @@ class ContainerProcessors:
             return None
 
     def _look(self) -> None:
-        """Look for the counter, once and in the background: there may be many processes."""
+        """Look for the counter once, in the background, because there may be many processes."""
         if self._search is None:
             loop = asyncio.get_running_loop()
             self._search = loop.run_in_executor(None, find_counter, self._note)
@@ -49,7 +49,7 @@ class ContainerProcessors:
 
 
 def find_counter(note: Path) -> Path | None:
-    """Return the file with the counter of the container that a note names; None if none has it."""
+    """Return the file with the counter of the container in a note; None if there is none."""
     try:
         container = note.read_text("ascii").strip()
     except (OSError, ValueError):
@@ -73,7 +73,7 @@ def _counter(process: Path, container: str) -> Path | None:
         before, found, after = group.partition(container)
         if not found:
             continue
-        # A process may be in a group that the container made below its own.
+        # A process may be in a group that the container created below its own.
         own = (before + found + after.partition("/")[0]).lstrip("/")
         if not controllers:
             counter = _GROUPS / own / "cpu.stat"

@@ -1,12 +1,13 @@
 """Whose fault the failed calls of an attempt were, as far as a gateway can show it.
 
 An agent chooses what it sends, so it can provoke nearly every failure. A failure is the provider's,
-or the configuration's, only if it does not depend on the agent's request: no connection came about,
-or a probe, a tiny request of the gateway's own to the same model with the same key, fails alike.
-What other attempts met shows nothing, because two agents can provoke the same failure at once. A
-model that never answered a variant's agents, where another one does, is no model that they need.
+or the configuration's, only if it does not depend on the agent's request: no connection was
+possible, or a probe fails alike. A probe is the gateway's own tiny request to the same model with
+the same key. Failures of other attempts prove nothing, because two agents can provoke the same
+failure at once. If a model never answered a variant's agents, but another model does, the agents do
+not need it.
 
-Fault finding runs beside the calls. The agent does not wait for it, closing the attempt does.
+Fault finding runs beside the calls. The agent does not wait for it, but closing the attempt does.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from labledger.records.model_grants import ModelGrant
 
 _log = logging.getLogger("labledger.gateway")
 _FINDING_S = 45.0
-"""How long it may take in all until the fault of a call is found, in seconds."""
+"""How long finding the fault of a call may take in all, in seconds."""
 _TOO_MANY = 429
 _OVERLOAD_S = 10.0
 """For how long before a failure an answer shows that the provider had room for the attempt."""
@@ -47,7 +48,7 @@ class FaultFinder:
     def look_at(self, call: ModelCall, began: float) -> None:
         """Begin to find whose fault a call was that has ended, if it failed.
 
-        `began` is when it began, by `time.monotonic`.
+        `began` is the time of its beginning, by `time.monotonic`.
         """
         trouble = trouble_of(call)
         if trouble is not None:
@@ -64,7 +65,7 @@ class FaultFinder:
         task.add_done_callback(lambda _: self._tasks.pop(call.call, None))
 
     async def finish(self) -> None:
-        """Return when all faults are found, also of a last call that a killed gateway left."""
+        """Return when all faults are found, also for a last call that a killed gateway left."""
         last = next((call for call in reversed(self._calls.journal.calls) if call.asked), None)
         if last is not None and not self._calls.journal.is_judged(last.call):
             trouble = trouble_of(last)
@@ -73,7 +74,7 @@ class FaultFinder:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def stop(self) -> None:
-        """Find no more, and return when nothing is written any more."""
+        """Stop finding faults, and return when nothing is being written."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -104,7 +105,7 @@ class FaultFinder:
         return fault_of(failure, answer, may_not_fit=probes.may_not_fit(place))
 
     def _place(self, call: ModelCall) -> Place | None:
-        """Return what a probe for a call asks; None if there can be none."""
+        """Return the target of a probe for a call; None if there can be none."""
         provider = self._providers.get(call.provider)
         if provider is None or call.replayed:
             return None
@@ -127,9 +128,9 @@ class CallFailure:
 
 
 def fault_of(failure: CallFailure, answer: TinyAnswer, *, may_not_fit: bool) -> CallFault | None:
-    """Return whose fault a failed call was, given what a probe found since.
+    """Return whose fault a failed call was, given the result of a later probe.
 
-    `may_not_fit` says whether the place may refuse the probe because of what it asks.
+    `may_not_fit` says whether the place may refuse the probe's form of request.
     """
     trouble, found = failure.trouble, answer.trouble
     if found is Trouble.ACCOUNT:

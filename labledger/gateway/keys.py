@@ -1,12 +1,12 @@
-"""The keys of providers: read where an experiment says that they are, and masked in answers.
+"""The keys of providers: read from the sources in an experiment, and masked in answers.
 
-Nothing is read, run or sent before the user has allowed it: `read_keys` alone leads to the code
-that does so. On a host of a cluster, the coordinator has asked its user. A command runs in the
-user's home folder, so that no file of an experiment's folder takes part in it by a relative name.
+Nothing is read, run or sent before the user has allowed it: only `read_keys` leads to the code that
+does so. On a host of a cluster, the coordinator has asked its user. A command runs in the user's
+home folder, so a relative name never reaches a file in the experiment's folder.
 
-A key is in memory alone. No message here holds one, nor what a command wrote. Where a provider's
-answer repeats a key, its bytes are replaced by as many `*`, so that lengths stay as announced; what
-an answer ends with is held back only where it may be the beginning of the key.
+A key is only in memory. No message here contains a key, or the output of a command. If a provider's
+answer repeats a key, its bytes are replaced by as many `*`, so that lengths stay as announced. The
+end of an answer is held back only if it may be the beginning of the key.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def read_keys(
 ) -> Mapping[KeySource, str]:
     """Return the keys of providers, some of which may be in the environment.
 
-    `name` is what `labledger allow` is called with: the experiment or the run. Raises
+    `name` is the argument for `labledger allow`: the experiment or the run. Raises
     `PermissionNeeded` if the user has not allowed one of the providers, and `InvalidInput` with all
-    that cannot be read.
+    keys that cannot be read.
     """
     given = tuple(providers)
     permissions.require(permissions_of(given), name)
@@ -50,7 +50,7 @@ def read_keys(
 def read_keys_on_host(providers: Iterable[ProviderConfig]) -> Mapping[KeySource, str]:
     """Return the keys of providers for a coordinator, which has asked its user for permission.
 
-    Raises `InvalidInput` with all that cannot be read.
+    Raises `InvalidInput` with all keys that cannot be read.
     """
     return _keys_from(providers, os.environ)
 
@@ -94,7 +94,7 @@ def _read_key(source: KeySource, environment: Mapping[str, str]) -> str:
 
 
 def _read_file(path: Path) -> str:
-    """Return the beginning of a file. `path` has no links, or they are no longer as allowed."""
+    """Return the beginning of a file. If `path` has links, it is not the allowed path any more."""
     try:
         opened, real = open_regular(path)
         with opened as file:

@@ -1,17 +1,17 @@
 """The pace of requests with one key, shared fairly among the attempts that use it.
 
-How many requests may be under way grows by one for each round that the provider answers, and falls
-to seven tenths when it says that a limit is met (additive increase, multiplicative decrease).
+How many requests may be open grows by one for each round that the provider answers. It falls to
+seven tenths when the provider reports a limit (additive increase, multiplicative decrease).
 
 Each attempt has a lane. A lane whose request meets a limit pauses, at least for a backoff that
-doubles with each limit in a row, and for as long as the provider says, but ten seconds at most:
-until the time that the provider named is over, it sends one request at a time, so that a limit that
-ended earlier is noticed. Other lanes go on, because a request can provoke a limit that is its own.
-Only when more lanes met a limit than were answered, the key itself is at its limit: then all lanes
-slow down together. A lane that has met none may still try, with one request at a time.
+doubles with each limit in a row. It pauses for as long as the provider asks, but at most ten
+seconds. Then, until the provider's time is over, it sends one request at a time to notice a limit
+that ended earlier. Other lanes continue, because a request can provoke a limit of its own. If more
+lanes met a limit than got answers, the key itself is at its limit, and all lanes slow down
+together. A lane that has met no limit may still try, with one request at a time.
 
-Lanes take turns, whichever lane has the most requests. A lane without a place that met no limit
-gets one if another lane has several, and waits ten seconds at most in any case.
+Lanes take turns, however many requests each has. A lane without a place that met no limit gets one
+if another lane has several, and never waits longer than ten seconds.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from weakref import WeakKeyDictionary
 LIMITED = frozenset({429, 503, 529})
 """Statuses by which a provider says that it has to be asked more slowly."""
 _LONGEST_WAIT_S = 3600.0
-"""A longer wait that a provider names is shortened to this."""
+"""A longer wait that a provider asks for is shortened to this."""
 _RECENT_S = 60.0
-"""How long the last outcome of a lane says something about the key."""
+"""How long the last outcome of a lane is evidence about the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaceSettings:
-    """How fast requests go, in requests under way, and how long they wait, in seconds."""
+    """The pace of requests, as open requests, and their waits, in seconds."""
 
     first: float = 256.0
     most: float = 1024.0
     pause_s: float = 0.5
-    """The first pause, whatever the provider says; each further one in a row is twice it."""
+    """The first pause, whatever the provider asks for. Each further pause in a row is twice as
+    long."""
     longest_pause_s: float = 10.0
     longest_backoff_s: float = 30.0
     jitter: float = 0.25
@@ -59,7 +60,7 @@ class PaceSettings:
 
 @dataclass
 class _Slowdown:
-    """What limits in a row do to one lane, or to all."""
+    """The effect of limits in a row on one lane, or on all."""
 
     settings: PaceSettings
     limits_met: int = 0
@@ -94,7 +95,7 @@ class _Slowdown:
         return in_flight < 1 or now >= self.careful_until
 
     def next_change(self, now: float) -> float:
-        """Return when it may allow more, infinity if time changes nothing."""
+        """Return when it may allow more; infinity if time changes nothing."""
         times = (t for t in (self.paused_until, self.careful_until) if t > now)
         return min(times, default=float("inf"))
 
@@ -225,13 +226,14 @@ class Pace:
         if self.in_flight >= int(self.concurrency):
             # No lane has several places while this one has none.
             return tries_alone and self.in_flight > self._busy_lanes
-        # Long answers of one attempt do not take all places.
+        # Long answers of one attempt must not take all places.
         if len(self._lanes) > 1 and lane.in_flight >= max(1.0, self.concurrency / 2):
             return False
         return tries_alone or self._all.has_room(now, self.in_flight)
 
     def _wake(self) -> None:
-        """Let out what may go, one request of each lane in turn, and look again after a pause."""
+        """Send the requests that may go, one of each lane in turn, and check again after a
+        pause."""
         now = self._clock()
         passed = 0
         while passed < len(self._turns):

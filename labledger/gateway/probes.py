@@ -1,11 +1,11 @@
-"""Probes: tiny requests by which a gateway sees whether a failure depends on what an agent sent.
+"""Probes: tiny requests that show a gateway whether a failure depends on the agent's request.
 
-All attempts share them: after a failure there is one for each provider, key, API and model, and no
-more than one in ten seconds. A failure that comes sooner waits, so that its probe is later than the
-failure itself. Probes keep out of the pace of a key, and hold no call back.
+All attempts share them. After a failure there is one probe for each provider, key, API and model,
+and at most one in ten seconds. A failure that comes sooner waits, so that its probe is later than
+the failure itself. Probes do not count in the pace of a key, and hold no call back.
 
-A probe that is answered costs some twenty tokens. It is no call of an agent: neither the ledger nor
-a cap counts it. Instead, each attempt can cause only so many of them.
+A probe that is answered costs about twenty tokens. No agent sends it, so neither the ledger nor a
+cap counts it. Instead, each attempt can cause only a limited number of probes.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from labledger.records.model_calls import Api
 from labledger.records.model_grants import ProviderConfig
 
 _ANSWER_S = 20.0
-"""How long a probe may take. One that takes longer shows nothing."""
+"""How long a probe may take. A slower probe proves nothing."""
 _FRESH_S = 2.0
-"""How long before a failure a probe may have failed that speaks for the failure, too."""
+"""A probe that failed up to this long before a failure also confirms it."""
 _ANSWERED_PROBES = 20
-"""How many probes an attempt can cause that are answered, and so cost something."""
+"""How many answered, and therefore paid, probes an attempt can cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a probe asks: a model by an API of a provider, with a key."""
+    """The target of a probe: a model in an API of a provider, with a key."""
 
     provider: ProviderConfig
     api: Api
@@ -46,7 +46,7 @@ _Name = tuple[str, str, Api, str]
 
 @dataclass(slots=True)
 class ProbeAllowance:
-    """How many probes an attempt can still cause that are answered."""
+    """How many answered probes an attempt can still cause."""
 
     left: int = _ANSWERED_PROBES
 
@@ -60,9 +60,9 @@ class _Shared:
     ended_at: float = float("-inf")
 
     def speaks_for(self, failed_at: float) -> bool:
-        """Return whether the probe says something about a failure at a time.
+        """Return whether the probe is evidence about a failure at a time.
 
-        A probe that was answered before does not: the provider may have failed since.
+        A probe that was answered before is not, because the provider may have failed since.
         """
         is_answer = self.answer is not None and self.answer.is_answer
         return self.ended_at >= failed_at - (0.0 if is_answer else _FRESH_S)
@@ -79,28 +79,28 @@ class Probes:
         self._answered_variants: defaultdict[tuple[str, str], set[_Name]] = defaultdict(set)
 
     def note_answer(self, place: Place, variant: tuple[str, str]) -> None:
-        """Note that a call of an agent was answered there. A variant has its run's id, too."""
+        """Note that a call of an agent was answered there. A variant includes its run's id."""
         self._answered.add(_name(place))
         self._answered_variants[variant].add(_name(place))
 
     def may_not_fit(self, place: Place) -> bool:
-        """Return whether agents were answered there, since this gateway runs, but no probe was.
+        """Return whether this gateway saw answers for agents there, but none for a probe.
 
-        Then a probe may be refused because it is no request as this place wants it.
+        The place may then refuse a probe because of its form.
         """
         return _name(place) in self._answered and _name(place) not in self._answered_probes
 
     def only_others_answered(self, place: Place, variant: tuple[str, str]) -> bool:
-        """Return whether agents of a variant were answered elsewhere, and never there."""
+        """Return whether agents of a variant got answers elsewhere, and never there."""
         places = self._answered_variants.get(variant, set())
         return bool(places) and _name(place) not in places
 
     async def after(
         self, place: Place, failed_at: float, allowance: ProbeAllowance
     ) -> TinyAnswer | None:
-        """Return what a probe of a place found since a call failed there.
+        """Return the result of a probe of a place since a call failed there.
 
-        None if the attempt has used up what it can cause. `failed_at` is by `time.monotonic`.
+        Returns None if the attempt has used up its probes. `failed_at` is by `time.monotonic`.
         """
         shared = self._shared.setdefault(_name(place), _Shared())
         async with shared.lock:

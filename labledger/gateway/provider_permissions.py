@@ -1,10 +1,10 @@
-"""What an experiment's providers need the user's permission for, and what needs none.
+"""Which of an experiment's providers need the user's permission.
 
-An experiment says where a key is read and where it is sent. Only a known provider at its own
-address, with its usual variable in its usual header, is used without a question, and so is a
-provider on this machine's loopback that gets no key. Everything else is one permission for one
-provider: its address together with the source of its key. Addresses are compared as they are
-written: whatever is merely equivalent is asked for.
+An experiment names the source of a key and its destination. Only two kinds of providers are used
+without a permission: a known provider at its own address, with its usual variable in its usual
+header, and a provider on this machine's loopback that gets no key. Everything else needs one
+permission for each provider: its address together with the source of its key. Addresses are
+compared as they are written, so a merely equivalent address needs a permission.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _LOOPBACK = re.compile(
     r"https?://(localhost|127(\.(0|[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-5])){3}|\[::1\])"
     r"(:[0-9]{1,5})?(/[A-Za-z0-9._~-]+)*"
 )
-"""Addresses that every reader of URLs takes for this machine's loopback."""
+"""Addresses that every reader of URLs resolves to this machine's loopback."""
 
 
 def permissions_of(providers: Iterable[ProviderConfig]) -> tuple[Permission, ...]:
-    """Return what is asked for before keys of these providers are read and used."""
+    """Return the permissions that are needed before keys of these providers are read and used."""
     return tuple(_permission_of(each) for each in providers if not _is_free(each))
 
 
@@ -59,7 +59,7 @@ def _permission_of(provider: ProviderConfig) -> Permission:
 
 
 def _source(source: KeySource) -> tuple[str, dict[str, str | tuple[str, ...]]]:
-    """Return what becomes of a source, in words, and the members that name it."""
+    """Return how a source is used, in words, and the members that name it."""
     if source.env is not None:
         return f"send the value of the variable {source.env}", {"env": source.env}
     if source.file is not None:
@@ -71,5 +71,5 @@ def _source(source: KeySource) -> tuple[str, dict[str, str | tuple[str, ...]]]:
 
 
 def key_file(path: str) -> Path:
-    """Return where a key file really is, with every link followed."""
+    """Return the real path of a key file, with every link followed."""
     return Path(os.path.realpath(expand_home(path)))

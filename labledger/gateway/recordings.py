@@ -173,7 +173,7 @@ class Recording:
     call: int
     asked: CanonicalRequest
     persist: Callable[[Path, Callable[[], None]], Awaitable[None]] | None = None
-    """Writes a file however often that must be tried; None for one try."""
+    """Writes a file with as many tries as necessary; None for one try."""
     _status: int = 0
     _headers: Headers = field(default_factory=list)
     _body: bytearray = field(default_factory=bytearray)
@@ -200,7 +200,7 @@ class Recording:
         return self.folder / f"{self.call:06d}.json"
 
     async def end(self) -> None:
-        """Write the record, durably, unless it was written.
+        """Write the record durably, unless it is already written.
 
         Raises `OSError`, or what `persist` raises.
         """
@@ -215,9 +215,9 @@ class Recording:
             await asyncio.get_running_loop().run_in_executor(None, self._write)
 
     def end_early(self) -> asyncio.Future[None] | None:
-        """Begin to write the record, unless that was done, because the answer ended too early.
+        """Begin to write the record, unless it was begun, because the answer ended too early.
 
-        Returns what to await for it.
+        Returns an awaitable for its end.
         """
         if not self._begun:
             return None
@@ -242,7 +242,7 @@ class Recording:
         )
         with suppress(FileExistsError), create_file(self._path) as file:
             file.writelines(_line(recorded, self.asked.text))
-        # After an error it may have been there without being durable.
+        # After an error, the file may exist without being durable.
         sync_folder(self._path.parent)
 
 
@@ -293,7 +293,7 @@ class ReplayMiss(NoAnswer):
         super().__init__(Reason.REPLAY_MISS.value, 400, f"labledger: {message}")
 
     def keep(self, trial: Path) -> None:
-        """Write the request, durably, unless an earlier one is there. Raises `OSError`."""
+        """Write the request durably, unless an earlier one exists. Raises `OSError`."""
         with suppress(FileExistsError), create_file(trial / MISSED) as file:
             file.write(dump_bytes(self.missed.as_json()) + b"\n")
 
@@ -371,7 +371,7 @@ class Replay:
     def _miss(self, request: JsonObject) -> ReplayMiss:
         number = min(self._left, default=None)
         where = None
-        # Only the first miss is kept, and comparing long requests takes long.
+        # Only the first miss is kept, because comparing long requests takes long.
         if number is not None and not self._has_missed:
             where, _, _ = first_difference(self._read(self._left[number]).request, request)
         self._has_missed = True

@@ -1,11 +1,11 @@
-"""What a provider's refusal says: a word for the journal, the provider's sentence, and its kind.
+"""Interpret a provider's refusal: a word for the journal, the provider's sentence, and its kind.
 
-Providers say the same thing in many ways, and the HTTP status alone does not tell a request that is
-wrong from an account that is. So this module has the tables: words of the provider's own, such as
-error codes, come first, sentences second, and the status last.
+Providers report the same thing in many ways, and the HTTP status alone does not distinguish a wrong
+request from a wrong account. So this module has tables. The provider's own words, such as error
+codes, come first, then sentences, and the status last.
 
 An agent chooses its request, and can provoke any of these answers. They decide nothing alone:
-`fault_finding` compares them with the answer to a request of the gateway's own.
+`fault_finding` compares them with the answer to the gateway's own request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from labledger.text import plain_text
 MAX_DETAIL = 300
 """How many characters of a provider's sentence are kept."""
 _MAX_READ = 64 << 10
-"""How many bytes of a refusal are looked at."""
+"""How many bytes of a refusal are examined."""
 _MAX_WORDS = 50
 
 
@@ -33,13 +33,13 @@ class Trouble(StrEnum):
     ACCOUNT = "account"
     """The provider refused the key, the account, the region or the model."""
     ADDRESS = "address"
-    """Nothing at the address answers such requests, or something refuses all of them."""
+    """The address serves no such requests, or refuses all of them."""
     LIMIT = "limit"
     """A limit was met, or the provider was overloaded."""
     OUTAGE = "outage"
-    """The provider failed, or what it sent was no whole answer."""
+    """The provider failed, or did not send a whole answer."""
     UNREACHABLE = "unreachable"
-    """No connection came about, so that the provider got nothing of the request."""
+    """No connection was possible, so the provider got no part of the request."""
 
 
 KEY, CREDIT, QUOTA = "key_refused", "credit_exhausted", "quota_exhausted"
@@ -66,7 +66,7 @@ _BY_STATUS = {
     529: "overloaded",
 }
 _CLEAR_STATUSES = frozenset({401, 402})
-"""Statuses that say by themselves that the account is refused; a firewall answers 403, too."""
+"""Statuses that always mean a refused account. A firewall answers 403, too."""
 _CODES = {
     # Anthropic
     "authentication_error": KEY,
@@ -123,23 +123,24 @@ _PER_DAY = "perday"
 
 @dataclass(frozen=True, slots=True)
 class ProviderRefusal:
-    """What an answer with an error says."""
+    """The content of an answer with an error."""
 
     reason: str | None
-    """The word for the journal; None if the error may be about the request alone."""
+    """The word for the journal; None if the error may concern only the request."""
     detail: str | None
     """The provider's sentence, bounded and printable; None if there is none."""
     trouble: Trouble | None
-    """Its kind, as far as the gateway's own request can have met it."""
+    """Its kind, if the gateway's own request can meet the same error."""
 
     @property
     def is_final(self) -> bool:
-        """Whether the same request cannot fare better after a while."""
+        """Whether the same request would fail again later."""
         return self.reason in _ACCOUNT
 
 
 def read_refusal(status: int, body: bytes) -> ProviderRefusal:
-    """Return what an answer says that has an error's status, or an error in place of an answer."""
+    """Return the content of an answer with an error status, or with an error in place of an
+    answer."""
     document = _document(body)
     detail = _sentence(document, body)
     by_code = next((_CODES[word] for word in _words(document) if word in _CODES), None)
@@ -156,7 +157,7 @@ def read_refusal(status: int, body: bytes) -> ProviderRefusal:
 def trouble_of(call: ModelCall) -> Trouble | None:
     """Return the kind of failure of a call that has ended; None if it did not fail.
 
-    None also stands for a failure that the agent caused, or that may be about its request alone.
+    Also returns None for a failure that the agent caused, or that may concern only its request.
     """
     failed = call.state in {CallState.FAILED, CallState.CUT} or (
         call.state is CallState.ANSWERED and (call.status or 0) >= 400
@@ -171,7 +172,7 @@ def sentence_in(data: str) -> str | None:
 
 def _by_sentence(status: int, document: Any, detail: str) -> str | None:
     if status == 429:
-        # What passes by waiting is said in nearly the same words.
+        # Temporary errors have nearly the same words.
         is_daily = _DAILY.search(detail) or any(_PER_DAY in quota for quota in _quotas(document))
         return QUOTA if is_daily else None
     if status >= 500:
@@ -199,7 +200,7 @@ def _words(document: Any) -> Iterator[str]:
 
 
 def _error_objects(document: Any) -> Iterator[dict[str, Any]]:
-    """Yield the objects in which providers say what was wrong, the innermost first."""
+    """Yield the objects in which providers describe an error, the innermost first."""
     if not isinstance(document, dict):
         return
     error = document.get("error")
@@ -213,7 +214,7 @@ def _error_objects(document: Any) -> Iterator[dict[str, Any]]:
 
 
 def _quotas(document: Any) -> Iterator[str]:
-    """Yield the quotas that Google says were met, in lower case."""
+    """Yield the quotas that Google reports as met, in lower case."""
     for place in _error_objects(document):
         violations = place.get("violations")
         for each in violations[:_MAX_WORDS] if isinstance(violations, list) else ():
@@ -238,7 +239,7 @@ def _sentence(document: Any, body: bytes) -> str | None:
 def _bounded(text: str) -> str | None:
     """Return one line of printable text; None if nothing is left.
 
-    A long text ends with a whole word: a part of a secret could not be recognized later.
+    A long text ends with a whole word, because a part of a secret could not be recognized later.
     """
     line = " ".join(plain_text(text[: 4 * MAX_DETAIL + 1]).split())
     is_cut = len(line) > MAX_DETAIL or len(text) > 4 * MAX_DETAIL

@@ -1,7 +1,7 @@
-"""Which headers of a request are refused, because a provider could read another request by them.
+"""Refuses headers that could make a provider read another request.
 
-The gateway reads a body as JSON in UTF-8, and forwards the bytes that it read. So the request must
-declare nothing else: no other charset, form or encoding, and no other method or path.
+The gateway reads a body as JSON in UTF-8, and forwards the same bytes. So the request must declare
+no other charset, form or encoding, and no other method or path.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _OTHER_REQUEST = frozenset(
         *("content-range", "content-transfer-encoding"),
     }
 )
-"""Headers by which proxies and servers are told of another path or another body."""
+"""Headers that tell proxies and servers about another path or another body."""
 _METHODS = re.compile(r"method|override")
-"""What the names of headers have that stand for another method, such as X-HTTP-Method-Override."""
+"""Parts of header names that stand for another method, such as X-HTTP-Method-Override."""
 
 
 def check_headers(headers: Iterable[tuple[str, str]]) -> None:
-    """Raise `Refused` for a request whose headers may let a provider read another one.
+    """Raise `Refused` if a request's headers may make a provider read another request.
 
     A request without a `Content-Type` passes: its body is read as JSON, or refused.
     """
     types = []
     for raw_name, value in headers:
-        # Some servers take both for the same name.
+        # Some servers read both as the same name.
         name = raw_name.strip().lower().replace("_", "-")
         if name == "content-type":
             types.append(value.strip(" \t"))

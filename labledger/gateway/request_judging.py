@@ -1,13 +1,14 @@
-"""Judging requests without keeping others waiting: large ones in processes of their own.
+"""Judge requests without delaying others: large ones in separate processes.
 
-A small request is judged here, in a millisecond or two, and one after the other, so that what else
-goes on has its turn between two of them. Another one is judged by a worker: a thread of this
-process would not help, because Python runs one thread at a time. Middle and large requests have a
+A small request is judged here, in a millisecond or two. Requests are judged one after the other, so
+that other tasks get their turn in between. A worker judges any other request. A thread of this
+process would not help, because Python runs one thread at a time. Middle and large requests have one
 worker each, so that a request of usual size does not wait for one of 32 MB. An attempt has one
 request judged at a time, so that attempts take turns.
 
-A worker has no keys: it is a new process with a limit of its memory. It ends when the gateway does.
-Gateway and worker are one program of one user, and speak pickle over pipes that they alone have.
+A worker is a new process with a limit of its memory, and has no keys. It ends when the gateway
+does. Gateway and worker are one program of one user. They exchange pickle over pipes that no other
+process has.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ _HERE = (128 << 10, 1_000)
 _HERE_CANONICAL = (8 << 10, 1_000)
 _MIDDLE = (2 << 20, 20_000)
 _MIDDLE_CANONICAL = (512 << 10, 20_000)
-"""Up to how many bytes and values a request is judged here, or by the worker for middle ones: a
-millisecond or two, and some tens of them. Less where its canonical form is made, too."""
+"""The most bytes and values of a request that is judged here, or by the worker for middle ones.
+That takes a millisecond or two, or some tens of them. The limits are lower if its canonical form is
+made, too."""
 _LIMIT_S = 60.0
 """How long judging a request may take, in seconds."""
 _MEMORY = 2 << 30
@@ -47,7 +49,7 @@ _HEAD = struct.Struct(">QQ")
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A request that may be asked."""
+    """An admissible request."""
 
     asked: Asked
     settings: CallSettings
@@ -57,7 +59,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What a worker is asked about a body."""
+    """A request to a worker about a body."""
 
     admission: Admission
     target: Target
@@ -81,7 +83,7 @@ class RequestJudges:
     async def judge(
         self, admission: Admission, target: Target, body: bytes, *, canonical: bool
     ) -> Judged:
-        """Return what a body asks for, judged where it keeps nobody waiting. Raises `Refused`."""
+        """Return what a body asks for, without delaying other requests. Raises `Refused`."""
         if _fits(body, _HERE_CANONICAL if canonical else _HERE):
             async with self._here:
                 return judge(admission, target, body, canonical=canonical)
@@ -178,7 +180,7 @@ def _answer(question: _Question, body: bytes) -> Any:
 
 
 def main() -> None:
-    """Answer at standard output what is asked at standard input, until that ends."""
+    """Answer requests from standard input on standard output, until the input ends."""
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(5)

@@ -1,4 +1,4 @@
-"""How long a provider asks to wait, by the headers of its answer."""
+"""How long a provider asks clients to wait, by the headers of its answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NUMBER = re.compile(r"\s*[0-9]{1,15}(\.[0-9]{0,15})?\s*", re.ASCII)
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return for how many seconds the provider asks to wait; None where it does not say.
+    """Return for how many seconds the provider asks to wait; None if it does not say.
 
     `headers` has names in lower case. A date counts from the provider's own clock, if the answer
     has it.
@@ -29,7 +29,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 
 def _date(text: str | None) -> datetime | None:
-    """Return the time that a header names; None if it names none."""
+    """Return the time in a header; None if it has none."""
     try:
         date = parsedate_to_datetime(text or "")
         return date.replace(tzinfo=UTC) if date.tzinfo is None else date

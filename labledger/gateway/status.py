@@ -121,8 +121,8 @@ class KeyPace(Section):
     key_refused: bool
     """Whether the provider refused the key, and accepted none since."""
     refusal: str | None = None
-    """Status and sentence by which the provider refused the newest call that failed, if it has
-    answered none well since."""
+    """Status and sentence of the provider's newest refusal, if it has given no good answer
+    since."""
 
     _OPTIONAL: ClassVar[frozenset[str]] = frozenset({"refusal"})
 

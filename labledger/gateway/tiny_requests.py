@@ -1,8 +1,8 @@
-"""Tiny requests of the gateway's own: one word to a model, to see whether it answers.
+"""The gateway's own tiny requests: one word to a model, to see whether it answers.
 
-`labledger gateway check --send` asks each model so, and the gateway does where a call of an agent
-has failed. A tiny request depends on the provider's address, key and model alone, and on nothing
-that an agent chose. It is sent once.
+`labledger gateway check --send` sends one to each model, and the gateway sends one after a call of
+an agent has failed. A tiny request depends only on the provider's address, key and model, and not
+on anything that an agent chose. It is sent once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TURN = [{"role": "user", "content": "Hi"}]
 
 
 def proxy_of(address: str) -> str | None:
-    """Return the proxy by which the environment lets an address be reached."""
+    """Return the proxy that the environment sets for an address."""
     parts = urlsplit(address)
     if proxy_bypass(parts.hostname or ""):
         return None
@@ -40,18 +40,18 @@ def proxy_of(address: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class TinyAnswer:
-    """What a provider answered."""
+    """A provider's answer."""
 
     provider: str
     model: str
     status: int | None
     """None if there was no answer."""
     detail: str
-    """The provider's error, or why there was no answer; empty if it answered well."""
+    """The provider's error, or why there was no answer; empty for a good answer."""
     trouble: Trouble | None = None
-    """What kind of failure it was; None if it answered well, or if nothing can be said."""
+    """The kind of failure; None for a good answer, or if the kind is not clear."""
     hint: str | None = None
-    """What the user can do, if the failure tells."""
+    """What the user can do, if the failure shows it."""
 
     @property
     def is_answer(self) -> bool:
@@ -125,9 +125,9 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _without_answer(error: Exception) -> Trouble | None:
-    """Return what it means that no answer came.
+    """Return the meaning of a missing answer.
 
-    A provider that is slow shows nothing: the agent's own requests may keep it busy.
+    A slow provider proves nothing, because the agent's own requests may keep it busy.
     """
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
         return Trouble.UNREACHABLE
@@ -155,7 +155,7 @@ def _is_answer(text: str) -> bool:
 
 
 def _address_hint(provider: ProviderConfig) -> str | None:
-    """Return the address to give where `upstream` ends as the APIs' own paths begin, else None."""
+    """Return a corrected address if `upstream` ends as the APIs' own paths begin, else None."""
     doubled = doubled_path(provider)
     if doubled is None:
         return None

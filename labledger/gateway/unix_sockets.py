@@ -43,7 +43,7 @@ def connect(path: Path, timeout_s: float) -> socket.socket:
 
 
 def peer_user(connection: socket.socket) -> int | None:
-    """Return the user id of the process that listens; None where the system does not tell."""
+    """Return the user id of the listening process; None if the system does not tell."""
     if not hasattr(socket, "SO_PEERCRED"):
         return None
     size = struct.calcsize("3i")

@@ -1,8 +1,8 @@
-"""Asking providers: with their keys, at the pace of each key, and again where a limit was met.
+"""Send requests to providers: with their keys, at the pace of each key, and with retries.
 
-A request is sent again only if the provider said that it met a limit, or could not be reached at
-all: then nothing was charged. All of that happens before the agent gets the first byte. If limits
-last longer than the patience, or if waiting cannot help, the agent gets the provider's refusal.
+A request is retried only if the provider reported a limit, or could not be reached at all. In both
+cases, nothing was charged. All retries happen before the agent gets the first byte. If limits last
+longer than the patience, or if waiting cannot help, the agent gets the provider's refusal.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _IDLE_S = 15.0
 """How long a connection without a request is kept. Providers close theirs later."""
 _MAX_REFUSAL = 1 << 20
 _REFUSAL_S = 10.0
-"""How long a provider may take for the body of a refusal that is read before the next request."""
+"""How long the body of a refusal may take, which is read before the next request."""
 _MAX_FIELD = 64 << 10
 
 
@@ -70,7 +70,7 @@ class Keys:
         self._changed = asyncio.Event()
 
     def known(self, run_id: str, source: KeySource | None) -> str | None:
-        """Return a key that is here, None if none is needed. Raises `KeyError`."""
+        """Return an available key, None if no key is needed. Raises `KeyError`."""
         return None if source is None else self._keys[run_id, source]
 
     async def get(self, run_id: str, source: KeySource | None) -> str | None:
@@ -212,12 +212,12 @@ class Upstream:
         return await self._ask_paced(sent, self._paced(provider, key), clock, progress)
 
     def note_answer(self, place: Place, variant: tuple[str, str]) -> None:
-        """Note that a call of a variant's agent was answered well."""
+        """Note a good answer to a call of a variant's agent."""
         self._paced(place.provider, place.key).refusal = None
         self.probes.note_answer(place, variant)
 
     def note_refusal(self, place: Place, status: int, detail: str | None) -> None:
-        """Note what a provider answered to a call that failed, until it answers one well."""
+        """Note a provider's answer to a failed call, until its next good answer."""
         refusal = f"status {status}: {detail or 'an answer without a message'}"
         self._paced(place.provider, place.key).refusal = refusal
 
@@ -304,7 +304,7 @@ class _PacedKey:
     pace: Pace
     key_refused: bool = False
     refusal: str | None = None
-    """What it answered to the newest call that failed, if it has answered none well since."""
+    """The answer to the newest failed call, if there was no good answer since."""
 
     def state(self) -> KeyPace:
         """Return the pace at this moment."""

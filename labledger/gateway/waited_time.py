@@ -1,4 +1,4 @@
-"""The time for which an attempt's agent was held back, which its time limit can leave out."""
+"""The time for which an attempt's agent was held back. Its time limit can leave this time out."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pathlib import Path
 _WRITTEN_EVERY_S = 0.5
 """How often the waited time is written while it runs, in seconds."""
 _UNCOUNTED_S = 0.02
-"""A wait is not counted before it has lasted so long: most calls do not wait at all."""
+"""A shorter wait is not counted, because most calls do not wait at all."""
 
 
 class WaitedTime:
-    """The time for which limits of providers held an attempt's agent back. For one event loop.
+    """The time for which providers' limits held an attempt's agent back. For one event loop.
 
-    It runs while a call waits and no other call of the attempt is under way: an agent that works on
-    several things at once is held back only when all of them wait. What the processes of the trial
-    use of processors meanwhile is subtracted, because an agent that computes does not wait. While
-    it runs, it is written to a file of the trial every half second, so that a time limit can leave
-    it out.
+    The time runs while a call waits and no other call of the attempt is in progress. An agent that
+    works on several things at once is held back only when all of them wait. The processor time of
+    the trial's processes is subtracted, because an agent that computes does not wait. While the
+    time runs, it is written to a file of the trial every half second, so that a time limit can
+    leave it out.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class WaitedTime:
         clock: Callable[[], float] = time.monotonic,
         processors_s: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """`path` is the file, whose time is counted on; with None nothing is written.
+        """`path` is the file to continue; None writes no file.
 
         `processors_s` returns how long the trial has used processors; None if that is not known.
         """
@@ -41,7 +41,7 @@ class WaitedTime:
         self._is_held = False
         self._since: float | None = None
         self._used_s: float | None = None
-        """What the trial had used of processors at that time."""
+        """The trial's processor time at that moment."""
         self._timer: asyncio.TimerHandle | None = None
         self._written = int(self._before_s * 100)
         self.problem: str | None = None
@@ -80,7 +80,7 @@ class WaitedTime:
             self._update()
 
     def hold(self, held: bool) -> None:
-        """Count the agent as held back, whatever its calls do, or no longer."""
+        """Begin or stop to count the agent as held back, whatever its calls do."""
         if held != self._is_held:
             self._is_held = held
             self._update()
@@ -102,7 +102,7 @@ class WaitedTime:
         self._timer = asyncio.get_running_loop().call_later(_WRITTEN_EVERY_S, self._write_again)
 
     def _take(self) -> None:
-        """Count what has run until now. Each part is compared with what was used during it."""
+        """Count the time until now. The processor use in each part is subtracted."""
         now, used_s = self._clock(), self._processors_s()
         self._before_s += self._running_s(now, used_s)
         self._since, self._used_s = now, used_s
@@ -124,7 +124,7 @@ class WaitedTime:
                 beside.write_text(text, "ascii")
                 beside.replace(self._path)
             except OSError:
-                # On a full disk there is room only where the file is already.
+                # A full disk has room only where the file already is.
                 _overwrite(self._path, text)
         except OSError as error:
             self.problem = f"could not write {self._path}: {error.strerror}"
@@ -133,7 +133,7 @@ class WaitedTime:
 
 
 def _overwrite(path: Path, text: str) -> None:
-    """Write a text over the beginning of a file, which it replaces. Raises `OSError`."""
+    """Overwrite the beginning of a file with a text. Raises `OSError`."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         os.pwrite(descriptor, text.encode("ascii"), 0)

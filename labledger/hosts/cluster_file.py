@@ -236,7 +236,7 @@ def _host_settings(folder: Path, host: JsonObject) -> HostSettings:
 def _file_problems(document: Any) -> Iterator[tuple[FieldPath, str]]:
     """Yield what is wrong with the content of a cluster file, each with its field."""
     if not isinstance(document, dict):
-        # It is no cluster file, and may be a secret: nothing of it is repeated.
+        # The file is not a cluster file and may be a secret, so no message repeats its text.
         yield (), "expected a mapping"
         return
     yield from json_schemas.problems(document, "cluster_file_v1")

@@ -79,10 +79,10 @@ def try_object_store(on: str, *, insecure: bool = False) -> StorePlace | None:
 def model_needs(
     on: str, plan: ExperimentPlan, *, name: str, insecure: bool = False
 ) -> ModelNeeds | None:
-    """Return what agents need for their models on each host of a cluster; None if none has any.
+    """Return what agents need for their models on each host of a cluster; None if none has models.
 
-    Hosts then read keys without asking anyone: this user must have allowed it. `name` is what
-    `labledger allow` is called with. Raises `PermissionNeeded` and `InvalidInput`.
+    Hosts then read keys without asking, so this user must have allowed it. `name` is the argument
+    for `labledger allow`. Raises `PermissionNeeded` and `InvalidInput`.
     """
     if not (models := models_of(plan)):
         return None
@@ -250,7 +250,8 @@ def _start(cluster: Cluster, security: Any) -> Any:
         arguments.setdefault("security", security)
         # A class that starts processes elsewhere hands them this configuration.
         settings = LESS_WATCHING | {"distributed.scheduler.allowed-failures": 0}
-        # For as long as this process lasts: a cluster class may start worker processes later.
+        # For the lifetime of this process, because a cluster class may start worker processes
+        # later.
         dask.config.set({_SAFE_PATH_OF_WORKERS: "1"})
         settings |= {} if cluster.tls is None else cluster.tls.settings()
         with dask.config.set(settings), IsolatedChildren():
@@ -268,7 +269,7 @@ _SAFE_PATH_OF_WORKERS = "distributed.nanny.pre-spawn-environ.PYTHONSAFEPATH"
 
 
 def _cluster_class(module: str, name: str) -> Any:
-    """Return a class of a library. Raises `TypeError` for what starts no cluster of Dask."""
+    """Return a class of a library. Raises `TypeError` unless it is the class of a Dask cluster."""
     found = getattr(importlib.import_module(module), name)
     if not (isinstance(found, type) and hasattr(found, "scale") and hasattr(found, "close")):
         raise TypeError("it is not the class of a cluster")

@@ -93,10 +93,10 @@ class AgentFolders:
         return self._checked.get(agent.tree_sha256) or self._entry(agent) / TREE
 
     def provide(self, agent: InstalledAgent, tar: str | None) -> bool:
-        """Return whether the host has an agent's files, from its cache or from a tar that it got.
+        """Return whether the host has an agent's files, from its cache or from a received tar.
 
-        They are compared with the digest. Raises `LabLedgerError` if this machine cannot use them
-        or the tar does not hold them, or if another user can change the host's folder, and
+        Compares them with the digest. Raises `LabLedgerError` if this machine cannot use them, if
+        the tar does not hold them, or if another user can change the host's folder. Raises
         `OSError`.
         """
         _require_machine(agent.machine)

@@ -227,7 +227,7 @@ class SharedFiles:
     """Has the artifacts of what is staged."""
     lock: threading.Condition
     _staged: RunSetup | None = None
-    """Of the run whose files are staged; None before they are."""
+    """Watches the run's programs; None before they are staged."""
     _compared: set[str] = field(default_factory=set)
     """Tars of files of tasks of which an earlier process may have unpacked one, compared since."""
 

@@ -360,7 +360,7 @@ def count_unread_results(
 ) -> list[UnreadResults]:
     """Return how many trials have a result or events that could not be stored whole.
 
-    Trials from the slot `start` on are counted. Reads the evidence of each of them.
+    Counts trials from the slot `start` on. Reads the evidence of each of them.
     """
     return [UnreadResults(*row) for row in connection.execute(_UNREAD_SQL, (run_no, start))]
 

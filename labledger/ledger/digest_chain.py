@@ -71,7 +71,7 @@ class PlannedRows:
 
 
 def _set_prices(columns: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the columns of a price without its last two where earlier versions had none."""
+    """Return the columns of a price, without the last two if an earlier version wrote it."""
     return columns[:-2] if columns[-2:] == (None, "") else columns
 
 

@@ -1,7 +1,7 @@
 """Which trials of a run got answers from models: the counts of each variant, and the last refusal.
 
-A trial is looked up by the key of its calls, and its first answer ends the look, so that the cost
-grows with the trials and not with their calls. All queries run inside the caller's snapshot.
+A trial's calls are found by their key, and the search ends at the first answer. So the cost grows
+with the number of trials, not of calls. All queries run inside the caller's snapshot.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ _REPLAYED = '"replayed":true,'
 
 
 def _set_facts(row: ModelCallRow, *names: str) -> str:
-    """Return the members of a record that it has only where they are set."""
+    """Return the members of a record that it has only if they are set."""
     values = ((name, getattr(row, name)) for name in names)
     return "".join(
         f'"{name}":{canonical_json.dumps(value)},' for name, value in values if value is not None

@@ -235,7 +235,7 @@ def delivery_is_needed(path: Path, run_id: str) -> bool:
 
 
 def stored_receivers(path: Path) -> frozenset[str]:
-    """Return every receiver of any run, and those that notifications wait for."""
+    """Return every receiver of any run, and the receivers of waiting notifications."""
     with reading(path, "read the receivers") as connection:
         return frozenset(connection.execute(_ALL_RECEIVERS_SQL).scalars())
 

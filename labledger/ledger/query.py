@@ -84,11 +84,11 @@ _ALL_COLUMNS = re.compile(
     r"\s*SELECT\s+\*\s+FROM\s+([A-Za-z_]\w*)(?:\s+(?:WHERE|ORDER\s+BY|LIMIT)\b.*|\s*;?\s*)",
     re.IGNORECASE | re.DOTALL,
 )
-"""A statement whose columns are those of one view."""
+"""A statement with exactly the columns of one view."""
 
 
 def view_of(sql: str) -> str | None:
-    """Return the documented view all of whose columns a statement selects; None if it is none.
+    """Return the documented view if a statement selects all of its columns, else None.
 
     >>> view_of("SELECT * FROM trials WHERE run_id = 'r'")
     'trials'

@@ -95,21 +95,21 @@ def loads(data: bytes, *, max_depth: int = MAX_DEPTH, max_values: int | None = N
 
 @dataclass(slots=True)
 class Unstorable:
-    """Values of JSON text that cannot be stored."""
+    """Values in JSON text that cannot be stored."""
 
     count: int = 0
     first: list[str] = field(default_factory=list)
-    """The first of them, each such as ``/metrics/loss is NaN``."""
+    """The first values, each such as ``/metrics/loss is NaN``."""
 
     def add(self, path: Sequence[str], what: str) -> None:
         """Note a value at a path of keys and indexes."""
         self.count += 1
-        if len(self.first) < _NAMED:  # A path may be long, and there may be many of them.
+        if len(self.first) < _NAMED:  # A path may be long, and there may be many paths.
             tokens = (token.replace("~", "~0").replace("/", "~1") for token in path)
             self.first.append(f"{''.join(f'/{token}' for token in tokens) or 'it'} is {what}")
 
     def extend(self, more: Unstorable, where: str) -> None:
-        """Note those of another text, which is `where`."""
+        """Add the values of another text, whose place is `where`."""
         self.count += more.count
         self.first += [f"{where}{text}" for text in more.first[: _NAMED - len(self.first)]]
 
@@ -120,8 +120,8 @@ def loads_storable(
     """Parse JSON that labledger did not write, with null for values that cannot be stored.
 
     Such a value is NaN, an infinite number, an integer of more than 64 bits, or text with half of a
-    surrogate pair or bytes that are not UTF-8. A byte order mark is left out. Raises
-    `MalformedJson` for everything else that `loads` refuses.
+    surrogate pair or bytes that are not UTF-8. Ignores a byte order mark. Raises `MalformedJson`
+    for everything else that `loads` refuses.
     """
     unstorable = Unstorable()
     try:

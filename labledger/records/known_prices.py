@@ -1,9 +1,9 @@
-"""The prices of models that the package genai-prices knows, as rows of a run's price table.
+"""The prices of models in the package genai-prices, as rows of a run's price table.
 
 The package has prices by the time of a request, by the size of a request, and by the tier or speed
 that served it. Each of them becomes a row. A price that the package does not have stays unknown: no
-cheaper one stands for it. As in the package, a model without a price of cached tokens charges them
-like others.
+lower price replaces it. As in the package, a model without a price for cached tokens charges them
+like other tokens.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _FIELDS = {
     "cache_write_1h": ("cache_write_1h_mtok",),
     "web_search": ("web_searches_kcount",),
 }
-"""The package's fields for each price, of which the first that is set is used. Only to read from a
-cache is never dearer than the field that stands for it."""
+"""The package's fields for each price. The first field that is set applies. Only a cache read is
+never more expensive than its substitute."""
 _NOT_COUNTED = frozenset(
     {"output_reasoning_mtok", "output_citation_mtok", "requests_kcount"}
     | {"input_mchars", "input_text_messages_kcount"}
 )
-"""Prices of what no field of `Usage` counts by itself. A model that has one has no known price."""
+"""Prices of units that no field of `Usage` counts. A model with such a price has no known price."""
 _TIERS = frozenset({"service_tier", "speed"})
 """The contexts of prices that answers name. A price of another context is left out."""
 
@@ -48,8 +48,8 @@ def price_table(
 ) -> PriceTable:
     """Return the prices of models from a time on, from an experiment and from the package.
 
-    A provider is found by its name, and by its address if the package has no such name. It takes
-    a tenth of a second to import the package. Raises nothing for a model without a price.
+    Finds a provider by its name, or by its address if the package does not have the name. Importing
+    the package takes a tenth of a second. Raises nothing for a model without a price.
     """
     # Imported late: most runs have no models.
     from importlib.metadata import version
@@ -71,13 +71,13 @@ def _prices(provider: ProviderConfig, model: str, at: datetime) -> list[ModelPri
             _, info = snapshot.find_provider_model(model, None, name, address)
         except LookupError:
             continue
-        # The snapshot is of a release: nothing here asks the network.
+        # The snapshot belongs to a release. Nothing here uses the network.
         return list(_rows(provider.name, model, info, at))
     return []
 
 
 def _rows(provider: str, model: str, info: Any, at: datetime) -> Iterator[ModelPrice]:
-    """Yield the prices of a model: at each time that has its own, and in each tier."""
+    """Yield the prices of a model, for each time with its own prices and for each tier."""
     tiers = [variant.when for variant in _variants(info)]
     contexts = [{}, *(when for n, when in enumerate(tiers) if when not in tiers[:n])]
     for when, moment in _times(info, at):
@@ -103,7 +103,7 @@ def _is_standard(context: Mapping[str, str]) -> bool:
 
 
 def _times(info: Any, at: datetime) -> Iterator[tuple[dict[str, str], datetime]]:
-    """Yield each time with prices of its own, as parts of a condition and as a moment in it."""
+    """Yield each time with its own prices, as parts of a condition and as a moment in it."""
     at = at.astimezone(UTC)
     constraints = [
         each.constraint
@@ -155,7 +155,7 @@ def _moment(day: date, at: time) -> datetime:
 def _starts(prices: Mapping[str, Any]) -> list[int]:
     """Return the numbers of request tokens from which other prices apply."""
     tiers = (tier for price in prices.values() for tier in getattr(price, "tiers", ()))
-    # The package's tiers begin above their start.
+    # The package's tiers apply above their start, not from it.
     return sorted({0, *(tier.start + 1 for tier in tiers)})
 
 

@@ -1,8 +1,8 @@
-"""Whether agents got answers from models: what the calls of a trial show, and those of a variant.
+"""Whether agents got answers from models, by the calls of a trial and of a variant.
 
-A trial whose calls were all refused says nothing about its provider: an agent can send requests
-that every provider refuses. If no trial of a variant ever got an answer, its configuration is wrong
-as far as anybody can tell: its key, credit, models or addresses.
+A trial whose calls were all refused proves nothing about its provider, because an agent can send
+requests that every provider refuses. If no trial of a variant ever got an answer, the only visible
+explanation is a wrong configuration: its key, credit, models or addresses.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAX_MODEL = 100
 
 
 class TrialAnswer(StrEnum):
-    """What the calls of a trial's agent show."""
+    """The result of the calls of a trial's agent."""
 
     ANSWERED = "answered"
     """At least one call got an answer from a model."""
@@ -35,7 +35,8 @@ class TrialAnswer(StrEnum):
 
 
 def got_answer(call: ModelCall) -> bool:
-    """Return whether a model answered a call. Free calls, such as token counts, ask no model."""
+    """Return whether a model answered a call. Free calls, such as token counts, do not ask a
+    model."""
     has_come = call.state in {CallState.ANSWERED, CallState.CUT}
     is_success = 200 <= (call.status or 0) < 300
     return has_come and is_success and call.fault is None and call.reserved != NO_TOKENS
@@ -51,11 +52,11 @@ GOT_ANSWER_SQL = f"""\
     AND model_call.fault IS NULL AND model_call.reserved IS NOT '{_FREE}')"""
 """What `got_answer` returns, as SQL over a row of `model_call`."""
 IS_UNCLEAR_SQL = f"(model_call.state = 'unknown' OR model_call.reason IS '{NO_SHARE}')"
-"""Whether nobody knows what became of a call, as SQL over a row of `model_call`."""
+"""Whether the result of a call is unknown, as SQL over a row of `model_call`."""
 
 
 def answer_of(calls: Iterable[ModelCall]) -> TrialAnswer:
-    """Return what the calls of a trial show."""
+    """Return the result of a trial's calls."""
     calls = list(calls)
     if not calls:
         return TrialAnswer.SILENT
@@ -71,9 +72,9 @@ class LastRefusal(Section):
     provider: str
     model: str
     status: int | None
-    """The status of the answer that the agent got; None if none came."""
+    """The status of the agent's answer; None if none came."""
     reason: str | None
-    """The gateway's word for it; None if the provider itself refused the call."""
+    """The gateway's word for the failure; None if the provider itself refused the call."""
     detail: str | None
     """The provider's sentence; None if it is not known."""
 
@@ -88,7 +89,7 @@ class LastRefusal(Section):
         words += [] if self.reason is None else [self.reason]
         model = f"/{self.model[:_MAX_MODEL]}" if self.model else ""
         text = f"{self.provider}{model}: {', '.join(words) or 'no answer'}"
-        # The provider chose its sentence, and the agent the name of the model.
+        # The provider wrote the sentence, and the agent chose the name of the model.
         detail = " ".join((self.detail or "").split())[:_MAX_DETAIL].rstrip(".")
         return escape_line(f"{text}: {detail}" if detail else text)
 
@@ -97,8 +98,8 @@ class LastRefusal(Section):
 class VariantAnswers(Section):
     """How many committed trials of a variant got answers from models.
 
-    Trials whose agent did not run are in none of the numbers, and neither are trials whose calls
-    have an unclear end.
+    The numbers leave out trials whose agent did not run, and trials whose calls have an unclear
+    end.
     """
 
     variant_id: str
@@ -113,12 +114,12 @@ class VariantAnswers(Section):
 
     @property
     def never_answered(self) -> bool:
-        """Whether trials called models, and none of them got an answer."""
+        """Whether trials called models, but none of them got an answer."""
         return self.unanswered > 0 and not self.answered
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What to know of trials without an answer; empty if each trial got one."""
+        """Sentences on trials without an answer; empty if each trial got one."""
         return tuple(self._sentences())
 
     def _sentences(self) -> Iterator[str]:
@@ -140,7 +141,7 @@ class VariantAnswers(Section):
 def variants_with_models(document: JsonObject) -> frozenset[str]:
     """Return the variants of a stored experiment whose agents may call models.
 
-    A regrading has none, because it runs no agent, and neither has a replay, which calls no model.
+    A regrading has none, because it runs no agent. A replay has none, because it calls no model.
     """
     if document.get("regrades") or document.get("replays"):
         return frozenset()

@@ -1,13 +1,13 @@
-"""Calls of an agent to a model, as the gateway counted them, and the journal that they are kept in.
+"""Calls of an agent to a model, as the gateway counted them, and their journal.
 
-The journal of an attempt is a file of JSON lines. The gateway writes a line when a call is asked
-and one when it has ended; both are on the disk before the attempt's next call is admitted. A call
-without an end is unknown: it may have been charged. A third line follows for a call that failed,
-as soon as the gateway has found whose fault that was.
+The journal of an attempt is a file of JSON lines. The gateway writes a line when a call begins and
+one when it has ended. Both are on the disk before the attempt's next call is admitted. A call
+without an end is unknown, because it may have been charged. A third line follows for a failed call,
+as soon as the gateway has found whose fault it was.
 
-Providers count tokens differently: Anthropic leaves cached ones out of `input_tokens`, OpenAI and
-Google include them; Google counts thoughts beside the output, the others within it. `Usage` says it
-in one way. An answer without usage has none: it is never a `Usage` of zeros.
+Providers count tokens differently. Anthropic leaves cached ones out of `input_tokens`; OpenAI and
+Google include them. Google counts thoughts beside the output, the others within it. `Usage` has one
+form for all. An answer without usage has none: it is never a `Usage` of zeros.
 """
 
 from __future__ import annotations
@@ -94,11 +94,11 @@ class CallState(StrEnum):
 class CallFault(StrEnum):
     """Whose fault a failed call was, if the gateway can show that it was not the request's.
 
-    A failed call without one stays the agent's failure.
+    A failed call without a fault stays the agent's failure.
     """
 
     PROVIDER = "provider"
-    """The provider failed the gateway's own request for the same model, too."""
+    """The provider also failed the gateway's own request for the same model."""
     CONFIGURATION = "configuration"
     """The provider refused the account, the key, the model or the address of the run."""
 
@@ -107,7 +107,7 @@ OPTIONAL_FACTS = (
     *("detail", "fault", "effort", "temperature", "service_tier"),
     *("price_condition", "fees", "stated_cost", "cost_unknown"),
 )
-"""Fields of a call that records and mirrors have only where they are set."""
+"""Fields of a call that records and mirrors have only if they are set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +147,9 @@ class ModelCall(Section):
     """Whether the answer came from a record: it cost nothing, and its tokens are the record's."""
 
     detail: str | None = None
-    """The sentence by which the provider refused the call, or what contradicts itself in it."""
+    """The provider's sentence in a refusal, or the contradiction in an answer."""
     fault: CallFault | None = None
-    """Whose fault a failed call was; None where the gateway cannot show it."""
+    """Whose fault a failed call was; None if the gateway cannot show it."""
     effort: str | None = None
     """How much the model was asked to reason, in the provider's word or number of tokens."""
     temperature: float | None = None
@@ -161,7 +161,7 @@ class ModelCall(Section):
     fees: int | None = None
     """The charges beyond tokens, such as for searches of the provider, in picodollars."""
     stated_cost: int | None = None
-    """What the provider says that it charged, in picodollars, which is then the cost."""
+    """The provider's stated charge, in picodollars, which is then the cost."""
     cost_unknown: str | None = None
     """Why the cost is not known, although the tokens may be."""
 
@@ -204,7 +204,7 @@ It is 1, or else 0 or null. Views are made of it: a change needs a migration.
 
 
 def opened_line(at: str) -> JsonObject:
-    """Return the first line of a journal, whose gateway finds whose fault failed calls were."""
+    """Return the first line of a journal whose gateway finds the faults of failed calls."""
     return {"schema_version": SCHEMA, "opened_at": at, _FINDS_FAULTS: True}
 
 
@@ -217,7 +217,7 @@ def asked_line(call: ModelCall) -> JsonObject:
 def ended_line(call: ModelCall) -> JsonObject:
     """Return the line for a call that has ended.
 
-    What it had reserved is repeated, because it may be known better.
+    Repeats the reservation, because it may be known better.
     """
     document = call.as_json()
     repeated = {"call", "reserved"}
@@ -226,9 +226,9 @@ def ended_line(call: ModelCall) -> JsonObject:
 
 
 def judged_line(call: int, fault: CallFault | None, *, needless: bool = False) -> JsonObject:
-    """Return the line for a call that failed, once it is found whose fault that was.
+    """Return the line for a failed call, once its fault is found.
 
-    It was `needless` if only other models ever answered the agents of the variant.
+    The call was `needless` if only other models ever answered the agents of the variant.
     """
     return {"event": "judged", "call": call, "fault": fault, "needless": needless}
 
@@ -239,35 +239,35 @@ _ASKED = ("call", "started_at", "provider", "api", "model", "reserved", "replaye
 
 @dataclass(frozen=True, slots=True)
 class CallJournal:
-    """What a journal of calls holds."""
+    """The content of a journal of calls."""
 
     calls: tuple[ModelCall, ...] = ()
     """In their order."""
     judged: frozenset[int] = frozenset()
-    """The failed calls about which it was found whose fault they were, or that nothing shows it."""
+    """The failed calls whose fault was examined, with or without a result."""
     needless: frozenset[int] = frozenset()
-    """Those of them to models that never answered an agent of the variant, where others did."""
+    """Examined calls to models that never answered an agent of the variant, while others did."""
     finds_faults: bool = False
-    """Whether its gateway finds that at all; earlier versions did not."""
+    """Whether its gateway examines faults; earlier versions did not."""
 
     @property
     def unjudged(self) -> frozenset[int]:
-        """The calls of an earlier version's gateway, which found nobody's fault."""
+        """The failed calls of an earlier version's gateway, which examined no faults."""
         if self.finds_faults:
             return frozenset()
         return frozenset(call.call for call in self.calls) - self.judged
 
 
 def read_calls(path: Path) -> list[ModelCall]:
-    """Return the calls of a journal in their order. Raises as `read_journal`."""
+    """Return the calls of a journal in order. Raises as `read_journal`."""
     return list(read_journal(path).calls)
 
 
 def read_journal(path: Path) -> CallJournal:
-    """Return what a journal holds; no calls if there is no journal.
+    """Return the content of a journal; no calls if there is no journal.
 
-    A last line that was not written whole is left out, as nothing was admitted after it. Raises
-    `ValueError` for any other line that is none of a journal's.
+    Leaves out an incomplete last line, as no call was admitted after it. Raises `ValueError` for
+    any other line that does not belong in a journal.
     """
     calls: dict[int, ModelCall] = {}
     judged: dict[int, bool] = {}

@@ -1,15 +1,15 @@
-"""What providers charge for tokens, and the metrics of an attempt that its calls to models give.
+"""The providers' prices of tokens, and the metrics that an attempt gets from its calls to models.
 
-A price is in micro-dollars for a million tokens; tokens times price is a cost in picodollars. These
-are integers, so that a cost is exact here and in SQL. What is not known is None, and never 0.
+A price is in micro-dollars for a million tokens, so tokens times price is a cost in picodollars.
+These are integers, so a cost is exact here and in SQL. An unknown value is None, and never 0.
 Prices come from the experiment, and from `labledger.records.known_prices` for other models. A price
-may hold for some calls only, such as those of a service tier or of some hours: it then has a
-condition, and a call that names another one has no known cost.
+may apply only to some calls, such as calls of a service tier or at certain hours. It then has a
+condition, and a call with another condition has no known cost.
 
-Where the gateway counted, it alone says what an attempt used: `cost_usd`, `tokens_in` and
-`tokens_out` are its metrics. What the experiment takes under these names from the agent's result or
-events is the agent's claim, and is stored as `claimed_cost_usd` and so on, so that budgets, views
-and comparisons never mistake one for the other.
+If the gateway counted, only its counts are the use of an attempt: `cost_usd`, `tokens_in` and
+`tokens_out` are its metrics. Values that the experiment takes under these names from the agent's
+result or events are the agent's claim. They are stored as `claimed_cost_usd` and so on, so that
+budgets, views and comparisons never mistake one for the other.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class ModelPrice(Section):
     web_search: int | None = None
     """Micro-dollars for a thousand searches by the provider."""
     condition: str = ""
-    """Which calls it holds for, as `ModelCall.price_condition` says it; empty for all others."""
+    """The calls to which it applies, as in `ModelCall.price_condition`; empty for the standard
+    price."""
 
     _OPTIONAL: ClassVar[frozenset[str]] = frozenset(
         {"from_tokens", *PRICED, "web_search", "condition"}
@@ -107,9 +108,9 @@ class PriceTable:
     def most_cost_of(
         self, provider: str, model: str, usage: Usage, *, all_tiers: bool = False
     ) -> int | None:
-        """Return the largest cost of a call, at whichever time it is; None if none is known.
+        """Return the largest cost of a call at any time; None if none is known.
 
-        With `all_tiers`, prices that hold only for calls of a tier, speed or place count, too.
+        With `all_tiers`, includes prices that apply only to calls of a tier, speed or region.
         """
         costs = (
             self.cost_of(provider, model, usage, condition)
@@ -122,7 +123,7 @@ class PriceTable:
     def search_fees(
         self, provider: str, model: str, searches: int, condition: str | None = None
     ) -> int | None:
-        """Return the picodollars for so many searches by the provider; None if not known."""
+        """Return the picodollars for this many searches by the provider; None if not known."""
         price = self.price_of(provider, model, 0, condition)
         if not searches:
             return 0
@@ -131,7 +132,7 @@ class PriceTable:
         return searches * price.web_search * 1000
 
     def most_search_fees(self, provider: str, model: str, searches: int) -> int:
-        """Return the largest fees for so many searches, as far as they are known."""
+        """Return the largest known fees for this many searches."""
         conditions = self.conditions(provider, model)
         fees = (self.search_fees(provider, model, searches, each) for each in conditions)
         return max((fee for fee in fees if fee is not None), default=0)
@@ -155,14 +156,14 @@ NO_PRICES = PriceTable()
 
 
 def price_order(price: ModelPrice) -> tuple[str, str, str, int]:
-    """Return by what prices are sorted: standard ones first, and those of small requests."""
+    """Return the sort key of prices: standard ones first, and small requests first."""
     return price.provider, price.model, price.condition, price.from_tokens
 
 
 # -- conditions
 
 SINCE, HOURS = "since", "utc"
-"""Names in conditions: the day from which a price holds, and the hours of each day."""
+"""Names in conditions: the first day of a price, and the hours of each day."""
 
 
 def condition_of(parts: Mapping[str, str]) -> str:
@@ -176,12 +177,13 @@ def parts_of(condition: str) -> dict[str, str]:
 
 
 def is_of_time(condition: str) -> bool:
-    """Return whether a condition only says when its price holds. The standard one says nothing."""
+    """Return whether a condition only limits the time of its price. The standard one has no
+    limit."""
     return parts_of(condition).keys() <= {SINCE, HOURS}
 
 
 def time_parts(conditions: Iterable[str], at: str) -> dict[str, str]:
-    """Return the parts of time that the price of a call at a time has, given a model's conditions.
+    """Return the time part of the condition for a call at a time, given a model's conditions.
 
     `at` is a timestamp in UTC, such as `2026-11-28T17:05:03.123Z`.
     """
@@ -239,9 +241,9 @@ def known_cost(calls: Iterable[ModelCall], prices: PriceTable) -> tuple[int, boo
 
 
 def call_cost(call: ModelCall, prices: PriceTable) -> int | None:
-    """Return what a call cost in picodollars; None if that is not known. A replayed one cost 0.
+    """Return the cost of a call in picodollars; None if it is not known. A replayed call cost 0.
 
-    What the provider says that it charged is the cost. The view `charged_call` has the same rules.
+    A charge that the provider states is the cost. The view `charged_call` has the same rules.
     """
     if call.replayed:
         return 0

@@ -89,15 +89,15 @@ _OWN_VERSIONS = {
     Api.OPENAI_CHAT: ("v1",),
     Api.GEMINI: ("v1beta", "v1"),
 }
-"""With what the path begins that an API's own documentation gives."""
+"""The beginning of the path in an API's own documentation."""
 
 
 @dataclass(frozen=True, slots=True)
 class DoubledPath:
-    """An address that ends with a version, to which the API's own path adds one."""
+    """An address that ends with a version, which the API's own path repeats."""
 
     ending: str
-    """The path that requests would have, up to the second version."""
+    """The path of requests, up to the second version."""
     corrected: str
     """The address without its version."""
     is_certain: bool
@@ -105,7 +105,7 @@ class DoubledPath:
 
 
 def doubled_path(provider: ProviderConfig) -> DoubledPath | None:
-    """Return what the address of a provider doubles; None if it ends without a version."""
+    """Return how a provider's address and the API's path overlap; None if they do not."""
     corrected, _, last = provider.upstream.rpartition("/")
     if not _VERSION_OF_PATH.fullmatch(last) or not urlsplit(provider.upstream).path.strip("/"):
         return None

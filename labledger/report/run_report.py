@@ -325,13 +325,13 @@ def _cancelled(reader: LedgerReader, graded: Graded) -> tuple[str, ...]:
 
 
 def _without_answers(reader: LedgerReader, graded: Graded) -> Iterator[str]:
-    """Yield which trials got no answer from a model, or called none."""
+    """Yield sentences on trials that got no answer from a model, or called none."""
     for answers in reader.model_answers(graded.root_id):
         yield from (f"In {graded.root_id}, {sentence}." for sentence in answers.sentences)
 
 
 def _unread(reader: LedgerReader, graded: Graded) -> Iterator[str]:
-    """Yield of how many trials an agent's output could not be stored whole."""
+    """Yield sentences on trials with an output that could not be stored whole."""
     root_id = graded.root_id
     yield from (f"{text}." for text in unread_sentences(root_id, reader.unread_results(root_id)))
 

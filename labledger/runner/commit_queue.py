@@ -83,8 +83,8 @@ class CommitQueue:
     def count(self, result: AttemptResult, *, final: bool) -> None:
         """Count a result before it is written, for budget, error rate, pruning and answers.
 
-        The dispatches in the same transaction are chosen after it is counted. Each result is
-        counted once, however often writing it fails. `final` is False if another attempt follows.
+        The dispatches in the same transaction are chosen after the count. Each result counts once,
+        however often writing it fails. `final` is False if another attempt follows.
         """
         key = result.schedule_idx, result.attempt
         if key not in self._unwritten:

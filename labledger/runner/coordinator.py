@@ -340,7 +340,7 @@ class Coordinator:
         }
 
     def _look_at_calls(self, *, at_once: bool = False) -> None:
-        """Note what agents of running trials have asked of models, now and then or at once."""
+        """Note the calls of running trials' agents, now and then or at once."""
         calls = self._calls.look(self._pending, at_once=at_once)
         if calls is not None:
             self.commit_queue.budget.note_running(calls)

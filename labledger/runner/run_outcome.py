@@ -85,20 +85,20 @@ class RunOutcome:
 
     @property
     def model_answers(self) -> tuple[VariantAnswers, ...]:
-        """The variants of which trials got no answer from a model, or called none."""
+        """The variants with trials that got no answer from a model, or called none."""
         stored = self.summary["ext"].get("model_answers", ())
         return tuple(map(VariantAnswers.from_json, stored))
 
     @property
     def unread_results(self) -> tuple[UnreadResults, ...]:
-        """Of how many trials an agent's output could not be stored whole, by output."""
+        """How many trials have an output that could not be stored whole, by output."""
         return tuple(
             UnreadResults(**each) for each in self.summary["ext"].get("unread_results", ())
         )
 
     @property
     def never_answered(self) -> bool:
-        """Whether no model ever answered the agents of a variant, although they called models."""
+        """Whether agents of a variant called models, but no model ever answered any of them."""
         return any(each.never_answered for each in self.model_answers)
 
     @property

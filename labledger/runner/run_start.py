@@ -368,7 +368,7 @@ def _warn_of_changes(run: RunInfo, tasks: Mapping[str, str], options: RunOptions
     try:
         refuse_changed(run, tasks, options)
     except PermissionNeeded:
-        return  # Nothing is run, and nothing outside of the project is read.
+        return  # Nothing runs, and nothing outside the project is read.
     except ExperimentChanged as changed:
         changes = "; ".join(line.strip() for line in changed.message.splitlines()[1:])
         message = (

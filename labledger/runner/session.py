@@ -211,7 +211,7 @@ class Session:
         shared_files.require_unchanged_files_of_tasks(folder, self.store)
 
     def _stage_programs(self, run_id: str, experiment: ExperimentPlan) -> None:
-        """Stage the programs of every phase, or compare those that are there with their digests."""
+        """Stage the programs of every phase, or compare existing ones with their digests."""
         deps = self.lab.run_folder(run_id) / "deps"
         sealed = experiment.is_sealed
         shared_files.stage_dependencies(experiment.files, self.store, deps, sealed=sealed)

@@ -81,7 +81,7 @@ class SlotExecution:
     budget: Budget
     delivery: DeliveryThread
     programs: ProgramWatch
-    """Watches what the trials on this machine share."""
+    """Watches the files that the trials on this machine share."""
 
     @property
     def _folder(self) -> Path:
@@ -89,7 +89,7 @@ class SlotExecution:
 
     @property
     def _has_slots(self) -> bool:
-        """Whether any slot is not committed. If not, nothing is run and no key is read."""
+        """Whether any slot is not committed. If all are, nothing runs and no key is read."""
         return self.run.next_schedule_idx < self.run.total_slots
 
     def execute(self, stack: ExitStack) -> Stop | None:
@@ -235,7 +235,7 @@ class SlotExecution:
         if not models:
             return None
         if not self._has_slots:
-            # Only what earlier sessions left is closed.
+            # Only attempts of earlier sessions are closed.
             return GatewayKeeper(self.lab.gateway, self.run.run_id, {})
         # What answers from a record needs no key, and must not be able to ask a provider.
         keys = {} if self.experiment.replays else self._keys(providers_of(models))
@@ -265,7 +265,7 @@ class SlotExecution:
         return ErrorRate.of_regrading(limit, self.run.total_slots, statuses)
 
     def _answers(self) -> UnansweredVariants:
-        """Return which variants got answers from models, as far as the ledger knows."""
+        """Return which variants got answers from models, by the ledger."""
         run, reader = self.run, self.reader
         granting = variants_with_models(run.resolved)
         if not granting:

@@ -27,7 +27,7 @@ INDEX_COLUMNS = (
 )
 """What a row of the index holds, in this order."""
 CLAIMED = "claimed"
-"""In `extra` of the final metrics: what the agent itself says of the whole."""
+"""In `extra` of the final metrics: the agent's own totals."""
 _EXCERPT = 100
 """How many characters of a message, and of the calls, the index has."""
 
@@ -39,9 +39,9 @@ class DocumentWriter:
     redact: Callable[[Any], Any]
     """Returns a JSON value without secrets."""
     sums: bool = True
-    """Whether the sums of the steps are added as the agent's claim where it made none."""
+    """Whether the sums of the steps replace missing totals in the agent's claim."""
     counted: FinalMetrics | None = None
-    """What the gateway counted of the whole; None if no gateway served the agent."""
+    """The gateway's totals; None if no gateway served the agent."""
     steps: int = 0
     left_out: int = 0
     """How many steps are beyond the limits."""
@@ -126,7 +126,7 @@ class DocumentWriter:
         return replace(head, final_metrics=final).as_json()
 
     def _summed(self) -> FinalMetrics | None:
-        """Return the sums of the steps, unless they are the gateway's own."""
+        """Return the sums of the steps, unless the gateway counted the steps."""
         totals = self._totals
         if totals is None or not self.sums or self.counted is not None:
             return None

@@ -175,7 +175,7 @@ def _counted(spec: AttemptSpec, models: ModelUse | None) -> tuple[Metric, ...] |
     """Return the metrics that the gateway counted of the agent; None if it has no models."""
     if models is None:
         return spec.kind.counted
-    # Calls are missing: what they used together is unknown.
+    # Calls are missing, so their total is unknown.
     return () if models.lost else model_metrics(models.calls, spec.plan.prices)
 
 
@@ -319,7 +319,7 @@ def _phases(spec: AttemptSpec, container_exit: ContainerExit) -> dict[str, Phase
 
 
 def _agent_ended_at(container_exit: ContainerExit, phases: Mapping[str, Phase]) -> str:
-    """Return when the agent ended; if that is not known, when the container did."""
+    """Return when the agent ended or, if that is not known, when the container ended."""
     if "agent" not in phases:
         return container_exit.ended_at
     phases_ms = sum(phases[name].duration_ms for name in ("setup", "agent") if name in phases)

@@ -1,9 +1,9 @@
-"""`labledger verify`: checks the ledger against its digests, and run folders against the ledger.
+"""`labledger verify`: check the ledger against its digests, and run folders against the ledger.
 
-Checked are mirrors, the staged programs and the installed agents of a run, which its next trials
-would use, and folders of runs that the ledger does not have. Mirrors, chain files and summaries of
-runs that are running are not compared: their owner is writing them. Programs on the hosts of a
-cluster are checked there, before their next use. Nothing is changed.
+Checks mirrors, the staged programs and installed agents that a run's next trials would use, and
+folders of runs that the ledger does not have. Skips mirrors, chain files and summaries of runs that
+are running, because their owner is writing them. Hosts of a cluster check their programs before the
+next use. Changes nothing.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def find_changed_programs(lab: LabFolder, reader: LedgerReader, run_id: str) -> 
 
 
 def find_changed_installations(reader: LedgerReader, run_id: str) -> Iterator[str]:
-    """Yield how installed agents differ from those that a run began with.
+    """Yield how installed agents differ from the agents that a run began with.
 
-    Rows that cannot be read have findings of their own.
+    Rows that cannot be read have their own findings.
     """
     try:
         run = reader.run(run_id)

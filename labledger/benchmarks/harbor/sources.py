@@ -87,10 +87,10 @@ def _checked_out(url: str, commit: str) -> Path:
 
 
 def _local_repository(url: str) -> Path | None:
-    """Return the folder that Git reads for an address; None if it asks another machine."""
+    """Return the folder that Git reads for an address; None if Git asks another machine."""
     if url.startswith("file:"):
         return Path("/", unquote(url.removeprefix("file:")).lstrip("/"))
-    # As Git does: a colon before the first slash ends the name of a machine.
+    # As in Git, a colon before the first slash ends the name of a machine.
     is_remote = "://" in url or ":" in url.partition("/")[0]
     return None if is_remote else Path(url)
 
@@ -126,7 +126,7 @@ def _git(where: str, *words: str) -> str:
         ended = subprocess.run(
             [git, *_GIT_SETTINGS, *words],
             env={**inherited, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},
-            # git reads the settings of a repository that it is started in.
+            # git reads the settings of the repository that it starts in.
             cwd=SAFE_FOLDER,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -179,8 +179,8 @@ class TaskSource:
 def find_tasks(location: str) -> TaskSource:
     """Return the tasks of a location.
 
-    Raises `InvalidInput`, and `PermissionNeeded` for folders and local repositories outside of the
-    location's project, all of them at once.
+    Raises `InvalidInput`. Raises one `PermissionNeeded` for all folders and local repositories
+    outside the location's project.
     """
     text, _, wanted = location.partition("#")
     path = Path(location)

@@ -1,4 +1,4 @@
-"""The command allow: what the user lets files of strangers do on this machine."""
+"""The command `allow`: which actions of other people's files the user allows on this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from labledger import Permission
 
 _DIGITS = 64
-"""The length of a digest."""
+"""The length of a digest in digits."""
 
 
 def allow(
@@ -89,7 +89,7 @@ def _allow_as_json(
 
 
 def _allow(subjects: list[str], digests: list[str], lab_dir: Path | None, *, yes: bool) -> None:
-    """Ask for permissions until nothing is needed: a dataset that may be read can ask for more."""
+    """Ask for permissions until nothing is needed. A dataset that may be read can ask for more."""
     is_first = True
     while (needed := _needed(subjects, lab_dir)) or (is_first and digests):
         for each in needed:

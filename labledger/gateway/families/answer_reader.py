@@ -1,7 +1,7 @@
-"""What one answer says of itself: its model, whether it is whole, and what decides its price.
+"""What one answer states: its model, whether it is whole, and the facts that decide its price.
 
-Usage is known only if the answer said the last word on it, and said it without a contradiction. A
-cost is known only if everything that the answer says beside its tokens is understood, too.
+Usage is known only if the answer contains its final usage, without a contradiction. A cost is known
+only if everything else that the answer states is understood, too.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from labledger.records.model_costs import PICODOLLARS
 _MAX_WORD = 100
 _WORD = re.compile(r"[A-Za-z0-9_.:/-]{1,100}")
 _MAX_DOLLARS = 10**6
-"""No call costs more: what a provider says beyond it is no charge."""
+"""No call costs more. A larger number from a provider is not a charge."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallSettings:
-    """How a request asks for its answer."""
+    """The settings with which a request asks for its answer."""
 
     effort: str | None = None
     """How much to reason: the provider's word, or a number of tokens."""
     temperature: float | None = None
     tiers: Mapping[str, str] = field(default_factory=dict)
-    """Asked `service_tier`, `speed` and `inference_geo`, those of the standard price left out."""
+    """The requested `service_tier`, `speed` and `inference_geo`, without standard values."""
 
 
 class AnswerReader(ABC):
-    """Reads what one answer says of itself, event by event or whole."""
+    """Reads the facts in one answer, event by event or whole."""
 
     known_numbers: ClassVar[frozenset[str]]
-    """The numbers of a usage that are counted, are parts of counted ones, or charge nothing."""
+    """The usage numbers that are counted, are parts of counted ones, or are free."""
     standard: ClassVar[Mapping[str, frozenset[str]]]
-    """The members of an answer that may change its price, with the words of the standard price."""
+    """The members of an answer that may change its price, with the values of the standard price."""
 
     counts_searches: ClassVar[bool] = True
     """Whether answers say how many searches the provider made."""
@@ -58,9 +58,9 @@ class AnswerReader(ABC):
         self.model: str | None = None
         """The model that answered."""
         self.finished = False
-        """Whether the event was read after which none follows."""
+        """Whether the last possible event was read."""
         self.failed = False
-        """Whether the answer says that it failed."""
+        """Whether the answer reports its failure."""
         self.ended = False
         """Whether the body has ended, with nothing missing."""
         self.searches = 0
@@ -69,7 +69,7 @@ class AnswerReader(ABC):
         self._tiers: dict[str, Any] = {}
         self._changed_tiers: set[str] = set()
         self._charges: dict[str, None] = {}
-        """What is charged that the usage does not count."""
+        """Charges that the usage does not count."""
 
     @abstractmethod
     def take_event(self, event: Event) -> None:
@@ -82,7 +82,7 @@ class AnswerReader(ABC):
     @staticmethod
     @abstractmethod
     def read_usage(usage: Mapping[str, Any]) -> Usage:
-        """Return a provider's usage in the words of `Usage`. Raises `ValueError`."""
+        """Return a provider's usage as `Usage`. Raises `ValueError`."""
 
     @property
     def whole(self) -> bool:
@@ -91,7 +91,7 @@ class AnswerReader(ABC):
 
     @property
     def raw_usage(self) -> JsonObject | None:
-        """The usage as the provider said it."""
+        """The usage in the provider's own form."""
         return self._said.numbers or None
 
     @property
@@ -101,12 +101,12 @@ class AnswerReader(ABC):
 
     @property
     def contradictions(self) -> str | None:
-        """Which numbers a later part of the answer made smaller, as a sentence."""
+        """A sentence on the numbers that a later part of the answer lowered."""
         return self._said.contradictions
 
     @property
     def tiers(self) -> dict[str, str]:
-        """The tier, speed and place that the answer names, those of the standard price left out."""
+        """The tier, speed and region that the answer names, without standard values."""
         return {
             name: value.casefold()
             for name, value in self._tiers.items()
@@ -115,7 +115,7 @@ class AnswerReader(ABC):
 
     @property
     def named_tiers(self) -> dict[str, str]:
-        """The tier, speed and place that the answer names."""
+        """The tier, speed and region that the answer names."""
         return {name: v[:_MAX_WORD] for name, v in self._tiers.items() if isinstance(v, str)}
 
     @property
@@ -126,7 +126,7 @@ class AnswerReader(ABC):
 
     @property
     def stated_cost(self) -> int | None:
-        """What the provider says that it charged, in picodollars; None if it does not say."""
+        """The provider's stated charge, in picodollars; None if it states none."""
         known = [one for one in self._stated if is_number(one) and 0 <= one < _MAX_DOLLARS]
         is_clear = len(known) == len(self._stated) and not self._said.fell("cost")
         if not self._has_usage or not known or not is_clear:
@@ -135,7 +135,7 @@ class AnswerReader(ABC):
 
     @property
     def _stated(self) -> list[Any]:
-        """The charges that the answer names; none if it does not say what was charged."""
+        """The charges that the answer names; empty if it does not say what was charged."""
         said = self._said.numbers
         cost = said.get("cost")
         if isinstance(cost, dict):
@@ -144,7 +144,7 @@ class AnswerReader(ABC):
             return []
         if said.get("is_byok") is not True:
             return [cost]
-        # The price of the model is charged to the user's own account elsewhere.
+        # The user's own account elsewhere is charged the price of the model.
         details = said.get("cost_details")
         return [cost, details.get("upstream_inference_cost") if isinstance(details, dict) else None]
 
@@ -165,7 +165,7 @@ class AnswerReader(ABC):
         yield from self._charges
 
     def _read(self) -> tuple[Usage | None, tuple[str, ...]]:
-        """Return the usage, or else why it is not known, if anything was said of it."""
+        """Return the usage, or why it is not known, if the answer mentioned it."""
         if not self._has_usage:
             why = "the answer has no mark of its end, before which its usage is not complete"
             return None, (why,) if self.ended and not self.failed else ()
@@ -191,7 +191,7 @@ class AnswerReader(ABC):
                 self._charge(f"{number:g} searches" if number < MAX_SEARCHES else "many searches")
 
     def _take_tier(self, name: str, value: Any) -> None:
-        """Note which tier, speed or place a part of the answer names, if it does."""
+        """Note the tier, speed or region that a part of the answer names, if any."""
         if value is None:
             return
         if value != self._tiers.setdefault(name, value):
@@ -199,10 +199,10 @@ class AnswerReader(ABC):
         self._tiers[name] = value
 
     def _charge(self, what: str) -> None:
-        """Note something that is charged, and that the usage does not count."""
+        """Note a charge that the usage does not count."""
         self._charges[f"{what}, which the usage does not count"] = None
 
     @property
     def _has_usage(self) -> bool:
-        """Whether what was said of the usage is the last word."""
+        """Whether the usage so far is final."""
         return self.whole

@@ -1,10 +1,10 @@
 """Anthropic's Messages API.
 
-A stream says its usage in two places: `message_start` has the tokens of the request, and the
-cumulative `message_delta` events at its end have those of the answer. The larger number of both
-holds. Compatible servers may report cached tokens in the later one alone, or send a second
-`message_delta`. If the provider compacts the conversation, `iterations` has what each of its own
-requests used: the numbers beside it leave the compaction out.
+A stream states its usage in two places. `message_start` has the tokens of the request, and the
+cumulative `message_delta` events at its end have the tokens of the answer. The larger number of
+both applies. Compatible servers may report cached tokens only in the later one, or send a second
+`message_delta`. If the provider compacts the conversation, `iterations` has the usage of each of
+its requests, and the numbers beside it leave the compaction out.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ STANDARD: Mapping[str, frozenset[str]] = {
     "speed": frozenset({"standard"}),
     "inference_geo": frozenset({"global", "not_available"}),
 }
-"""The tiers, speeds and places of the standard price."""
+"""The tiers, speeds and regions of the standard price."""
 _COUNTS = (
     *("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"),
     *("cache_creation.ephemeral_5m_input_tokens", "cache_creation.ephemeral_1h_input_tokens"),
@@ -55,10 +55,10 @@ KNOWN_NUMBERS = frozenset(
         *(f"iterations.{name}" for name in _COUNTS),
         # A part of the output.
         *("output_tokens_details.thinking_tokens", "output_tokens_details.reasoning_tokens"),
-        # A search has a price; to fetch a page costs nothing but its tokens.
+        # A search has a price. Fetching a page costs only its tokens.
         *("server_tool_use.web_search_requests", "server_tool_use.web_fetch_requests"),
         *("server_tool_use.tool_search_requests",),
-        # What compatible servers repeat, and what they say that they charged.
+        # Compatible servers repeat these, and state their charge in them.
         *("total_tokens", "prompt_tokens", "completion_tokens", "cached_tokens"),
         *("cost", "cost_details.*"),
     }
@@ -88,7 +88,7 @@ def _read_counts(usage: Mapping[str, Any]) -> Usage:
     parts = hour + count(by_time, "ephemeral_5m_input_tokens")
     written = count(usage, "cache_creation_input_tokens", parts)
     if parts > written:
-        # A sum of 0 is a placeholder of servers that know the parts alone.
+        # A sum of 0 is a placeholder of servers that know only the parts.
         if written:
             raise ValueError("the tokens written to caches have a sum that is too small")
         written = parts

@@ -1,8 +1,8 @@
-"""Readers of the bodies in which answers come, fed with the pieces in which they arrive.
+"""Readers for the bodies of answers, fed with pieces as they arrive.
 
 An event stream follows the format of the HTML standard: lines end with CR, LF or both, `data` lines
 are joined, and an event ends with an empty line. If the body ends without that line, the last event
-is read all the same. The first bytes of a body say what it is: servers label streams as JSON, and
+still counts. The first bytes of a body decide its kind, because servers label streams as JSON, and
 JSON as a stream.
 """
 
@@ -18,11 +18,11 @@ MAX_EVENT = 64 << 20
 """How many bytes one event may have. Longer ones are left out, so that memory is bounded."""
 _BOM = b"\xef\xbb\xbf"
 _FIELDS = (b"data", b"event", b"id", b"retry")
-"""The fields of an event stream, of which one, or a colon, begins it."""
+"""The fields of an event stream. A stream begins with one of them, or with a colon."""
 
 
 class BodyForm(StrEnum):
-    """What a body is, by its first bytes."""
+    """The kind of a body, by its first bytes."""
 
     EVENTS = "events"
     OBJECT = "object"
@@ -32,7 +32,7 @@ class BodyForm(StrEnum):
 
 
 def form_of(start: bytes) -> BodyForm | None:
-    """Return what a body is that begins with these bytes; None if more of them are needed."""
+    """Return the kind of a body that begins with these bytes; None if it needs more of them."""
     text = start.removeprefix(_BOM).lstrip(b" \t\r\n")
     if not text or _BOM.startswith(start):
         return None
@@ -99,7 +99,7 @@ class EventReader:
 
     @property
     def has_begun_event(self) -> bool:
-        """Whether a part of an event was read, which the end of the body would end."""
+        """Whether a part of an event was read, which the end of the body would complete."""
         return bool(self._line or self._data)
 
     def _extend(self, piece: bytes) -> None:

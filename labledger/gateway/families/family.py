@@ -67,23 +67,23 @@ class Asked:
     features: frozenset[Feature] = frozenset()
     counts_tokens: bool = False
     searches: int = 0
-    """How many searches the provider may make, for which it charges by number."""
+    """How many searches the provider may make, if it charges for each search."""
     unknown: tuple[str, ...] = ()
-    """The first things in it that are not known, for which `other_tools` is needed."""
+    """The first unknown things in it, which need `other_tools`."""
     least_output: int = 0
-    """No fewer than so many tokens may come, whatever is assumed for `max_output`."""
+    """A lower bound of the output, whatever is assumed for `max_output`."""
     extra_output: int = 0
-    """So many more tokens of each answer may be charged."""
+    """Additional tokens of each answer that may be charged."""
     other_prices: bool = False
-    """Whether some tokens have prices that no table of text tokens gives, such as of sound."""
+    """Whether some tokens, such as sound, have prices outside any table of text tokens."""
     text_bytes: int = 0
     """The bytes of the body without images and files."""
     overhead_tokens: int = 0
     """The part of `request_tokens` that is not in the body."""
     turns: Turns | None = None
-    """None where the tokens of the next request cannot be told from this one, and once read."""
+    """None if this request does not show the tokens of the next one; also None after reading."""
     trace: RequestTrace | None = None
-    """What is compared with the next request; None where that is not needed."""
+    """What the next request is compared with; None if no comparison is needed."""
 
 
 class Refused(Exception):
@@ -105,7 +105,7 @@ class Family:
     read_request: Callable[[Endpoint, JsonObject, int], Asked]
     """Returns what a body of so many bytes asks for. Raises `Refused`."""
     read_settings: Callable[[JsonObject], CallSettings]
-    """Returns how a body asks for its answer."""
+    """Returns the settings with which a body asks for its answer."""
     reader: Callable[[], AnswerReader]
     error: Callable[[int, str], JsonObject]
     """Returns an error with a status and a message in the API's form."""
@@ -139,25 +139,25 @@ def is_one_of(value: Any, *allowed: str | None) -> bool:
 
 
 def text_or_none(value: Any) -> str | None:
-    """Return a name that a provider gave, cut to what is kept."""
+    """Return a provider's name for something, cut to the stored length."""
     return value[:MAX_NAME] if isinstance(value, str) and value else None
 
 
 def word_or_none(value: Any) -> str | None:
-    """Return a short word, or a number of tokens, by which a request sets how it is answered."""
+    """Return a short word, or a number of tokens, that a request uses as a setting."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value) if abs(value) < 10**_MAX_WORD else None
     return value if isinstance(value, str) and 0 < len(value) <= _MAX_WORD else None
 
 
 def temperature(value: Any) -> float | None:
-    """Return a temperature; None for what is none."""
+    """Return a temperature; None if the value is not a temperature."""
     is_set = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_set and 0 <= value <= _MAX_TEMPERATURE else None
 
 
 def asked_tiers(body: Mapping[str, Any], standard: Mapping[str, frozenset[str]]) -> dict[str, str]:
-    """Return the tier, speed and place that a request asks for, standard ones left out."""
+    """Return the requested tier, speed and region, without standard values."""
     words = {name: word_or_none(body.get(name)) for name in standard}
     return {
         name: word.casefold()

@@ -67,7 +67,7 @@ _MODALITIES = {
 }
 """The modalities that have the price of text, in the request and in the answer."""
 _PRICED_BY_QUERY = re.compile(r"gemini-([3-9]|\d\d)")
-"""Models that charge for each query of a search; earlier ones charge once for an answer."""
+"""Models that charge for each search query. Earlier ones charge once for an answer."""
 
 
 def read_usage(usage: Mapping[str, Any]) -> Usage:
@@ -143,7 +143,7 @@ class _Reader(AnswerReader):
 
 
 def _tier(value: Any) -> Any:
-    """Return a tier in the words of requests: Vertex calls it `ON_DEMAND_FLEX`."""
+    """Return a tier in the words of requests. Vertex calls one `ON_DEMAND_FLEX`."""
     return value.casefold().removeprefix("on_demand_") if isinstance(value, str) else value
 
 

@@ -1,6 +1,6 @@
-"""What a provider had counted for a request before its answer was cut.
+"""The provider's count of a request, in an answer that was cut.
 
-Some name the tokens of the request when the answer begins, or again and again while it comes.
+Some providers state the tokens of the request when the answer begins, or repeatedly while it comes.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _OF_THE_REQUEST: Mapping[str, tuple[str, ...]] = {
     Api.OPENAI_CHAT: ("prompt_tokens", "prompt_tokens_details", "prompt_cache_hit_tokens"),
     Api.GEMINI: ("promptTokenCount", "cachedContentTokenCount", "toolUsePromptTokenCount"),
 }
-"""The numbers of a usage that are of the request. Responses name none before their end."""
+"""The usage numbers of the request. Responses state none before their end."""
 _NEEDED: Mapping[str, frozenset[str]] = {
-    # Compatible servers may know these at the end alone, and the input is then a part of all.
+    # Compatible servers may know these only at the end; the input is then a part of the total.
     Api.ANTHROPIC_MESSAGES: frozenset(
         {"input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"}
     ),
@@ -33,9 +33,9 @@ _NO_ANSWER: Mapping[str, Mapping[str, int]] = {
 
 
 def named_request(api: str, raw_usage: Mapping[str, Any] | None) -> Usage | None:
-    """Return the tokens of a request by what a provider has said so far; None if not all.
+    """Return the request's tokens from the usage so far; None if it is not complete.
 
-    A request that has no tokens at all was not counted.
+    A request without any tokens was not counted.
     """
     if not raw_usage or api not in _OF_THE_REQUEST or raw_usage.get("iterations"):
         return None

@@ -1,7 +1,8 @@
 """OpenAI's Chat Completions API, which many providers speak.
 
-A stream has usage only if the request asks for it (`stream_options.include_usage`), in a chunk of
-its own or in the last one; Moonshot has it in the choice, and Groq in `x_groq`. `[DONE]` ends it.
+A stream has usage only if the request asks for it (`stream_options.include_usage`), in a separate
+chunk or in the last one. Moonshot has it in the choice, and Groq in `x_groq`. `[DONE]` ends the
+stream.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _ENDPOINTS = {"/v1/chat/completions": Endpoint()}
 _DETAILS = ("prompt_tokens_details", "completion_tokens_details")
 _READ = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
 _WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
-"""How providers call the tokens that were read from a cache, and those that were written to one."""
+"""The providers' names for tokens that were read from a cache or written to it."""
 _TIMES = (
     *("queue_time", "prompt_time", "completion_time", "total_time", "time_to_first_token"),
     *("start_time", "end_time", "total_latency"),
@@ -56,13 +57,13 @@ KNOWN_NUMBERS = frozenset(
         *("input_tokens", "output_tokens"),
         *(f"{details}.{name}" for details in _DETAILS for name in (*_READ, *_WRITTEN)),
         *(f"{details}.text_tokens" for details in _DETAILS),
-        # Parts of the output; of the request, DeepSeek also counts what was not cached.
+        # Parts of the output. DeepSeek also counts the uncached part of the request.
         "prompt_cache_miss_tokens",
         *("completion_tokens_details.reasoning_tokens", "reasoning_tokens"),
         *(f"completion_tokens_details.{s}_prediction_tokens" for s in ("accepted", "rejected")),
         *_TIMES,
         *_SPEEDS,
-        # What compatible servers say that they charged.
+        # Compatible servers state their charge in these.
         *("cost", "cost.*", "cost_details.*", "estimated_cost", "cost_in_usd_ticks"),
     }
 )
@@ -89,7 +90,7 @@ def read_usage(usage: Mapping[str, Any]) -> Usage:
 
 
 def _named(usage: Mapping[str, Any], details: Mapping[str, Any], names: tuple[str, ...]) -> int:
-    """Return a number that providers give by several names. Raises `ValueError` if two differ."""
+    """Return a number that providers call by several names. Raises `ValueError` if two differ."""
     said = {count(where, name) for where in (usage, details) for name in names} - {0}
     if len(said) > 1:
         raise ValueError(f"{names[0]} is given by several names, with different numbers")
@@ -122,12 +123,12 @@ class _Reader(AnswerReader):
         if chunk.get("error"):
             self.failed = True
         self.model = text_or_none(chunk.get("model")) or self.model
-        # A stream has very many chunks, of which few say more than text.
+        # A stream has very many chunks, and few have more than text.
         if "service_tier" in chunk:
             self._take_tier("service_tier", served_tier(chunk))
         if usage := chunk.get("usage"):
             self._take_usage(usage)
-            # A chunk with usage alone is the last one.
+            # A chunk with only usage is the last one.
             has_usage = bool(mapping(usage).get("prompt_tokens"))
             self._answered |= has_usage and chunk.get("choices") == []
         if "x_groq" in chunk:

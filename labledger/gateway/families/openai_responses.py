@@ -1,7 +1,7 @@
 """OpenAI's Responses API.
 
-The event `response.completed`, or `response.incomplete`, ends a stream and has its usage, in which
-the tokens of the request include cached ones. Searches of the provider are items of the output.
+The event `response.completed`, or `response.incomplete`, ends a stream and has its usage. The
+tokens of the request include cached ones. The provider's searches are items of the output.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ KNOWN_NUMBERS = frozenset(
     {
         *("input_tokens", "output_tokens", "total_tokens"),
         *(f"{details}.{part}" for details in _UNDER for part in _PARTS),
-        # What compatible servers say that they charged.
+        # Compatible servers state their charge in these.
         *("cost", "cost_details.*", "estimated_cost", "cost_in_usd_ticks"),
     }
 )
@@ -51,7 +51,7 @@ _FREE_ITEMS = frozenset(
         *("apply_patch_call", "mcp_call", "tool_search_call"),
     }
 )
-"""Calls of tools for which nothing is charged but tokens."""
+"""Calls of tools that cost only tokens."""
 
 
 def read_usage(usage: Mapping[str, Any]) -> Usage:
@@ -111,7 +111,7 @@ class _Reader(AnswerReader):
         """Return whether an item of the output is a search; note other items with a charge."""
         kind = item.get("type")
         if kind == "web_search_call":
-            # To open a page that was found, or to search in it, costs no search.
+            # Opening a page that was found, or searching in it, is not charged as a search.
             action = mapping(item.get("action")).get("type")
             return not is_one_of(action, "open_page", "find_in_page", "find")
         if isinstance(kind, str) and kind.endswith("_call") and kind not in _FREE_ITEMS:
@@ -120,12 +120,12 @@ class _Reader(AnswerReader):
 
     @property
     def _has_usage(self) -> bool:
-        # A failed response is charged for what it says that it used.
+        # A failed response is charged for its stated usage.
         return bool(self._said.numbers) or self.whole
 
 
 def served_tier(document: Mapping[str, Any]) -> Any:
-    """Return the tier that an answer says has served it. `auto` names none."""
+    """Return the tier that served, as the answer states it. `auto` names no tier."""
     tier = document.get("service_tier")
     return None if tier == "auto" else tier
 

@@ -1,6 +1,6 @@
-"""What is compared of two requests, to see that one continues the other.
+"""The parts of two requests that are compared to see that one continues the other.
 
-A trace is small and holds digests, not text. `known_requests` says what it is good for.
+A trace is small and holds digests, not text. `known_requests` explains its use.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from labledger.records import JsonObject, canonical_json
 _MAX_PIECES = 256
 _MAX_TURNS = 5_000
 _FLOAT_BYTES = 20
-"""So many bytes more than the shortest JSON may a number with a fraction have in canonical JSON."""
+"""How many bytes longer than the shortest JSON a fraction may be in canonical JSON."""
 _MARKS = frozenset({"cache_control", "prompt_cache_breakpoint"})
 """Members that tell a provider what to cache, which agents move from turn to turn."""
 
@@ -29,13 +29,13 @@ class Turns:
     turns: list[Any]
     """The messages, in order."""
     pieces: list[Any]
-    """Descriptions of tools and parts of the system's words, which count one by one."""
+    """Descriptions of tools and parts of the system prompt, which count one by one."""
     setting: JsonObject
-    """What else decides how many tokens the turns and pieces are."""
+    """Everything else that decides how many tokens the turns and pieces are."""
     by_model: Callable[[Any], bool]
-    """Returns whether the model said a turn."""
+    """Returns whether the model wrote a turn."""
     more_tokens: Callable[[Any], int]
-    """Returns by how many tokens a turn may count for more than its bytes."""
+    """Returns how many tokens more than its bytes a turn may count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +49,27 @@ class TracedTurn:
     size_so_far: int
     by_model: bool
     more_tokens: int
-    """By how many tokens it may count for more than its bytes."""
+    """How many tokens more than its bytes it may count."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestTrace:
-    """What is compared of a request."""
+    """The compared parts of a request."""
 
     setting: Digest
     pieces: Mapping[Digest, int]
-    """The fewest bytes of each tool and each part of the system's words."""
+    """The fewest bytes of each tool and each part of the system prompt."""
     turns: tuple[TracedTurn, ...]
     size: int
     """The bytes of the body."""
     overhead: int
-    """How many tokens may be in the request that are not in its body."""
+    """How many tokens outside its body the request may have."""
 
 
 def trace_of(turns: Turns, place: object, size: int, overhead: int) -> RequestTrace | None:
-    """Return what is compared of a request to a place; None if it cannot be continued.
+    """Return the trace of a request to a place; None if it cannot be continued.
 
-    It takes time for a large request.
+    This takes time for a large request.
     """
     if not 0 < len(turns.turns) <= _MAX_TURNS:
         return None
@@ -100,14 +100,14 @@ def _digest(before: Digest, text: bytes) -> Digest:
 
 
 def _canonical(value: Any) -> tuple[bytes, int]:
-    """Return a value as it is compared, and the fewest bytes that its JSON can have."""
+    """Return a value in its compared form, and the fewest bytes that its JSON can have."""
     plain, floats = _plain(value)
     text = canonical_json.dump_bytes(plain)
     return text, max(0, len(text) - _FLOAT_BYTES * floats)
 
 
 def _plain(value: Any) -> tuple[Any, int]:
-    """Return a value without marks, and with text as shortly as it can be said.
+    """Return a value without marks, with its text in the shortest form.
 
     Also returns how many numbers in it have a fraction.
     """

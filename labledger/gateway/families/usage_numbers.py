@@ -1,8 +1,9 @@
-"""Numbers that an answer says of its usage: put together, compared, and checked for unknown ones.
+"""Usage numbers of an answer: merged, compared, and checked for unknown ones.
 
-The numbers of a stream are cumulative. A later one that is smaller contradicts the earlier one, and
-the larger one holds: a zero is a placeholder, and any other number makes the cost unknown. A number
-that is not 0 and that no list of its API names may be a charge: it makes the cost unknown, too.
+The numbers of a stream are cumulative. A later, smaller number contradicts the earlier one, and the
+larger one applies. A zero is a placeholder; any other smaller number makes the cost unknown. A
+number other than 0 that is not in its API's lists may be a charge, so it also makes the cost
+unknown.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from labledger.records.model_calls import Usage
 MAX_SEARCHES = 10**6
 """No call has more searches."""
 MAX_TOKENS = 10**9
-"""No call has more tokens of a kind: what a provider says beyond it is no number of tokens, and a
-cost stays within the integers of SQLite."""
+"""No call has more tokens of a kind. A larger number from a provider is not a number of tokens. The
+limit keeps a cost within the integers of SQLite."""
 _MAX_DEPTH = 8
-"""How deeply objects are put together; below, the last one is kept."""
+"""How deeply objects are merged. Below, the last one is kept."""
 _MAX_NUMBERS = 1000
-"""How many numbers of one usage are looked at."""
+"""How many numbers of one usage are examined."""
 
 
 class SaidUsage:
-    """What the parts of an answer said of its usage, as one object."""
+    """The usage in all parts of an answer, as one object."""
 
     def __init__(self) -> None:
         self.numbers: JsonObject = {}
@@ -35,7 +36,7 @@ class SaidUsage:
         """Numbers that a later part made smaller: the largest one, and the last one."""
 
     def take(self, usage: Any, *, placeholders: Collection[str] = ()) -> None:
-        """Add what a part says; `placeholders` are numbers that a later part may lower."""
+        """Add the numbers of a part. A later part may lower numbers in `placeholders`."""
         if isinstance(usage, dict):
             self.numbers = self._merged(self.numbers, usage, "")
             for name in placeholders:
@@ -67,20 +68,20 @@ class SaidUsage:
         return ", ".join(fallen[:5]) or None
 
     def fell(self, name: str) -> bool:
-        """Return whether a number, or one below it, fell to one that is no placeholder."""
+        """Return whether a number, or one below it, fell to a number that is not a placeholder."""
         return any(now and at.split(".")[0] == name for at, (_, now) in self.fallen.items())
 
     @property
     def is_contradictory(self) -> bool:
-        """Whether a number fell to one that is no placeholder."""
+        """Whether a number fell to a number that is not a placeholder."""
         return any(now for _, now in self.fallen.values())
 
 
 def unknown_number(usage: Mapping[str, Any], known: Collection[str]) -> str | None:
-    """Return the first number of a usage that is not 0 and not known, as `a.b = 3`; else None.
+    """Return the first unknown number of a usage other than 0, as `a.b = 3`; else None.
 
-    A known path names a number, or with `.*` at its end all numbers below it. What an array holds
-    is below its name.
+    A known path names a number or, with `.*` at its end, all numbers below it. The items of an
+    array are below its name.
     """
     for looked_at, (path, number) in enumerate(_numbers(usage, "")):
         if looked_at >= _MAX_NUMBERS:
@@ -95,7 +96,7 @@ def _is_below(path: str, name: str) -> bool:
 
 
 def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
-    # Without recursion: what a provider sends may be nested deeply.
+    # Without recursion, because a provider may send deeply nested data.
     pending = [(path, value)]
     while pending:
         at, found = pending.pop()
@@ -114,9 +115,9 @@ def is_number(value: Any) -> TypeGuard[float]:
 
 
 def count(usage: Mapping[str, Any], name: str, default: int | None = 0) -> int:
-    """Return a number of tokens; `default` where it is absent or null. 1000.0 is 1000.
+    """Return a number of tokens; `default` if it is absent or null. 1000.0 is 1000.
 
-    Raises `ValueError` if it is no number of tokens, or absent without a default.
+    Raises `ValueError` if it is not a number of tokens, or is absent without a default.
     """
     value = usage.get(name)
     if value is None and default is not None:
@@ -131,7 +132,7 @@ def count(usage: Mapping[str, Any], name: str, default: int | None = 0) -> int:
 
 
 def check_total(usage: Mapping[str, Any], name: str, expected: int) -> None:
-    """Raise `ValueError` if a usage names a total that is not the sum of what was read.
+    """Raise `ValueError` if a usage states a total that is not the sum of its parts.
 
     A total of 0 is a placeholder.
     """

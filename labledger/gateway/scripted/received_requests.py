@@ -43,7 +43,7 @@ class Tool:
     schema: Mapping[str, Any]
     """The JSON schema of its arguments; empty if it takes plain text."""
     namespace: str | None = None
-    """The group that declares it, which a call has to name; None for a tool of its own."""
+    """The group that declares it, which a call has to name; None without a group."""
     takes_text: bool = False
     """Whether its input is plain text, such as a program, instead of arguments."""
     description: str = ""
@@ -109,7 +109,7 @@ def _is_by_model(item: Mapping[str, Any]) -> bool:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield the strings in a value, but for those in declarations of tools."""
+    """Yield the strings in a value, except in declarations of tools."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -123,7 +123,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _declarations(body: Mapping[str, Any]) -> list[Any]:
-    """Return what declares tools, wherever a body of any API can do so."""
+    """Return all declarations of tools, wherever a body of any API can have them."""
     return [*_list(body.get("tools")), *_declared_in(body.get("input") or body.get("messages"))]
 
 

@@ -1,9 +1,9 @@
-"""The type of each column of the views, for files and frames that must have one.
+"""The type of each column of the views, for files and frames that need one.
 
-SQLite types values and not columns, so that a column without a value has no type, and a column of
-sums is integer or real by its values. A name has the same type in every view but those of
-`_EXCEPTIONS` (``view.column``). What is in none of the sets here is text. Tests compare the types
-with the values of ledgers, and require that every name is that of a column.
+SQLite types values, not columns. So a column without a value has no type, and a column of sums is
+integer or real, depending on its values. A name has the same type in every view, except in
+`_EXCEPTIONS` (``view.column``). A column in none of the sets here is text. Tests compare the types
+with the values of ledgers, and require that every name belongs to a column.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class ColumnKind(StrEnum):
     INTEGER = "int64"
     REAL = "double"
     TIME = "time"
-    """Text that says a time as the ledger does."""
+    """Text with a time in the ledger's form."""
 
 
 _INTEGERS = frozenset(
@@ -52,9 +52,9 @@ _REALS = frozenset(
 _EXCEPTIONS = {
     "model_calls.cost_unknown": ColumnKind.TEXT,
     "model_calls.status": ColumnKind.INTEGER,
-    # What an agent's log says may be no time.
+    # A time in an agent's log may have any form.
     "steps.said_at": ColumnKind.TEXT,
-    # Metrics, which are any number that an agent or the gateway reported.
+    # Metrics are any number that an agent or the gateway reported.
     **dict.fromkeys(
         ("trial_facts.tokens_in", "trial_facts.tokens_out", "run_history.tokens_in"),
         ColumnKind.REAL,

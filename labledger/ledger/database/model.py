@@ -335,10 +335,10 @@ class RunInfo(JsonForm):
 
 @dataclass(frozen=True, slots=True)
 class UnreadResults(JsonForm):
-    """Trials of which an output of the agent could not be read or stored whole."""
+    """Trials with an output of the agent that could not be read or stored whole."""
 
     output: str
-    """`trial_output`, which is `result.json`, or `events`."""
+    """`trial_output` (the file `result.json`) or `events`."""
     trials: int
     last_slot: int
 

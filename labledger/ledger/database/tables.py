@@ -236,11 +236,12 @@ model_price = _of_run(
     _check("model_price_part", "part >= 1"),
     _check("model_price_from_tokens", "from_tokens >= 0"),
 )
-"""What a run reckons its calls to models with, in micro-dollars for a million tokens.
+"""The prices of a run's calls to models, in micro-dollars for a million tokens.
 
-The part of the schedule that first asked for a model brought its prices. `digest` is that of the
-table that they were taken from, `source` says where that came from. `condition` says which calls
-the price holds for, empty for the standard price. `web_search` is for a thousand searches.
+The part of the schedule that first asked for a model brought its prices. `digest` is the digest of
+the table with the prices, and `source` names the origin of that table. `condition` says to which
+calls the price applies, and is empty for the standard price. `web_search` is the price of a
+thousand searches.
 """
 
 schedule = _of_run(

@@ -167,7 +167,7 @@ class EvidenceCollector:
         return self.parse_agent_result(content)
 
     def parse_agent_result(self, content: bytes) -> JsonObject | None:
-        """Return the result in `content`, which the agent wrote, if it is valid, else None.
+        """Return the valid result in `content`, which the agent wrote, else None.
 
         A value that cannot be stored is null, and named in the evidence.
         """

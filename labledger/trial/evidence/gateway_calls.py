@@ -1,18 +1,18 @@
-"""What an attempt's agent used of models, and what that means for how the trial ended.
+"""An attempt's use of models, and its effect on how the trial ended.
 
-The journal of calls is the gateway's, beside the trial. An agent that its provider, the gateway or
-the models helper failed at its end has not failed itself: unless it passed, its trial is an
-`infra_error`. A failed call excuses the agent only if all of this holds:
+The gateway writes the journal of calls beside the trial. If the provider, the gateway or the models
+helper failed at the agent's end, the agent itself has not failed: unless it passed, its trial is an
+`infra_error`. A failed call excuses the agent only if all of these conditions hold:
 
-- the gateway showed that the failure did not depend on the request (`fault` of the call);
-- it was the agent's last call, and the agent ended within two minutes of it;
-- the model had answered the agent before, or no model had, and the same holds for all agents of
-  the variant: an agent cannot end with a call to a model that it does not need, and that is known
-  not to answer.
+- The gateway showed that the failure did not depend on the request (`fault` of the call).
+- It was the agent's last call, and the agent ended within two minutes of it.
+- The model had answered the agent before, or no model had, and the same holds for all agents of the
+  variant. So an agent cannot end with a call to a model that it does not need and that is known not
+  to answer.
 
-A trial whose agent asked what a replayed record does not answer is an `infra_error` also if it
-passed. One that reached a cap is graded as it is. The gateway's record of the calls becomes one
-artifact where the experiment asks for it.
+If an agent's request has no answer in a replayed record, its trial is an `infra_error` even if it
+passed. A trial that reached a cap is graded as it is. If the experiment asks for it, the gateway's
+record of the calls becomes one artifact.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ _CAP = "cap_"
 _AGENTS_DOING = frozenset({"agent_gone", "attempt_closed", "not_sent"})
 """Reasons of calls that ended because the agent went away."""
 _NO_KEY = "no_key"
-"""The reason of a call that the gateway had no key for."""
+"""The reason of a call without a key in the gateway."""
 _SOON_S = 120.0
-"""How long after a failed call an agent may end that the failure excuses, in seconds.
+"""How soon after a failed call an agent must end to be excused, in seconds.
 
-Agents wait for up to a minute before they ask again, and end at once when they give up.
+Agents wait for up to a minute before they retry, and end at once when they give up.
 """
 _MAX_STATUS_OF_AGENT = 500
 _PROVIDERS_STATUSES = frozenset({401, 403, 408, 429})
-"""Statuses below 500 by which journals of earlier gateways name the provider's failures."""
+"""Statuses below 500 that mean a provider's failure in journals of earlier gateways."""
 _AFFECTED = frozenset({SlotStatus.COMPLETED, SlotStatus.AGENT_ERROR, SlotStatus.AGENT_TIMEOUT})
 
 
@@ -75,13 +75,13 @@ class ModelUse:
 
     calls: tuple[ModelCall, ...] = ()
     unjudged: frozenset[int] = frozenset()
-    """Calls of an earlier version's gateway, which did not find whose fault failed calls were."""
+    """Calls of an earlier version's gateway, which did not examine faults."""
     needless: frozenset[int] = frozenset()
-    """Failed calls to models that never answered an agent of the variant, where others did."""
+    """Failed calls to models that never answered an agent of the variant, while others did."""
     problems: tuple[str, ...] = ()
     """Why the calls may not be complete, as sentences."""
     lost: str | None = None
-    """Why calls are missing, as the journal was not written or cannot be read; None if none are."""
+    """Why calls are missing: the journal was not written or cannot be read. None if none are."""
     helper_lost: bool = False
     """Whether the models helper died before the agent had ended."""
     helper: Mapping[str, object] = field(default_factory=dict)
@@ -103,8 +103,8 @@ class ModelUse:
     ) -> Self:
         """Read the journal in a trial's folder. `problem` is why it may not be complete.
 
-        `lost` is why the gateway could not write it.
-        `record` is the record that was replayed; None if providers answered.
+        `lost` is why the gateway could not write the journal. `record` is the replayed record; None
+        if providers answered.
         """
         problems = [] if problem is None else [problem]
         journal = CallJournal()
@@ -143,13 +143,14 @@ class ModelUse:
 
     @property
     def detail(self) -> str | None:
-        """The sentence by which the provider refused a call last; None if it gave none."""
-        # The detail of an answer says only how its numbers contradict each other.
+        """The provider's sentence in the last refusal; None if it gave none."""
+        # The detail of an answer only describes contradictions in its numbers.
         refused = (call for call in reversed(self.calls) if not call.is_answer)
         return next((call.detail for call in refused if call.detail), None)
 
     def failure(self, agent_ended_at: str) -> tuple[Reason, str] | None:
-        """Return why the agent's last call failed without its doing, as reason and sentence."""
+        """Return reason and sentence if the agent's last call failed through no fault of its
+        own."""
         if (unwritten := self._unwritten) is not None:
             return Reason.GATEWAY_FAILED, unwritten
         last = self._last_call
@@ -177,7 +178,8 @@ class ModelUse:
 
     @property
     def _unwritten(self) -> str | None:
-        """Say that the gateway could not write its journal, whatever the agent did then."""
+        """Return the sentence if the gateway could not write its journal, whatever the agent did
+        then."""
         if self.lost is not None:
             return f"the gateway lost calls of the agent: {self.lost}"
         failed = [call.call for call in self.calls if call.reason == JOURNAL_FAILED]
@@ -187,7 +189,8 @@ class ModelUse:
 
     @property
     def _last_call(self) -> ModelCall | None:
-        """The last call that the agent did not give up; one that was refused for a cap counts."""
+        """The last call that the agent did not give up, including one that was refused for a
+        cap."""
         return next(
             (
                 call
@@ -208,9 +211,9 @@ class ModelUse:
         return CallFault.PROVIDER if is_error or failed else None
 
     def _is_needless(self, last: ModelCall, fault: CallFault) -> bool:
-        """Return whether the agent was answered, but never by the model that failed last.
+        """Return whether the agent got answers, but never from the model that failed last.
 
-        If it was the provider that failed, another model of the provider will do.
+        If the provider failed, answers of its other models count, too.
         """
 
         def place(call: ModelCall) -> tuple[str, ...]:
@@ -278,13 +281,13 @@ _NOT_OF_MODELS = frozenset({Reason.STATUS_FORGED, Reason.SCRIPT_HINDERED, Reason
 
 
 def _has_begun(call: ModelCall) -> bool:
-    """Return whether the agent gave up an answer that had begun to come."""
+    """Return whether the agent gave up an answer that had already begun."""
     is_given_up = call.state is CallState.CUT and call.reason in _AGENTS_DOING
     return is_given_up and call.status is not None and call.status < 400
 
 
 def _seconds_after(call: ModelCall, at: str) -> float:
-    """Return how long after a call has ended a time is, in seconds."""
+    """Return how many seconds after the end of a call a time is."""
     return (parse(at) - parse(call.started_at)).total_seconds() - (call.duration_ms or 0) / 1000
 
 

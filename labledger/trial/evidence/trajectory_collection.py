@@ -66,7 +66,8 @@ class _Source:
 
 
 def counted_totals(calls: Iterable[ModelCall], prices: PriceTable) -> FinalMetrics:
-    """Return what an attempt's calls used together. What is unknown of one is unknown of all."""
+    """Return the total use of an attempt's calls. A value that is unknown for one is unknown for
+    all."""
     asked = [call for call in calls if call.asked]
     known = [call.charged for call in asked if call.charged is not None]
     cost, is_complete = known_cost(asked, prices)
@@ -86,7 +87,7 @@ def collect_trajectory(
 ) -> None:
     """Add the trajectory of a trial to its evidence, if there is one. Raises `OSError`.
 
-    `counted` is what the gateway counted of the whole; None if no gateway served the agent.
+    `counted` has the gateway's totals; None if no gateway served the agent.
     """
     collector = _Collector(evidence, agent, counted)
     for open_source in (collector.recorded, collector.logged, collector.left):

@@ -101,7 +101,7 @@ _LONGEST_NAME = 200
 
 @dataclass(frozen=True, slots=True)
 class FoundEvents:
-    """What was read of an events file."""
+    """The content of an events file."""
 
     events: tuple[Event, ...] | EventFile
     dropped: int
@@ -123,9 +123,9 @@ def unstorable_text(unstorable: Unstorable, redactor: Redactor) -> str:
 def read_events(file: BinaryIO, cap: int, redactor: Redactor, target: EventFile) -> FoundEvents:
     """Return the valid events in a file's first `cap` bytes, redacted and in order.
 
-    More than `MAX_BYTES_IN_MEMORY` of events are written to `target`, durably. A line is left out
-    if it is not a JSON object, or if the lines before it have used up the limit of events or of
-    values. A value that cannot be stored is null.
+    Writes more than `MAX_BYTES_IN_MEMORY` of events to `target`, durably. Leaves out a line that is
+    not a JSON object, and lines beyond the limit of events or of values. A value that cannot be
+    stored is null.
     """
     # Values are counted line by line, which is slow, only if there can be too many: if too many
     # characters can precede one.

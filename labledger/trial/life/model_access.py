@@ -109,7 +109,8 @@ def serve_again(spec: AttemptSpec, gateway: GatewayClient | None) -> None:
 
 
 def note_container(spec: AttemptSpec, container: str) -> None:
-    """Tell the gateway the id of the agent's container: while it computes, it does not wait.
+    """Tell the gateway the id of the agent's container, so that computing does not count as
+    waiting.
 
     Raises `OSError`.
     """
@@ -119,7 +120,7 @@ def note_container(spec: AttemptSpec, container: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ClosedModels:
-    """What was left when an attempt's models were closed."""
+    """The problems of an attempt's models when they were closed."""
 
     problem: str | None = None
     """Why the journal of calls may not be complete; None if it is complete and durable."""
@@ -128,7 +129,7 @@ class ClosedModels:
 
 
 def close(spec: AttemptSpec, gateway: GatewayClient | None) -> ClosedModels:
-    """End what the agent of an attempt may ask of models, if anything."""
+    """End an attempt's access to models, if it has any."""
     if not (spec.folder / GRANT).exists():
         return ClosedModels()
     try:

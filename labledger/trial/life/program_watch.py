@@ -1,11 +1,11 @@
-"""Notices when the programs that trials share are touched on this machine while trials run.
+"""Notices when programs that trials share are touched on this machine while trials run.
 
-Containers mount them read-only: staged programs, files of tasks, and installed agents. Their
-digests are compared when a process first uses them. From then on their fingerprints are, which say
-whether anything was touched, also if it was put back. The fingerprints that a trial started with
-lie in its trial folder, so that a later coordinator compares them, too. A trial whose programs were
-touched is an `infra_error`, and before the next one starts, the digests are compared again: where
-they differ, the run stops.
+Containers mount them read-only: staged programs, files of tasks, and installed agents. A process
+compares their digests when it first uses them, and their fingerprints from then on. A fingerprint
+shows whether anything was touched, even if it was put back. The trial folder holds the fingerprints
+from the trial's start, so that a later coordinator can compare them, too. A trial whose programs
+were touched is an `infra_error`. Before the next trial starts, the digests are compared again, and
+a difference stops the run.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _NOTE = "programs.json"
 """The file in a trial folder with the fingerprints that the trial started with."""
 _MANY = 5000
 _RARELY_S = 10.0
-"""What has more entries than the first is looked at once in so many seconds: a look at 30,000 takes
-a quarter of a second of a processor."""
+"""If something has more entries than the first number, it is checked once in this many seconds.
+Checking 30,000 entries takes a quarter of a second of a processor."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """Something that trials share, and how its digests are compared."""
+    """Something that trials share, and the comparison of its digests."""
 
     name: str
     """For a person."""
@@ -58,13 +58,13 @@ class ProgramWatch:
     require_staged: Callable[[], None]
     """Raises `LedgerError` if a staged program of the run differs from its digest."""
     _verified: dict[tuple[Path, ...], tuple[_Shared, Fingerprint]] = field(default_factory=dict)
-    """The fingerprints of what fitted its digests, by the paths."""
+    """The fingerprints of everything that matched its digests, by the paths."""
     _looks: dict[tuple[Path, ...], tuple[float, Fingerprint]] = field(default_factory=dict)
-    """Of what is costly to look at, the last fingerprint and when it was taken."""
+    """For large folders, the last fingerprint and its time."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note_start(self, spec: AttemptSpec) -> None:
-        """Write into the trial folder what a trial starts with, once all of it fits its digests.
+        """Write a trial's fingerprints into its folder, once everything matches its digests.
 
         Raises `LedgerError` if something does not.
         """
@@ -73,9 +73,9 @@ class ProgramWatch:
         (spec.folder / _NOTE).write_bytes(canonical_json.dump_bytes(note))
 
     def find_touched(self, spec: AttemptSpec) -> tuple[str, ...]:
-        """Return what of a trial's programs was touched since it started, for a person.
+        """Return which of a trial's programs were touched since it started, as sentences.
 
-        Nothing is known of a trial that another version of labledger started.
+        Returns nothing for a trial that another version of labledger started.
         """
         try:
             marks = _read_note(spec.folder)
@@ -92,9 +92,9 @@ class ProgramWatch:
         return tuple(shared.name for shared in touched)
 
     def find_touched_since(self) -> Iterator[str]:
-        """Yield a sentence for each program that was touched after the last look at it.
+        """Yield a sentence for each program that was touched after its last check.
 
-        Of what is costly to look at, trials may have ended since then.
+        Trials may have ended between the last checks of large folders.
         """
         with self._lock:
             for shared, verified in self._verified.values():
@@ -107,7 +107,7 @@ class ProgramWatch:
                     )
 
     def _verify(self, shared: _Shared) -> str:
-        """Return the fingerprint of something that fits its digests."""
+        """Return the fingerprint of something that matches its digests."""
         with self._lock:
             state = self._look(shared)
             _, before = self._verified.get(shared.tops, (shared, None))
@@ -122,7 +122,7 @@ class ProgramWatch:
             return state.digest
 
     def _look(self, shared: _Shared) -> Fingerprint:
-        """Return the fingerprint as it is, or was a moment ago. The lock is held."""
+        """Return the current or a very recent fingerprint. The lock is held."""
         began = clock.monotonic()
         if (known := self._looks.get(shared.tops)) and began - known[0] < _RARELY_S:
             return known[1]
@@ -132,7 +132,7 @@ class ProgramWatch:
         return state
 
     def _shared_by(self, spec: AttemptSpec) -> Iterator[_Shared]:
-        """Yield what a trial shares with others."""
+        """Yield everything that a trial shares with others."""
         plan = spec.plan
         deps = plan.deps_dir
         parts = (*contract.PHASE_NAMES, shared_files.trial_script_name())
@@ -156,7 +156,7 @@ class ProgramWatch:
 def _read_note(folder: Path) -> dict[str, str]:
     """Return the fingerprints in a trial folder by name.
 
-    There are none without a note, or in that of another version, which shares another script.
+    Returns none if there is no note, or if another version wrote it, whose script differs.
     """
     try:
         note = json.loads((folder / _NOTE).read_bytes())

@@ -260,7 +260,7 @@ def place_grader_files(spec: AttemptSpec, folder: Path) -> None:
         return
     make_readable_folder(folder / _FILES)
     for index, files in enumerate(graders):
-        # Not other names of the same files: that would touch what other trials get.
+        # Not hard links: touching them would touch what other trials get.
         source = _unpack(spec, files)
         shutil.copytree(source, folder / _FILES / str(index), symlinks=True)
     write_readable_file(folder / COPY_SCRIPT, _copy_script(graders))
@@ -311,7 +311,7 @@ def mounted_tars(spec: AttemptSpec) -> list[str]:
 
 
 def unpacked_folder(spec: AttemptSpec, tar: str) -> Path:
-    """Return the folder that a tar with files of a task is unpacked into."""
+    """Return the folder for the unpacked files of a task's tar."""
     return spec.plan.run_dir / _UNPACKED / tar
 
 

@@ -192,7 +192,8 @@ class RunFacts:
 
     @cached_property
     def unread_results(self) -> tuple[UnreadResults, ...]:
-        """Of how many trials among the newest an agent's output could not be stored whole."""
+        """How many of the newest trials have an output of the agent that could not be stored
+        whole."""
         start = self.run.next_schedule_idx - RECENT_RESULTS
         return self.kept("unread", lambda: tuple(self.reader.unread_results(self.run_id, start)))
 

@@ -1,5 +1,6 @@
 """What requests to models ask for: bounds of the answer, provider-side features, and sizes.
 
-In: the body of a request, parsed. Out: `Asked`, or `Refused`. Nothing here knows answers. Each API
-has one module; `bodies` has what they share, and `media` knows what images and files may cost.
+In: the parsed body of a request. Out: `Asked`, or `Refused`. No module here knows answers. Each API
+has one module. `bodies` has the common code, and `media` has the possible costs of images and
+files.
 """

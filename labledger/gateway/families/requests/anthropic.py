@@ -49,7 +49,7 @@ _MEMBERS = frozenset(
 _TOOLS_OF_THE_AGENT = re.compile(r"custom|(bash|text_editor|computer|memory)(_\d{8})?")
 """Types of tools that the agent runs."""
 _TOOL_SEARCH = re.compile(r"tool_search_tool_(bm25|regex)(_\d{8})?")
-"""Types of tools by which the provider searches in the request's own tools."""
+"""Types of tools by which the provider searches among the request's own tools."""
 _TOOL_FEATURES = (
     (re.compile(r"web_search_\d{8}"), Feature.WEB_SEARCH),
     (re.compile(r"web_fetch_\d{8}"), Feature.URL_INPUTS),
@@ -73,7 +73,7 @@ _BLOCKS = frozenset(
         *("text_editor_code_execution_tool_result_error",),
     }
 )
-"""Types of blocks, and of what is listed in them, that ask nothing of the provider."""
+"""Types of blocks, and of items listed in them, that ask nothing of the provider."""
 _BLOCK_FEATURES = {
     "web_search_tool_result": Feature.WEB_SEARCH,
     "web_fetch_tool_result": Feature.URL_INPUTS,
@@ -96,20 +96,20 @@ _SERVER_TOOLS = {
 }
 """The features of tools that the provider ran, by their names."""
 _NAMES = (*("tool_reference", "tool_definition", "mcp_tool_reference", "mcp_toolset_reference"),)
-"""Types of what names a tool, or holds one, and is none itself."""
+"""Types of objects that name or hold a tool, but are not tools."""
 _USES = ("tool_use", "server_tool_use", "mcp_tool_use")
 _HIDDEN = frozenset({"inputschema", "tools"})
 _HIDDEN_OF_USES = _HIDDEN | {"input"}
 _TOOL_CHOICES = (None, "auto", "any", "tool", "none")
 _KEEPS_ALL = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
-"""The only context management that leaves a request as long as it is."""
+"""The only context management that does not change the length of a request."""
 _NO_TOKENS = frozenset(
     {
         *("model", "messages", "maxtokens", "stream", "metadata", "stopsequences", "temperature"),
         *("topp", "topk", "tools", "system", "cachecontrol", "servicetier", "diagnostics"),
     }
 )
-"""Members that do not change how many tokens a request has, and those that count by themselves."""
+"""Members that do not change the tokens of a request, and members that are counted elsewhere."""
 
 
 def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
@@ -135,7 +135,7 @@ def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
 
 
 def _tools(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield tools with those that they group. What is no object is one of an unknown type."""
+    """Yield tools with the tools that they group. Anything but an object is of an unknown type."""
     for tool in listed(value):
         yield members(tool) if isinstance(tool, dict) else {"type": "unknown"}
         yield from _tools(members(tool).get("tools"))
@@ -190,7 +190,7 @@ def _part_features(part: ContentPart) -> Iterator[Need]:
     elif isinstance(kind, str) and kind in _BLOCK_FEATURES:
         yield _BLOCK_FEATURES[kind]
     for name in ("definition", "tool"):
-        # A reference names a tool that is declared elsewhere, and a definition holds one.
+        # A reference names a tool that is declared elsewhere. A definition holds one.
         tool = members(part.members.get(name))
         if tool and not is_in(tool.get("type"), _NAMES):
             yield from _tool_features(tool.get("type"))
@@ -209,7 +209,7 @@ def _part_features(part: ContentPart) -> Iterator[Need]:
 
 
 def _hidden(part: Mapping[str, Any]) -> frozenset[str]:
-    """Return where no content is: what a tool is called with, and the schemas of tools."""
+    """Return the members without content: arguments of tools, and schemas of tools."""
     return _HIDDEN_OF_USES if is_in(part.get("type"), _USES) else _HIDDEN
 
 
@@ -229,7 +229,7 @@ def _references(found: Iterable[ContentPart]) -> int:
 
 
 def _largest(tools: list[Mapping[str, Any]], found: Iterable[ContentPart]) -> int:
-    """Return how many tokens the longest description of a tool has at most."""
+    """Return the most tokens of the longest description of a tool."""
     inline = (part.members.get("definition") for part in found)
     described = (*tools, *(tool for tool in inline if isinstance(tool, dict)))
     return max(map(bytes_of, described), default=0)
@@ -245,7 +245,7 @@ def _compacts(top: Mapping[str, Any]) -> bool:
 
 
 def _turns(top: Mapping[str, Any], tools: list[Mapping[str, Any]], largest: int) -> Turns | None:
-    """Return what is compared with the next request. `largest` is 0 without references to tools."""
+    """Return the trace for the next request. `largest` is 0 without references to tools."""
     if top.get("contextmanagement") not in (None, {}, _KEEPS_ALL):
         return None
     setting = {name: value for name, value in top.items() if name not in _NO_TOKENS}

@@ -1,8 +1,8 @@
 """What the requests of all APIs have in common: members, counts, bounds, and the sum of tokens.
 
 Members are read in any spelling: `maxTokens`, `max_tokens` and `MAX_TOKENS` are one member, because
-some servers read all three. An object that has one member in two spellings is refused. So is a
-count that is no JSON integer: one server ignores it, and another one believes it.
+some servers read all three. An object with one member in two spellings is refused. A count that is
+not a JSON integer is refused, too, because one server ignores it, and another one believes it.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from labledger.gateway.families.usage_numbers import MAX_TOKENS
 from labledger.records import JsonObject, canonical_json
 
 HIDDEN_TOKENS = 2_000
-"""More tokens than a provider adds to a request by itself, such as its words on tools."""
+"""More tokens than a provider adds to a request, such as its instructions on tools."""
 TOOL_TOKENS = 1_500
-"""More tokens than a provider adds for a tool whose description it has itself."""
+"""More tokens than a provider adds for a tool with a description of its own."""
 _MORE_MODELS = ("models", "fallbacks", "fallbackmodels", "modellist", "fallbackmodel")
-"""By which members providers are told to ask other models in its place."""
+"""Members that tell providers to ask other models instead."""
 _SECOND_REQUESTS = (
     *("extrabody", "extraheaders", "extraquery", "apibase", "baseurl", "apikey"),
     *("customllmprovider", "userconfig", "litellmparams"),
 )
-"""Members by which a proxy is told to send something else than the body says."""
+"""Members that tell a proxy to change what it sends."""
 _OUTPUT = (
     *("maxtokens", "maxcompletiontokens", "maxoutputtokens", "maxnewtokens", "npredict"),
     *("maxtokenstosample", "maxgeneratedtokens", "maxlength", "numpredict", "maxgentokens"),
@@ -43,13 +43,13 @@ _OUTPUT = (
     *("budgettokens", "thinkingbudget", "thinkingtokenbudget", "maxthinkingtokens"),
     *("maxreasoningtokens", "reasoningbudget"),
 )
-"""Members that bound the tokens of an answer, or of its thoughts, in any server that is known."""
+"""Members that bound the tokens of an answer, or of its thoughts, in any known server."""
 _ANSWERS = (
     *("n", "bestof", "candidatecount", "numcompletions", "numreturnsequences", "numcandidates"),
     *("numgenerations", "numoutputs", "numsamples", "samplecount", "numbeams", "beamwidth"),
     *("beamsize", "nbest", "numresponses", "parallelsamples"),
 )
-"""Members that say how many answers are made at once."""
+"""Members with the number of answers that are made at once."""
 _NESTED = (
     *("thinking", "thinkingconfig", "reasoning", "options", "parameters", "samplingparams"),
     *("generationconfig", "chattemplatekwargs", "outputconfig"),
@@ -62,7 +62,7 @@ UNSTATED_SEARCHES = 20
 _MAX_SHOWN = 80
 _MOST_SHOWN = 3
 _OUTSIDE = frozenset(Feature) - {Feature.SERVICE_TIERS, Feature.IMAGE_GENERATION}
-"""Features by which a model reads more than the request holds."""
+"""Features that let a model read more than the request holds."""
 
 
 @lru_cache(maxsize=4096)
@@ -72,9 +72,9 @@ def _spelling(name: str) -> str:
 
 
 def members(value: Any) -> Mapping[str, Any]:
-    """Return the members of an object by names in one spelling; none if it is no object.
+    """Return the members of an object by names in one spelling; empty if it is not an object.
 
-    Raises `Refused` where it has one member in two spellings.
+    Raises `Refused` if it has one member in two spellings.
     """
     if not isinstance(value, dict):
         return {}
@@ -85,7 +85,7 @@ def members(value: Any) -> Mapping[str, Any]:
 
 
 _CONTENT = frozenset({"content", "output"})
-"""Members that hold blocks: some readers take a block by itself for a list of one."""
+"""Members that hold blocks. Some readers accept a single block as a list of one."""
 Hidden = Callable[[Mapping[str, Any]], frozenset[str]]
 """Returns the members of an object that hold no content, whatever they look like."""
 
@@ -105,7 +105,7 @@ class ContentPart:
 
 
 def parts(value: Any, hidden: Hidden) -> Iterator[ContentPart]:
-    """Yield all objects in a value, but those in hidden members. Raises `Refused`."""
+    """Yield all objects in a value, except in hidden members. Raises `Refused`."""
     pending: list[tuple[Any, bool]] = [(value, False)]
     while pending:
         found, is_item = pending.pop()
@@ -121,17 +121,17 @@ def parts(value: Any, hidden: Hidden) -> Iterator[ContentPart]:
 
 
 def is_in(value: Any, allowed: Collection[str | None]) -> bool:
-    """Return whether a value is one of some texts, or None where that is one of them."""
+    """Return whether a value is one of some texts, or None if None is among them."""
     return (value is None or isinstance(value, str)) and value in allowed
 
 
 def is_among(value: Any, *allowed: str | None) -> bool:
-    """Return whether a value is one of a few texts, or None where that is one of them."""
+    """Return whether a value is one of a few texts, or None if None is among them."""
     return is_in(value, allowed)
 
 
 def count(value: Any, name: str, least: int = 0) -> int | None:
-    """Return a count; None where it is null or absent. Raises `Refused` for anything else."""
+    """Return a count; None if it is null or absent. Raises `Refused` for anything else."""
     if value is None:
         return None
     if type(value) is int and least <= value <= MAX_TOKENS:
@@ -142,14 +142,14 @@ def count(value: Any, name: str, least: int = 0) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class AnswerBounds:
-    """The most that a request may be answered with."""
+    """The largest answers that a request allows."""
 
     max_output: int | None
-    """The most tokens of one answer; None where the request does not say."""
+    """The most tokens of one answer; None if the request does not say."""
     least_output: int = 0
-    """No fewer than so many tokens may come, whatever is assumed where it does not say."""
+    """A lower bound of the tokens, whatever is assumed if the request does not say."""
     extra_output: int = 0
-    """So many more tokens may be charged as output."""
+    """Additional tokens that may be charged as output."""
     answers: int = 1
 
 
@@ -158,9 +158,9 @@ def bounds(
 ) -> AnswerBounds:
     """Return the bounds of an answer. `own` names the members by which the API itself bounds it.
 
-    The largest number counts, because servers differ in which one they read. A bound of 0 is none:
-    some servers take it for absent. A member of `dynamic` may be -1, which lets the model choose.
-    Raises `Refused`.
+    The largest number counts, because servers differ in which one they read. A bound of 0 is no
+    bound, because some servers ignore it. A member of `dynamic` may be -1, which lets the model
+    choose. Raises `Refused`.
     """
     most, answers = 0, 1
     for holder in (body, *(members(body.get(name)) for name in _NESTED)):
@@ -178,18 +178,18 @@ def bounds(
 
 @dataclass(frozen=True, slots=True)
 class UnknownKind:
-    """Something in a request that is not known, and may let the provider do anything."""
+    """An unknown part of a request, which may let the provider do anything."""
 
     what: str
 
 
 Need = Feature | UnknownKind
-"""What must be granted."""
+"""The feature that must be granted."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestFacts:
-    """What a module of an API read of a request."""
+    """The facts that an API's module read in a request."""
 
     bounds: AnswerBounds
     needs: tuple[Need, ...]
@@ -197,13 +197,13 @@ class RequestFacts:
     own_tools: int = 0
     """How many tools it names that the provider describes."""
     repeated_tokens: int = 0
-    """The most tokens that short references in it stand for."""
+    """The most tokens that its short references stand for."""
     samples: int = 1
     """How often the provider may read the request before it has answered."""
     other_prices: bool = False
-    """Whether it asks for what text tokens have no price for, such as sound or a dearer tier."""
+    """Whether it asks for something without a text token price, such as sound or a higher tier."""
     turns: Turns | None = None
-    """None where the tokens of the next request cannot be told from the tokens of this one."""
+    """None if this request does not show the tokens of the next one."""
 
     @property
     def features(self) -> frozenset[Feature]:
@@ -214,15 +214,15 @@ class RequestFacts:
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """The first things that are not known, cut to what is shown."""
+        """The first unknown parts, cut to the shown length."""
         found = {need.what[:_MAX_SHOWN] for need in self.needs if isinstance(need, UnknownKind)}
         return tuple(sorted(found)[:_MOST_SHOWN])
 
 
 def requested(endpoint: Endpoint, body: JsonObject, size: int, read: RequestFacts) -> Asked:
-    """Return what a request of so many bytes asks for. Raises `Refused`.
+    """Return what a request with this many bytes asks for. Raises `Refused`.
 
-    It is refused if it names no model or more than one, or hides a second request.
+    Refuses a request that names no model or several, or that hides a second request.
     """
     top = members(body)
     model = endpoint.model if endpoint.model is not None else body.get("model")
@@ -277,12 +277,12 @@ def _searches(top: Mapping[str, Any]) -> int:
 
 
 def media_tokens(media: tuple[HeldMedia, ...]) -> int:
-    """Return by how many tokens media count for more than their bytes."""
+    """Return how many tokens more than their bytes media count."""
     return sum(medium.tokens - medium.size for medium in media)
 
 
 def unknown_members(body: Mapping[str, Any], known: frozenset[str]) -> Iterator[UnknownKind]:
-    """Yield the members of a body that are not known, and that may say more than a number."""
+    """Yield the unknown members of a body that may hold more than a number."""
     for name, value in body.items():
         if name in known or value is None or value is False or type(value) in {int, float}:
             continue
@@ -290,10 +290,10 @@ def unknown_members(body: Mapping[str, Any], known: frozenset[str]) -> Iterator[
 
 
 def bytes_of(value: Any) -> int:
-    """Return how many bytes a value takes at least."""
+    """Return how many bytes a value has at least."""
     return len(canonical_json.dump_bytes(value))
 
 
 def listed(value: Any) -> list[Any]:
-    """Return the items of an array, or a value by itself; nothing for null."""
+    """Return the items of an array, or a single value; empty for null."""
     return items(value) if isinstance(value, list) else [] if value is None else [value]

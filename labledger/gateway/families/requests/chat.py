@@ -55,7 +55,7 @@ _ELSEWHERE = {
     "moderation": Feature.OTHER_TOOLS,
     "provider": Feature.SERVICE_TIERS,
 }
-"""Members by which a server does more than to answer, and the features for them."""
+"""Members that ask a server for more than an answer, and their features."""
 _PARTS = frozenset(
     {
         *(None, "text", "image_url", "input_audio", "file", "refusal", "video_url", "audio_url"),
@@ -64,7 +64,7 @@ _PARTS = frozenset(
         *("video", "audio", "tool_use", "tool_result", "ephemeral", "json"),
     }
 )
-"""Types of what messages list that ask nothing of the provider."""
+"""Types of items in messages that ask nothing of the provider."""
 _TEXT_TOOLS = (None, "function", "custom")
 _NO_TOKENS = frozenset(
     {
@@ -75,7 +75,7 @@ _NO_TOKENS = frozenset(
         "prediction",
     }
 )
-"""Members that do not change how many tokens a request has, and those that count by themselves."""
+"""Members that do not change the tokens of a request, and members that are counted elsewhere."""
 _HIDDEN = frozenset({"tools", "arguments"})
 _HIDDEN_OF_USES = _HIDDEN | {"input"}
 _SHORTENS = ("transforms", "truncation", "truncatepromptstokens", "contextmanagement")
@@ -99,12 +99,12 @@ def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
 def _bounds(top: Mapping[str, Any]) -> AnswerBounds:
     limits = bounds(top, ("maxcompletiontokens", "maxtokens"))
     if top.get("prediction") is not None:
-        # What is predicted and does not come is charged as output.
+        # Predicted text that does not come is charged as output.
         limits = replace(limits, extra_output=bytes_of(top["prediction"]))
     thinks = top.get("enablethinking")
     thinks = thinks or members(top.get("chattemplatekwargs")).get("enablethinking")
     if thinks and limits.max_output is not None:
-        # Some servers bound thoughts apart from the answer.
+        # Some servers bound thoughts separately from the answer.
         limits = replace(limits, max_output=None, least_output=2 * limits.max_output)
     return limits
 
@@ -161,7 +161,8 @@ def _hidden(part: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _bare(part: ContentPart) -> Iterator[tuple[str, bool]]:
-    """Yield what some servers take for media by its name alone, and whether it is an image."""
+    """Yield members that some servers read as media because of their names, and whether each is an
+    image."""
     for name in ("image", "images", "video", "audio"):
         for held in listed(part.members.get(name)):
             if isinstance(held, str):

@@ -58,7 +58,7 @@ _PARTS = frozenset(
 """The members of a part."""
 _CONTENT = frozenset({"role", "parts", "text"})
 _HIDDEN = frozenset({"args", "response", "executablecode", "codeexecutionresult"})
-"""Members with what a tool is called with and what it returned, whatever that looks like."""
+"""Members with a tool's arguments and results, whatever they look like."""
 _OTHER_MODELS = ("routingconfig", "modelselectionconfig", "modelconfig")
 _NO_TOKENS = frozenset(
     {"contents", "systeminstruction", "tools", "safetysettings", "labels", "servicetier", "model"}
@@ -69,7 +69,7 @@ _NO_TOKENS_OF_CONFIG = frozenset(
         *("stopsequences", "frequencypenalty", "presencepenalty"),
     }
 )
-"""Members that do not change how many tokens a request has, and those that count by themselves."""
+"""Members that do not change the tokens of a request, and members that are counted elsewhere."""
 
 
 def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
@@ -123,7 +123,7 @@ def _features(top: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Nee
 
 
 def _unknown(content: Any) -> Iterator[str]:
-    """Yield the members of content that are not known, and may hold anything."""
+    """Yield the unknown members of content, which may hold anything."""
     named = members(content)
     yield from (f"the member {name} of a content" for name in named if name not in _CONTENT)
     for part in listed(named.get("parts")):

@@ -1,7 +1,7 @@
 """The size of an image by its header: PNG, JPEG, GIF and WebP.
 
-Only the first bytes are read, and nothing is decoded. An image whose header names no size, or that
-could have two sizes for two readers, has none here.
+Only the first bytes are read, and nothing is decoded. An image has no size here if its header names
+none, or if two readers could see different sizes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Size = tuple[int, int]
 """Width and height in pixels."""
 
 _MAX_PARTS = 4096
-"""How many parts of a file are looked at before its size is given up."""
+"""How many parts of a file are examined before its size counts as unknown."""
 
 
 def image_size(data: bytes) -> Size | None:
@@ -25,7 +25,7 @@ def image_size(data: bytes) -> Size | None:
 
 
 def _png(data: bytes) -> Size | None:
-    """Return what the headers before the picture say: some readers believe the last one."""
+    """Return the size in the headers before the picture. Some readers believe the last one."""
     sizes: list[Size] = []
     place = 8
     for _ in range(_MAX_PARTS):
@@ -39,9 +39,9 @@ def _png(data: bytes) -> Size | None:
 
 
 def _jpeg(data: bytes) -> Size | None:
-    """Return what the frame headers before the picture say.
+    """Return the size in the frame headers before the picture.
 
-    Some readers believe the last one. A height of 0, which a later part sets, is no size.
+    Some readers believe the last one. A height of 0, which a later part sets, is not a size.
     """
     sizes: list[Size] = []
     place = 2
@@ -62,7 +62,7 @@ def _jpeg(data: bytes) -> Size | None:
 
 
 def _largest(sizes: list[Size]) -> Size | None:
-    """Return the width and height that hold all sizes; None if one of them is none."""
+    """Return a width and height that hold all sizes; None if one of them is invalid."""
     if not sizes or min(map(min, sizes)) == 0:
         return None
     return max(width for width, _ in sizes), max(height for _, height in sizes)

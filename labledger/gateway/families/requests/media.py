@@ -1,13 +1,13 @@
 """What images, documents, audio and video in a request may cost, as an upper bound.
 
-Each figure is the largest that the documentation of a provider of the API gives. An image whose
-header says its size counts by it, for the dearest model of the API. `detail` and similar settings
-are ignored, because compatible servers ignore them, so that an image always counts as detailed.
+Each figure is the largest in the documentation of any provider of the API. If an image's header
+states its size, the size counts, for the most expensive model of the API. `detail` and similar
+settings are ignored, because compatible servers ignore them, so an image always counts as detailed.
 
-How many pages, seconds or words a document, a recording or a film has cannot be read from a header:
-its parts may be compressed, repeated and hidden. Each counts with a whole context window, beyond
-which a provider refuses the request. The same holds for what is not in the request at all, such as
-an address or the name of a stored file.
+A header does not show the pages, seconds or words of a document, a recording or a film: its parts
+may be compressed, repeated and hidden. Each counts with a whole context window, beyond which a
+provider refuses the request. The same applies to content outside the request, such as an address or
+the name of a stored file.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from labledger.gateway.families.requests.image_headers import Size, image_size
 WINDOW = 1_050_000
 """The largest context window that a provider documents, in tokens."""
 IMAGE_TOKENS = 50_000
-"""More tokens than OpenAI or Google count for one image of whatever size."""
+"""More tokens than OpenAI or Google count for an image of any size."""
 ANTHROPIC_IMAGE_TOKENS = 86_000
-"""The tokens of the largest image that Anthropic accepts, 8,000 by 8,000 pixels, as it is."""
+"""The tokens of the largest image that Anthropic accepts at full size: 8,000 by 8,000 pixels."""
 _HEADER_CHARACTERS = 400_000
-"""How much of an image is looked at for its size, as base64. Photographs begin with thumbnails."""
+"""How much of an image, as base64, is searched for its size. Photographs begin with thumbnails."""
 _DATA_URL = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
 
 
@@ -66,11 +66,11 @@ def _gemini_tokens(size: Size) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ImageRule:
-    """What an API's dearest model counts for an image."""
+    """The tokens of an image in the API's most expensive model."""
 
     by_size: Callable[[Size], int]
     most: int
-    """What counts where the size cannot be read."""
+    """The tokens if the size cannot be read."""
 
 
 ANTHROPIC_IMAGES = ImageRule(_anthropic_tokens, ANTHROPIC_IMAGE_TOKENS)
@@ -99,7 +99,7 @@ def sound(encoded: str) -> HeldMedia:
 
 
 def _decoded(characters: str) -> bytes:
-    """Return the first bytes of base64; none if another reader could see other bytes."""
+    """Return the first bytes of base64; empty if another reader could see other bytes."""
     start = characters[:_HEADER_CHARACTERS]
     start = start[: len(start) - len(start) % 4]
     try:

@@ -1,7 +1,7 @@
 """What requests to OpenAI's Responses API ask for.
 
-Tools may be in `tools`, in items of the input that add tools or hold what a search for tools found,
-and in namespaces of either.
+Tools may be in `tools`, in items of the input that add tools or hold the results of a search for
+tools, and in namespaces of either.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ _ITEMS = frozenset(
         *("input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal"),
         *("input_image", "input_file", "input_audio", "encrypted_content", "computer_screenshot"),
         *("url_citation", "file_citation", "container_file_citation", "file_path"),
-        # What tools of the provider gave back.
+        # Results of the provider's tools.
         *("url", "logs", "image", "exit", "timeout"),
         # Actions on a screen.
         *("click", "double_click", "drag", "keypress", "move", "screenshot", "scroll", "type"),
         "wait",
     }
 )
-"""Types of items, and of what is listed in them, that ask nothing of the provider."""
+"""Types of items, and of parts listed in them, that ask nothing of the provider."""
 _ITEM_FEATURES = {
     "item_reference": Feature.STORED,
     "web_search_call": Feature.WEB_SEARCH,
@@ -116,7 +116,7 @@ _NO_TOKENS = frozenset(
         *("streamoptions", "store", "include", "maxtoolcalls"),
     }
 )
-"""Members that do not change how many tokens a request has, and those that count by themselves."""
+"""Members that do not change the tokens of a request, and members that are counted elsewhere."""
 
 
 def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
@@ -169,10 +169,10 @@ def _choice_features(choice: Mapping[str, Any]) -> Iterator[Need]:
 
 
 def _tools(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield tools with those that they group."""
+    """Yield tools with the tools that they group."""
     for tool in map(members, listed(value)):
         yield tool
-        # Whatever a tool groups is one itself.
+        # Everything that a tool groups is itself a tool.
         yield from _tools(tool.get("tools"))
 
 
@@ -180,14 +180,14 @@ def _tools_in(found: Iterable[ContentPart]) -> Iterator[Mapping[str, Any]]:
     """Yield the tools that items of the input name, wherever they are."""
     for part in found:
         if part.kind == "mcp_list_tools":
-            continue  # These are of a server, which is a feature itself.
+            continue  # These belong to a server, which is itself a feature.
         yield from _tools(part.members.get("tools"))
 
 
 def _tool_features(tool: Mapping[str, Any]) -> Iterator[Need]:
     kind = tool.get("type")
     if kind == "shell":
-        # Without an environment, or with that of the agent, the agent runs the commands.
+        # Without an environment, or with the agent's, the agent runs the commands.
         if not is_among(members(tool.get("environment")).get("type"), None, "local"):
             yield Feature.CODE_EXECUTION
     elif not isinstance(kind, str) or kind not in _TOOLS_OF_THE_AGENT:
@@ -197,14 +197,14 @@ def _tool_features(tool: Mapping[str, Any]) -> Iterator[Need]:
 
 
 def _searches(tool: Mapping[str, Any]) -> bool:
-    """Return whether the provider searches in the request's tools, and then reads it again."""
+    """Return whether the provider searches among the request's tools, and then reads it again."""
     return tool.get("type") == "tool_search" and tool.get("execution") != "client"
 
 
 def _item_features(part: ContentPart) -> Iterator[Need]:
     kind = part.kind
     if kind is None:
-        # An item that is nothing but a name is a reference.
+        # An item with nothing but a name is a reference.
         if part.is_item and set(part.members) == {"id"}:
             yield Feature.STORED
     elif isinstance(kind, str) and kind in _ITEM_FEATURES:
@@ -217,7 +217,8 @@ def _item_features(part: ContentPart) -> Iterator[Need]:
 
 
 def _hidden(part: Mapping[str, Any]) -> frozenset[str]:
-    """Return where no content is: what a tool is called with, and tools, which are read apart."""
+    """Return the members without content: arguments of tools, and tools, which are read
+    separately."""
     called = is_among(part.get("type"), "tool_search_call", "function_call", "custom_tool_call")
     return _HIDDEN_OF_CALLS if called else _HIDDEN
 
@@ -226,7 +227,7 @@ def media_features(part: ContentPart) -> Iterator[Need]:
     """Yield what an image or a file of OpenAI's messages uses."""
     for name in _ADDRESSES & part.members.keys():
         url = _address(part.members[name])
-        # An address in a form that is not known is none that the request holds.
+        # An address of an unknown form does not count as part of the request.
         if not _is_data(url) if url is not None else part.members[name]:
             yield Feature.URL_INPUTS
     if part.members.get("fileid") or members(part.members.get("file")).get("fileid"):
@@ -247,7 +248,7 @@ def _is_data(address: str) -> bool:
 
 
 def _address(value: Any) -> str | None:
-    """Return an address or data that stands by itself, or in an object."""
+    """Return an address or data, either bare or in an object."""
     if isinstance(value, dict):
         nested = members(value)
         value = nested.get("url", nested.get("data"))
@@ -264,7 +265,7 @@ _MEDIA = {
     "audiourl": sound,
     "inputaudio": sound,
 }
-"""What holds which kind of media."""
+"""Which members hold which kind of media."""
 
 
 def _compacts(top: Mapping[str, Any], content: list[Any]) -> bool:
