@@ -454,6 +454,29 @@ STREAMED: dict[str, tuple[str, bytes, tuple[int, ...] | None, str | None, str | 
     ),
 }
 
+ERRORS: dict[str, tuple[str, dict[str, Any], int | None]] = {
+    # name: API, body with an error's status, right cost in micro-dollars
+    "error-alone": ("chat", {"error": {"message": "no"}}, 0),
+    "error-with-zeros": ("chat", {"error": {"message": "no"}, "usage": {"prompt_tokens": 0}}, 0),
+    "error-with-usage": ("chat", {"error": {"message": "no"}, "usage": USED}, 2000),
+    "error-with-charge": ("chat", {"error": "no", "usage": {**USED, "cost": 0.003}}, 3000),
+    "error-with-odd-usage": (
+        "chat",
+        {"error": "no", "usage": {**USED, "total_tokens": 7000}},
+        None,
+    ),
+    "error-of-messages": (
+        "anthropic",
+        {"type": "error", "error": {"message": "no"}, "usage": SAID},
+        2000,
+    ),
+    "error-of-responses": ("responses", {"error": {"message": "no"}, "usage": SAID}, 2000),
+    "error-of-gemini": (
+        "gemini",
+        {"error": {"message": "no"}, "usageMetadata": GEMINI_USED},
+        2000,
+    ),
+}
 HUGE = "9" * 400
 
 
@@ -524,6 +547,10 @@ def address() -> Iterator[str]:
     answers = {name: answer for name, (_, answer) in {**WHOLE, **TORN}.items()}
     answers |= {name: RawAnswer(body) for name, (_, body, *_) in STREAMED.items()}
     answers |= dict(plain_answers()) | dict(hostile_answers())
+    answers |= {
+        name: RawAnswer(json.dumps(body).encode(), "application/json", "length", status=422)
+        for name, (_, body, _) in ERRORS.items()
+    }
     with raw_provider(answers) as address:
         yield address
 
@@ -642,6 +669,17 @@ def test_a_cost_is_exact_or_unknown_with_a_reason(trial: GatewayTrial, name: str
         assert call.cost_unknown is None
     else:
         assert why in f"{call.cost_unknown} {call.price_condition}"
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_an_error_costs_nothing_unless_it_says_its_usage(trial: GatewayTrial, name: str) -> None:
+    """An error that says what its request used is charged for it, whatever its status says."""
+    api, _, micros = ERRORS[name]
+    assert trial.ask(api, f"do {name}.").status == 422
+    call = trial.call
+    assert (call.state, call.status) == (CallState.ANSWERED, 422)
+    assert call_cost(call, PRICES) == (None if micros is None else micros * 10**6)
+    assert (call.cost_unknown is None) == (micros is not None)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
