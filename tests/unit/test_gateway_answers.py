@@ -445,6 +445,21 @@ STREAMED: dict[str, tuple[str, bytes, tuple[int, ...] | None, str | None, str | 
         None,
         None,
     ),
+    "unreadable-usage": (
+        "chat",
+        events(HELLO, {**STOP, "usage": USED}, '{"usage": {"prompt_tokens": 9000,', "[DONE]"),
+        None,
+        "cannot be read",
+        None,
+    ),
+    "half-of-a-usage": (
+        "chat",
+        events(HELLO, {**STOP, "usage": USED}, '{"choices": [], "us', end=b""),
+        None,
+        "cannot be read",
+        None,
+    ),
+    "unreadable-text": ("chat", events("wait", HELLO, STOP, "{", USAGE, "[DONE]"), T1, None, None),
     "tier-in-chunks": (
         "chat",
         events({**HELLO, "service_tier": "flex"}, STOP, USAGE, "[DONE]"),

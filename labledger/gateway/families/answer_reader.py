@@ -65,6 +65,8 @@ class AnswerReader(ABC):
         """Whether the body has ended, with nothing missing."""
         self.searches = 0
         """How many searches the provider made, for which it charges by number."""
+        self._is_unread = False
+        """Whether a part of the answer that may say its usage could not be read."""
         self._is_error = False
         """Whether the answer is an error that says its usage, which is then the last word."""
         self._said = SaidUsage()
@@ -86,6 +88,10 @@ class AnswerReader(ABC):
         self.take_whole(document)
         self._is_error = unknown_number(self._said.numbers, ()) is not None
         return self._is_error
+
+    def note_unread(self) -> None:
+        """Note that a part of the answer that may say its usage could not be read."""
+        self._is_unread |= not self.finished
 
     @staticmethod
     @abstractmethod
@@ -177,6 +183,8 @@ class AnswerReader(ABC):
         if not self._is_usage_final:
             why = "the answer has no mark of its end, before which its usage is not complete"
             return None, (why,) if self.ended and not self.failed else ()
+        if self._is_unread:
+            return None, ("a part of the answer, which may say its usage, cannot be read",)
         if not self._said.numbers:
             return None, ("the answer does not say its usage",)
         try:
