@@ -108,6 +108,8 @@ PLAIN: dict[str, tuple[str, Any, tuple[int, ...] | None, int | None, str | None]
     "total-too-large": ("chat", {**USED, "total_tokens": 1500}, None, None, "total_tokens is 1500"),
     "unknown-number": ("chat", {**USED, "audio_units": 3}, T1, None, "audio_units = 3"),
     "unknown-zero": ("chat", {**USED, "audio_units": 0, "odd": {"x": 0.0}}, T1, 2000, None),
+    "unknown-text": ("chat", {**USED, "audio_units": "3"}, T1, None, "audio_units = 3"),
+    "unknown-words": ("chat", {**USED, "object": "usage-3", "odd": "0"}, T1, 2000, None),
     "times": ("chat", {**USED, "queue_time": 0.03, "total_time": 1.5}, T1, 2000, None),
     "audio": (
         "chat",

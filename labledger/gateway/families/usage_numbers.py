@@ -7,6 +7,7 @@ that is not 0 and that no list of its API names may be a charge: it makes the co
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, TypeGuard
@@ -23,6 +24,10 @@ _MAX_DEPTH = 8
 """How deeply objects are put together; below, the last one is kept."""
 _MAX_NUMBERS = 1000
 """How many numbers of one usage are looked at."""
+
+
+_NUMBER = re.compile(r"\s*[-+]?\d{1,40}(\.\d{0,40})?\s*", re.ASCII)
+"""A number that is written as a text."""
 
 
 class SaidUsage:
@@ -101,6 +106,8 @@ def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
         at, found = pending.pop()
         if is_number(found):
             yield at, found
+        elif isinstance(found, str) and _NUMBER.fullmatch(found):
+            yield at, float(found)
         elif isinstance(found, dict):
             members = [(f"{at}.{name}" if at else name, member) for name, member in found.items()]
             pending.extend(reversed(members))
