@@ -339,7 +339,7 @@ STREAMED: dict[str, tuple[str, bytes, tuple[int, ...] | None, str | None, str | 
     "guessed-output": (
         "anthropic",
         anthropic({"input_tokens": 5, "output_tokens": 8}, {"output_tokens": 6}),
-        (5, 0, 0, 0, 8),
+        (5, 0, 0, 0, 6),
         None,
         None,
     ),

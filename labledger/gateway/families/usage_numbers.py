@@ -44,7 +44,9 @@ class SaidUsage:
         if isinstance(usage, dict):
             self.numbers = self._merged(self.numbers, usage, "")
             for name in placeholders:
-                self.fallen.pop(name, None)
+                if name in self.fallen:
+                    guess, now = self.fallen.pop(name)
+                    self.numbers[name] = now or guess
 
     def _merged(self, said: Mapping[str, Any], more: Mapping[str, Any], path: str) -> JsonObject:
         merged = dict(said)
