@@ -193,6 +193,20 @@ PLAIN: dict[str, tuple[str, Any, tuple[int, ...] | None, int | None, str | None]
         202_000,
         None,
     ),
+    "negative-searches": (
+        "anthropic",
+        {**SAID, "server_tool_use": {"web_search_requests": -20}},
+        T1,
+        None,
+        "number of searches",
+    ),
+    "searches-as-text": (
+        "anthropic",
+        {**SAID, "server_tool_use": {"web_search_requests": "20"}},
+        T1,
+        None,
+        "number of searches",
+    ),
     "code": (
         "anthropic",
         {**SAID, "server_tool_use": {"code_execution_requests": 1}},

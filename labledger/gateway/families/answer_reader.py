@@ -200,7 +200,11 @@ class AnswerReader(ABC):
 
     def _take_searches(self, number: Any) -> None:
         """Note how many searches of the provider a part of the answer names."""
-        if is_number(number) and number > self.searches:
+        if number is None or number == 0:
+            return
+        if not (is_number(number) and number >= 0):
+            self._charge("a number of searches that is not understood")
+        elif number > self.searches:
             if isinstance(number, int) and number <= MAX_SEARCHES:
                 self.searches = number
             else:
