@@ -164,6 +164,30 @@ PLAIN: dict[str, tuple[str, Any, tuple[int, ...] | None, int | None, str | None]
         985,
         None,
     ),
+    "hour-and-more": (
+        "anthropic",
+        {
+            "input_tokens": 10,
+            "cache_creation_input_tokens": 700,
+            "cache_creation": {"ephemeral_5m_input_tokens": 100, "ephemeral_1h_input_tokens": 400},
+            "output_tokens": 5,
+        },
+        (10, 0, 300, 400, 5),
+        None,
+        "for how long",
+    ),
+    "hour-without-five-minutes": (
+        "anthropic",
+        {
+            "input_tokens": 10,
+            "cache_creation_input_tokens": 500,
+            "cache_creation": {"ephemeral_1h_input_tokens": 400},
+            "output_tokens": 5,
+        },
+        (10, 0, 100, 400, 5),
+        985,
+        None,
+    ),
     "hour-with-sum-of-zero": (
         "anthropic",
         {
@@ -355,6 +379,34 @@ STREAMED: dict[str, tuple[str, bytes, tuple[int, ...] | None, str | None, str | 
         anthropic({"input_tokens": 5, "output_tokens": 8}, {"output_tokens": 6}),
         (5, 0, 0, 0, 6),
         None,
+        None,
+    ),
+    "usage-in-the-last-event": (
+        "anthropic",
+        events(
+            OPENED,
+            {**STOPPED, "usage": {"output_tokens": 40}},
+            {**CLOSED, "usage": {"output_tokens": 100}},
+            names=True,
+        ),
+        T1,
+        None,
+        None,
+    ),
+    "searches-in-blocks-alone": (
+        "anthropic",
+        events(
+            OPENED,
+            {
+                "type": "content_block_start",
+                "content_block": {"type": "server_tool_use", "name": "web_search"},
+            },
+            {**STOPPED, "usage": {"output_tokens": 100}},
+            CLOSED,
+            names=True,
+        ),
+        T1,
+        "a search by the provider",
         None,
     ),
     "two-deltas": (
