@@ -409,6 +409,13 @@ STREAMED: dict[str, tuple[str, bytes, tuple[int, ...] | None, str | None, str | 
         "a search by the provider",
         None,
     ),
+    "events-of-no-kind": (
+        "anthropic",
+        events({"type": []}, {"type": {"a": 1}}) + anthropic({"input_tokens": 1000}, SAID),
+        T1,
+        None,
+        None,
+    ),
     "two-deltas": (
         "anthropic",
         events(

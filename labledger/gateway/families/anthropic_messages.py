@@ -128,7 +128,7 @@ class _Reader(AnswerReader):
     def take_event(self, event: Event) -> None:
         document = mapping(event.document)
         kind = document.get("type")
-        if kind not in {"message_start", "message_delta"} and "usage" in document:
+        if "usage" in document and not is_one_of(kind, "message_start", "message_delta"):
             self._take_usage(document["usage"])
         if kind == "content_block_start":
             self._take_block(document.get("content_block"))
@@ -143,7 +143,7 @@ class _Reader(AnswerReader):
             self._take_tiers(usage)
             self._has_output |= usage.get("output_tokens") is not None
             self._stopped |= bool(mapping(document.get("delta")).get("stop_reason"))
-        elif kind in {"message_stop", "error"}:
+        elif is_one_of(kind, "message_stop", "error"):
             self.finished = True
             self.failed = kind == "error"
 
