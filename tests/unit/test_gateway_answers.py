@@ -286,6 +286,23 @@ PLAIN: dict[str, tuple[str, Any, tuple[int, ...] | None, int | None, str | None]
         None,
         "code_interpreter_call",
     ),
+    "hosted-shell": (
+        "responses",
+        responses(
+            SAID,
+            output=[{"type": "shell_call", "environment": {"type": "container_reference"}}],
+        ),
+        T1,
+        None,
+        "a shell in a container",
+    ),
+    "tool-usage": (
+        "responses",
+        responses(SAID, tool_usage={"image_gen": {"output_tokens": 500}}),
+        T1,
+        None,
+        "tool_usage.image_gen.output_tokens = 500",
+    ),
     "agents-tools": (
         "responses",
         responses(SAID, output=[{"type": "function_call"}, {"type": "shell_call"}]),
@@ -555,6 +572,16 @@ STREAMED: dict[str, tuple[str, bytes, tuple[int, ...] | None, str | None, str | 
         None,
         None,
     ),
+    "items-in-events-alone": (
+        "responses",
+        events(
+            {"type": "response.output_item.done", "item": {"type": "image_generation_call"}},
+            {"type": "response.completed", "response": RESPONSE},
+        ),
+        T1,
+        "image_generation_call",
+        None,
+    ),
     "two-ends": (
         "responses",
         events(
@@ -809,6 +836,22 @@ def test_a_cost_is_exact_or_unknown_with_a_reason(trial: GatewayTrial, name: str
         assert call.cost_unknown is None
     else:
         assert why in f"{call.cost_unknown} {call.price_condition}"
+
+
+def test_searches_in_events_alone_are_counted(gateway: ServedGateway) -> None:
+    """A search whose item is in an event, and not in the last one, has its price once."""
+    item = {"type": "web_search_call", "action": {"type": "search"}}
+    done = {"type": "response.output_item.done", "item": item}
+    for output in ([], [item, item]):
+        response = {**RESPONSE, "output": output}
+        body = events(done, done, {"type": "response.completed", "response": response})
+        with raw_provider({"it": RawAnswer(body)}) as address:
+            provider = ProviderConfig("openai", (Api.OPENAI_RESPONSES,), address, SOURCE)
+            granted: dict[str, Any] = {"providers": (provider,), "models": {"openai": ("m",)}}
+            other = gateway.trial(address, prices=PRICES.prices, **granted)
+            other.ask("responses", "do it.", stream=True)
+            assert call_cost(other.call, PRICES) == 22_000 * 10**6
+            gateway.client.close(other.folder)
 
 
 @pytest.mark.parametrize("name", ERRORS)
