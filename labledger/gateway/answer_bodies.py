@@ -54,9 +54,13 @@ class EventsBody:
             # Half of a document is not an event.
             if event.document is not None or not event.data.lstrip().startswith("{"):
                 self._take(event)
+            else:
+                self._reader.note_unread()
 
     def _take(self, event: Event) -> None:
         self._reader.take_event(event)
+        if "usage" in event.data and event.document is None:
+            self._reader.note_unread()
         self.has_read = True
         if self._reader.failed and self.detail is None:
             self.detail = sentence_in(event.data)

@@ -10,6 +10,7 @@ end mark decides.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -250,11 +251,21 @@ class Relay:
         kept = CIMultiDict(_without_length(headers))
         return web.Response(status=answer.status, headers=kept, body=bytes(body))
 
+    def _says_usage(self, body: bytes) -> bool:
+        """Read an error. Return whether it says what its request used, which is then charged."""
+        if self._charging.counts_tokens:
+            return False
+        try:
+            return self._reader.take_error(json.loads(body))
+        except (ValueError, RecursionError):
+            return False
+
     def _end_whole(self, status: int, body: bytes) -> None:
         if status >= 400:
             refusal = read_refusal(status, body)
             self._about["detail"] = refusal.detail
-            self._call.end(CallState.ANSWERED, reason=refusal.reason, **self._about)
+            facts = self._facts() if self._says_usage(body) else self._about
+            self._call.end(CallState.ANSWERED, reason=refusal.reason, **facts)
             return
         try:
             documents = documents_of(body)

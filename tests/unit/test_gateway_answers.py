@@ -108,6 +108,8 @@ PLAIN: dict[str, tuple[str, Any, tuple[int, ...] | None, int | None, str | None]
     "total-too-large": ("chat", {**USED, "total_tokens": 1500}, None, None, "total_tokens is 1500"),
     "unknown-number": ("chat", {**USED, "audio_units": 3}, T1, None, "audio_units = 3"),
     "unknown-zero": ("chat", {**USED, "audio_units": 0, "odd": {"x": 0.0}}, T1, 2000, None),
+    "unknown-text": ("chat", {**USED, "audio_units": "3"}, T1, None, "audio_units = 3"),
+    "unknown-words": ("chat", {**USED, "object": "usage-3", "odd": "0"}, T1, 2000, None),
     "times": ("chat", {**USED, "queue_time": 0.03, "total_time": 1.5}, T1, 2000, None),
     "audio": (
         "chat",
@@ -162,6 +164,30 @@ PLAIN: dict[str, tuple[str, Any, tuple[int, ...] | None, int | None, str | None]
         985,
         None,
     ),
+    "hour-and-more": (
+        "anthropic",
+        {
+            "input_tokens": 10,
+            "cache_creation_input_tokens": 700,
+            "cache_creation": {"ephemeral_5m_input_tokens": 100, "ephemeral_1h_input_tokens": 400},
+            "output_tokens": 5,
+        },
+        (10, 0, 300, 400, 5),
+        None,
+        "for how long",
+    ),
+    "hour-without-five-minutes": (
+        "anthropic",
+        {
+            "input_tokens": 10,
+            "cache_creation_input_tokens": 500,
+            "cache_creation": {"ephemeral_1h_input_tokens": 400},
+            "output_tokens": 5,
+        },
+        (10, 0, 100, 400, 5),
+        985,
+        None,
+    ),
     "hour-with-sum-of-zero": (
         "anthropic",
         {
@@ -190,6 +216,20 @@ PLAIN: dict[str, tuple[str, Any, tuple[int, ...] | None, int | None, str | None]
         T1,
         202_000,
         None,
+    ),
+    "negative-searches": (
+        "anthropic",
+        {**SAID, "server_tool_use": {"web_search_requests": -20}},
+        T1,
+        None,
+        "number of searches",
+    ),
+    "searches-as-text": (
+        "anthropic",
+        {**SAID, "server_tool_use": {"web_search_requests": "20"}},
+        T1,
+        None,
+        "number of searches",
     ),
     "code": (
         "anthropic",
@@ -246,6 +286,23 @@ PLAIN: dict[str, tuple[str, Any, tuple[int, ...] | None, int | None, str | None]
         None,
         "code_interpreter_call",
     ),
+    "hosted-shell": (
+        "responses",
+        responses(
+            SAID,
+            output=[{"type": "shell_call", "environment": {"type": "container_reference"}}],
+        ),
+        T1,
+        None,
+        "a shell in a container",
+    ),
+    "tool-usage": (
+        "responses",
+        responses(SAID, tool_usage={"image_gen": {"output_tokens": 500}}),
+        T1,
+        None,
+        "tool_usage.image_gen.output_tokens = 500",
+    ),
     "agents-tools": (
         "responses",
         responses(SAID, output=[{"type": "function_call"}, {"type": "shell_call"}]),
@@ -265,6 +322,56 @@ PLAIN: dict[str, tuple[str, Any, tuple[int, ...] | None, int | None, str | None]
         T1,
         None,
         "a search",
+    ),
+    "chat-results": (
+        "chat",
+        {**STOP, "usage": USED, "search_results": [{"url": "x"}]},
+        T1,
+        None,
+        "a search",
+    ),
+    "chat-choices": (
+        "chat",
+        {**STOP, "choices": [{"index": n, "usage": USED, "finish_reason": "x"} for n in (0, 1)]},
+        T1,
+        None,
+        "another choice",
+    ),
+    "chat-images": (
+        "chat",
+        {"choices": [{"message": {"images": [{"type": "image_url"}]}}], "usage": USED},
+        T1,
+        None,
+        "images in the answer",
+    ),
+    "chat-no-images": (
+        "chat",
+        {"choices": [{"message": {"images": [], "audio": None}}], "usage": USED},
+        T1,
+        2000,
+        None,
+    ),
+    "chat-tools": (
+        "chat",
+        {"choices": [{"message": {"executed_tools": [{"type": "search"}]}}], "usage": USED},
+        T1,
+        None,
+        "tools of the provider",
+    ),
+    "tier-in-usage": ("chat", {**USED, "service_tier": "priority"}, T1, 4000, None),
+    "hits-and-misses": (
+        "chat",
+        {**USED, "prompt_cache_hit_tokens": 400, "prompt_cache_miss_tokens": 600},
+        (600, 400, 0, 0, 100),
+        1640,
+        None,
+    ),
+    "too-many-misses": (
+        "chat",
+        {**USED, "prompt_cache_hit_tokens": 400, "prompt_cache_miss_tokens": 700},
+        None,
+        None,
+        "are 1100, and not 1000",
     ),
     "gemini-grounded": (
         "gemini",
@@ -337,7 +444,42 @@ STREAMED: dict[str, tuple[str, bytes, tuple[int, ...] | None, str | None, str | 
     "guessed-output": (
         "anthropic",
         anthropic({"input_tokens": 5, "output_tokens": 8}, {"output_tokens": 6}),
-        (5, 0, 0, 0, 8),
+        (5, 0, 0, 0, 6),
+        None,
+        None,
+    ),
+    "usage-in-the-last-event": (
+        "anthropic",
+        events(
+            OPENED,
+            {**STOPPED, "usage": {"output_tokens": 40}},
+            {**CLOSED, "usage": {"output_tokens": 100}},
+            names=True,
+        ),
+        T1,
+        None,
+        None,
+    ),
+    "searches-in-blocks-alone": (
+        "anthropic",
+        events(
+            OPENED,
+            {
+                "type": "content_block_start",
+                "content_block": {"type": "server_tool_use", "name": "web_search"},
+            },
+            {**STOPPED, "usage": {"output_tokens": 100}},
+            CLOSED,
+            names=True,
+        ),
+        T1,
+        "a search by the provider",
+        None,
+    ),
+    "events-of-no-kind": (
+        "anthropic",
+        events({"type": []}, {"type": {"a": 1}}) + anthropic({"input_tokens": 1000}, SAID),
+        T1,
         None,
         None,
     ),
@@ -430,6 +572,16 @@ STREAMED: dict[str, tuple[str, bytes, tuple[int, ...] | None, str | None, str | 
         None,
         None,
     ),
+    "items-in-events-alone": (
+        "responses",
+        events(
+            {"type": "response.output_item.done", "item": {"type": "image_generation_call"}},
+            {"type": "response.completed", "response": RESPONSE},
+        ),
+        T1,
+        "image_generation_call",
+        None,
+    ),
     "two-ends": (
         "responses",
         events(
@@ -445,6 +597,21 @@ STREAMED: dict[str, tuple[str, bytes, tuple[int, ...] | None, str | None, str | 
         None,
         None,
     ),
+    "unreadable-usage": (
+        "chat",
+        events(HELLO, {**STOP, "usage": USED}, '{"usage": {"prompt_tokens": 9000,', "[DONE]"),
+        None,
+        "cannot be read",
+        None,
+    ),
+    "half-of-a-usage": (
+        "chat",
+        events(HELLO, {**STOP, "usage": USED}, '{"choices": [], "us', end=b""),
+        None,
+        "cannot be read",
+        None,
+    ),
+    "unreadable-text": ("chat", events("wait", HELLO, STOP, "{", USAGE, "[DONE]"), T1, None, None),
     "tier-in-chunks": (
         "chat",
         events({**HELLO, "service_tier": "flex"}, STOP, USAGE, "[DONE]"),
@@ -454,6 +621,29 @@ STREAMED: dict[str, tuple[str, bytes, tuple[int, ...] | None, str | None, str | 
     ),
 }
 
+ERRORS: dict[str, tuple[str, dict[str, Any], int | None]] = {
+    # name: API, body with an error's status, right cost in micro-dollars
+    "error-alone": ("chat", {"error": {"message": "no"}}, 0),
+    "error-with-zeros": ("chat", {"error": {"message": "no"}, "usage": {"prompt_tokens": 0}}, 0),
+    "error-with-usage": ("chat", {"error": {"message": "no"}, "usage": USED}, 2000),
+    "error-with-charge": ("chat", {"error": "no", "usage": {**USED, "cost": 0.003}}, 3000),
+    "error-with-odd-usage": (
+        "chat",
+        {"error": "no", "usage": {**USED, "total_tokens": 7000}},
+        None,
+    ),
+    "error-of-messages": (
+        "anthropic",
+        {"type": "error", "error": {"message": "no"}, "usage": SAID},
+        2000,
+    ),
+    "error-of-responses": ("responses", {"error": {"message": "no"}, "usage": SAID}, 2000),
+    "error-of-gemini": (
+        "gemini",
+        {"error": {"message": "no"}, "usageMetadata": GEMINI_USED},
+        2000,
+    ),
+}
 HUGE = "9" * 400
 
 
@@ -524,6 +714,10 @@ def address() -> Iterator[str]:
     answers = {name: answer for name, (_, answer) in {**WHOLE, **TORN}.items()}
     answers |= {name: RawAnswer(body) for name, (_, body, *_) in STREAMED.items()}
     answers |= dict(plain_answers()) | dict(hostile_answers())
+    answers |= {
+        name: RawAnswer(json.dumps(body).encode(), "application/json", "length", status=422)
+        for name, (_, body, _) in ERRORS.items()
+    }
     with raw_provider(answers) as address:
         yield address
 
@@ -642,6 +836,33 @@ def test_a_cost_is_exact_or_unknown_with_a_reason(trial: GatewayTrial, name: str
         assert call.cost_unknown is None
     else:
         assert why in f"{call.cost_unknown} {call.price_condition}"
+
+
+def test_searches_in_events_alone_are_counted(gateway: ServedGateway) -> None:
+    """A search whose item is in an event, and not in the last one, has its price once."""
+    item = {"type": "web_search_call", "action": {"type": "search"}}
+    done = {"type": "response.output_item.done", "item": item}
+    for output in ([], [item, item]):
+        response = {**RESPONSE, "output": output}
+        body = events(done, done, {"type": "response.completed", "response": response})
+        with raw_provider({"it": RawAnswer(body)}) as address:
+            provider = ProviderConfig("openai", (Api.OPENAI_RESPONSES,), address, SOURCE)
+            granted: dict[str, Any] = {"providers": (provider,), "models": {"openai": ("m",)}}
+            other = gateway.trial(address, prices=PRICES.prices, **granted)
+            other.ask("responses", "do it.", stream=True)
+            assert call_cost(other.call, PRICES) == 22_000 * 10**6
+            gateway.client.close(other.folder)
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_an_error_costs_nothing_unless_it_says_its_usage(trial: GatewayTrial, name: str) -> None:
+    """An error that says what its request used is charged for it, whatever its status says."""
+    api, _, micros = ERRORS[name]
+    assert trial.ask(api, f"do {name}.").status == 422
+    call = trial.call
+    assert (call.state, call.status) == (CallState.ANSWERED, 422)
+    assert call_cost(call, PRICES) == (None if micros is None else micros * 10**6)
+    assert (call.cost_unknown is None) == (micros is not None)
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -65,6 +65,10 @@ class AnswerReader(ABC):
         """Whether the body has ended, with nothing missing."""
         self.searches = 0
         """How many searches the provider made, for which it charges by number."""
+        self._is_unread = False
+        """Whether a part of the answer that may say its usage could not be read."""
+        self._is_error = False
+        """Whether the answer is an error that says its usage, which is then the last word."""
         self._said = SaidUsage()
         self._tiers: dict[str, Any] = {}
         self._changed_tiers: set[str] = set()
@@ -78,6 +82,16 @@ class AnswerReader(ABC):
     @abstractmethod
     def take_whole(self, document: Any) -> None:
         """Read an answer that came in one piece."""
+
+    def take_error(self, document: Any) -> bool:
+        """Read an answer with an error's status. Return whether it says a usage that is not 0."""
+        self.take_whole(document)
+        self._is_error = unknown_number(self._said.numbers, ()) is not None
+        return self._is_error
+
+    def note_unread(self) -> None:
+        """Note that a part of the answer that may say its usage could not be read."""
+        self._is_unread |= not self.finished
 
     @staticmethod
     @abstractmethod
@@ -129,7 +143,7 @@ class AnswerReader(ABC):
         """The provider's stated charge, in picodollars; None if it states none."""
         known = [one for one in self._stated if is_number(one) and 0 <= one < _MAX_DOLLARS]
         is_clear = len(known) == len(self._stated) and not self._said.fell("cost")
-        if not self._has_usage or not known or not is_clear:
+        if not self._is_usage_final or not known or not is_clear:
             return None
         return sum(int((Decimal(str(one)) * PICODOLLARS).to_integral_value()) for one in known)
 
@@ -153,7 +167,7 @@ class AnswerReader(ABC):
         if self._said.is_contradictory:
             yield f"the answer contradicts itself: {self.contradictions}"
         yield from self._read()[1]
-        if self._has_usage and self._stated and self.stated_cost is None:
+        if self._is_usage_final and self._stated and self.stated_cost is None:
             yield "the charge that the provider states is not understood"
         for name, value in self._tiers.items():
             if not (isinstance(value, str) and _WORD.fullmatch(value)):
@@ -166,9 +180,11 @@ class AnswerReader(ABC):
 
     def _read(self) -> tuple[Usage | None, tuple[str, ...]]:
         """Return the usage, or why it is not known, if the answer mentioned it."""
-        if not self._has_usage:
+        if not self._is_usage_final:
             why = "the answer has no mark of its end, before which its usage is not complete"
             return None, (why,) if self.ended and not self.failed else ()
+        if self._is_unread:
+            return None, ("a part of the answer, which may say its usage, cannot be read",)
         if not self._said.numbers:
             return None, ("the answer does not say its usage",)
         try:
@@ -184,7 +200,11 @@ class AnswerReader(ABC):
 
     def _take_searches(self, number: Any) -> None:
         """Note how many searches of the provider a part of the answer names."""
-        if is_number(number) and number > self.searches:
+        if number is None or number == 0:
+            return
+        if not (is_number(number) and number >= 0):
+            self._charge("a number of searches that is not understood")
+        elif number > self.searches:
             if isinstance(number, int) and number <= MAX_SEARCHES:
                 self.searches = number
             else:
@@ -201,6 +221,10 @@ class AnswerReader(ABC):
     def _charge(self, what: str) -> None:
         """Note a charge that the usage does not count."""
         self._charges[f"{what}, which the usage does not count"] = None
+
+    @property
+    def _is_usage_final(self) -> bool:
+        return self._has_usage or self._is_error
 
     @property
     def _has_usage(self) -> bool:

@@ -26,7 +26,12 @@ from labledger.gateway.families.family import (
     word_or_none,
 )
 from labledger.gateway.families.requests.anthropic import read_request
-from labledger.gateway.families.usage_numbers import combined, count, unknown_number
+from labledger.gateway.families.usage_numbers import (
+    combined,
+    count,
+    is_number,
+    unknown_number,
+)
 from labledger.records import JsonObject
 from labledger.records.model_calls import Usage
 
@@ -101,6 +106,16 @@ def _read_counts(usage: Mapping[str, Any]) -> Usage:
     )
 
 
+def _has_writes_of_unknown_time(usage: Mapping[str, Any]) -> bool:
+    """Return whether both parts of the tokens written to caches are less than their sum."""
+    by_time = mapping(usage.get("cache_creation"))
+    parts = [by_time.get(f"ephemeral_{time}_input_tokens") for time in ("5m", "1h")]
+    known = [part for part in parts if is_number(part)]
+    written = usage.get("cache_creation_input_tokens")
+    # Parts of 0 are placeholders.
+    return len(known) == 2 and is_number(written) and 0 < sum(known) < written
+
+
 class _Reader(AnswerReader):
     known_numbers = KNOWN_NUMBERS
     standard = STANDARD
@@ -108,12 +123,16 @@ class _Reader(AnswerReader):
 
     def __init__(self) -> None:
         super().__init__()
-        self._stopped = self._has_output = False
+        self._stopped = self._has_output = self._has_searched = False
 
     def take_event(self, event: Event) -> None:
         document = mapping(event.document)
         kind = document.get("type")
-        if kind == "message_start":
+        if "usage" in document and not is_one_of(kind, "message_start", "message_delta"):
+            self._take_usage(document["usage"])
+        if kind == "content_block_start":
+            self._take_block(document.get("content_block"))
+        elif kind == "message_start":
             message = mapping(document.get("message"))
             self.model = text_or_none(message.get("model"))
             self._take_usage(message.get("usage"))
@@ -124,7 +143,7 @@ class _Reader(AnswerReader):
             self._take_tiers(usage)
             self._has_output |= usage.get("output_tokens") is not None
             self._stopped |= bool(mapping(document.get("delta")).get("stop_reason"))
-        elif kind in {"message_stop", "error"}:
+        elif is_one_of(kind, "message_stop", "error"):
             self.finished = True
             self.failed = kind == "error"
 
@@ -133,7 +152,14 @@ class _Reader(AnswerReader):
         self.model = text_or_none(message.get("model"))
         self.failed = message.get("type") != "message"
         self._take_usage(message.get("usage"))
+        for block in items(message.get("content")):
+            self._take_block(block)
         self._has_output = self._stopped = self.finished = not self.failed
+
+    def _take_block(self, block: Any) -> None:
+        block = mapping(block)
+        is_search = block.get("type") == "server_tool_use" and block.get("name") == "web_search"
+        self._has_searched |= is_search
 
     def _take_usage(self, usage: Any) -> None:
         super()._take_usage(usage)
@@ -156,6 +182,11 @@ class _Reader(AnswerReader):
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()
+        used = mapping(self._said.numbers.get("server_tool_use"))
+        if self._has_searched and used.get("web_search_requests") is None:
+            yield "a search by the provider, which the usage does not count"
+        if _has_writes_of_unknown_time(self._said.numbers):
+            yield "the usage has more tokens written to caches than it says for how long"
         for each in map(mapping, items(self._said.numbers.get("iterations"))):
             is_charged = is_one_of(each.get("type"), *_CHARGED_ITERATIONS)
             if not is_charged and unknown_number(each, ()):

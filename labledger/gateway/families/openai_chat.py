@@ -50,6 +50,12 @@ _SPEEDS = (
     *("completion_tokens_after_first_per_sec_first_ten", "total_tokens_per_sec"),
     "acceptance_rate",
 )
+_MORE_THAN_TEXT = {
+    "audio": "audio in the answer",
+    "images": "images in the answer",
+    "executed_tools": "tools of the provider",
+}
+"""Members of a message that may be charged by other prices than text."""
 KNOWN_NUMBERS = frozenset(
     {
         *("prompt_tokens", "completion_tokens", "total_tokens", *_READ, *_WRITTEN),
@@ -82,11 +88,20 @@ def read_usage(usage: Mapping[str, Any]) -> Usage:
         # Some providers count reasoning beside the answer, not within it.
         output += reasoning
     check_total(usage, "total_tokens", request + output)
+    _check_misses(usage, request)
     cached = {
         "cached_tokens": _named(usage, of_request, _READ),
         "cache_write_tokens": _named(usage, of_request, _WRITTEN),
     }
     return usage_with_cache(request, cached, output, of_output)
+
+
+def _check_misses(usage: Mapping[str, Any], request: int) -> None:
+    """Raise `ValueError` if the two parts that DeepSeek names are not the whole request."""
+    names = ("prompt_cache_hit_tokens", "prompt_cache_miss_tokens")
+    hit, missed = (count(usage, name) for name in names)
+    if missed and hit + missed != request:
+        raise ValueError(f"its {' and '.join(names)} are {hit + missed}, and not {request}")
 
 
 def _named(usage: Mapping[str, Any], details: Mapping[str, Any], names: tuple[str, ...]) -> int:
@@ -124,6 +139,8 @@ class _Reader(AnswerReader):
             self.failed = True
         self.model = text_or_none(chunk.get("model")) or self.model
         # A stream has very many chunks, and few have more than text.
+        if chunk.get("search_results") or chunk.get("citations"):
+            self._charge("a search by the provider")
         if "service_tier" in chunk:
             self._take_tier("service_tier", served_tier(chunk))
         if usage := chunk.get("usage"):
@@ -138,13 +155,25 @@ class _Reader(AnswerReader):
 
     def _take_choice(self, choice: Mapping[str, Any]) -> None:
         self._answered |= bool(choice.get("finish_reason"))
-        if "usage" in choice:
+        if choice.get("usage"):
             self._take_usage(choice["usage"])
-        if _cites(choice.get("delta")) or _cites(choice.get("message")):
+            if choice.get("index"):
+                # Each choice has the tokens of its own answer.
+                self._charge("another choice with a usage")
+        for message in (choice.get("delta"), choice.get("message")):
+            if isinstance(message, dict):
+                self._take_message(message)
+
+    def _take_message(self, message: Mapping[str, Any]) -> None:
+        if _cites(message):
             self._charge("a search by the provider")
+        for name, what in _MORE_THAN_TEXT.items():
+            if message.get(name):
+                self._charge(what)
 
     def _take_usage(self, usage: Any) -> None:
         super()._take_usage(usage)
+        self._take_tier("service_tier", served_tier(mapping(usage)))
         used = mapping(mapping(usage).get("server_tool_use")).get("web_search_requests")
         if is_number(used) and used > 0:
             self._charge("a search by the provider")
@@ -154,8 +183,8 @@ class _Reader(AnswerReader):
         return (self.finished or self._answered) and not self.failed
 
 
-def _cites(message: Any) -> bool:
-    annotations = message.get("annotations") if isinstance(message, dict) else None
+def _cites(message: Mapping[str, Any]) -> bool:
+    annotations = message.get("annotations")
     return bool(annotations) and any(
         mapping(each).get("type") == "url_citation" for each in items(annotations)
     )

@@ -23,7 +23,7 @@ from labledger.gateway.families.family import (
     word_or_none,
 )
 from labledger.gateway.families.requests.responses import read_request
-from labledger.gateway.families.usage_numbers import check_total, count
+from labledger.gateway.families.usage_numbers import check_total, count, unknown_number
 from labledger.records import JsonObject
 from labledger.records.model_calls import Usage
 
@@ -52,6 +52,8 @@ _FREE_ITEMS = frozenset(
     }
 )
 """Calls of tools that cost only tokens."""
+_COUNTED_ITEMS = ("web_search.num_requests",)
+"""Numbers of `tool_usage` that count items of the output, too."""
 
 
 def read_usage(usage: Mapping[str, Any]) -> Usage:
@@ -89,11 +91,19 @@ class _Reader(AnswerReader):
     standard = STANDARD
     read_usage = staticmethod(read_usage)
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._searches_by_item = 0
+
     def take_event(self, event: Event) -> None:
         document = mapping(event.document)
         kind = document.get("type", event.name)
         if kind == "error":
             self.finished = self.failed = True
+        elif kind == "response.output_item.done":
+            # Some servers leave the items out of the last event.
+            self._searches_by_item += self._searched(mapping(document.get("item")))
+            self._take_searches(self._searches_by_item)
         elif is_one_of(kind, *_ENDS):
             self.take_whole(document.get("response"))
 
@@ -102,6 +112,9 @@ class _Reader(AnswerReader):
         self.model = text_or_none(response.get("model"))
         self._take_usage(response.get("usage"))
         self._take_tier("service_tier", served_tier(response))
+        # Numbers of calls of the provider's tools, and tokens of images.
+        if number := unknown_number(mapping(response.get("tool_usage")), _COUNTED_ITEMS):
+            self._charge(f"tool_usage.{number}")
         searches = sum(map(self._searched, map(mapping, items(response.get("output")))))
         self._take_searches(searches)
         self.finished = True
@@ -115,7 +128,10 @@ class _Reader(AnswerReader):
             action = mapping(item.get("action")).get("type")
             return not is_one_of(action, "open_page", "find_in_page", "find")
         if isinstance(kind, str) and kind.endswith("_call") and kind not in _FREE_ITEMS:
-            self._charge(f"a {kind[:40]}")
+            self._charge(f"the item {kind[:40]}")
+        place = mapping(item.get("environment")).get("type")
+        if kind == "shell_call" and not is_one_of(place, None, "local"):
+            self._charge("a shell in a container of the provider")
         return False
 
     @property

@@ -8,6 +8,7 @@ unknown.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, TypeGuard
@@ -26,6 +27,10 @@ _MAX_NUMBERS = 1000
 """How many numbers of one usage are examined."""
 
 
+_NUMBER = re.compile(r"\s*[-+]?\d{1,40}(\.\d{0,40})?\s*", re.ASCII)
+"""A number that is written as a text."""
+
+
 class SaidUsage:
     """The usage in all parts of an answer, as one object."""
 
@@ -40,7 +45,9 @@ class SaidUsage:
         if isinstance(usage, dict):
             self.numbers = self._merged(self.numbers, usage, "")
             for name in placeholders:
-                self.fallen.pop(name, None)
+                if name in self.fallen:
+                    guess, now = self.fallen.pop(name)
+                    self.numbers[name] = now or guess
 
     def _merged(self, said: Mapping[str, Any], more: Mapping[str, Any], path: str) -> JsonObject:
         merged = dict(said)
@@ -102,6 +109,8 @@ def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
         at, found = pending.pop()
         if is_number(found):
             yield at, found
+        elif isinstance(found, str) and _NUMBER.fullmatch(found):
+            yield at, float(found)
         elif isinstance(found, dict):
             members = [(f"{at}.{name}" if at else name, member) for name, member in found.items()]
             pending.extend(reversed(members))
