@@ -118,7 +118,7 @@ class Charging:
         yield from reader.problems()
         for name, value in self.settings.tiers.items():
             if name not in reader.named_tiers:
-                yield f"the request asks for {name}={value}, but the answer does not name a {name}"
+                yield f"the request asks for {name}={value}, but the answer names no {name}"
         conditions = self._prices.conditions(*self._model)
         if time_parts(conditions, self._started_at) != time_parts(conditions, ended_at):
             yield "its price changed during the call"
