@@ -31,9 +31,9 @@ def require_own(folder: Path) -> None:
     for path in _with_parents(folder):
         if (reason := _foreign(path)) is not None:
             raise CacheNotOwn(
-                f"agents are not installed in {folder}, and none there is used: {path} {reason}",
-                hint="set XDG_CACHE_HOME to a folder that you alone can change, or give that one "
-                "its owner and mode back",
+                f"labledger neither installs nor uses agents in {folder}: {path} {reason}",
+                hint="set XDG_CACHE_HOME to a folder that only you can change, or restore the "
+                "owner and the mode of that one",
             )
 
 

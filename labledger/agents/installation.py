@@ -283,10 +283,10 @@ def _require_same(target: AgentTarget, agent: InstalledAgent) -> InstalledAgent:
         return agent
     raise LabLedgerError(
         f"the run began with other files of this agent, with the digest {target.tree_sha256}; "
-        f"those in {agent.folder} have {agent.tree_sha256}",
-        hint=f"delete {agent.folder.parent} and try again: the agent is installed anew, and used "
-        "if its files are then those; otherwise restore that folder from a copy, or start a new "
-        "run",
+        f"the files in {agent.folder} have the digest {agent.tree_sha256}",
+        hint=f"delete {agent.folder.parent} and try again: labledger installs the agent again, and "
+        "uses it if its files have the right digest; otherwise restore that folder from a copy, "
+        "or start a new run",
     )
 
 

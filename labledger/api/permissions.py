@@ -106,7 +106,7 @@ def allow(needed: Iterable[Permission] = (), digests: Iterable[str] = ()) -> Non
     named = tuple(digests)
     wrong = [each for each in named if not permissions.is_digest(each)]
     if wrong:
-        problem = Problem(wrong[0], "is no digest of a permission; expected 64 hex digits")
+        problem = Problem(wrong[0], "is not a digest of a permission; expected 64 hex digits")
         raise InvalidInput("the permissions given", [problem])
     PermissionStore.of_user().add(needed, named)
 

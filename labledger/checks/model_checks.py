@@ -120,12 +120,12 @@ def _check_addresses(models: list[ModelSettings]) -> Iterator[CheckResult]:
         if doubled is None:
             continue
         detail = (
-            f"{provider.name}: upstream {provider.upstream} ends with a version, and the API's own "
-            f"path begins with one: requests go to {doubled.ending}…"
+            f"{provider.name}: upstream {provider.upstream} ends with a version, but the API's own "
+            f"path already begins with one: requests go to {doubled.ending}…"
         )
         hint = f"give `upstream: {doubled.corrected}`"
         if not doubled.is_certain:
-            hint += ", or see with `gateway check --send` whether the provider answers there"
+            hint += ", or use `gateway check --send` to see whether the provider answers there"
         yield warned(NAME, detail, hint=hint)
 
 

@@ -175,7 +175,7 @@ class Running:
         bool,
         typer.Option(
             "--continue-unanswered",
-            help="Do not stop where no model has answered the agents of a variant.",
+            help="Do not stop if no model answers the agents of a variant.",
         ),
     ] = False
     budget_usd: arguments.BudgetUsd = None

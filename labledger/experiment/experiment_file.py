@@ -85,7 +85,7 @@ def _is_experiment(text: str) -> bool:
 def _no_experiment(path: Path, found: Iterable[FieldProblem]) -> InvalidInput:
     """Return the error for a file that is not an experiment, without the names of its fields."""
     sections = ", ".join(_REQUIRED)
-    message = f"is no experiment: expected a mapping with the sections {sections}"
+    message = f"is not an experiment: expected a mapping with the sections {sections}"
     hint = "check the path; `labledger init DIR` writes an experiment to start from"
     problems = [Problem(str(path), message, 1, hint=hint)]
     problems += [Problem(str(path), each.message, each.line, hint=each.hint) for each in found]

@@ -185,9 +185,9 @@ def _condition_problems(provider: str, models: JsonObject) -> Iterator[FieldProb
         for condition in price.get("when", {}):
             path = ("prices", provider, model, "when", condition)
             if len(parts_of(condition)) < len(condition.split()):
-                yield FieldProblem(path, "names one thing twice", "such as speed=fast")
+                yield FieldProblem(path, "names one condition twice", "such as speed=fast")
             elif _canonical(condition) in seen:
-                yield FieldProblem(path, "is there twice, in another order or case", "leave it out")
+                yield FieldProblem(path, "appears twice, in another order or case", "leave it out")
             seen.add(_canonical(condition))
 
 

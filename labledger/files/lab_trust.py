@@ -60,14 +60,14 @@ class LabTrust:
     def sentence(self) -> str:
         """Return one sentence on what does not act, and what the user can do."""
         return (
-            f"receivers of notifications that {self.lab.root} names are not told: {self.why_not}; "
+            f"labledger does not notify the receivers that {self.lab.root} names: {self.why_not}; "
             f"{self._remedy()}"
         )
 
     def refuse(self) -> NoReturn:
         """Raise `PermissionNeeded` if a user asked for an action that needs trust."""
         raise PermissionNeeded(
-            f"the lab {self.lab.root} names receivers that labledger must not tell",
+            f"the lab {self.lab.root} names receivers that labledger must not notify",
             [Problem(str(self.lab.root), self.why_not or "", hint=self._remedy())],
         )
 

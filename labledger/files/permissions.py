@@ -231,7 +231,7 @@ class PermissionStore:
         with os.fdopen(os.open(self.path, flags), "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise self._refused("it is no regular file")
+                raise self._refused("it is not a regular file")
             self._check_owner(status, "it")
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
@@ -258,13 +258,13 @@ class PermissionStore:
                 case {"digest": str(digest), "sentence": str(sentence), "allowed_at": str(at)}:
                     yield AllowedPermission(digest, sentence, at, entry.get("document", {}))
                 case _:
-                    raise self._refused("it holds an entry that is no permission")
+                    raise self._refused("it holds an entry that is not a permission")
 
     def _refused(self, why: str) -> LabLedgerError:
         return LabLedgerError(
             f"the permissions in {self.path} are not used: {why}",
-            hint="check the file and who could write it; then correct it, or delete it and allow "
-            "again what you need",
+            hint="check the file and which users could write it; then correct it, or delete it and "
+            "allow again what you need",
         )
 
     def _unwritable(self, error: OSError) -> LabLedgerError:
@@ -349,6 +349,6 @@ def hint_for(needed: Sequence[Permission], name: str) -> str:
     """Return how the user allows the needed permissions."""
     digests = ",".join(each.digest for each in needed)
     return (
-        f"if you trust it, allow exactly this: `labledger allow {shlex.quote(name)}`; where no "
-        f"person is asked, such as in CI, set {VARIABLE}={digests}"
+        f"if you trust it, allow exactly this: `labledger allow {shlex.quote(name)}`; where "
+        f"nothing can be asked, such as in CI, set {VARIABLE}={digests}"
     )

@@ -118,10 +118,10 @@ class Charging:
         yield from reader.problems()
         for name, value in self.settings.tiers.items():
             if name not in reader.named_tiers:
-                yield f"the request asks for {name}={value}, and the answer does not say if it was"
+                yield f"the request asks for {name}={value}, but the answer names no {name}"
         conditions = self._prices.conditions(*self._model)
         if time_parts(conditions, self._started_at) != time_parts(conditions, ended_at):
-            yield "its price changed while the call was under way"
+            yield "its price changed during the call"
         sizes = reader.request_sizes
         if (
             len(sizes) > 1
@@ -129,7 +129,7 @@ class Charging:
         ):
             yield "its price depends on the size of a request, and the provider made several"
         if self._fees(reader, condition) is None:
-            yield f"the provider searched {reader.searches:,} times, and has no price for a search"
+            yield f"the provider searched {reader.searches:,} times, but a search has no price"
         if Feature.WEB_SEARCH in self._asked.features and not reader.counts_searches:
             yield "the answer does not say how often the provider searched"
         for feature, name in _NOT_COUNTED.items():
@@ -148,6 +148,6 @@ class Charging:
         if tokens is None or fees is None:
             return stated or "the provider says that it charged nothing"
         expected = tokens + fees
-        dollars = f"${stated / 10**12:g}, and the prices of the run give ${expected / 10**12:g}"
+        dollars = f"${stated / 10**12:g}, but the prices of the run give ${expected / 10**12:g}"
         is_plausible = stated <= _PLAUSIBLE * expected and expected <= _PLAUSIBLE * stated
         return stated if is_plausible else f"the provider says that it charged {dollars}"

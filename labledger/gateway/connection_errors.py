@@ -42,17 +42,17 @@ def connection_problem(error: BaseException, proxy: str | None) -> ConnectionPro
         )
     if isinstance(error, aiohttp.ClientSSLError):
         return ConnectionProblem(
-            "what answers there does not speak TLS as expected",
-            "see whether `upstream` begins with https:// where it should be http://",
+            "the server there does not speak TLS as expected",
+            "check whether `upstream` must begin with http:// instead of https://",
         )
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return ConnectionProblem(
             "the name of its host has no address",
-            "see `upstream` of the provider, and the machine's name service",
+            "check `upstream` of the provider, and this machine's name service",
         )
     if isinstance(error, TimeoutError):
         return ConnectionProblem(
-            "it did not answer in time", "see whether a firewall or a proxy is in the way"
+            "it did not answer in time", "check whether a firewall or a proxy blocks it"
         )
     return _other_problem(error)
 
@@ -61,7 +61,7 @@ def _other_problem(error: BaseException) -> ConnectionProblem:
     if isinstance(error, aiohttp.ClientConnectorError):
         reason = error.os_error.strerror or type(error.os_error).__name__
         return ConnectionProblem(
-            f"the connection failed: {reason}", "see whether `upstream` of the provider is served"
+            f"the connection failed: {reason}", "check whether a server runs at `upstream`"
         )
     if (found := _ENCODING.search(str(error))) is not None:
         name = found[1].lower()
@@ -73,14 +73,15 @@ def _other_problem(error: BaseException) -> ConnectionProblem:
         )
     if isinstance(error, aiohttp.ServerDisconnectedError | ConnectionError):
         return ConnectionProblem(
-            "the connection was closed before an answer came", "see the log of what is `upstream`"
+            "the connection was closed before an answer came",
+            "see the log of the server at `upstream`",
         )
     if isinstance(error, aiohttp.ClientResponseError | aiohttp.ClientPayloadError):
         return ConnectionProblem(
-            "what it sent is no valid HTTP answer", "see whether `upstream` serves the API by HTTP"
+            "its answer is not valid HTTP", "check whether `upstream` serves the API by HTTP"
         )
     return ConnectionProblem(
-        f"the request failed ({type(error).__name__})", "see `upstream` of the provider"
+        f"the request failed ({type(error).__name__})", "check `upstream` of the provider"
     )
 
 

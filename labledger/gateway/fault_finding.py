@@ -86,7 +86,7 @@ class FaultFinder:
             async with asyncio.timeout(_FINDING_S):
                 fault = None if place is None else await self._fault(call, failure, place)
         except TimeoutError:
-            _log.warning("it was not found in time whose fault a failed call was")
+            _log.warning("could not find in time whose fault a failed call was")
         needless = place is not None and probes.only_others_answered(place, self._variant)
         try:
             self._calls.journal.judge(call.call, fault, needless=needless)

@@ -48,7 +48,7 @@ def _permission_of(provider: ProviderConfig) -> Permission:
     if provider.auth_header is not None:
         subject["auth_header"] = provider.auth_header
     source = provider.key
-    action = f"send agents' requests to {provider.upstream}, which is no known provider"
+    action = f"send agents' requests to {provider.upstream}, which is not a known provider"
     if source is not None:
         what, source_subject = _source(source)
         subject |= source_subject

@@ -160,7 +160,7 @@ def _address_hint(provider: ProviderConfig) -> str | None:
     if doubled is None:
         return None
     return (
-        "`upstream` ends with a version, and the API's own path begins with one: give "
+        "`upstream` ends with a version, but the API's own path already begins with one: give "
         f"`upstream: {doubled.corrected}`"
     )
 

@@ -199,8 +199,8 @@ def _outcome(
 ) -> GradingOutcome:
     if container_exit.touched:
         message = (
-            f"touched on the host while the trial ran: {'; '.join(container_exit.touched)}; what "
-            "it came to is not believed"
+            f"touched on the host while the trial ran: {'; '.join(container_exit.touched)}; its "
+            "result is not believed"
         )
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.PROGRAMS_TOUCHED, message)
     if container_exit.start_refused is not None:

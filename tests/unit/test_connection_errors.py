@@ -78,7 +78,7 @@ def encoded(name: bytes) -> bytes:
         (encoded(b"zstd"), "compressed with zstd", "install the package backports.zstd"),
         (encoded(b"gzip"), "compressed with gzip", "answer without compression"),
         (b"", "closed before an answer came", "the log of"),
-        (b"SSH-2.0-OpenSSH\r\n\r\n", "no valid HTTP answer", "serves the API by HTTP"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "answer is not valid HTTP", "serves the API by HTTP"),
     ],
 )
 def test_answers_that_cannot_be_read(answer: bytes, detail: str, hint: str) -> None:

@@ -101,7 +101,7 @@ PLAIN: dict[str, tuple[str, Any, tuple[int, ...] | None, int | None, str | None]
         {"prompt_tokens": "1000", "completion_tokens": "100"},
         None,
         None,
-        "no number",
+        "not a number",
     ),
     "zeros": ("chat", {"prompt_tokens": 0, "completion_tokens": 0}, None, None, "0 tokens"),
     "no-output": ("chat", {"prompt_tokens": 7, "completion_tokens": 0}, (7, 0, 0, 0, 0), 7, None),

@@ -251,7 +251,7 @@ def test_receivers_that_the_user_names_now_are_told(copied: LabFolder, told: Tol
 
 def test_sending_by_hand_asks_for_the_permission(copied: LabFolder, told: Told) -> None:
     """The command says what allows it, and does nothing before."""
-    with pytest.raises(PermissionNeeded, match="must not tell"):
+    with pytest.raises(PermissionNeeded, match="must not notify"):
         labledger.deliver_notifications(lab_dir=copied.root)
     said = run_forked("notifications", "send", "--lab-dir", copied.root, folder=copied.root.parent)
     assert said.returncode == 2

@@ -92,12 +92,12 @@ def test_without_models_nothing_is_stored(folder: Folder) -> None:
         (
             {"prices": {"openai": {"m": {"when": {"speed=fast speed=slow": 2}}}}},
             "prices.openai.m.when.speed=fast speed=slow",
-            "names one thing twice",
+            "names one condition twice",
         ),
         (
             {"prices": {"openai": {"m": {"when": {"speed=fast": 2, "speed=Fast": 3}}}}},
             "prices.openai.m.when.speed=Fast",
-            "is there twice",
+            "appears twice",
         ),
         ({"providers": {"own": {"api": "gemini"}}}, "providers.own", "'upstream' is missing"),
         ({"providers": {"own": LOCAL | {"upstream": "ftp://x"}}}, "providers.own.upstream", "ftp"),

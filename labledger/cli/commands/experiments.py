@@ -75,7 +75,7 @@ def preflight(
         bool,
         typer.Option(
             "--ask-models",
-            help="Also ask each model for a word, if all else is right; it costs a little.",
+            help="Also ask each model for one word if all other checks pass; costs a little.",
         ),
     ] = False,
     egress_image: arguments.EgressImage = None,

@@ -25,23 +25,25 @@ def allow(
         list[str] | None,
         typer.Argument(
             help="An experiment, FORMAT:LOCATION, a run's id or a lab folder that asks for "
-            "permissions; or the digest of one."
+            "permissions; or the digest of a permission."
         ),
     ] = None,
     list_: Annotated[
-        bool, typer.Option("--list", help="Show what is allowed, and change nothing.")
+        bool, typer.Option("--list", help="List what is allowed, and change nothing.")
     ] = False,
     revoke: Annotated[
         list[str] | None,
-        typer.Option(metavar="DIGEST", help="Revoke what was allowed; 8 digits do. Repeatable."),
+        typer.Option(
+            metavar="DIGEST", help="Revoke a permission; 8 digits are enough. Repeatable."
+        ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     lab_dir: arguments.LabDir = None,
     json: arguments.Json = False,
 ) -> None:
-    """Show what files of others ask for on this machine, and allow exactly that, after asking.
+    """Show what other people's files ask for on this machine, and allow exactly that if you agree.
 
-    With --json, what is asked for is shown, and allowed with --yes alone.
+    With --json, nothing is asked: what needs permission is printed, and allowed only with --yes.
     """
     if list_:
         _show_allowed(json=json)
@@ -104,4 +106,4 @@ def _allow(subjects: list[str], digests: list[str], lab_dir: Path | None, *, yes
     if is_first:
         say("nothing needs your permission")
     else:
-        say("allowed; `labledger allow --list` shows what is, and --revoke takes it back")
+        say("allowed; `labledger allow --list` lists all permissions, and --revoke revokes them")

@@ -136,7 +136,7 @@ def count(usage: Mapping[str, Any], name: str, default: int | None = 0) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_TOKENS:
-        raise ValueError(f"{name} is no number of tokens")
+        raise ValueError(f"{name} is not a number of tokens")
     return value
 
 

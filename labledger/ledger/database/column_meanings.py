@@ -191,9 +191,9 @@ _EXCEPTIONS = {
     "if not known",
     "model_calls.cost_usd": "what it cost by the run's prices; null if its tokens or a price are "
     "not known, 0 if nothing can have been charged",
-    "model_calls.cost_unknown": "why the cost is not known; null if it is",
-    "model_calls.detail": "the sentence by which the provider refused the call, or the "
-    "numbers by which its answer contradicts itself",
+    "model_calls.cost_unknown": "why the cost is not known; null if it is known",
+    "model_calls.detail": "the provider's sentence in a refusal, or the numbers by which "
+    "its answer contradicts itself",
     "model_calls.duration_ms": "milliseconds from the request to the end of the answer",
     "model_calls.effort": "how much the model was asked to reason; null if the request did not say",
     "model_calls.fault": "whose fault a failed call was, as far as the gateway can show it",
@@ -201,16 +201,16 @@ _EXCEPTIONS = {
     "model_calls.input_tokens": "tokens of the request that were neither read from a cache nor "
     "written to one; null if not known",
     "model_calls.output_tokens": "tokens of the answer, reasoning included; null if not known",
-    "model_calls.price_condition": "which price holds for the call, such as service_tier=flex; "
-    "null for the standard price",
+    "model_calls.price_condition": "the condition of the call's price, such as "
+    "service_tier=flex; null for the standard price",
     "model_calls.reason": "why the gateway refused it, or why it failed",
     "model_calls.service_tier": "the tier that served the call, or else the tier asked for",
-    "model_calls.stated_cost_usd": "the charge that the provider named, which is then the cost",
+    "model_calls.stated_cost_usd": "the charge that the provider stated, which is then the cost",
     "model_calls.temperature": "the temperature that the request set; null if it set none",
     "model_calls.status": "HTTP status of the answer that the agent got",
     "model_calls.unknown": "1 if it may have been charged, and nobody knows its tokens",
-    "model_prices.condition": "which calls the price holds for, such as service_tier=flex; empty "
-    "for the standard price",
+    "model_prices.condition": "the calls to which the price applies, such as "
+    "service_tier=flex; empty for the standard price",
     "model_prices.web_search_usd": "US dollars for one search by the provider",
     "model_prices.part": "number of the part of the schedule that brought the price",
     "model_prices.source": "where the price comes from",

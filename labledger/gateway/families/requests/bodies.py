@@ -136,7 +136,7 @@ def count(value: Any, name: str, least: int = 0) -> int | None:
         return None
     if type(value) is int and least <= value <= MAX_TOKENS:
         return value
-    message = f"labledger: `{name}` is no whole number from {least} to {MAX_TOKENS:,}"
+    message = f"labledger: `{name}` is not a whole number from {least} to {MAX_TOKENS:,}"
     raise Refused(400, "not_understood", message)
 
 
@@ -229,7 +229,7 @@ def requested(endpoint: Endpoint, body: JsonObject, size: int, read: RequestFact
     if not isinstance(model, str) or not model or len(model) > MAX_NAME:
         raise Refused(400, "no_model", "labledger: the body names no model")
     if any(top.get(name) for name in _MORE_MODELS):
-        raise Refused(400, "model_not_granted", "labledger: the body names more models than one")
+        raise Refused(400, "model_not_granted", "labledger: the body names more than one model")
     for name in _SECOND_REQUESTS:
         if top.get(name) is not None:
             raise Refused(400, "ambiguous", f"labledger: `{name}` would change the request")

@@ -79,7 +79,7 @@ def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
     top = members(inner) if isinstance(inner, dict) else outer
     config = members(top.get("generationconfig"))
     if not isinstance(top.get("generationconfig"), dict | None):
-        raise Refused(400, "not_understood", "labledger: `generationConfig` is no object")
+        raise Refused(400, "not_understood", "labledger: `generationConfig` is not an object")
     if any(config.get(name) is not None for name in _OTHER_MODELS):
         raise Refused(400, "model_not_granted", "labledger: the body lets another model answer")
     facts = RequestFacts(
@@ -104,7 +104,7 @@ def _content(top: Mapping[str, Any]) -> list[Any]:
 def _features(top: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Need]:
     tools = listed(top.get("tools"))
     if not all(isinstance(tool, dict) for tool in tools):
-        yield UnknownKind("a tool that is no object")
+        yield UnknownKind("a tool that is not an object")
     named = {name for tool in tools for name in members(tool)}
     for name in named - _TOOLS_OF_THE_AGENT:
         yield _TOOL_FEATURES.get(name) or UnknownKind(f"the tool {name}")
