@@ -385,6 +385,28 @@ PLAIN: dict[str, tuple[str, Any, tuple[int, ...] | None, int | None, str | None]
         12_000,
         None,
     ),
+    "gemini-image": (
+        "gemini",
+        {
+            **GEMINI,
+            "candidates": [{"content": {"parts": [{"inlineData": {}}]}, "finishReason": "STOP"}],
+        },
+        T1,
+        None,
+        "no text",
+    ),
+    "gemini-results-without-queries": (
+        "gemini",
+        {
+            **GEMINI,
+            "candidates": [
+                {"finishReason": "STOP", "groundingMetadata": {"groundingChunks": [{"web": {}}]}}
+            ],
+        },
+        T1,
+        None,
+        "how often",
+    ),
     "gemini-audio": (
         "gemini",
         {
