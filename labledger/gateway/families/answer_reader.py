@@ -28,6 +28,8 @@ _MAX_WORD = 100
 _WORD = re.compile(r"[A-Za-z0-9_.:/-]{1,100}")
 _MAX_DOLLARS = 10**6
 """No call costs more: what a provider says beyond it is no charge."""
+_TICKS = 10**10
+"""How many ticks, in which xAI says what it charged, a dollar has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,8 @@ class AnswerReader(ABC):
     def stated_cost(self) -> int | None:
         """What the provider says that it charged, in picodollars; None if it does not say."""
         known = [one for one in self._stated if is_number(one) and 0 <= one < _MAX_DOLLARS]
-        is_clear = len(known) == len(self._stated) and not self._said.fell("cost")
+        has_fallen = self._said.fell("cost") or self._said.fell("cost_in_usd_ticks")
+        is_clear = len(known) == len(self._stated) and not has_fallen
         if not self._is_usage_final or not known or not is_clear:
             return None
         return sum(int((Decimal(str(one)) * PICODOLLARS).to_integral_value()) for one in known)
@@ -154,6 +157,10 @@ class AnswerReader(ABC):
         cost = said.get("cost")
         if isinstance(cost, dict):
             cost = cost.get("total_cost")
+        ticks = said.get("cost_in_usd_ticks")
+        if cost is None and ticks is not None:
+            is_clear = is_number(ticks) and 0 <= ticks < _MAX_DOLLARS * _TICKS
+            cost = ticks / _TICKS if is_clear else "no charge"
         if cost is None:
             return []
         if said.get("is_byok") is not True:
