@@ -210,7 +210,7 @@ class AnswerReader(ABC):
         if number is None or number == 0:
             return
         if not (is_number(number) and number >= 0):
-            self._charge("a number of searches that is not understood")
+            self._charges["the number of searches is not understood"] = None
         elif number > self.searches:
             if isinstance(number, int) and number <= MAX_SEARCHES:
                 self.searches = number
