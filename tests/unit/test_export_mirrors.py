@@ -16,7 +16,7 @@ import sample_ledgers as kit
 from tiers import tiered
 
 from labledger.errors import LeaseLost, LedgerError
-from labledger.export.mirrors import PATHS, MirrorWriter, compare, rebuild, rebuild_all
+from labledger.export.mirrors import ALL_PATHS, PATHS, MirrorWriter, compare, rebuild, rebuild_all
 from labledger.ledger.database.model import Lease
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verify import verify
@@ -186,6 +186,13 @@ def test_commits_that_were_not_mirrored_are_added(
     for kind, content in contents(run_dir).items():
         assert content.startswith(before[kind])
         assert content != before[kind]
+
+
+def test_the_help_of_export_names_every_mirror() -> None:
+    """Whoever asks `labledger export` what it can write learns of each mirror."""
+    command = [sys.executable, "-m", "labledger", "export", "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert [name for name in ALL_PATHS if name not in shown] == []
 
 
 def test_a_whole_mirror_is_left_as_it_is(run_dir: Path, reader: LedgerReader) -> None:

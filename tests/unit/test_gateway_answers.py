@@ -92,7 +92,7 @@ TORN = {
 }
 SAID = {"input_tokens": 1000, "output_tokens": 100}
 T1 = (1000, 0, 0, 0, 100)
-PLAIN: dict[str, tuple[str, Any, tuple[int, ...] | None, int | None, str | None]] = {
+PLAIN: dict[str, tuple[str, Any, tuple[int, ...] | None, float | None, str | None]] = {
     # name: API, usage or answer, right tokens, right cost in micro-dollars, why it is unknown
     "standard": ("chat", USED, T1, 2000, None),
     "floats": ("chat", {"prompt_tokens": 1000.0, "completion_tokens": 1e2}, T1, 2000, None),
@@ -151,6 +151,8 @@ PLAIN: dict[str, tuple[str, Any, tuple[int, ...] | None, int | None, str | None]
         2200,
         None,
     ),
+    "stated-in-ticks": ("chat", {**USED, "cost_in_usd_ticks": 37_756_000}, T1, 3775.6, None),
+    "stated-ticks-too-large": ("chat", {**USED, "cost_in_usd_ticks": 10**9}, T1, None, "charged"),
     "stated-zero": ("chat", {**USED, "cost": 0}, T1, None, "charged $0"),
     "stated-in-cents": ("chat", {**USED, "cost": 0.31}, T1, None, "charged $0.31"),
     "hour": (
@@ -384,6 +386,28 @@ PLAIN: dict[str, tuple[str, Any, tuple[int, ...] | None, int | None, str | None]
         T1,
         12_000,
         None,
+    ),
+    "gemini-image": (
+        "gemini",
+        {
+            **GEMINI,
+            "candidates": [{"content": {"parts": [{"inlineData": {}}]}, "finishReason": "STOP"}],
+        },
+        T1,
+        None,
+        "no text",
+    ),
+    "gemini-results-without-queries": (
+        "gemini",
+        {
+            **GEMINI,
+            "candidates": [
+                {"finishReason": "STOP", "groundingMetadata": {"groundingChunks": [{"web": {}}]}}
+            ],
+        },
+        T1,
+        None,
+        "how often",
     ),
     "gemini-audio": (
         "gemini",
@@ -666,6 +690,8 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "deep-objects": in_chat('"x": ' + '{"y":' * 400 + "7" + "}" * 400),
     "stated-as-text": in_chat('"cost": "0.01"'),
     "stated-negative": in_chat('"cost": -1'),
+    "ticks-as-text": in_chat('"cost_in_usd_ticks": "5"'),
+    "endless-ticks": in_chat(f'"cost_in_usd_ticks": {HUGE}'),
     "stated-without-number": in_chat('"cost": NaN'),
     "own-key-without-charge": in_chat('"cost": 0, "is_byok": true, "cost_details": [1]'),
     "types-that-are-lists": in_messages('"iterations": [{"type": [], "n": 1}, 7, null]'),

@@ -96,8 +96,9 @@ def export(
     what: Annotated[
         str,
         typer.Option(
-            help="predictions, scores, evidence, trials, metrics, events, summary, chain, or all "
-            "of these; trajectories, spans, inspect; with csv and parquet also attempts."
+            help="predictions, scores, evidence, trials, metrics, events, model_calls, summary, "
+            "chain, or all of these; trajectories, spans, inspect; with csv and parquet also "
+            "attempts."
         ),
     ] = "all",
     format: Annotated[str, typer.Option(help="jsonl, csv or parquet.")] = "jsonl",  # noqa: A002

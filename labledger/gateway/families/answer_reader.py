@@ -28,6 +28,8 @@ _MAX_WORD = 100
 _WORD = re.compile(r"[A-Za-z0-9_.:/-]{1,100}")
 _MAX_DOLLARS = 10**6
 """No call costs more. A larger number from a provider is not a charge."""
+_TICKS = 10**10
+"""How many ticks a dollar has, in xAI's charges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,8 @@ class AnswerReader(ABC):
     def stated_cost(self) -> int | None:
         """The provider's stated charge, in picodollars; None if it states none."""
         known = [one for one in self._stated if is_number(one) and 0 <= one < _MAX_DOLLARS]
-        is_clear = len(known) == len(self._stated) and not self._said.fell("cost")
+        has_fallen = self._said.fell("cost") or self._said.fell("cost_in_usd_ticks")
+        is_clear = len(known) == len(self._stated) and not has_fallen
         if not self._is_usage_final or not known or not is_clear:
             return None
         return sum(int((Decimal(str(one)) * PICODOLLARS).to_integral_value()) for one in known)
@@ -154,6 +157,10 @@ class AnswerReader(ABC):
         cost = said.get("cost")
         if isinstance(cost, dict):
             cost = cost.get("total_cost")
+        ticks = said.get("cost_in_usd_ticks")
+        if cost is None and ticks is not None:
+            is_clear = is_number(ticks) and 0 <= ticks < _MAX_DOLLARS * _TICKS
+            cost = ticks / _TICKS if is_clear else "no charge"
         if cost is None:
             return []
         if said.get("is_byok") is not True:
@@ -203,7 +210,7 @@ class AnswerReader(ABC):
         if number is None or number == 0:
             return
         if not (is_number(number) and number >= 0):
-            self._charge("a number of searches that is not understood")
+            self._charges["the number of searches is not understood"] = None
         elif number > self.searches:
             if isinstance(number, int) and number <= MAX_SEARCHES:
                 self.searches = number

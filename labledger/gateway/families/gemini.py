@@ -8,7 +8,7 @@ stream has the usage so far; no event marks the end.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from labledger.gateway.families.answer_reader import AnswerReader, CallSettings
@@ -66,6 +66,8 @@ _MODALITIES = {
     "candidatesTokensDetails": ("TEXT",),
 }
 """The modalities that have the price of text, in the request and in the answer."""
+_FILES = ("inlineData", "inline_data", "fileData", "file_data")
+"""The parts of an answer that are images, audio or other files."""
 _PRICED_BY_QUERY = re.compile(r"gemini-([3-9]|\d\d)")
 """Models that charge for each search query. Earlier ones charge once for an answer."""
 
@@ -95,7 +97,7 @@ class _Reader(AnswerReader):
 
     def __init__(self) -> None:
         super().__init__()
-        self._ended = False
+        self._ended = self._has_results = False
 
     def take_event(self, event: Event) -> None:
         self._take(mapping(event.document))
@@ -118,6 +120,9 @@ class _Reader(AnswerReader):
             self._ended |= bool(candidate.get("finishReason"))
             if grounding := mapping(candidate.get("groundingMetadata")):
                 self._take_grounding(grounding)
+            for part in map(mapping, items(mapping(candidate.get("content")).get("parts"))):
+                if any(name in part for name in _FILES):
+                    self._charge("an answer that is no text")
         # A request that is blocked gets no candidate.
         self._ended |= bool(mapping(chunk.get("promptFeedback")).get("blockReason"))
 
@@ -133,9 +138,18 @@ class _Reader(AnswerReader):
         if queries and not _PRICED_BY_QUERY.match(self.model or ""):
             queries = 1
         self.searches = max(self.searches, queries)
-        chunks = map(mapping, items(grounding.get("groundingChunks")))
+        if items(grounding.get("imageSearchQueries")):
+            self._charge("a search for images")
+        chunks = list(map(mapping, items(grounding.get("groundingChunks"))))
+        if any("web" in each for each in chunks):
+            self._has_results = True
         if grounding.get("googleMapsWidgetContextToken") or any("maps" in each for each in chunks):
             self._charge("a search in maps")
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if self._has_results and not self.searches:
+            yield "the answer does not say how often the provider searched"
 
     @property
     def whole(self) -> bool:
