@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import ssl
 from pathlib import Path
 
@@ -87,6 +88,22 @@ def test_a_cluster_file_with_a_mistake_is_refused(tmp_path: Path, text: str, pro
     with pytest.raises(InvalidInput) as raised:
         Cluster.read(str(file))
     assert problem in raised.value.message
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "large", "nested"])
+def test_a_cluster_file_is_a_small_regular_file(tmp_path: Path, kind: str) -> None:
+    """A FIFO does not hang the command, and a device does not fill its memory."""
+    file = tmp_path / "cluster.yaml"
+    if kind == "fifo":
+        os.mkfifo(file)
+    elif kind == "device":
+        file.symlink_to("/dev/zero")
+    else:
+        file.write_text("[" * 10_000 if kind == "nested" else "#" * (1 << 20) + "#")
+    with pytest.raises(InvalidInput) as raised:
+        Cluster.read(str(file))
+    expected = {"large": "larger than 1,024 KiB", "nested": "is not YAML"}
+    assert expected.get(kind, "a regular file is expected") in raised.value.message
 
 
 @pytest.mark.parametrize(

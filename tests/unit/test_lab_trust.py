@@ -14,7 +14,7 @@ import sample_ledgers as kit
 from commands import run_forked
 
 import labledger
-from labledger.errors import LabLedgerError, PermissionNeeded
+from labledger.errors import InvalidInput, LabLedgerError, PermissionNeeded
 from labledger.execution import notification_delivery
 from labledger.execution.notification_delivery import DeliveryThread
 from labledger.execution.receivers import Receiver, given_receivers
@@ -119,6 +119,21 @@ def test_the_settings_of_a_stranger_are_not_read(
     assert given_receivers(["/bin/true"], other, {}).of_lab is None
     [needed] = labledger.needed_permissions(other.root)
     assert "unclosed" not in needed.sentence
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "large"])
+def test_settings_are_a_small_regular_file(lab: LabFolder, kind: str) -> None:
+    """A FIFO does not hang the run of a trusted lab, and a device does not fill its memory."""
+    lab.settings.unlink()
+    if kind == "fifo":
+        os.mkfifo(lab.settings)
+    elif kind == "device":
+        lab.settings.symlink_to("/dev/zero")
+    else:
+        lab.settings.write_text("#" * (1 << 20) + "#")
+    expected = "larger than 1,024 KiB" if kind == "large" else "a regular file is expected"
+    with pytest.raises(InvalidInput, match=expected):
+        lab.read_settings()
 
 
 @needs_root
