@@ -137,11 +137,14 @@ def test_settings_are_a_small_regular_file(lab: LabFolder, kind: str) -> None:
 
 
 @needs_root
-@pytest.mark.parametrize("whose", ["folder", "settings.yaml", "ledger.sqlite"])
+@pytest.mark.parametrize("whose", ["folder", "settings.yaml", "ledger.sqlite", "ledger.sqlite-wal"])
 def test_files_of_another_user_do_not_act(lab: LabFolder, whose: str) -> None:
     """Neither in that user's folder nor in one's own, also for root."""
+    theirs = lab.root if whose == "folder" else lab.root / whose
     lab.ledger.touch()
-    os.chown(lab.root if whose == "folder" else lab.root / whose, OTHER_USER, OTHER_USER)
+    if not theirs.exists():
+        theirs.touch()
+    os.chown(theirs, OTHER_USER, OTHER_USER)
     assert of_lab(lab) is None
     if whose == "folder":
         [needed] = labledger.needed_permissions(lab.root)
@@ -153,14 +156,28 @@ def test_files_of_another_user_do_not_act(lab: LabFolder, whose: str) -> None:
             labledger.needed_permissions(lab.root)
 
 
+@pytest.mark.parametrize("name", ["settings.yaml", "ledger.sqlite"])
+def test_files_that_others_can_write_to_do_not_act(lab: LabFolder, name: str) -> None:
+    """A run closes the folder, but they may have been changed before."""
+    lab.ledger.touch()
+    (lab.root / name).chmod(0o646)
+    assert of_lab(lab) is None
+    expected = rf"other users can write to {name} in it \(its mode is 646\)"
+    with pytest.raises(LabLedgerError, match=expected):
+        labledger.needed_permissions(lab.root)
+    (lab.root / name).chmod(0o664)
+    assert len(of_lab(lab) or ()) == 1
+
+
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o1777])
 def test_a_folder_that_others_can_write_to_does_not_act(lab: LabFolder, mode: int) -> None:
     """What it says may be another user's, and allowing it would allow whatever comes."""
     lab.root.chmod(mode)
     assert of_lab(lab) is None
     assert "other users can write to it" in LabTrust.of(lab).sentence()
-    with pytest.raises(LabLedgerError, match="cannot be allowed"):
+    with pytest.raises(LabLedgerError, match="cannot be allowed") as raised:
         labledger.needed_permissions(lab.root)
+    assert "chmod go-w" in (raised.value.hint or "")
 
 
 def test_settings_of_the_user_that_cannot_be_used_trust_nothing(
