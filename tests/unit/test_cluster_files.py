@@ -14,7 +14,7 @@ from distributed import Security
 
 from labledger.errors import InvalidInput
 from labledger.files import lab_folder
-from labledger.hosts import cluster_file
+from labledger.hosts import cluster_file, connect
 from labledger.hosts.cluster_file import Cluster
 from labledger.hosts.dask_host import LESS_WATCHING
 from labledger.hosts.host_identity import FOLDER_VARIABLE, default_folder
@@ -238,3 +238,14 @@ def test_workers_watch_themselves_less(name: str, default: object, ours: object)
     assert dask.config.get(name) == default
     with dask.config.set(LESS_WATCHING):
         assert dask.config.get(name) == ours
+
+
+def test_dasks_cluster_over_ssh_can_be_named(tmp_path: Path) -> None:
+    """Dask has it as a function, and no other function of a library can be named."""
+    file = tmp_path / "cluster.yaml"
+    file.write_text("{cluster: distributed.SSHCluster, arguments: {hosts: []}}")
+    with pytest.raises(InvalidInput, match="hosts"), connect.connected(str(file)):
+        pass
+    file.write_text("{cluster: distributed.get_client}")
+    with pytest.raises(InvalidInput, match="not the class"), connect.connected(str(file)):
+        pass
