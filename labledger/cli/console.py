@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from labledger import CheckResult, LabLedgerError
 
 
-_COMMAND = re.compile(r"`(labledger (?!init\b|allow\b)[^`]*)`")
+_COMMAND = re.compile(r"`(labledger (?!init\b)[^`]*)`")
 _LAB_DIR_OPTION = "--lab-dir"
 _PIECES_AT_ONCE = 1000
 _INDENTED = json.JSONEncoder(indent=2, ensure_ascii=False)
@@ -337,6 +337,10 @@ def add_lab_dir_to_commands(text: str, lab_dir: Path | None) -> str:
 
 def _needs_no_lab_dir(command: str) -> bool:
     """Return whether a command uses no lab folder, or names one already."""
+    what = command.removeprefix("labledger allow ")
+    if what != command:
+        # A run is found in the lab; an experiment, a benchmark and a lab folder are paths.
+        return what.startswith("-") or "/" in what or ":" in what or os.path.lexists(what)
     return _LAB_DIR_OPTION in command or command.endswith(" --help")
 
 
