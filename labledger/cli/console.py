@@ -337,11 +337,11 @@ def add_lab_dir_to_commands(text: str, lab_dir: Path | None) -> str:
 
 def _needs_no_lab_dir(command: str) -> bool:
     """Return whether a command uses no lab folder, or names one already."""
-    return (
-        _LAB_DIR_OPTION in command
-        or command.endswith(" --help")
-        or command.startswith("labledger allow /")
-    )
+    what = command.removeprefix("labledger allow ")
+    if what != command:
+        # A run is found in the lab; an experiment, a benchmark and a lab folder are paths.
+        return what.startswith("-") or "/" in what or ":" in what or os.path.lexists(what)
+    return _LAB_DIR_OPTION in command or command.endswith(" --help")
 
 
 def typed_lab_dir(words: Sequence[str] | None = None) -> Path | None:

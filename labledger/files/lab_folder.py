@@ -35,6 +35,8 @@ from labledger.text import yaml_fault
 FOLDER = ".lab"
 VARIABLE = "LABLEDGER_DIR"
 SETTINGS_SCHEMA = "lab_settings_v1"
+MAX_SETTINGS_BYTES = 1 << 20
+"""The largest file of settings that is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +127,12 @@ class LabFolder:
 
     def read_settings(self) -> JsonObject:
         """Return the settings of the lab. Raises `InvalidInput` with every problem of the file."""
+        # Imported late: that module imports this one.
+        from labledger.files.project_files import read_regular
+
         path = self.settings
         try:
-            text = path.read_bytes()
+            text = read_regular(path, MAX_SETTINGS_BYTES)
         except (FileNotFoundError, NotADirectoryError):
             return {}
         except OSError as error:

@@ -18,7 +18,6 @@ import shlex
 import stat
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NoReturn, Self
 
 from labledger.errors import LabLedgerError, PermissionNeeded, Problem
@@ -61,20 +60,24 @@ class LabTrust:
         """Return one sentence on what does not act, and what the user can do."""
         return (
             f"labledger does not notify the receivers that {self.lab.root} names: {self.why_not}; "
-            f"{self._remedy()}"
+            f"{self.remedy()}"
         )
 
     def refuse(self) -> NoReturn:
         """Raise `PermissionNeeded` if a user asked for an action that needs trust."""
         raise PermissionNeeded(
             f"the lab {self.lab.root} names receivers that labledger must not notify",
-            [Problem(str(self.lab.root), self.why_not or "", hint=self._remedy())],
+            [Problem(str(self.lab.root), self.why_not or "", hint=self.remedy())],
         )
 
-    def _remedy(self) -> str:
+    def remedy(self) -> str:
+        """Return what the user can do about it."""
         if self.is_allowable:
             return f"if you trust it, allow it: `labledger allow {shlex.quote(str(self.lab.root))}`"
-        return "correct that first"
+        return (
+            "check its content; if it is what you expect, make it yours alone with `chown` and "
+            "`chmod go-w`"
+        )
 
 
 def permission_to_ask_for(lab: LabFolder) -> Permission | None:
@@ -87,7 +90,9 @@ def permission_to_ask_for(lab: LabFolder) -> Permission | None:
     if trust.is_trusted:
         return None
     if not trust.is_allowable:
-        raise LabLedgerError(f"the lab {lab.root} cannot be allowed: {trust.why_not}")
+        raise LabLedgerError(
+            f"the lab {lab.root} cannot be allowed: {trust.why_not}", hint=trust.remedy()
+        )
     with suppress(OSError):  # This user may only have the right to read another user's folder.
         permissions.mark_lab_folder(lab.root)
     return permissions.of_lab_folder(lab.root)
@@ -105,15 +110,17 @@ def _changed_by_others(lab: LabFolder, folder: os.stat_result) -> str | None:
     """Return why users other than this one and the folder's owner may have changed the lab."""
     if folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return f"other users can write to it (its mode is {stat.S_IMODE(folder.st_mode):o})"
-    for path in (lab.settings, lab.ledger):
-        owner = _owner(path)
-        if owner not in (None, folder.st_uid, os.geteuid()):
-            return f"{path.name} in it belongs to the user with the id {owner}"
+    # SQLite takes rows from the last two, too.
+    ledger_files = [lab.ledger.with_name(lab.ledger.name + end) for end in ("", "-wal", "-journal")]
+    for path in (lab.settings, *ledger_files):
+        try:
+            status = path.stat()
+        except OSError:
+            continue
+        if status.st_uid not in (folder.st_uid, os.geteuid()):
+            return f"{path.name} in it belongs to the user with the id {status.st_uid}"
+        # A run closes the folder to other users, but what they wrote before is still there.
+        if status.st_mode & stat.S_IWOTH:
+            mode = stat.S_IMODE(status.st_mode)
+            return f"other users can write to {path.name} in it (its mode is {mode:o})"
     return None
-
-
-def _owner(path: Path) -> int | None:
-    try:
-        return path.stat().st_uid
-    except OSError:
-        return None

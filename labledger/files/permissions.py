@@ -144,12 +144,16 @@ class PermissionStore:
         # A relative path would make the store depend on the working directory.
         configured = Path(os.environ.get("XDG_CONFIG_HOME") or "")
         try:
-            top = configured if configured.is_absolute() else Path.home() / ".config"
+            home = Path.home()
         except RuntimeError:
+            home = Path()
+        top = configured if configured.is_absolute() else home / ".config"
+        if not top.is_absolute():
             raise LabLedgerError(
                 "this user has no home folder that could hold permissions",
-                hint=f"set XDG_CONFIG_HOME or HOME, or allow digests by {VARIABLE}",
-            ) from None
+                hint="set XDG_CONFIG_HOME or HOME to an absolute path, or allow digests by "
+                f"{VARIABLE}",
+            )
         return cls(top / "labledger" / FILE)
 
     def read(self) -> Mapping[str, AllowedPermission]:

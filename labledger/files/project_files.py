@@ -54,6 +54,16 @@ def open_regular(path: Path) -> tuple[BufferedReader, Path]:
     return file, real
 
 
+def read_regular(path: Path, limit: int) -> bytes:
+    """Return the content of a regular file of at most `limit` bytes. Raises `OSError`."""
+    file, _ = open_regular(path)
+    with file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"it is larger than {limit >> 10:,} KiB", str(path))
+    return content
+
+
 def _require_regular(status: os.stat_result, path: Path) -> None:
     kind = stat.S_IFMT(status.st_mode)
     if kind == stat.S_IFDIR:

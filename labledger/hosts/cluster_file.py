@@ -28,6 +28,7 @@ from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.experiment.authored_fields import FieldPath
 from labledger.files.durable_files import make_folder
 from labledger.files.lab_folder import expand_home
+from labledger.files.project_files import read_regular
 from labledger.hosts.host_messages import StorePlace
 from labledger.hosts.host_service import HostSettings
 from labledger.records import JsonObject, json_schemas
@@ -46,6 +47,8 @@ _BY_COORDINATOR = "coordinator"
 """The value of `model_keys` with which the coordinator sends them."""
 _WITHOUT_TLS = "keys of model providers would be sent without TLS"
 _TLS_FOR_KEYS = "use TLS, or leave `model_keys` out: each host then reads them itself"
+_MAX_BYTES = 1 << 20
+"""The largest cluster file that is read."""
 _OF_CLASSES = ("arguments", "scale", "host")
 _STORE_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^@?#\s]*[^@?#\s/]/*")
 _SECRET_OPTION = re.compile(
@@ -130,12 +133,12 @@ class Cluster:
     @classmethod
     def _of_file(cls, path: Path, *, insecure: bool) -> Self:
         try:
-            document = yaml.safe_load(path.read_text("utf-8"))
+            document = yaml.safe_load(read_regular(path, _MAX_BYTES).decode())
         except OSError as error:
             hint = "`on=` takes the address of a scheduler, such as tls://HOST:8786, or a file"
             text = f"{path} cannot be read: {error.strerror}"
             raise _invalid(Parameter("on"), text, hint=hint) from error
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
+        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
             raise _invalid(str(path), yaml_fault(error)) from None
         problems = [
             Problem(str(path), message, field=json_schemas.dotted(field) or None)

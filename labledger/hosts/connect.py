@@ -269,8 +269,12 @@ _SAFE_PATH_OF_WORKERS = "distributed.nanny.pre-spawn-environ.PYTHONSAFEPATH"
 
 
 def _cluster_class(module: str, name: str) -> Any:
-    """Return a class of a library. Raises `TypeError` unless it is the class of a Dask cluster."""
+    """Return a class of a library. Raises `TypeError` unless it starts a Dask cluster."""
+    import distributed
+
     found = getattr(importlib.import_module(module), name)
+    if found is distributed.SSHCluster:  # Dask has this one as a function.
+        return found
     if not (isinstance(found, type) and hasattr(found, "scale") and hasattr(found, "close")):
         raise TypeError("it is not the class of a cluster")
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import ssl
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from distributed import Security
 
 from labledger.errors import InvalidInput
 from labledger.files import lab_folder
-from labledger.hosts import cluster_file
+from labledger.hosts import cluster_file, connect
 from labledger.hosts.cluster_file import Cluster
 from labledger.hosts.dask_host import LESS_WATCHING
 from labledger.hosts.host_identity import FOLDER_VARIABLE, default_folder
@@ -87,6 +88,22 @@ def test_a_cluster_file_with_a_mistake_is_refused(tmp_path: Path, text: str, pro
     with pytest.raises(InvalidInput) as raised:
         Cluster.read(str(file))
     assert problem in raised.value.message
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "large", "nested"])
+def test_a_cluster_file_is_a_small_regular_file(tmp_path: Path, kind: str) -> None:
+    """A FIFO does not hang the command, and a device does not fill its memory."""
+    file = tmp_path / "cluster.yaml"
+    if kind == "fifo":
+        os.mkfifo(file)
+    elif kind == "device":
+        file.symlink_to("/dev/zero")
+    else:
+        file.write_text("[" * 10_000 if kind == "nested" else "#" * (1 << 20) + "#")
+    with pytest.raises(InvalidInput) as raised:
+        Cluster.read(str(file))
+    expected = {"large": "larger than 1,024 KiB", "nested": "is not YAML"}
+    assert expected.get(kind, "a regular file is expected") in raised.value.message
 
 
 @pytest.mark.parametrize(
@@ -221,3 +238,14 @@ def test_workers_watch_themselves_less(name: str, default: object, ours: object)
     assert dask.config.get(name) == default
     with dask.config.set(LESS_WATCHING):
         assert dask.config.get(name) == ours
+
+
+def test_dasks_cluster_over_ssh_can_be_named(tmp_path: Path) -> None:
+    """Dask has it as a function, and no other function of a library can be named."""
+    file = tmp_path / "cluster.yaml"
+    file.write_text("{cluster: distributed.SSHCluster, arguments: {hosts: []}}")
+    with pytest.raises(InvalidInput, match="hosts"), connect.connected(str(file)):
+        pass
+    file.write_text("{cluster: distributed.get_client}")
+    with pytest.raises(InvalidInput, match="not the class"), connect.connected(str(file)):
+        pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,20 @@ def test_git_tasks_that_cannot_be_had(
     assert refused.task_id == "org/one"
     assert reason in refused.reason
     assert not cache.exists() or not list(cache.glob(".*"))
+
+
+def test_a_registry_starts_no_remote_helper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Git would run `git-remote-NAME` for an address NAME:// of the registry."""
+    helper = tmp_path / "bin/git-remote-helper"
+    write(helper, f"#!/bin/sh\ntouch {tmp_path / 'started'}\n")
+    helper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}:{helper.parent}")
+    path = write_registry(tmp_path, dataset(git_task("helper://host/repository", "0" * 40)))
+    [refused] = find_tasks(str(path)).refused
+    assert "transport 'helper' not allowed" in refused.reason
+    assert not (tmp_path / "started").exists()
 
 
 def test_several_datasets(tmp_path: Path) -> None:

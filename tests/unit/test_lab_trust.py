@@ -14,7 +14,7 @@ import sample_ledgers as kit
 from commands import run_forked
 
 import labledger
-from labledger.errors import LabLedgerError, PermissionNeeded
+from labledger.errors import InvalidInput, LabLedgerError, PermissionNeeded
 from labledger.execution import notification_delivery
 from labledger.execution.notification_delivery import DeliveryThread
 from labledger.execution.receivers import Receiver, given_receivers
@@ -121,12 +121,30 @@ def test_the_settings_of_a_stranger_are_not_read(
     assert "unclosed" not in needed.sentence
 
 
+@pytest.mark.parametrize("kind", ["fifo", "device", "large"])
+def test_settings_are_a_small_regular_file(lab: LabFolder, kind: str) -> None:
+    """A FIFO does not hang the run of a trusted lab, and a device does not fill its memory."""
+    lab.settings.unlink()
+    if kind == "fifo":
+        os.mkfifo(lab.settings)
+    elif kind == "device":
+        lab.settings.symlink_to("/dev/zero")
+    else:
+        lab.settings.write_text("#" * (1 << 20) + "#")
+    expected = "larger than 1,024 KiB" if kind == "large" else "a regular file is expected"
+    with pytest.raises(InvalidInput, match=expected):
+        lab.read_settings()
+
+
 @needs_root
-@pytest.mark.parametrize("whose", ["folder", "settings.yaml", "ledger.sqlite"])
+@pytest.mark.parametrize("whose", ["folder", "settings.yaml", "ledger.sqlite", "ledger.sqlite-wal"])
 def test_files_of_another_user_do_not_act(lab: LabFolder, whose: str) -> None:
     """Neither in that user's folder nor in one's own, also for root."""
+    theirs = lab.root if whose == "folder" else lab.root / whose
     lab.ledger.touch()
-    os.chown(lab.root if whose == "folder" else lab.root / whose, OTHER_USER, OTHER_USER)
+    if not theirs.exists():
+        theirs.touch()
+    os.chown(theirs, OTHER_USER, OTHER_USER)
     assert of_lab(lab) is None
     if whose == "folder":
         [needed] = labledger.needed_permissions(lab.root)
@@ -138,14 +156,28 @@ def test_files_of_another_user_do_not_act(lab: LabFolder, whose: str) -> None:
             labledger.needed_permissions(lab.root)
 
 
+@pytest.mark.parametrize("name", ["settings.yaml", "ledger.sqlite"])
+def test_files_that_others_can_write_to_do_not_act(lab: LabFolder, name: str) -> None:
+    """A run closes the folder, but they may have been changed before."""
+    lab.ledger.touch()
+    (lab.root / name).chmod(0o646)
+    assert of_lab(lab) is None
+    expected = rf"other users can write to {name} in it \(its mode is 646\)"
+    with pytest.raises(LabLedgerError, match=expected):
+        labledger.needed_permissions(lab.root)
+    (lab.root / name).chmod(0o664)
+    assert len(of_lab(lab) or ()) == 1
+
+
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o1777])
 def test_a_folder_that_others_can_write_to_does_not_act(lab: LabFolder, mode: int) -> None:
     """What it says may be another user's, and allowing it would allow whatever comes."""
     lab.root.chmod(mode)
     assert of_lab(lab) is None
     assert "other users can write to it" in LabTrust.of(lab).sentence()
-    with pytest.raises(LabLedgerError, match="cannot be allowed"):
+    with pytest.raises(LabLedgerError, match="cannot be allowed") as raised:
         labledger.needed_permissions(lab.root)
+    assert "chmod go-w" in (raised.value.hint or "")
 
 
 def test_settings_of_the_user_that_cannot_be_used_trust_nothing(

@@ -177,6 +177,17 @@ def test_relative_settings_folder_is_ignored(
     assert PermissionStore.of_user().path == expected
 
 
+def test_relative_home_holds_no_permissions(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A relative HOME would make a file of the working directory the user's permissions."""
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setenv("HOME", ".")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LabLedgerError, match="no home folder"):
+        PermissionStore.of_user()
+
+
 def test_copied_lab_is_another_lab(store: PermissionStore, tmp_path: Path) -> None:
     """The permission of a lab folder is for this folder; a copy in its place is asked for."""
     lab = make_lab(tmp_path / "lab")

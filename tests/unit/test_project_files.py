@@ -19,6 +19,7 @@ from labledger.errors import InvalidInput, PermissionNeeded
 from labledger.experiment.experiment_file import load_experiment
 from labledger.experiment.resolve import resolve
 from labledger.files import project_files
+from labledger.files.lab_folder import LabFolder
 from labledger.files.project_files import ProjectFiles, open_regular
 
 SECRET = "root:x:0:hunter2\nsecond-line: [hunter3\n"
@@ -280,7 +281,7 @@ def test_no_message_repeats_other_files(
     """Settings of a lab and files of clusters that are links to secrets are not repeated either."""
     folder.experiment()
     (folder.path / "secret").write_text(content)
-    (folder.path / name).parent.mkdir(exist_ok=True)
+    LabFolder(folder.path / ".lab").create()
     (folder.path / name).symlink_to(folder.path / "secret")
     granted.allow(folder.path / ".lab")
     done = run_forked(*words, folder=folder.path, KEY="a-value", TOKEN="a-value")

@@ -32,9 +32,12 @@ _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _CLONE_TIMEOUT_S = 3600
 _GIT_SETTINGS = (
     *("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"),
-    *("-c", "advice.detachedHead=false"),
+    *("-c", "advice.detachedHead=false", "-c", "protocol.file.allow=always"),
 )
-"""No program that a repository names is run."""
+"""No program that a repository names is run. Local repositories are read: the user allowed them."""
+_GIT_VARIABLES = {"GIT_TERMINAL_PROMPT": "0", "GIT_PROTOCOL_FROM_USER": "0", "LC_ALL": "C"}
+"""The address is a stranger's: Git starts no remote helper for it that the user's settings do not
+always allow."""
 
 
 class Clones:
@@ -125,7 +128,7 @@ def _git(where: str, *words: str) -> str:
     try:
         ended = subprocess.run(
             [git, *_GIT_SETTINGS, *words],
-            env={**inherited, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},
+            env={**inherited, **_GIT_VARIABLES},
             # git reads the settings of the repository that it starts in.
             cwd=SAFE_FOLDER,
             stdin=subprocess.DEVNULL,
