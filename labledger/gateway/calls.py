@@ -27,7 +27,7 @@ from labledger.records.model_grants import ProviderConfig
 
 _MAX_REFUSALS = 1000
 """How many refused calls are journaled, so that an agent cannot fill the disk."""
-_KEPT_ANSWERS = 64
+_KEPT_TIMES = 64
 _UNKNOWN = "unknown"
 """Provider and API of a request whose path names no provider of the grant."""
 
@@ -44,6 +44,10 @@ class Calls:
         self._refusals = 0
         self._answered_at: dict[int, float] = {}
         """When the last bytes of answers came, of the newest calls."""
+        self._under_way: dict[int, asyncio.Event] = {}
+        """The calls that have begun and not ended, with what says that they have ended."""
+        self._ended_at: dict[int, float] = {}
+        """When the newest calls ended, by `time.monotonic`."""
         self.after_end: Callable[[ModelCall, float], None] = lambda _call, _began: None
         """Gets each call that has ended, and when it began, by `time.monotonic`."""
         self.closing = False
@@ -76,6 +80,7 @@ class Calls:
         opened = OpenCall(self, call, worst, began)
         if self.journal.trouble is not None:
             await opened.written()
+        self._under_way[opened.number] = asyncio.Event()
         return opened
 
     async def refuse(self, target: Target, model: str, status: int, reason: str) -> None:
@@ -122,14 +127,29 @@ class Calls:
         finally:
             self._caps.release(worst)
             self._count(call)
+            self._note_end(call.call)
         return call
+
+    def _note_end(self, number: int) -> None:
+        _note_time(self._ended_at, number)
+        if (ended := self._under_way.pop(number, None)) is not None:
+            ended.set()
+
+    def had_company(self, number: int, since: float) -> bool:
+        """Return whether another call of the attempt was under way since a time."""
+        others = self._under_way.keys() - {number}
+        return bool(others) or any(
+            at >= since for call, at in self._ended_at.items() if call != number
+        )
+
+    async def others_ended(self, number: int) -> None:
+        """Return when all other calls that are under way now have ended."""
+        for ended in [event for call, event in self._under_way.items() if call != number]:
+            await ended.wait()
 
     def note_answer(self, number: int) -> None:
         """Note that a part of an answer that is no error came for a call."""
-        self._answered_at.pop(number, None)
-        self._answered_at[number] = time.monotonic()
-        if len(self._answered_at) > _KEPT_ANSWERS:
-            del self._answered_at[next(iter(self._answered_at))]
+        _note_time(self._answered_at, number)
 
     def were_others_answered(self, number: int, since: float) -> bool:
         """Return whether a part of an answer came since a time, but for one call."""
@@ -139,6 +159,14 @@ class Calls:
         """Make all ends durable. Raises `JournalBroken`."""
         await self.journal.sync()
         fault_point("call_ended", self._schedule_idx)
+
+
+def _note_time(times: dict[int, float], number: int) -> None:
+    """Note the present time for a call, and forget that of the oldest one."""
+    times.pop(number, None)
+    times[number] = time.monotonic()
+    if len(times) > _KEPT_TIMES:
+        del times[next(iter(times))]
 
 
 class OpenCall:

@@ -3,6 +3,8 @@
 An agent chooses what it sends, so it can provoke nearly every failure. A failure is the provider's,
 or the configuration's, only if it does not depend on the agent's request: no connection came about,
 or a probe, a tiny request of the gateway's own to the same model with the same key, fails alike.
+An agent can also take up a provider's connections and places with other calls. So where it made
+some, a limit and a missing connection need a probe that is sent when those calls have ended.
 What other attempts met shows nothing, because two agents can provoke the same failure at once. A
 model that never answered a variant's agents, where another one does, is no model that they need.
 
@@ -14,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from labledger.gateway.call_journal import JournalBroken
 from labledger.gateway.calls import Calls
@@ -31,6 +33,8 @@ _FINDING_S = 45.0
 _TOO_MANY = 429
 _OVERLOAD_S = 10.0
 """For how long before a failure an answer shows that the provider had room for the attempt."""
+_CAUSED_BY_COMPANY = frozenset({Trouble.LIMIT, Trouble.UNREACHABLE})
+"""What a call can meet because other calls of its attempt take up what the provider has."""
 
 
 class FaultFinder:
@@ -54,7 +58,8 @@ class FaultFinder:
             now = time.monotonic()
             since = began if trouble is Trouble.LIMIT else max(began, now - _OVERLOAD_S)
             has_room = self._calls.were_others_answered(call.call, since)
-            self._begin(call, Failure(trouble, now, has_room))
+            had_company = self._calls.had_company(call.call, began)
+            self._begin(call, Failure(trouble, now, has_room, had_company))
         elif call.is_answer and (place := self._place(call)) is not None:
             self._upstream.note_answer(place, self._variant)
 
@@ -81,6 +86,9 @@ class FaultFinder:
 
     async def _find(self, call: ModelCall, failure: Failure) -> None:
         fault, place, probes = None, self._place(call), self._upstream.probes
+        if failure.had_company and failure.trouble in _CAUSED_BY_COMPANY:
+            await self._calls.others_ended(call.call)
+            failure = replace(failure, at=time.monotonic())
         try:
             async with asyncio.timeout(_FINDING_S):
                 fault = None if place is None else await self._fault(call, failure, place)
@@ -96,7 +104,7 @@ class FaultFinder:
         if call.status is not None and failure.trouble is not Trouble.UNREACHABLE:
             self._upstream.note_refusal(place, call.status, call.detail)
         probes = self._upstream.probes
-        if failure.trouble is Trouble.UNREACHABLE:
+        if failure.trouble is Trouble.UNREACHABLE and not failure.had_company:
             return CallFault.PROVIDER
         answer = await probes.after(place, failure.at, self._allowance)
         if answer is None:
@@ -124,6 +132,8 @@ class Failure:
     """When, by `time.monotonic`."""
     has_room: bool = False
     """Whether the provider answered other calls of the attempt while it held this one back."""
+    had_company: bool = False
+    """Whether other calls of the attempt were under way meanwhile."""
 
 
 def fault_of(failure: Failure, answer: TinyAnswer, *, may_not_fit: bool) -> CallFault | None:
@@ -137,7 +147,7 @@ def fault_of(failure: Failure, answer: TinyAnswer, *, may_not_fit: bool) -> Call
     if found is Trouble.ADDRESS:
         is_alike = trouble in {Trouble.ACCOUNT, Trouble.ADDRESS} and not may_not_fit
         return CallFault.CONFIGURATION if is_alike else None
-    if trouble not in {Trouble.LIMIT, Trouble.OUTAGE}:
+    if trouble not in {Trouble.LIMIT, Trouble.OUTAGE, Trouble.UNREACHABLE}:
         return None
     if found is Trouble.LIMIT:
         # An agent can use up the limits of its key. It cannot overload a provider so easily.
