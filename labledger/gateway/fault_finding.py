@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from dataclasses import dataclass, replace
 
@@ -33,6 +34,8 @@ _FINDING_S = 45.0
 _TOO_MANY = 429
 _OVERLOAD_S = 10.0
 """For how long before a failure an answer shows that the provider had room for the attempt."""
+_ROOM_S = {Trouble.LIMIT: math.inf, Trouble.UNREACHABLE: 30.0}
+"""The same for other kinds of failure."""
 _CAUSED_BY_COMPANY = frozenset({Trouble.LIMIT, Trouble.UNREACHABLE})
 """What a call can meet because other calls of its attempt take up what the provider has."""
 
@@ -56,7 +59,8 @@ class FaultFinder:
         trouble = trouble_of(call)
         if trouble is not None:
             now = time.monotonic()
-            since = began if trouble is Trouble.LIMIT else max(began, now - _OVERLOAD_S)
+            window_s = _ROOM_S.get(trouble, _OVERLOAD_S)
+            since = max(began, now - window_s)
             has_room = self._calls.were_others_answered(call.call, since)
             had_company = self._calls.had_company(call.call, began)
             self._begin(call, Failure(trouble, now, has_room, had_company))
@@ -153,4 +157,6 @@ def fault_of(failure: Failure, answer: TinyAnswer, *, may_not_fit: bool) -> Call
         # An agent can use up the limits of its key. It cannot overload a provider so easily.
         is_alike = trouble is Trouble.LIMIT or answer.status != _TOO_MANY
         return CallFault.PROVIDER if is_alike and not failure.has_room else None
+    if trouble is Trouble.UNREACHABLE and failure.has_room:
+        return None
     return CallFault.PROVIDER if found in {Trouble.OUTAGE, Trouble.UNREACHABLE} else None

@@ -267,6 +267,27 @@ def test_connections_that_an_agent_takes_up_excuse_it_not(gateway: ServedGateway
     assert faults == {"no_answer": None, "unreachable": None}
 
 
+def test_no_agent_is_excused_whose_other_call_was_answered_meanwhile(
+    gateway: ServedGateway,
+) -> None:
+    """A server that answers the agent while it refuses a connection has not failed."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
+        trial = gateway.trial(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        holding = pool.submit(trial.ask, "chat", "hold")
+        connection, _ = listener.accept()
+        listener.close()
+        failing = pool.submit(trial.ask, "chat", "well")
+        time.sleep(0.05)
+        body = json.dumps(COMPLETION).encode()
+        with connection:
+            head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"
+            connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        assert (holding.result().status, failing.result().status) == (200, 502)
+        gateway.client.close(trial.folder)
+    faults = {call.reason: call.fault for call in trial.calls}
+    assert faults == {None: None, "unreachable": None}
+
+
 def test_a_provider_that_is_not_there_excuses_parallel_calls(gateway: ServedGateway) -> None:
     """An agent that asks twice at once is excused if the gateway's own request fails, too."""
     with refusing_provider(refuses_all(200, COMPLETION)) as provider:
