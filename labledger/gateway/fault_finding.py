@@ -61,8 +61,8 @@ class FaultFinder:
             now = time.monotonic()
             window_s = _ROOM_S.get(trouble, _OVERLOAD_S)
             since = max(began, now - window_s)
-            has_room = self._calls.were_others_answered(call.call, since)
-            had_company = self._calls.had_company(call.call, began)
+            has_room = self._calls.were_others_answered(call, since)
+            had_company = self._calls.had_company(call, began)
             self._begin(call, Failure(trouble, now, has_room, had_company))
         elif call.is_answer and (place := self._place(call)) is not None:
             self._upstream.note_answer(place, self._variant)
@@ -91,7 +91,7 @@ class FaultFinder:
     async def _find(self, call: ModelCall, failure: Failure) -> None:
         fault, place, probes = None, self._place(call), self._upstream.probes
         if failure.had_company and failure.trouble in _CAUSED_BY_COMPANY:
-            await self._calls.others_ended(call.call)
+            await self._calls.others_ended(call)
             failure = replace(failure, at=time.monotonic())
         try:
             async with asyncio.timeout(_FINDING_S):

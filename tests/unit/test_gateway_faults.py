@@ -224,6 +224,24 @@ def test_a_limit_excuses_no_agent_that_was_answered_meanwhile(gateway: ServedGat
     assert calls[429].fault is None
 
 
+def test_an_answer_of_another_provider_says_nothing_of_a_limit(gateway: ServedGateway) -> None:
+    """An agent whose provider is limited is excused, also if another provider answers it."""
+
+    def answer_others(asked: Asked) -> Answer:
+        return (200, COMPLETION) if "other" in asked.body else (429, BUSY)
+
+    with refusing_provider(answer_others) as provider:
+        trial = gateway.trial(provider.url)
+        with ThreadPoolExecutor() as pool:
+            limited = pool.submit(trial.ask, "chat", "well")
+            wait_until(lambda: bool(provider.requests), "a request")
+            assert trial.ask("anthropic", "other").status == 200
+            assert limited.result().status == 429
+        gateway.client.close(trial.folder)
+    calls = {call.status: call for call in trial.calls}
+    assert calls[429].fault is CallFault.PROVIDER
+
+
 def test_a_limit_excuses_no_agent_that_takes_up_all_places(gateway: ServedGateway) -> None:
     """A probe waits until the attempt's other calls have ended, which may be what fills a limit."""
     with refusing_provider(lambda _: (429, BUSY)) as provider:
