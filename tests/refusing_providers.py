@@ -56,7 +56,7 @@ class RefusingProvider:
 
 
 @contextmanager
-def refusing_provider(rule: Callable[[Asked], Answer]) -> Iterator[RefusingProvider]:
+def refusing_provider(rule: Callable[[Asked], Answer], port: int = 0) -> Iterator[RefusingProvider]:
     """Yield a provider that answers each request with a status and a document or text."""
     provider = RefusingProvider(rule)
 
@@ -84,7 +84,7 @@ def refusing_provider(rule: Callable[[Asked], Answer]) -> Iterator[RefusingProvi
         def log_message(self, *_: Any) -> None:
             """Print nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     provider.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever)
     thread.start()

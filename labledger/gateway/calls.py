@@ -27,7 +27,9 @@ from labledger.records.model_grants import ProviderConfig
 
 _MAX_REFUSALS = 1000
 """How many refused calls are journaled, so that an agent cannot fill the disk."""
-_KEPT_ANSWERS = 64
+_KEPT_TIMES = 64
+_Key = tuple[str, int]
+"""The provider and the number of a call."""
 _UNKNOWN = "unknown"
 """Provider and API of a request whose path names no provider of the grant."""
 
@@ -42,8 +44,12 @@ class Calls:
         self.journal, self._caps, self._schedule_idx = journal, caps, schedule_idx
         self._replayed = replayed
         self._refusals = 0
-        self._answered_at: dict[int, float] = {}
+        self._answered_at: dict[_Key, float] = {}
         """When the last bytes of answers came, of the newest calls."""
+        self._under_way: dict[_Key, asyncio.Event] = {}
+        """The calls that have begun and not ended, with what says that they have ended."""
+        self._ended_at: dict[_Key, float] = {}
+        """When the newest calls ended, by `time.monotonic`."""
         self.after_end: Callable[[ModelCall, float], None] = lambda _call, _began: None
         """Gets each call that has ended, and when it began, by `time.monotonic`."""
         self.closing = False
@@ -76,6 +82,7 @@ class Calls:
         opened = OpenCall(self, call, worst, began)
         if self.journal.trouble is not None:
             await opened.written()
+        self._under_way[_key(call)] = asyncio.Event()
         return opened
 
     async def refuse(self, target: Target, model: str, status: int, reason: str) -> None:
@@ -122,23 +129,56 @@ class Calls:
         finally:
             self._caps.release(worst)
             self._count(call)
+            self._note_end(_key(call))
         return call
 
-    def note_answer(self, number: int) -> None:
-        """Note that a part of an answer, other than an error, came for a call."""
-        self._answered_at.pop(number, None)
-        self._answered_at[number] = time.monotonic()
-        if len(self._answered_at) > _KEPT_ANSWERS:
-            del self._answered_at[next(iter(self._answered_at))]
+    def _note_end(self, key: _Key) -> None:
+        _note_time(self._ended_at, key)
+        if (ended := self._under_way.pop(key, None)) is not None:
+            ended.set()
 
-    def were_others_answered(self, number: int, since: float) -> bool:
-        """Return whether a part of an answer came since a time, for any other call."""
-        return any(at >= since for call, at in self._answered_at.items() if call != number)
+    def had_company(self, call: ModelCall, since: float) -> bool:
+        """Return whether another call to the same provider was under way since a time."""
+        if any(_is_other(key, call) for key in self._under_way):
+            return True
+        return any(at >= since for key, at in self._ended_at.items() if _is_other(key, call))
+
+    async def others_ended(self, call: ModelCall) -> None:
+        """Return when the other calls to the same provider that are under way now have ended."""
+        others = [ended for key, ended in self._under_way.items() if _is_other(key, call)]
+        for ended in others:
+            await ended.wait()
+
+    def note_answer(self, call: ModelCall) -> None:
+        """Note that a part of an answer that is no error came for a call."""
+        _note_time(self._answered_at, _key(call))
+
+    def were_others_answered(self, call: ModelCall, since: float) -> bool:
+        """Return whether the provider sent a part of an answer to another call since a time."""
+        return any(at >= since for key, at in self._answered_at.items() if _is_other(key, call))
 
     async def sync(self) -> None:
         """Make all ends durable. Raises `JournalBroken`."""
         await self.journal.sync()
         fault_point("call_ended", self._schedule_idx)
+
+
+def _key(call: ModelCall) -> _Key:
+    return call.provider, call.call
+
+
+def _is_other(key: _Key, call: ModelCall) -> bool:
+    """Return whether a key is that of another call to the same provider."""
+    provider, number = key
+    return provider == call.provider and number != call.call
+
+
+def _note_time(times: dict[_Key, float], key: _Key) -> None:
+    """Note the present time for a call, and forget that of the oldest one."""
+    times.pop(key, None)
+    times[key] = time.monotonic()
+    if len(times) > _KEPT_TIMES:
+        del times[next(iter(times))]
 
 
 class OpenCall:
@@ -180,7 +220,7 @@ class OpenCall:
         if self.first_byte_ms is None:
             self.first_byte_ms = self._elapsed_ms
         if self.is_answered:
-            self._calls.note_answer(self.number)
+            self._calls.note_answer(self._call)
 
     def end(self, state: CallState, **fields: Any) -> None:
         """Journal how it ended, unless it has ended; `durable` makes that durable.

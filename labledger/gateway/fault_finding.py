@@ -3,9 +3,10 @@
 An agent chooses what it sends, so it can provoke nearly every failure. A failure is the provider's,
 or the configuration's, only if it does not depend on the agent's request: no connection was
 possible, or a probe fails alike. A probe is the gateway's own tiny request to the same model with
-the same key. Failures of other attempts prove nothing, because two agents can provoke the same
-failure at once. If a model never answered a variant's agents, but another model does, the agents do
-not need it.
+the same key. An agent can also take up a provider's connections and places with other calls. If it
+made other calls, a limit or a missing connection needs a probe after those calls have ended.
+Failures of other attempts prove nothing, because two agents can provoke the same failure at once.
+If a model never answered a variant's agents, but another model does, the agents do not need it.
 
 Fault finding runs beside the calls. The agent does not wait for it, but closing the attempt does.
 """
@@ -14,8 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from labledger.gateway.call_journal import JournalBroken
 from labledger.gateway.calls import Calls
@@ -32,6 +34,10 @@ _FINDING_S = 45.0
 _TOO_MANY = 429
 _OVERLOAD_S = 10.0
 """For how long before a failure an answer shows that the provider had room for the attempt."""
+_ROOM_S = {Trouble.LIMIT: math.inf, Trouble.UNREACHABLE: 30.0}
+"""The same for other kinds of failure."""
+_CAUSED_BY_COMPANY = frozenset({Trouble.LIMIT, Trouble.UNREACHABLE})
+"""What a call can meet because other calls of its attempt take up what the provider has."""
 
 
 class FaultFinder:
@@ -53,9 +59,11 @@ class FaultFinder:
         trouble = trouble_of(call)
         if trouble is not None:
             now = time.monotonic()
-            since = began if trouble is Trouble.LIMIT else max(began, now - _OVERLOAD_S)
-            has_room = self._calls.were_others_answered(call.call, since)
-            self._begin(call, CallFailure(trouble, now, has_room))
+            window_s = _ROOM_S.get(trouble, _OVERLOAD_S)
+            since = max(began, now - window_s)
+            has_room = self._calls.were_others_answered(call, since)
+            had_company = self._calls.had_company(call, began)
+            self._begin(call, CallFailure(trouble, now, has_room, had_company))
         elif call.is_answer and (place := self._place(call)) is not None:
             self._upstream.note_answer(place, self._variant)
 
@@ -82,6 +90,9 @@ class FaultFinder:
 
     async def _find(self, call: ModelCall, failure: CallFailure) -> None:
         fault, place, probes = None, self._place(call), self._upstream.probes
+        if failure.had_company and failure.trouble in _CAUSED_BY_COMPANY:
+            await self._calls.others_ended(call)
+            failure = replace(failure, at=time.monotonic())
         try:
             async with asyncio.timeout(_FINDING_S):
                 fault = None if place is None else await self._fault(call, failure, place)
@@ -97,7 +108,7 @@ class FaultFinder:
         if call.status is not None and failure.trouble is not Trouble.UNREACHABLE:
             self._upstream.note_refusal(place, call.status, call.detail)
         probes = self._upstream.probes
-        if failure.trouble is Trouble.UNREACHABLE:
+        if failure.trouble is Trouble.UNREACHABLE and not failure.had_company:
             return CallFault.PROVIDER
         answer = await probes.after(place, failure.at, self._allowance)
         if answer is None:
@@ -125,6 +136,8 @@ class CallFailure:
     """When, by `time.monotonic`."""
     has_room: bool = False
     """Whether the provider answered other calls of the attempt while it held this one back."""
+    had_company: bool = False
+    """Whether other calls of the attempt were under way meanwhile."""
 
 
 def fault_of(failure: CallFailure, answer: TinyAnswer, *, may_not_fit: bool) -> CallFault | None:
@@ -138,10 +151,12 @@ def fault_of(failure: CallFailure, answer: TinyAnswer, *, may_not_fit: bool) -> 
     if found is Trouble.ADDRESS:
         is_alike = trouble in {Trouble.ACCOUNT, Trouble.ADDRESS} and not may_not_fit
         return CallFault.CONFIGURATION if is_alike else None
-    if trouble not in {Trouble.LIMIT, Trouble.OUTAGE}:
+    if trouble not in {Trouble.LIMIT, Trouble.OUTAGE, Trouble.UNREACHABLE}:
         return None
     if found is Trouble.LIMIT:
         # An agent can use up the limits of its key. It cannot overload a provider so easily.
         is_alike = trouble is Trouble.LIMIT or answer.status != _TOO_MANY
         return CallFault.PROVIDER if is_alike and not failure.has_room else None
+    if trouble is Trouble.UNREACHABLE and failure.has_room:
+        return None
     return CallFault.PROVIDER if found in {Trouble.OUTAGE, Trouble.UNREACHABLE} else None

@@ -84,7 +84,7 @@ def collect_result(
     """
     redactor = redactor_for(spec)
     evidence = spec.kind.evidence(spec, redactor)
-    outcome = _outcome(spec, container_exit, redactor)
+    outcome = _blamed(spec, _outcome(spec, container_exit, redactor), isolation)
     phases = _phases(spec, container_exit)
     if models is not None:
         outcome = models.judge(outcome, _agent_ended_at(container_exit, phases))
@@ -278,6 +278,21 @@ def graded_outcome(
         judge: Judge = find_reader(trial.source.source).judge or grade
         judge(trial, outcome)
     return outcome
+
+
+def _blamed(spec: AttemptSpec, outcome: GradingOutcome, isolation: JsonObject) -> GradingOutcome:
+    """Return the outcome, as the agent's if `trial.sh` failed and the agent changed programs.
+
+    `trial.sh` needs the programs of the image. An agent that removes them cannot leave the rate.
+    """
+    changed = isolation.get("programs_changed")
+    if outcome.reason is not Reason.TRIAL_SCRIPT_FAILED or not changed or not spec.runs_agent:
+        return outcome
+    message = (
+        f"trial.sh, which needs the programs of the image, failed after the agent had changed "
+        f"{changed[0]} (`programs_changed` of `ext.isolation` lists what else)"
+    )
+    return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.SCRIPT_HINDERED, message)
 
 
 def _artifact_chunks(spec: AttemptSpec, container_exit: ContainerExit) -> Iterable[bytes] | None:

@@ -113,6 +113,20 @@ ACTS = {
             "--cpu=5": 0,
         }.items()
     },
+    "removes the programs of the image": Act(
+        "rm -f /usr/bin/* /usr/sbin/*; exit 1",
+        GRADES,
+        ("agent_error", "script_hindered", 70),
+        None,
+        shells=(PYTHON,),
+    ),
+    "removes the C library": Act(
+        "rm -f /usr/lib/*/libc.so.6; exit 1",
+        GRADES,
+        ("agent_error", "script_hindered", 70),
+        None,
+        shells=(PYTHON,),
+    ),
     "grader that lowers what trial.sh may have": Act(
         "true",
         f"{GRADES}prlimit --pid 1 --fsize=0; exit 1",

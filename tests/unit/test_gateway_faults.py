@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -220,6 +222,99 @@ def test_a_limit_excuses_no_agent_that_was_answered_meanwhile(gateway: ServedGat
         gateway.client.close(trial.folder)
     calls = {call.status: call for call in trial.calls}
     assert calls[429].fault is None
+
+
+def test_an_answer_of_another_provider_says_nothing_of_a_limit(gateway: ServedGateway) -> None:
+    """An agent whose provider is limited is excused, also if another provider answers it."""
+
+    def answer_others(asked: Asked) -> Answer:
+        return (200, COMPLETION) if "other" in asked.body else (429, BUSY)
+
+    with refusing_provider(answer_others) as provider:
+        trial = gateway.trial(provider.url)
+        with ThreadPoolExecutor() as pool:
+            limited = pool.submit(trial.ask, "chat", "well")
+            wait_until(lambda: bool(provider.requests), "a request")
+            assert trial.ask("anthropic", "other").status == 200
+            assert limited.result().status == 429
+        gateway.client.close(trial.folder)
+    calls = {call.status: call for call in trial.calls}
+    assert calls[429].fault is CallFault.PROVIDER
+
+
+def test_a_limit_excuses_no_agent_that_takes_up_all_places(gateway: ServedGateway) -> None:
+    """A probe waits until the attempt's other calls have ended, which may be what fills a limit."""
+    with refusing_provider(lambda _: (429, BUSY)) as provider:
+        trial = gateway.trial(provider.url)
+        held, done = threading.Event(), threading.Event()
+
+        def one_place(asked: Asked) -> Answer:
+            if "hold" in asked.body:
+                held.set()
+                done.wait(30)
+                held.clear()
+                return 200, COMPLETION
+            return (429, BUSY) if held.is_set() else (200, COMPLETION)
+
+        provider.rule = one_place
+        with ThreadPoolExecutor() as pool:
+            holding = pool.submit(trial.ask, "chat", "hold")
+            assert held.wait(10)
+            assert trial.ask("chat", "well").status == 429
+            time.sleep(0.5)  # Long enough for a probe that does not wait.
+            done.set()
+            assert holding.result().status == 200
+        gateway.client.close(trial.folder)
+    assert [call.fault for call in trial.calls if call.status == 429] == [None]
+
+
+def test_connections_that_an_agent_takes_up_excuse_it_not(gateway: ServedGateway) -> None:
+    """A server that accepts no more connections than the agent holds has not failed."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
+        port = listener.getsockname()[1]
+        trial = gateway.trial(f"http://127.0.0.1:{port}")
+        holding = pool.submit(trial.ask, "chat", "hold")
+        connection, _ = listener.accept()
+        listener.close()
+        assert trial.ask("chat", "well").status == 502
+        with refusing_provider(refuses_all(200, COMPLETION), port):
+            connection.close()
+            assert holding.result().status == 502
+            gateway.client.close(trial.folder)
+    faults = {call.reason: call.fault for call in trial.calls}
+    assert faults == {"no_answer": None, "unreachable": None}
+
+
+def test_no_agent_is_excused_whose_other_call_was_answered_meanwhile(
+    gateway: ServedGateway,
+) -> None:
+    """A server that answers the agent while it refuses a connection has not failed."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
+        trial = gateway.trial(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        holding = pool.submit(trial.ask, "chat", "hold")
+        connection, _ = listener.accept()
+        listener.close()
+        failing = pool.submit(trial.ask, "chat", "well")
+        time.sleep(0.05)
+        body = json.dumps(COMPLETION).encode()
+        with connection:
+            head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"
+            connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        assert (holding.result().status, failing.result().status) == (200, 502)
+        gateway.client.close(trial.folder)
+    faults = {call.reason: call.fault for call in trial.calls}
+    assert faults == {None: None, "unreachable": None}
+
+
+def test_a_provider_that_is_not_there_excuses_parallel_calls(gateway: ServedGateway) -> None:
+    """An agent that asks twice at once is excused if the gateway's own request fails, too."""
+    with refusing_provider(refuses_all(200, COMPLETION)) as provider:
+        pass
+    trial = gateway.trial(provider.url)
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda text: trial.ask("chat", text), ("one", "two")))
+    gateway.client.close(trial.folder)
+    assert [call.fault for call in trial.calls] == [CallFault.PROVIDER] * 2
 
 
 def test_an_address_that_works_for_agents_is_not_refused(gateway: ServedGateway) -> None:

@@ -112,6 +112,7 @@ CONTENT: list[tuple[Api, list[Any], Feature]] = [
     (RESPONSES, [{"type": "from_next_year"}], F.OTHER_TOOLS),
     (RESPONSES, [{"type": ["message"]}], F.OTHER_TOOLS),
     (RESPONSES, [{"id": "msg_1"}], F.STORED),
+    (RESPONSES, [{"type": None, "id": "msg_1"}], F.STORED),
     (RESPONSES, [{"type": "item_reference", "id": "msg_1"}], F.STORED),
     (
         RESPONSES,

@@ -34,6 +34,8 @@ LIBRARY_FOLDERS = frozenset({"site-packages", "dist-packages"})
 """Folders from which an interpreter loads code."""
 _FOLDERS = frozenset({"bin", "sbin"}) | LIBRARY_FOLDERS
 """Folders whose direct children are programs and libraries."""
+_RUN_BY_ALL = ("libc.so.", "ld-linux", "ld-musl-", "libc.musl-")
+"""How the names of the C library and of its loader begin. Without them no program starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,8 @@ def changed_programs(
 def _is_program(path: str) -> bool:
     """Return True for a program or library, and for a whole folder of them."""
     folder, _, name = path.rpartition("/")
-    return folder.rpartition("/")[2] in _FOLDERS or name in _FOLDERS
+    is_there = folder.rpartition("/")[2] in _FOLDERS or name in _FOLDERS
+    return is_there or name.startswith(_RUN_BY_ALL)
 
 
 def _changed_by(agent: AgentPhase, path: str) -> bool:

@@ -204,8 +204,9 @@ def _searches(tool: Mapping[str, Any]) -> bool:
 def _item_features(part: ContentPart) -> Iterator[Need]:
     kind = part.kind
     if kind is None:
-        # An item with nothing but a name is a reference.
-        if part.is_item and set(part.members) == {"id"}:
+        # An item with nothing but a name is a reference, also with `"type": null`.
+        named = {name for name, value in part.members.items() if value is not None}
+        if part.is_item and named == {"id"}:
             yield Feature.STORED
     elif isinstance(kind, str) and kind in _ITEM_FEATURES:
         yield _ITEM_FEATURES[kind]
