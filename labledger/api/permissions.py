@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 def needed_permissions(
     subject: str | Path, *, lab_dir: str | Path | None = None
 ) -> tuple[Permission, ...]:
-    """Return what an experiment, a run or a lab folder asks for that the user has not allowed.
+    """Return what an experiment, run, lab folder or cluster file asks for and is not allowed.
 
     Nothing is run or sent. An experiment's tasks are read only where that is allowed: when its
     dataset has been allowed, the tasks may ask for more. A lab folder gets a mark, by which it is
     known once it is allowed.
 
     Args:
-        subject: An experiment as for `run`, a lab folder, or the id of a run of the ledger, such as
-            one that was imported.
+        subject: An experiment as for `run`, a lab folder, a cluster file, or the id of a run of the
+            ledger, such as one that was imported.
         lab_dir: The lab folder of the run; by default as for a run.
 
     Returns:
@@ -50,6 +50,8 @@ def needed_permissions(
         from labledger.execution.lab_receivers import permissions_of_lab
 
         return permissions_of_lab(LabFolder(path))
+    if (asked := _asked_by_cluster_file(path)) is not None:
+        return permissions.missing(asked)
     from labledger.benchmarks.formats import parse_reference
 
     if path.exists() or parse_reference(str(subject)) is not None:
@@ -69,6 +71,18 @@ def needed_permissions(
 def _is_lab(path: Path) -> bool:
     lab = LabFolder(path)
     return path.is_dir() and (lab.ledger.exists() or lab.settings.exists())
+
+
+def _asked_by_cluster_file(path: Path) -> tuple[Permission, ...] | None:
+    """Return what a cluster file asks for; None if the path is not one."""
+    if not path.is_file():
+        return None
+    from labledger.hosts.cluster_file import Cluster
+
+    try:
+        return Cluster.read(str(path), insecure=True).permissions
+    except InvalidInput:
+        return None
 
 
 def _needed_by_experiment(subject: str | Path) -> tuple[Permission, ...]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.experiment.authored_fields import FieldPath
 from labledger.files.durable_files import make_folder
 from labledger.files.lab_folder import expand_home
+from labledger.files.permissions import Permission
 from labledger.files.project_files import read_regular
 from labledger.hosts.host_messages import StorePlace
 from labledger.hosts.host_service import HostSettings
@@ -112,6 +114,21 @@ class Cluster:
     """What large files go through; None for the scheduler."""
     sends_model_keys: bool = False
     """Whether the coordinator reads the keys of model providers and sends them to the hosts."""
+
+    @property
+    def permissions(self) -> tuple[Permission, ...]:
+        """Return the permissions that starting the cluster needs: none for an address.
+
+        The arguments of a class can start any program, so a permission covers them, too.
+        """
+        if self.cluster_class is None:
+            return ()
+        arguments = json.dumps(self.arguments, sort_keys=True, default=str)
+        subject = {"class": self.cluster_class, "arguments": arguments}
+        action = (
+            f"start {self.cluster_class} with the arguments {arguments}, which can run programs"
+        )
+        return (Permission("cluster_class", subject, action, self.given),)
 
     @classmethod
     def read(cls, given: str, *, insecure: bool = False, tls: TlsFiles | None = None) -> Self:

@@ -237,7 +237,11 @@ def _connection(cluster: Cluster) -> ClusterConnection:
 
 
 def _start(cluster: Cluster, security: Any) -> Any:
-    """Start the cluster that a file describes. Raises `InvalidInput` if that fails."""
+    """Start the cluster that a file describes.
+
+    Raises `PermissionNeeded` if the user has not allowed it, and `InvalidInput` if it fails.
+    """
+    permissions.require(cluster.permissions, cluster.given)
     import dask
 
     from labledger.hosts.dask_host import LESS_WATCHING

@@ -49,8 +49,9 @@ class Reason(StrEnum):
     """The container ended in a way that only the agent can have caused."""
     SCRIPT_HINDERED = "script_hindered"
     """The agent changed the limits of `trial.sh`, the container's first process, as `prlimit
-    --pid 1` does, moved a folder that the host reads, or left files in an output folder of the
-    grader that cannot be removed."""
+    --pid 1` does, moved a folder that the host reads, left files in an output folder of the grader
+    that cannot be removed, or removed or replaced programs or the C library of the image, after
+    which `trial.sh` failed."""
 
     ARTIFACTS_REFUSED = "artifacts_refused"
     """The agent left more than a separate grader may get, or what cannot be read."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import granted
 import pytest
 from dask_clusters import DaskCluster, dask_cluster
 from sample_trials import ENGINE, Trials, trials_in
@@ -223,6 +224,7 @@ def test_a_cluster_class_makes_its_workers_hosts(tmp_path: Path, image_ids: dict
         "arguments: {n_workers: 1, threads_per_worker: 1, dashboard_address: '127.0.0.1:0'}\n"
         f"host: {{slots: 2, folder: host, name: local{tmp_path.name}}}\n"
     )
+    granted.allow(file)
     with trials_in(tmp_path / "trials", image_ids) as trials:
         setup = RunSetup(RunKey(trials.ledger_id, "run"), 1, {}, is_sealed=False)
         cluster_run = ClusterRun(setup, trials.store.root)

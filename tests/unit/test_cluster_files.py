@@ -8,11 +8,14 @@ import ssl
 from pathlib import Path
 
 import dask
+import granted
 import pytest
 import yaml
+from commands import run_forked
 from distributed import Security
 
-from labledger.errors import InvalidInput
+import labledger
+from labledger.errors import InvalidInput, PermissionNeeded
 from labledger.files import lab_folder
 from labledger.hosts import cluster_file, connect
 from labledger.hosts.cluster_file import Cluster
@@ -240,12 +243,42 @@ def test_workers_watch_themselves_less(name: str, default: object, ours: object)
         assert dask.config.get(name) == ours
 
 
+def test_a_cluster_class_needs_a_permission(tmp_path: Path) -> None:
+    """Its arguments can start any program: the user allows the class with exactly these."""
+    evil = tmp_path / "evil.py"
+    evil.write_text(f"open({str(tmp_path / 'acted')!r}, 'w').close()")
+    arguments = {"n_workers": 0, "preload": [str(evil)], "dashboard_address": None}
+    file = tmp_path / "cluster.yaml"
+    file.write_text(json.dumps({"cluster": "distributed.LocalCluster", "arguments": arguments}))
+    with (
+        pytest.raises(PermissionNeeded, match="needs your permission"),
+        connect.connected(str(file)),
+    ):
+        pass
+    done = run_forked("hosts", "--on", file, folder=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "start distributed.LocalCluster with the arguments" in done.stderr
+    assert f"labledger allow {file}" in done.stderr
+    assert not (tmp_path / "acted").exists()
+    (needed,) = labledger.needed_permissions(file)
+    allowed = run_forked("allow", file, "--yes", folder=tmp_path)
+    assert allowed.returncode == 0, allowed.stderr
+    assert labledger.needed_permissions(file) == ()
+    file.write_text(file.read_text().replace("evil.py", "worse.py"))
+    (other,) = labledger.needed_permissions(file)
+    assert other.digest != needed.digest
+    file.write_text("address: tcp://127.0.0.1:8786")
+    assert labledger.needed_permissions(file) == ()
+
+
 def test_dasks_cluster_over_ssh_can_be_named(tmp_path: Path) -> None:
     """Dask has it as a function, and no other function of a library can be named."""
     file = tmp_path / "cluster.yaml"
     file.write_text("{cluster: distributed.SSHCluster, arguments: {hosts: []}}")
+    granted.allow(file)
     with pytest.raises(InvalidInput, match="hosts"), connect.connected(str(file)):
         pass
     file.write_text("{cluster: distributed.get_client}")
+    granted.allow(file)
     with pytest.raises(InvalidInput, match="not the class"), connect.connected(str(file)):
         pass

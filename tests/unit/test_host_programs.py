@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import dask
+import granted
 import pytest
 import sample_ledgers as kit
 from commands import CHECKOUT, command_env
@@ -339,6 +340,7 @@ def test_worker_processes_of_a_cluster_import_nothing_of_the_working_directory(
     monkeypatch.delenv("PYTHONPATH")
     file = hostile / "cluster.yaml"
     file.write_text("cluster: starts_processes.Cluster\nhost: {slots: 1}\n")
+    granted.allow(file)
     with (
         pytest.raises(LabLedgerError, match="it has started a process"),
         connected(str(file), insecure=True),
@@ -354,6 +356,7 @@ def test_a_cluster_file_starts_nothing_but_a_cluster(hostile: Path, name: str) -
     """What a cluster file names must be the class of a cluster: it is not called otherwise."""
     file = hostile / "cluster.yaml"
     file.write_text(f"cluster: {name}\narguments: {{args: [/bin/touch, {hostile / MARK}]}}\n")
+    granted.allow(file)
     with (
         pytest.raises(InvalidInput, match="not the class of a cluster"),
         connected(str(file), insecure=True),

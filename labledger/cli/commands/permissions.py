@@ -24,8 +24,8 @@ def allow(
     what: Annotated[
         list[str] | None,
         typer.Argument(
-            help="An experiment, FORMAT:LOCATION, a run's id or a lab folder that asks for "
-            "permissions; or the digest of a permission."
+            help="An experiment, FORMAT:LOCATION, a run's id, a lab folder or a cluster file that "
+            "asks for permissions; or the digest of a permission."
         ),
     ] = None,
     list_: Annotated[
