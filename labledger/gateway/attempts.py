@@ -165,7 +165,7 @@ class Attempts:
             message = f"could not note that the trial in {folder} is closed: {error}"
             if folder not in self._lost:
                 raise LabLedgerError(message) from None
-            # The same disk has lost the journal, which the client is told.
+            # The same disk has lost the journal, and the client learns about it.
             self._problems.append(message)
 
     async def leave_all(self) -> None:

@@ -168,13 +168,13 @@ def _key(call: ModelCall) -> _Key:
 
 
 def _is_other(key: _Key, call: ModelCall) -> bool:
-    """Return whether a key is that of another call to the same provider."""
+    """Return whether a key belongs to another call to the same provider."""
     provider, number = key
     return provider == call.provider and number != call.call
 
 
 def _note_time(times: dict[_Key, float], key: _Key) -> None:
-    """Note the present time for a call, and forget that of the oldest one."""
+    """Note the present time for a call, and forget the oldest call."""
     times.pop(key, None)
     times[key] = time.monotonic()
     if len(times) > _KEPT_TIMES:
