@@ -1,4 +1,4 @@
-"""Start programs on this machine, none of which comes from the working directory.
+"""Start programs on this machine, and let no file of the working directory take part.
 
 The working directory may hold a stranger's files, such as a cloned repository. An interpreter
 therefore starts with `-I`, which ignores the working directory, the `PYTHON*` variables and the

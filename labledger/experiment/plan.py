@@ -224,8 +224,8 @@ def result_part(document: JsonObject) -> JsonObject:
     tags; where its tasks were read from and how they were selected (the dataset's digest
     identifies them); `cluster`, which only comparisons use; the names of the environment, which
     the phases contain; which run a regrading regrades, since its grader is included like any
-    other; which run is replayed; and the digests of installed agents, which are other ones on
-    another machine. Of the builds of images only their digests are part of it.
+    other; which run is replayed; and the digests of installed agents, which differ between
+    machines. The builds of images count by their digests alone.
     """
     left_out = {"environment", "experiment", "dataset", "design", "regrades", "replays"}
     part = {key: value for key, value in document.items() if key not in left_out}

@@ -126,7 +126,7 @@ class Journal:
     def end(self, call: ModelCall) -> None:
         """Write how a call ended; `sync` makes it durable. Raises `JournalBroken`.
 
-        Keeps only those of the provider's own words that canonical JSON can hold.
+        Keeps the provider's own words only if canonical JSON can hold them.
         """
         if self._calls[call.call].state is not CallState.UNKNOWN:
             raise ValueError(f"call {call.call} has ended before")

@@ -36,7 +36,7 @@ def read_keys(
     *,
     name: str,
 ) -> Mapping[KeySource, str]:
-    """Return the keys of providers, some of which may be in the environment.
+    """Return the keys of providers. `environment` may hold some of them.
 
     `name` is the argument for `labledger allow`: the experiment or the run. Raises
     `PermissionNeeded` if the user has not allowed one of the providers, and `InvalidInput` with all
@@ -94,7 +94,7 @@ def _read_key(source: KeySource, environment: Mapping[str, str]) -> str:
 
 
 def _read_file(path: Path) -> str:
-    """Return the beginning of a file. If `path` has links, it is not the allowed path any more."""
+    """Return the beginning of a file. Raises `ValueError` if `path` now leads elsewhere."""
     try:
         opened, real = open_regular(path)
         with opened as file:

@@ -139,8 +139,7 @@ class ProviderRefusal:
 
 
 def read_refusal(status: int, body: bytes) -> ProviderRefusal:
-    """Return the content of an answer with an error status, or with an error in place of an
-    answer."""
+    """Return what an error says: a body with an error status, or an error sent as an answer."""
     document = _document(body)
     detail = _sentence(document, body)
     by_code = next((_CODES[word] for word in _words(document) if word in _CODES), None)

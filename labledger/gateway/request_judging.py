@@ -1,10 +1,10 @@
 """Judge requests without delaying others: large ones in separate processes.
 
-A small request is judged here, in a millisecond or two. Requests are judged one after the other, so
-that other tasks get their turn in between. A worker judges any other request. A thread of this
-process would not help, because Python runs one thread at a time. Middle and large requests have one
-worker each, so that a request of usual size does not wait for one of 32 MB. An attempt has one
-request judged at a time, so that attempts take turns.
+A small request is judged here, in a millisecond or two. Small requests are judged one at a time, so
+that other tasks run in between. A worker judges any other request. A thread of this process would
+not help, because Python runs one thread at a time. Middle and large requests have one worker each,
+so that a request of usual size does not wait for one of 32 MB. An attempt has one request judged at
+a time, so that attempts alternate.
 
 A worker is a new process with a limit of its memory, and has no keys. It ends when the gateway
 does. Gateway and worker are one program of one user. They exchange pickle over pipes that no other
