@@ -62,6 +62,9 @@ class Relay:
         self._reader = charging.reader
         self._max_bytes = _BYTES_MORE + _BYTES_FOR_A_TOKEN * output_tokens
         self._recording, self._background = recording, background
+        self._loop = asyncio.get_running_loop()
+        self._writing_since: float | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
 
     async def run(self, answer: Answer) -> web.StreamResponse:
         """Pass an answer, and end the call. Raises `NoAnswer`, `JournalBroken`."""
@@ -90,6 +93,8 @@ class Relay:
             raise
         finally:
             answer.close()
+            if self._stall_timer is not None:
+                self._stall_timer.cancel()
             if self._recording and (writing := self._recording.end_early()):
                 self._background(writing)
 
@@ -219,14 +224,32 @@ class Relay:
 
     async def _write(self, response: web.StreamResponse, piece: bytes) -> None:
         """Give a piece to the agent, which takes them at its own speed."""
+        self._writing_since = self._loop.time()
+        if self._stall_timer is None:
+            self._stall_timer = self._loop.call_later(_STALLED_S, self._end_stalled)
         try:
-            async with asyncio.timeout(_STALLED_S):
-                await response.write(piece)
-        except (TimeoutError, ConnectionError):
+            await response.write(piece)
+        except ConnectionError:
             self._call.leave(**self._facts())
             if self._request.transport is not None:
                 self._request.transport.abort()
             raise ConnectionResetError("the agent takes no more of the answer") from None
+        finally:
+            self._writing_since = None
+
+    def _end_stalled(self) -> None:
+        """Close the agent's connection if it took too long for a piece, which fails its write.
+
+        One timer serves all pieces, because most are taken at once.
+        """
+        self._stall_timer = None
+        if self._writing_since is None:
+            return
+        left_s = self._writing_since + _STALLED_S - self._loop.time()
+        if left_s > 0:
+            self._stall_timer = self._loop.call_later(left_s, self._end_stalled)
+        elif self._request.transport is not None:
+            self._request.transport.abort()
 
     async def _whole(
         self, answer: Answer, headers: Headers, pieces: AsyncIterator[bytes]
