@@ -33,7 +33,8 @@ from labledger.errors import (
     PermissionNeeded,
     Problem,
 )
-from labledger.files.durable_files import make_folder, write_file
+from labledger.files.durable_files import make_folder, set_aside, write_file
+from labledger.files.replaceable_paths import replaceable_at
 from labledger.records import JsonObject, canonical_json
 from labledger.records.json_codec import JsonForm
 from labledger.text import counted
@@ -98,6 +99,14 @@ def mark_lab_folder(folder: Path) -> None:
     """Give a lab folder a mark, unless it has one. Raises `OSError`."""
     if not _mark_of(folder):
         write_file(folder / _MARK, secrets.token_hex(_MARK_BYTES).encode())
+
+
+def forget_lab_folder(folder: Path) -> None:
+    """Remove the user's trust from a lab folder, by a new mark, if it has one. Raises `OSError`."""
+    mark = folder / _MARK
+    if os.path.lexists(mark):
+        set_aside(mark)
+        write_file(mark, secrets.token_hex(_MARK_BYTES).encode())
 
 
 def _mark_of(folder: Path) -> str:
@@ -213,6 +222,9 @@ class PermissionStore:
         wait."""
         folder = self.path.parent
         try:
+            if folder.exists():
+                # Otherwise, closing the folder would hide that other users could write to it.
+                self._check_folder()
             make_folder(folder)
             folder.chmod(0o700)
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -229,8 +241,7 @@ class PermissionStore:
             os.close(descriptor)
 
     def _read_safely(self) -> bytes:
-        folder = self.path.parent.stat()
-        self._check_owner(folder, "its folder")
+        self._check_folder()
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with os.fdopen(os.open(self.path, flags), "rb") as file:
             status = os.fstat(file.fileno())
@@ -241,6 +252,11 @@ class PermissionStore:
         if len(content) > MAX_BYTES:
             raise self._refused(f"it is larger than {MAX_BYTES >> 20} MiB")
         return content
+
+    def _check_folder(self) -> None:
+        self._check_owner(self.path.parent.stat(), "its folder")
+        if (problem := replaceable_at(self.path)) is not None:
+            raise self._refused(problem)
 
     def _check_owner(self, status: os.stat_result, what: str) -> None:
         if status.st_uid != os.geteuid():
