@@ -358,17 +358,21 @@ def require(permissions: Iterable[Permission], name: str) -> None:
         raise refusal(needed, name)
 
 
-def refusal(needed: Sequence[Permission], name: str) -> PermissionNeeded:
-    """Return the error that lists what is not allowed, and how to allow it."""
+def refusal(needed: Sequence[Permission], name: str, *, by_name: bool = True) -> PermissionNeeded:
+    """Return the error that lists what is not allowed, and how to allow it.
+
+    Without `by_name`, `labledger allow` does not take the name, and the user allows the digests.
+    """
     problems = [Problem(each.where or name, f"it would {each.sentence}") for each in needed]
     subject = f"{name} needs your permission"
-    return PermissionNeeded(subject, problems, hint=hint_for(needed, name), needed=tuple(needed))
+    names = [name] if by_name else [each.digest for each in needed]
+    return PermissionNeeded(subject, problems, hint=hint_for(needed, *names), needed=tuple(needed))
 
 
-def hint_for(needed: Sequence[Permission], name: str) -> str:
-    """Return how the user allows the needed permissions."""
+def hint_for(needed: Sequence[Permission], *names: str) -> str:
+    """Return how the user allows the needed permissions. `labledger allow` takes the names."""
     digests = ",".join(each.digest for each in needed)
     return (
-        f"if you trust it, allow exactly this: `labledger allow {shlex.quote(name)}`; where "
+        f"if you trust it, allow exactly this: `labledger allow {shlex.join(names)}`; where "
         f"nothing can be asked, such as in CI, set {VARIABLE}={digests}"
     )
