@@ -178,15 +178,17 @@ def require_location(path: Path, name: str) -> None:
 
 
 def _named_folder(path: Path) -> Path:
-    """Return the real folder of the first link in a path below the working directory.
+    """Return the real folder of the first link in a path, or the folder of a path without a link.
 
-    If there is none, return the folder of the path's last name. The user has chosen what lies above
-    the working directory.
+    A link counts below the working directory, and as the last name. The user has chosen the rest.
     """
     place, working_dir = path.absolute(), Path.cwd()
-    below = [each for each in (place, *place.parents) if each.is_relative_to(working_dir)]
-    links = [each for each in below if each != working_dir and each.is_symlink()]
-    return Path(os.path.realpath((links[-1] if links else place).parent))
+    below = [each for each in place.parents if each.is_relative_to(working_dir)]
+    candidates = [place, *(each for each in below if each != working_dir)]
+    links = [each for each in candidates if each.is_symlink()]
+    return (
+        Path(os.path.realpath(links[-1].parent)) if links else Path(os.path.realpath(place)).parent
+    )
 
 
 def _project_of(folder: Path) -> Path:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 from dataclasses import dataclass
@@ -356,14 +357,15 @@ def _registered_folder(registry: Path, row: JsonObject, clones: Clones) -> Path:
     if url is not None:
         top = clones.checked_out(url, row.get("git_commit_id") or "HEAD")
     folder: Path = top / row["path"]
-    outside = url is not None and not folder.resolve().is_relative_to(top.resolve())
+    real = Path(os.path.realpath(folder))
+    outside = url is not None and not real.is_relative_to(os.path.realpath(top))
     if outside or not (folder / TASK_FILE).is_file():
         raise _problem(Path(row["path"]), f"is no task folder of {url or registry}")
     return folder
 
 
 def _folder_name(path: Path) -> str:
-    return _as_name(path.resolve().name)
+    return _as_name(Path(os.path.realpath(path)).name)
 
 
 def _as_name(text: str) -> str:
