@@ -32,6 +32,16 @@ OTHER_USER = 4711
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
 
+_BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join(['*' + old] * 10)}]\n"
+    for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+_MERGES = "a: &a {k: 1}\n" + "".join(
+    f"{new}: &{new} {{<<: [{', '.join(['*' + old] * 10)}]}}\n"
+    for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
 @pytest.fixture(autouse=True)
 def config(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder for this user's settings."""
@@ -120,6 +130,35 @@ def test_the_settings_of_a_stranger_are_not_read(
     assert given_receivers(["/bin/true"], other, {}).of_lab is None
     [needed] = labledger.needed_permissions(other.root)
     assert "unclosed" not in needed.sentence
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ("fifo", "it is a FIFO; a regular file is expected"),
+        ("password: [unclosed", "is not YAML"),
+        ("password", "expected a mapping"),
+        ("password: hunter2", "its fields are not those of settings"),
+        ("version: 1\nnotify: [{command: hunter2}]", "its fields are not those of settings"),
+        (_BOMB, "holds more than 100,000 values"),
+    ],
+)
+def test_what_cannot_be_read_before_it_is_allowed_is_named(
+    tmp_path: Path, settings: str, expected: str
+) -> None:
+    """The question does not say that there are no receivers, and repeats no text of a secret."""
+    other = LabFolder(tmp_path / "cloned")
+    other.root.mkdir()
+    if settings == "fifo":
+        os.mkfifo(other.settings)
+    else:
+        other.settings.write_text(settings)
+    other.ledger.write_bytes(b"no ledger" * 100)
+    [needed] = labledger.needed_permissions(other.root)
+    assert f"unknown ones of settings.yaml, which cannot be read: {expected}" in needed.sentence
+    assert "unknown ones of ledger.sqlite, which cannot be read: " in needed.sentence
+    assert "hunter2" not in needed.sentence
+    assert "password" not in needed.sentence
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device", "large"])
@@ -265,16 +304,6 @@ def test_permissions_that_others_can_exchange_are_not_used(
         PermissionStore.of_user().add([])
     assert opened.stat().st_mode & 0o777 == 0o777
     assert of_lab(lab) is None
-
-
-_BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{new}: &{new} [{', '.join(['*' + old] * 10)}]\n"
-    for old, new in zip("abcdefgh", "bcdefghi", strict=True)
-)
-_MERGES = "a: &a {k: 1}\n" + "".join(
-    f"{new}: &{new} {{<<: [{', '.join(['*' + old] * 10)}]}}\n"
-    for old, new in zip("abcdefgh", "bcdefghi", strict=True)
-)
 
 
 @pytest.mark.parametrize(

@@ -74,14 +74,16 @@ IN_A_LAB = {
     "clean": ("clean", "--dry-run"),
 }
 """Each command that uses a lab, without the lab's folder."""
-KINDS = ("", "loop", "fifo")
 MORE_KINDS = (
-    *(".", "..", "folder/", "socket", "device", "file/below", "absent/below"),
+    *("", "fifo", ".", "..", "folder/", "socket", "device", "file/below", "absent/below"),
     *("~", "nul\udcff", "a\nb", "x" * 300),
 )
-each_kind = pytest.mark.parametrize(
-    "kinds", [KINDS, pytest.param(MORE_KINDS, marks=thorough)], ids=["usual", "more"]
-)
+
+
+def each_kind(*usual: str) -> pytest.MarkDecorator:
+    """Run a test for a few kinds of paths, and in the long tier for all."""
+    more = pytest.param(MORE_KINDS, marks=thorough)
+    return pytest.mark.parametrize("kinds", [usual, more], ids=["usual", "more"])
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +122,7 @@ def run(place: Path, *words: object) -> str:
     return said
 
 
-@each_kind
+@each_kind("", "loop")
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_an_output_that_cannot_be_written_is_an_error(
     folder: Path, place: Path, name: str, kinds: tuple[str, ...]
@@ -142,7 +144,7 @@ def test_a_missing_folder_of_an_output_is_named(folder: Path, place: Path, name:
     assert not (place / "absent").exists()
 
 
-@each_kind
+@each_kind("", "loop", "fifo")
 @pytest.mark.parametrize("name", INPUTS)
 def test_an_input_that_cannot_be_read_is_an_error(
     folder: Path, place: Path, name: str, kinds: tuple[str, ...]
@@ -156,7 +158,7 @@ def test_an_input_that_cannot_be_read_is_an_error(
             run(place, *words, kind, *lab)
 
 
-@each_kind
+@each_kind("loop")
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_location_that_cannot_be_read_is_an_error(
     place: Path, name: str, kinds: tuple[str, ...]
@@ -166,7 +168,7 @@ def test_a_location_that_cannot_be_read_is_an_error(
         run(place, "preflight", f"{name}:{kind}")
 
 
-@each_kind
+@each_kind("loop")
 @pytest.mark.parametrize("name", IN_A_LAB)
 def test_a_lab_folder_that_is_none_is_an_error(
     place: Path, name: str, kinds: tuple[str, ...]
