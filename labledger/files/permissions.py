@@ -222,9 +222,9 @@ class PermissionStore:
         wait."""
         folder = self.path.parent
         try:
-            if folder.exists():
-                # Otherwise, closing the folder would hide that other users could write to it.
-                self._check_folder()
+            # Before the folder is created, which would be refused later, and before it is closed,
+            # which would hide that other users could write to it.
+            self._check_folder(must_exist=False)
             make_folder(folder)
             folder.chmod(0o700)
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -253,9 +253,13 @@ class PermissionStore:
             raise self._refused(f"it is larger than {MAX_BYTES >> 20} MiB")
         return content
 
-    def _check_folder(self) -> None:
-        self._check_owner(self.path.parent.stat(), "its folder")
-        if (problem := replaceable_at(self.path)) is not None:
+    def _check_folder(self, *, must_exist: bool = True) -> None:
+        """Refuse a store whose folder, or a folder above, lets other users replace it."""
+        folder = self.path.parent
+        if must_exist or folder.exists():
+            self._check_owner(folder.stat(), "its folder")
+        nearest = next(each for each in (folder, *folder.parents) if each.exists())
+        if (problem := replaceable_at(nearest / FILE)) is not None:
             raise self._refused(problem)
 
     def _check_owner(self, status: os.stat_result, what: str) -> None:

@@ -24,8 +24,9 @@ def replaceable_at(
 
     Trusts this user, root and `owners`. In a folder with the sticky bit, such as `/tmp`, users
     replace only their own entries. A group that can write counts as other users, except the group
-    that only this user is in. With `may_share`, folders may belong to others or be open to a group,
-    and only folders that every user can write to count. Raises `OSError`.
+    that only this user is in. The last name may be missing. With `may_share`, folders may belong to
+    others or be open to a group, and only folders that every user can write to count. Raises
+    `OSError`.
     """
     trusted = {os.geteuid(), 0, Path("/").stat().st_uid, *owners}
     for folder, entry in _steps(path):
@@ -35,7 +36,7 @@ def replaceable_at(
         if not _others_can_write(status, may_share=may_share):
             continue
         is_sticky = bool(status.st_mode & stat.S_ISVTX)
-        if not is_sticky or entry.lstat().st_uid not in trusted:
+        if not is_sticky or _owner(entry) not in {None, *trusted}:
             mode = stat.S_IMODE(status.st_mode)
             return f"other users can write to the folder {folder} (its mode is {mode:o})"
     return None
@@ -62,6 +63,13 @@ def _steps(path: Path) -> Iterator[tuple[Path, Path]]:
         if target.is_absolute():
             folder = Path("/")
         pending += [part for part in reversed(target.parts) if part != "/"]
+
+
+def _owner(entry: Path) -> int | None:
+    try:
+        return entry.lstat().st_uid
+    except FileNotFoundError:
+        return None
 
 
 def _others_can_write(status: os.stat_result, *, may_share: bool) -> bool:

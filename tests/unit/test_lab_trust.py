@@ -354,6 +354,17 @@ def test_settings_of_the_user_that_cannot_be_used_trust_nothing(
     assert not LabTrust.of(new).is_trusted
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o1777])
+def test_the_first_permission_makes_no_folder_that_is_refused(
+    config: Path, tmp_path: Path, mode: int
+) -> None:
+    """A folder above that others can write to is refused first; with the sticky bit it is safe."""
+    config.chmod(mode)
+    LabFolder(tmp_path / "new").create()
+    assert (config / "labledger").exists() == (mode == 0o1777)
+    assert LabTrust.of(LabFolder(tmp_path / "new")).is_trusted == (mode == 0o1777)
+
+
 def test_permissions_of_removed_labs_are_forgotten(lab: LabFolder, tmp_path: Path) -> None:
     """The store does not grow with every lab that ever was."""
     for number in range(5):

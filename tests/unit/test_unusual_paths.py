@@ -11,7 +11,7 @@ import comparison_ledgers
 import pytest
 import sample_ledgers as kit
 from commands import run_forked
-from tiers import thorough
+from tiers import thorough, tiered
 
 OUTPUTS = {
     "report": ("report", "run-1", "-o"),
@@ -169,7 +169,7 @@ def test_a_location_that_cannot_be_read_is_an_error(
 
 
 @each_kind("loop")
-@pytest.mark.parametrize("name", IN_A_LAB)
+@pytest.mark.parametrize("name", tiered(IN_A_LAB, default=("status", "verify", "resume", "send")))
 def test_a_lab_folder_that_is_none_is_an_error(
     place: Path, name: str, kinds: tuple[str, ...]
 ) -> None:
