@@ -361,9 +361,9 @@ def copy_open_ledger(connection: Connection, target: Path) -> None:
     The copy has another name until it is complete and durable, so that nobody takes a part of one
     for a backup. The connection's path may name another file by now. Raises as `backup` does.
     """
-    partial = target.with_name(f"{target.name}.unfinished-{secrets.token_hex(4)}")
     try:
         refuse_existing(target)
+        partial = target.with_name(f"{target.name}.unfinished-{secrets.token_hex(4)}")
         os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except OSError as error:
         raise LedgerError(
