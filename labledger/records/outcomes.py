@@ -53,6 +53,10 @@ class Reason(StrEnum):
     that cannot be removed, or removed or replaced programs or the C library of the image, after
     which `trial.sh` failed."""
 
+    OUT_OF_PROCESSES = "out_of_processes"
+    """The agent left processes that used up the limit of processes, and the grader, which could not
+    start its own, failed."""
+
     ARTIFACTS_REFUSED = "artifacts_refused"
     """The agent left more than a separate grader may get, or what cannot be read."""
 
@@ -149,7 +153,9 @@ class Reason(StrEnum):
     DISK_FULL = "disk_full"
     """A phase failed, and a disk was full while it ran."""
     OUT_OF_MEMORY = "out_of_memory"
-    """The memory limit killed the container's first process."""
+    """The memory limit killed the container's first process. With the status `agent_error`, the
+    agent ran in that container, or left most of the memory in use, and the grader failed for
+    it."""
     HOST_LOST = "host_lost"
     """Somebody declared the host of the trial lost (`labledger hosts declare-lost`)."""
     DELIVERY_TIMEOUT = "delivery_timeout"
