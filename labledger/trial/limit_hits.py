@@ -130,7 +130,13 @@ def _starved_by_agent(
     """Return an `agent_error` if the grader lacked what the agent had left in use."""
     for is_hit, resource, held, unit, reason in (
         ("grader" in hits.killed, "memory", hits.held_memory, "bytes", Reason.OUT_OF_MEMORY),
-        ("grader" in hits.refused, "pids", hits.held_processes, "processes", Reason.OUT_OF_PROCESSES),
+        (
+            "grader" in hits.refused,
+            "pids",
+            hits.held_processes,
+            "processes",
+            Reason.OUT_OF_PROCESSES,
+        ),
     ):
         limit = _limit(spec, "grader", resource)
         if is_hit and limit is not None and held > limit * _LARGE_SHARE:

@@ -66,7 +66,13 @@ Agents wait for up to a minute before they retry, and end at once when they give
 _MAX_STATUS_OF_AGENT = 500
 _PROVIDERS_STATUSES = frozenset({401, 403, 408, 429})
 """Statuses below 500 that mean a provider's failure in journals of earlier gateways."""
-_AFFECTED = frozenset({SlotStatus.COMPLETED, SlotStatus.AGENT_ERROR, SlotStatus.AGENT_TIMEOUT})
+_AFFECTED = frozenset(
+    {
+        *(SlotStatus.COMPLETED, SlotStatus.AGENT_ERROR, SlotStatus.AGENT_TIMEOUT),
+        # An agent without an answer may leave what its grader cannot read.
+        SlotStatus.GRADE_ERROR,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +237,7 @@ class ModelUse:
         if outcome.reason in _NOT_OF_MODELS:
             return outcome
         miss = None if self.replay is None else self.replay.miss
-        if miss is not None and outcome.status in {*_AFFECTED, SlotStatus.GRADE_ERROR}:
+        if miss is not None and outcome.status in _AFFECTED:
             message = f"{miss}; without that: {_of(outcome)}"
             return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.REPLAY_MISS, message)
         if outcome.status not in _AFFECTED:
@@ -276,7 +282,12 @@ class ModelUse:
         return summary
 
 
-_NOT_OF_MODELS = frozenset({Reason.STATUS_FORGED, Reason.SCRIPT_HINDERED, Reason.ARTIFACTS_REFUSED})
+_NOT_OF_MODELS = frozenset(
+    {
+        *(Reason.STATUS_FORGED, Reason.SCRIPT_HINDERED, Reason.ARTIFACTS_REFUSED),
+        *(Reason.OUT_OF_MEMORY, Reason.OUT_OF_PROCESSES),
+    }
+)
 """Reasons of an agent's error that no failure of a model explains."""
 
 
