@@ -66,7 +66,6 @@ def write_with_old_times(key: Path) -> None:
 CHANGES: list[Callable[[Path], object]] = [
     exchange,
     write_with_old_times,
-    lambda key: key.chmod(0o755),
     lambda key: (key.parent / "conftest.py").write_text("forged"),
     lambda key: key.unlink(),
     lambda key: (key.unlink(), key.symlink_to("/etc/hostname")),
