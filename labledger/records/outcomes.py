@@ -48,10 +48,10 @@ class Reason(StrEnum):
     STATUS_FORGED = "status_forged"
     """The container ended in a way that only the agent can have caused."""
     SCRIPT_HINDERED = "script_hindered"
-    """The agent changed the limits of `trial.sh`, the container's first process, as `prlimit
-    --pid 1` does, moved a folder that the host reads, left files in an output folder of the grader
-    that cannot be removed, or removed or replaced programs or the C library of the image, after
-    which `trial.sh` failed."""
+    """The agent changed the limits or the priority of `trial.sh`, the container's first process, as
+    `prlimit --pid 1` does, moved a folder that the host reads, left files in an output folder of
+    the grader that cannot be removed, or removed or replaced programs or the C library of the
+    image, after which `trial.sh` failed."""
 
     OUT_OF_PROCESSES = "out_of_processes"
     """The agent left processes that used up the limit of processes, and the grader, which could not

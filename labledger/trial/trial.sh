@@ -194,14 +194,17 @@ add_hits() {
     add_pressure "processes$1" "$processes/pids.events"
 }
 
-# Adds what the agent has left in memory, in processes and in files, and how many processes.
+# Adds what the agent has left in memory, in processes, in files and in the kernel for both, and how many
+# processes. Version 1 counts the memory of the kernel in a file of its own.
 add_held() {
     [ -r "$memory/memory.stat" ] && while read -r kind bytes; do
         case $kind in
-            anon | rss) pressure="${pressure}held memory $bytes$newline" ;;
-            shmem) pressure="${pressure}held memory $bytes$newline"; break ;;
+            anon | rss | shmem) pressure="${pressure}held memory $bytes$newline" ;;
+            slab_unreclaimable) pressure="${pressure}held memory $bytes$newline"; break ;;
+            pgpgin) break ;;
         esac
     done <"$memory/memory.stat"
+    add_pressure "held memory" "$memory/memory.kmem.usage_in_bytes"
     add_pressure "held pids" "$processes/pids.current"
 } 2>/dev/null
 
@@ -232,14 +235,27 @@ store_output() {
     { cat >"$2" || cat >/dev/null; } <"$1"
 }
 
-# Sets $limits to the resource limits of this process, to nothing if too few files may be open.
+# Sets $limits to the resource limits of this process and to its priority, to nothing if too few files may
+# be open.
 read_limits() {
-    limits=''
+    limits='' stat=''
     {
         while read -r line; do
             limits="$limits$line;"
         done </proc/1/limits
+        read -r stat </proc/1/stat
     } 2>/dev/null
+    # shellcheck disable=SC2086
+    [ -z "$limits" ] || add_priority ${stat##*) }
+}
+
+# Adds nice value, real-time priority and scheduling policy of this process to $limits. The arguments are
+# the words of its `stat` after its name. Later phases inherit them.
+add_priority() {
+    shift 16
+    limits="$limits$1;"
+    shift 21
+    limits="$limits$1;$2"
 }
 
 # Gives this shell free memory of its own, of which it can go on if an agent takes the right to more.

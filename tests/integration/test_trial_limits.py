@@ -196,6 +196,34 @@ def test_an_agent_that_leaves_no_memory_to_its_grader_has_failed(trials: Trials)
     assert brief(result) == ("grade_error", "grader_exit_nonzero", 40)
 
 
+def test_files_without_content_use_up_memory_too(trials: Trials) -> None:
+    """The kernel's own memory for files counts as what the agent left."""
+    agent = """
+import os
+try:
+    for number in range(10**6):
+        os.mkdir(f'/dev/shm/{number}')
+except OSError:
+    pass
+"""
+    grader = f"python3 -c 'bytearray(30 << 20)' || exit 1; {GRADES}"
+    limit = resources(memory_bytes=64 << 20)
+    result = trials.run(phase(python(agent)), grader, image=PYTHON, runtime=limit)
+    assert (result.status.value, result.reason) == ("agent_error", "out_of_memory")
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["os.setpriority(os.PRIO_PROCESS, 1, 19)", "os.sched_setscheduler(1, 5, os.sched_param(0))"],
+    ids=("nice", "idle"),
+)
+def test_an_agent_that_slows_its_grader_down_has_failed(trials: Trials, change: str) -> None:
+    """Phases inherit the priority of the first process, which an agent that is root can lower."""
+    agent = phase(python(f"import os; {change}"))
+    result = trials.run(agent, image=PYTHON)
+    assert brief(result) == ("agent_error", "script_hindered", 72)
+
+
 def test_an_agent_that_leaves_no_processes_to_its_grader_has_failed(trials: Trials) -> None:
     """Processes that the agent left may run on, but they do not take the trial out of the rate."""
     runtime = resources(pids=24) | {"processes": "keep"}
