@@ -175,6 +175,18 @@ NOT_STARTED: frozenset[str] = frozenset(
 """Reasons of an `infra_error` that mean that nothing of the trial has run."""
 
 
+HINDERED: frozenset[str] = frozenset(
+    {
+        *(Reason.STATUS_FORGED, Reason.SCRIPT_HINDERED, Reason.ARTIFACTS_REFUSED),
+        *(Reason.OUT_OF_MEMORY, Reason.OUT_OF_PROCESSES),
+    }
+)
+"""Reasons of an `agent_error` that mean that the agent kept its own trial from its end.
+
+No regrading grades such a trial, and no failure of a model excuses it.
+"""
+
+
 NOT_WORTH_RETRYING: frozenset[str] = frozenset({Reason.REPLAY_MISS, Reason.CANCELLED})
 """Reasons for which a retry of its status alone is no use: another attempt would end the same."""
 

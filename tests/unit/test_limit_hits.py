@@ -14,6 +14,8 @@ from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.grading import GradingOutcome
 from labledger.trial.limit_hits import LimitHits
+from labledger.trial.stored_trial import StoredTrial
+from labledger.trial.trial_kinds import RegradedTrial
 
 VERSION_2 = """\
 memorysetup low 0
@@ -127,3 +129,13 @@ def test_who_starved_the_grader(tmp_path: Path, held: int, status: SlotStatus) -
     counted(spec, pressure=VERSION_2.replace("60000000", str(held)))
     outcome = GradingOutcome(SlotStatus.GRADE_ERROR, Reason.SCORE_MISSING, "no score")
     assert limit_hits.judge(spec, exit_of(0), outcome).status is status
+
+
+@pytest.mark.parametrize("reason", [Reason.OUT_OF_MEMORY, Reason.OUT_OF_PROCESSES])
+def test_no_regrading_gives_such_a_trial_a_verdict(tmp_path: Path, reason: Reason) -> None:
+    """The grader of a regrading has the memory and the processes that the agent had used up."""
+    spec = Trials(tmp_path, {}).spec()
+    record = {"status": SlotStatus.AGENT_ERROR.value, "reason": reason.value}
+    assert RegradedTrial(StoredTrial(spec.ids, record, {}, {})).is_carried_over(spec)
+    record["reason"] = Reason.AGENT_EXIT_NONZERO.value
+    assert not RegradedTrial(StoredTrial(spec.ids, record, {}, {})).is_carried_over(spec)

@@ -47,7 +47,7 @@ from labledger.records.model_calls import (
     read_journal,
 )
 from labledger.records.model_grants import MISSED, RECORD
-from labledger.records.outcomes import Reason, SlotStatus, Verdict
+from labledger.records.outcomes import HINDERED, Reason, SlotStatus, Verdict
 from labledger.trial.evidence.evidence_collection import EvidenceCollector
 from labledger.trial.evidence.grading import GradingOutcome
 from labledger.trial.evidence.redaction import Redactor
@@ -234,7 +234,7 @@ class ModelUse:
         if self.helper_lost and outcome.status is not SlotStatus.SETUP_ERROR:
             message = f"its models helper was stopped from outside; without that: {_of(outcome)}"
             return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.MODELS_LOST, message)
-        if outcome.reason in _NOT_OF_MODELS:
+        if outcome.reason in HINDERED:
             return outcome
         miss = None if self.replay is None else self.replay.miss
         if miss is not None and outcome.status in _AFFECTED:
@@ -280,15 +280,6 @@ class ModelUse:
         if self.helper:
             summary["helper"] = dict(self.helper)
         return summary
-
-
-_NOT_OF_MODELS = frozenset(
-    {
-        *(Reason.STATUS_FORGED, Reason.SCRIPT_HINDERED, Reason.ARTIFACTS_REFUSED),
-        *(Reason.OUT_OF_MEMORY, Reason.OUT_OF_PROCESSES),
-    }
-)
-"""Reasons of an agent's error that no failure of a model explains."""
 
 
 def _has_begun(call: ModelCall) -> bool:
