@@ -20,7 +20,7 @@ from labledger.gateway.families.family import Asked, Feature
 from labledger.gateway.families.named_requests import named_request
 from labledger.gateway.status import CallTotals
 from labledger.records.model_calls import NO_TOKENS, CallState, ModelCall, Usage
-from labledger.records.model_costs import PICODOLLARS, PriceTable, call_cost, is_of_time
+from labledger.records.model_costs import PICODOLLARS, PriceTable, call_cost, comes_unasked
 from labledger.records.model_grants import ENDLESS, NOTHING, Amounts, CallLimits, CapShare, ShareUse
 
 
@@ -251,6 +251,6 @@ class Caps:
             if cost is not None:
                 return cost
         reserved = call.reserved or NO_TOKENS
-        all_tiers = not is_of_time(call.price_condition or "")
+        all_tiers = not comes_unasked(call.price_condition or "")
         most = self._prices.most_cost_of(call.provider, call.model, reserved, all_tiers=all_tiers)
         return None if most is None else most + (call.fees or 0)

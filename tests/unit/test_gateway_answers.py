@@ -20,32 +20,35 @@ from labledger.records.model_calls import Api, CallState, ModelCall, Usage
 from labledger.records.model_costs import ModelPrice, PriceTable, call_cost
 from labledger.records.model_grants import RECORD, ProviderConfig
 
-HELLO = {"model": "m-1", "choices": [{"index": 0, "delta": {"content": "hello"}}]}
-STOP = {"model": "m-1", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+HELLO = {"model": "m-2026-01-01", "choices": [{"index": 0, "delta": {"content": "hello"}}]}
+STOP = {"model": "m-2026-01-01", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
 USED = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
-USAGE = {"model": "m-1", "choices": [], "usage": USED}
+USAGE = {"model": "m-2026-01-01", "choices": [], "usage": USED}
 CHAT = events(HELLO, STOP, USAGE, "[DONE]")
-OPENED = {"type": "message_start", "message": {"model": "m-1", "usage": {"input_tokens": 1000}}}
+OPENED = {
+    "type": "message_start",
+    "message": {"model": "m-2026-01-01", "usage": {"input_tokens": 1000}},
+}
 STOPPED = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}
 CLOSED = {"type": "message_stop"}
 
 
 def anthropic(*usages: dict[str, Any], end: bytes = b"\n\n") -> bytes:
     """A stream that says these usages in its start and in its deltas."""
-    start = {**OPENED, "message": {"model": "m-1", "usage": usages[0]}}
+    start = {**OPENED, "message": {"model": "m-2026-01-01", "usage": usages[0]}}
     deltas = [{**STOPPED, "usage": usage} for usage in usages[1:]]
     return events(start, *deltas, CLOSED, names=True, end=end)
 
 
 def responses(usage: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"model": "m-1", "status": "completed", "output": [], "usage": usage, **more}
+    return {"model": "m-2026-01-01", "status": "completed", "output": [], "usage": usage, **more}
 
 
 RESPONSE = responses({"input_tokens": 1000, "output_tokens": 100, "total_tokens": 1100})
 RESPONDED = events({"type": "response.completed", "response": RESPONSE}, names=True, end=b"")
 GEMINI_USED = {"promptTokenCount": 1000, "candidatesTokenCount": 100, "totalTokenCount": 1100}
 GEMINI = {
-    "modelVersion": "m-1",
+    "modelVersion": "m-2026-01-01",
     "candidates": [{"content": {}, "finishReason": "STOP"}],
     "usageMetadata": GEMINI_USED,
 }
@@ -724,7 +727,7 @@ def plain_answers() -> Iterator[tuple[str, RawAnswer]]:
         if api == "chat" and "choices" not in said:
             document = {**STOP, "usage": said}
         if api == "anthropic":
-            document = {"type": "message", "model": "m-1", "usage": said}
+            document = {"type": "message", "model": "m-2026-01-01", "usage": said}
         yield name, RawAnswer(json.dumps(document).encode(), "application/json", "length")
 
 
@@ -789,7 +792,7 @@ def test_a_transfer_that_ended_properly_is_a_whole_answer(trial: GatewayTrial, n
     call = trial.call
     assert (call.state, call.reason) == (CallState.ANSWERED, None)
     assert tokens(call) == T1
-    assert call.model_served == "m-1"
+    assert call.model_served == "m-2026-01-01"
     assert call_cost(call, PRICES) == 2 * 10**9
 
 
@@ -864,6 +867,42 @@ def test_a_cost_is_exact_or_unknown_with_a_reason(trial: GatewayTrial, name: str
         assert why in f"{call.cost_unknown} {call.price_condition}"
 
 
+SERVED: list[tuple[str, str | None, float | None, str]] = [
+    # asked, served, right cost in micro-dollars, condition
+    ("m", None, 2000, ""),
+    ("m", "models/M-2026-01-01", 2000, ""),
+    ("m-large", "m", 2000, "model=m"),
+    ("m", "m-large", 6000, "model=m-large"),
+    ("m", "m-mini", None, "model=m-mini"),
+    ("m", "vendor/M@next", 7000, "model=vendor/M@next"),
+    ("m", "m mini", None, "name is not understood"),
+]
+
+
+@pytest.mark.parametrize(("asked", "served", "micros", "why"), SERVED)
+def test_the_model_that_served_decides_the_price(
+    gateway: ServedGateway, asked: str, served: str | None, micros: float | None, why: str
+) -> None:
+    """Another model has its own price, or the asked model's under this condition, or none."""
+    body = json.dumps({**STOP, "model": served, "usage": USED}).encode()
+    prices = [*PRICES.prices, ModelPrice("openai", "m-large", input=3_000_000, output=30_000_000)]
+    own = [
+        *prices,
+        ModelPrice("openai", "m", 0, 4_000_000, 30_000_000, condition="model=vendor/M@next"),
+    ]
+    with raw_provider({"it": RawAnswer(body, "application/json", "length")}) as address:
+        provider = ProviderConfig("openai", (Api.OPENAI_CHAT,), address, SOURCE)
+        models = {"openai": ("m", "m-large")}
+        other = gateway.trial(address, providers=(provider,), models=models, prices=own)
+        assert other.ask("chat", "do it.", model=asked).status == 200
+        call = other.call
+        cost = call_cost(call, PriceTable(tuple(own)))
+        assert cost == (None if micros is None else micros * 10**6)
+        assert why in f"{call.price_condition} {call.cost_unknown}"
+        assert why or call.price_condition is None
+        gateway.client.close(other.folder)
+
+
 def test_searches_in_events_alone_are_counted(gateway: ServedGateway) -> None:
     """A search whose item is in an event, and not in the last one, has its price once."""
     item = {"type": "web_search_call", "action": {"type": "search"}}
@@ -889,6 +928,7 @@ def test_an_error_costs_nothing_unless_it_says_its_usage(trial: GatewayTrial, na
     assert (call.state, call.status) == (CallState.ANSWERED, 422)
     assert call_cost(call, PRICES) == (None if micros is None else micros * 10**6)
     assert (call.cost_unknown is None) == (micros is not None)
+    assert (call.charged is None) == (micros is None)
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -58,6 +58,7 @@ def read(api: Api, *parts: bytes) -> Any:
     for part in parts:
         for event in events.feed(part):
             reader.take_event(event)
+    reader.ended = True
     return reader
 
 
