@@ -18,7 +18,7 @@ from raw_providers import RawAnswer, events, raw_provider
 from labledger.gateway.families.event_stream import BodyForm, EventReader, form_of
 from labledger.records.model_calls import Api, CallState, ModelCall, Usage
 from labledger.records.model_costs import ModelPrice, PriceTable, call_cost
-from labledger.records.model_grants import RECORD, ProviderConfig
+from labledger.records.model_grants import RECORD, CallLimits, ProviderConfig
 
 HELLO = {"model": "m-2026-01-01", "choices": [{"index": 0, "delta": {"content": "hello"}}]}
 STOP = {"model": "m-2026-01-01", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
@@ -84,7 +84,15 @@ WHOLE = {
 }
 NO_MARK = events(HELLO, HELLO)
 MESSAGES_OPEN = events(OPENED, names=True)
+BUSY = {"prompt_tokens": 1000, "completion_tokens": 10}
+FINISHED = {**STOP, "usage": BUSY}
 TORN = {
+    "torn-after-a-finish-chunk": ("chat", RawAnswer(events(HELLO, FINISHED), torn=True)),
+    "torn-after-a-delta": (
+        "anthropic",
+        RawAnswer(events(OPENED, {**STOPPED, "usage": {"output_tokens": 1}}), torn=True),
+    ),
+    "torn-after-a-reason": ("gemini", RawAnswer(events(GEMINI), torn=True)),
     "closed-before-its-mark": ("chat", RawAnswer(NO_MARK, framing="close")),
     "messages-closed": ("anthropic", RawAnswer(MESSAGES_OPEN, framing="close")),
     "closed-in-a-line": ("responses", RawAnswer(RESPONDED[:-9], framing="close")),
@@ -440,6 +448,8 @@ PLAIN: dict[str, tuple[str, Any, tuple[int, ...] | None, float | None, str | Non
         "0 tokens",
     ),
 }
+USAGE_TWICE = json.dumps(USAGE).replace('"usage": {', '"usage": {"prompt_tokens": 9000, ')
+"""A chunk whose usage has two numbers under one name."""
 STREAMED: dict[str, tuple[str, bytes, tuple[int, ...] | None, str | None, str | None]] = {
     # name: API, body, right tokens, why the cost is unknown, what contradicts itself
     "delta-of-zero": (
@@ -609,6 +619,66 @@ STREAMED: dict[str, tuple[str, bytes, tuple[int, ...] | None, str | None, str | 
         "image_generation_call",
         None,
     ),
+    "another-end": (
+        "responses",
+        events(
+            {"type": "response.completed", "response": RESPONSE},
+            {"type": "response.completed", "response": responses({**SAID, "input_tokens": 5000})},
+        ),
+        T1,
+        None,
+        None,
+    ),
+    "usage-after-the-mark": (
+        "chat",
+        events(HELLO, STOP, USAGE, "[DONE]", {**USAGE, "usage": {**USED, "prompt_tokens": 9000}}),
+        T1,
+        None,
+        None,
+    ),
+    "delta-after-the-mark": (
+        "anthropic",
+        anthropic({"input_tokens": 1000}, {"output_tokens": 100})
+        + events({**STOPPED, "usage": {"output_tokens": 9000}}),
+        T1,
+        None,
+        None,
+    ),
+    "grows-after-the-finish": (
+        "chat",
+        events(HELLO, FINISHED, USAGE, "[DONE]"),
+        T1,
+        None,
+        None,
+    ),
+    "a-name-twice": (
+        "chat",
+        events(HELLO, STOP, USAGE_TWICE, "[DONE]"),
+        None,
+        "names one member twice",
+        None,
+    ),
+    "a-name-twice-with-one-value": (
+        "chat",
+        events(HELLO, STOP, USAGE_TWICE.replace(": 9000", ": 1000"), "[DONE]"),
+        T1,
+        None,
+        None,
+    ),
+    "two-usages": (
+        "chat",
+        events(HELLO, STOP, json.dumps(USAGE)[:-1] + ', "usage": {}}', "[DONE]"),
+        None,
+        "names one member twice",
+        None,
+    ),
+    "other-names-twice": (
+        "chat",
+        events('{"id": 1, "id": 2, "choices": []}', HELLO, STOP, USAGE, "[DONE]"),
+        T1,
+        None,
+        None,
+    ),
     "two-ends": (
         "responses",
         events(
@@ -648,7 +718,8 @@ STREAMED: dict[str, tuple[str, bytes, tuple[int, ...] | None, str | None, str | 
     ),
 }
 
-ERRORS: dict[str, tuple[str, dict[str, Any], int | None]] = {
+TWICE = '{"error": "no", "usage": {"prompt_tokens": 9000, "prompt_tokens": 5, "cost": 0.1}}'
+ERRORS: dict[str, tuple[str, str | dict[str, Any], int | None]] = {
     # name: API, body with an error's status, right cost in micro-dollars
     "error-alone": ("chat", {"error": {"message": "no"}}, 0),
     "error-with-zeros": ("chat", {"error": {"message": "no"}, "usage": {"prompt_tokens": 0}}, 0),
@@ -659,6 +730,7 @@ ERRORS: dict[str, tuple[str, dict[str, Any], int | None]] = {
         {"error": "no", "usage": {**USED, "total_tokens": 7000}},
         None,
     ),
+    "error-with-charge-twice": ("chat", TWICE, None),
     "error-of-messages": (
         "anthropic",
         {"type": "error", "error": {"message": "no"}, "usage": SAID},
@@ -696,6 +768,8 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "ticks-as-text": in_chat('"cost_in_usd_ticks": "5"'),
     "endless-ticks": in_chat(f'"cost_in_usd_ticks": {HUGE}'),
     "stated-without-number": in_chat('"cost": NaN'),
+    "a-name-twice": in_chat('"prompt_tokens": 9'),
+    "a-charge-twice": in_chat('"cost": 0.01, "cost": 0.02'),
     "own-key-without-charge": in_chat('"cost": 0, "is_byok": true, "cost_details": [1]'),
     "types-that-are-lists": in_messages('"iterations": [{"type": [], "n": 1}, 7, null]'),
     "endless-searches": in_messages('"server_tool_use": {"web_search_requests": 1e999}'),
@@ -744,7 +818,11 @@ def address() -> Iterator[str]:
     answers |= {name: RawAnswer(body) for name, (_, body, *_) in STREAMED.items()}
     answers |= dict(plain_answers()) | dict(hostile_answers())
     answers |= {
-        name: RawAnswer(json.dumps(body).encode(), "application/json", "length", status=422)
+        name: RawAnswer(
+            (body if isinstance(body, str) else json.dumps(body)).encode(),
+            *("application/json", "length"),
+            status=422,
+        )
         for name, (_, body, _) in ERRORS.items()
     }
     with raw_provider(answers) as address:
@@ -804,8 +882,8 @@ def test_a_transfer_that_did_not_end_is_cut(trial: GatewayTrial, name: str) -> N
         trial.ask(api, f"do {name}.", stream=True)
     call = trial.call
     assert (call.state, call.reason) == (CallState.CUT, "provider_cut")
-    # All chunks may have been read before the connection broke, and then the usage is known.
-    assert tokens(call) in ({None, T1} if name == "chunks-not-ended" else {None})
+    assert tokens(call) is None
+    assert call.charged is None
 
 
 @pytest.mark.parametrize("framing", ["length", "chunked", "close"])
@@ -825,6 +903,21 @@ def test_a_stream_without_its_mark_is_whole_if_its_transfer_is(
             assert other.call.state is CallState.ANSWERED
             assert "no mark of its end" in str(other.call.cost_unknown)
         assert other.call.usage is None
+        gateway.client.close(other.folder)
+
+
+@pytest.mark.parametrize("framing", ["length", "close"])
+def test_a_usage_is_final_if_nothing_can_follow(gateway: ServedGateway, framing: str) -> None:
+    """A closed connection may hide the last chunk, whose usage would be larger."""
+    body = RawAnswer(events(HELLO, {**STOP, "usage": USED}), framing=framing)
+    with raw_provider({"it": body}) as address:
+        provider = ProviderConfig("openai", (Api.OPENAI_CHAT,), address, SOURCE)
+        other = gateway.trial(address, providers=(provider,), models={"openai": ("m",)})
+        assert other.ask("chat", "do it.", stream=True).body == body.body
+        call = other.call
+        assert call.state is CallState.ANSWERED
+        assert tokens(call) == (T1 if framing == "length" else None)
+        assert framing == "length" or "no mark of its end" in str(call.cost_unknown)
         gateway.client.close(other.folder)
 
 
@@ -865,6 +958,32 @@ def test_a_cost_is_exact_or_unknown_with_a_reason(trial: GatewayTrial, name: str
         assert call.cost_unknown is None
     else:
         assert why in f"{call.cost_unknown} {call.price_condition}"
+
+
+def test_a_stored_item_is_reserved_with_the_answer_that_it_came_in(gateway: ServedGateway) -> None:
+    """Reasoning that is sent back by its name alone may be as long as the whole answer."""
+    item = {"type": "reasoning", "id": "rs_1", "summary": []}
+    done = {"type": "response.output_item.done", "item": item}
+    body = events(done, {"type": "response.completed", "response": RESPONSE})
+    with raw_provider({"it": RawAnswer(body)}) as address:
+        provider = ProviderConfig("openai", (Api.OPENAI_RESPONSES,), address, SOURCE)
+        granted: dict[str, Any] = {"providers": (provider,), "models": {"openai": ("m",)}}
+        limits = CallLimits(tokens=10**7)
+        other = gateway.trial(address, prices=PRICES.prices, limits=limits, **granted)
+        said = {"role": "user", "content": "do it."}
+        sizes = []
+        for names in (["rs_unseen"], [], ["rs_1"], ["rs_1", "rs_unseen"]):
+            items = [said, *({**item, "id": name} for name in names)]
+            sent = {"model": "m", "stream": True, "max_output_tokens": 50, "input": items}
+            assert other.send("/openai/v1/responses", sent).status == 200
+            reserved = other.calls[-1].reserved
+            assert reserved is not None
+            sizes.append(reserved.request)
+        first, _, known, both = sizes
+        assert 128_000 < first < 133_000
+        assert 1_000 + 100 < known < 6_000
+        assert 128_000 + 1_000 < both < 136_000
+        gateway.client.close(other.folder)
 
 
 SERVED: list[tuple[str, str | None, float | None, str]] = [

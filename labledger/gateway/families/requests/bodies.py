@@ -283,6 +283,7 @@ def requested(endpoint: Endpoint, body: JsonObject, size: int, read: RequestFact
         other_prices=has_sound or read.other_prices or Feature.IMAGE_GENERATION in features,
         text_bytes=size - sum(medium.size for medium in read.media),
         overhead_tokens=overhead,
+        has_file=any(medium.tokens >= WINDOW for medium in read.media),
         stored=read.stored,
         stored_tokens=stored,
         turns=turns,
