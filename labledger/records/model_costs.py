@@ -144,10 +144,10 @@ class PriceTable:
         fees = (self.search_fees(provider, model, searches, each) for each in conditions)
         return max((fee for fee in fees if fee is not None), default=0)
 
-    def of_models(self, models: Iterable[tuple[str, str]]) -> PriceTable:
-        """Return the prices of some models, each a provider and a name, from the same source."""
-        wanted = set(models)
-        kept = (price for price in self.prices if (price.provider, price.model) in wanted)
+    def of_providers(self, names: Iterable[str]) -> PriceTable:
+        """Return the prices of all models of some providers, from the same source."""
+        wanted = set(names)
+        kept = (price for price in self.prices if price.provider in wanted)
         return PriceTable(tuple(sorted(kept, key=price_order)), self.source)
 
     @cached_property

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from gateways import SOURCE, GatewayTrial, ServedGateway, served_gateway
 from raw_providers import RawAnswer, events, raw_provider
+from waiting import wait_until
 
 from labledger.gateway.families.event_stream import BodyForm, EventReader, form_of
 from labledger.records.model_calls import Api, CallState, ModelCall, Usage
@@ -904,6 +905,45 @@ def test_a_stream_without_its_mark_is_whole_if_its_transfer_is(
             assert "no mark of its end" in str(other.call.cost_unknown)
         assert other.call.usage is None
         gateway.client.close(other.folder)
+
+
+def test_an_agent_that_leaves_before_the_end_lowers_no_usage(gateway: ServedGateway) -> None:
+    """The usage beside the reason of the end is not final, because a larger one may follow."""
+    left = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+                connection.sendall(head + b"Content-Length: 9999999\r\n\r\n")
+                # The agent gets a piece that may be the last one only when more follows.
+                connection.sendall(events(HELLO, FINISHED, *[HELLO] * 9000))
+                assert left.wait(60)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        provider = ProviderConfig("openai", (Api.OPENAI_CHAT,), address, SOURCE)
+        trial = gateway.trial(address, providers=(provider,), models={"openai": ("m",)})
+        connection = trial.connection()
+        body = json.dumps({"model": "m", "messages": [], "stream": True})
+        headers = {"Authorization": f"Bearer {trial.token}"}
+        connection.request("POST", "/openai/v1/chat/completions", body, headers)
+        response = connection.getresponse()
+        got = b""
+        while b"finish_reason" not in got:
+            got += response.read1()
+        response.close()
+        connection.close()
+        wait_until(lambda: trial.call.state is CallState.CUT)
+        left.set()
+        thread.join()
+        call = trial.call
+        assert (call.reason, call.usage, call.charged) == ("agent_gone", None, None)
+        assert call.raw_usage == BUSY
+        gateway.client.close(trial.folder)
 
 
 @pytest.mark.parametrize("framing", ["length", "close"])
