@@ -93,7 +93,7 @@ TORN = {
         "anthropic",
         RawAnswer(events(OPENED, {**STOPPED, "usage": {"output_tokens": 1}}), torn=True),
     ),
-    "torn-after-a-reason": ("gemini", RawAnswer(events(GEMINI), torn=True)),
+    "torn-after-a-reason": ("gemini", RawAnswer(events(GEMINI, GEMINI), torn=True)),
     "closed-before-its-mark": ("chat", RawAnswer(NO_MARK, framing="close")),
     "messages-closed": ("anthropic", RawAnswer(MESSAGES_OPEN, framing="close")),
     "closed-in-a-line": ("responses", RawAnswer(RESPONDED[:-9], framing="close")),
