@@ -233,11 +233,13 @@ def _item_features(part: ContentPart) -> Iterator[Need]:
 def _stored(item: Any) -> str | None:
     """Return the `id` of an item whose content the provider stored, and the request leaves out."""
     held = members(item)
-    name, kind = held.get("id"), held.get("type")
+    name, kind = held.get("id"), held.get("type", "message" if "role" in held else None)
     if not (name and isinstance(kind, str) and kind in _HELD_IN):
         return None
     content = held.get(_HELD_IN[kind])
-    is_held = bool(content) if _HELD_IN[kind] == "encryptedcontent" else content is not None
+    is_held = content is not None
+    if _HELD_IN[kind] == "encryptedcontent":
+        is_held = isinstance(content, str) and bool(content.strip())
     return None if is_held else str(name)[:MAX_NAME]
 
 
