@@ -26,7 +26,8 @@ from labledger.gateway.answer_bodies import (
     LabeledBody,
     StreamBody,
     documents_of,
-    take_documents,
+    note_ambiguous,
+    read_body,
 )
 from labledger.gateway.answers import Answer, AnswerCut, Headers, NoAnswer, for_agent, request_id
 from labledger.gateway.calls import OpenCall
@@ -199,6 +200,7 @@ class Relay:
         """Read the end of a stream. Return a word why it is not whole; None if it is."""
         body.end()
         self._note_error(body)
+        self._reader.transferred = answer.is_framed and cut is None
         is_whole = answer.is_framed and body.has_read if cut is None else self._reader.finished
         if is_whole or (cut is None and (self._reader.whole or self._reader.failed)):
             return None
@@ -269,6 +271,7 @@ class Relay:
             message = "labledger: the provider's answer ended too early"
             raise NoAnswer(cut.reason, 502, message) from None
         await self._record(is_cut=False)
+        self._reader.transferred = answer.is_framed
         self._end_whole(answer.status, bytes(body))
         await asyncio.shield(self._call.durable())
         kept = CIMultiDict(_without_length(headers))
@@ -278,6 +281,7 @@ class Relay:
         """Read an error. Return whether it says what its request used, which is then charged."""
         if self._charging.counts_tokens:
             return False
+        note_ambiguous(self._reader, body)
         try:
             return self._reader.take_error(json.loads(body))
         except (ValueError, RecursionError):
@@ -291,9 +295,10 @@ class Relay:
             self._call.end(CallState.ANSWERED, reason=refusal.reason, **facts)
             return
         try:
-            documents = documents_of(body)
-            if not self._charging.counts_tokens:
-                take_documents(self._reader, documents)
+            if self._charging.counts_tokens:
+                documents_of(body)
+            else:
+                read_body(self._reader, body)
         except (ValueError, RecursionError):
             self._call.end(CallState.FAILED, reason="not_an_answer", **self._about)
             return
