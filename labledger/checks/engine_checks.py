@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from labledger.experiment.resolve import ResolvedExperiment
 from labledger.experiment.templates import DEFAULT_IMAGE
 from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 from labledger.records import JsonObject
-from labledger.text import format_size
+from labledger.text import counted, counted_of, format_size
 from labledger.trial import contract
 from labledger.trial.contract import Labels
 from labledger.trial.life.container_config import GROUPS_HINT, LimitsRefused, find_ignored_limits
@@ -51,8 +51,7 @@ def check_shared_resources(
     None if not known.
     """
     at_once = min(slots, experiment.total_slots)
-    needs = {Needs.of_trial(merged) for _, merged in experiment.settings}
-    wanted_cpus = max((each.cpus for each in needs if each.cpus is not None), default=None)
+    wanted_cpus, wanted_bytes = _largest_limits(experiment)
     if cpus is not None and wanted_cpus is not None and wanted_cpus <= cpus < at_once * wanted_cpus:
         yield warned(
             "cpus",
@@ -60,8 +59,6 @@ def check_shared_resources(
             f"{cpus:g}: trials that wait for each other run into their time limits",
             hint=f"run {cpus // wanted_cpus:g} at once (`max_concurrency=`; `slots=` of a worker)",
         )
-    limits = (each.memory_bytes for each in needs if each.memory_bytes is not None)
-    wanted_bytes = max(limits, default=None)
     if memory_bytes is None or wanted_bytes is None or at_once * wanted_bytes <= memory_bytes:
         return
     has = f"{machine} has {format_size(memory_bytes)}"
@@ -78,6 +75,61 @@ def check_shared_resources(
         )
         hint = f"run {memory_bytes // wanted_bytes} at once, or lower `memory`"
     yield warned("memory", detail, hint=hint)
+
+
+def _largest_limits(experiment: ResolvedExperiment) -> tuple[float | None, int | None]:
+    """Return the most CPUs and bytes of memory that a trial with such a limit may use."""
+    needs = {Needs.of_trial(merged) for _, merged in experiment.settings}
+    return (
+        max((each.cpus for each in needs if each.cpus is not None), default=None),
+        max((n for each in needs if (n := each.memory_bytes) is not None), default=None),
+    )
+
+
+_LIMITS = {"cpus": "cpus", "memory": "memory_bytes", "pids": "pids"}
+"""The limits whose absence is said, each with its field of `Resources`."""
+
+
+def check_unlimited(experiment: ResolvedExperiment, at_once: int) -> Iterator[CheckResult]:
+    """Yield what has no limit, and what the trials with limits may use together, if anything has.
+
+    `at_once` trials run at the same time.
+    """
+    total = len(experiment.tasks)
+    unlimited: dict[str, int] = {}
+    for key, name in _LIMITS.items():
+        if count := sum(1 for _ in experiment.tasks_with(_has_no_limit(name))):
+            unlimited[key] = count
+    if not unlimited:
+        return
+    words = (
+        f"{key} of {'every task' if count == total else counted_of(count, total, 'task')}"
+        for key, count in unlimited.items()
+    )
+    detail = f"unlimited: {', '.join(words)}{_sum_of_limits(experiment, at_once)}"
+    if at_once == 1 or "memory" not in unlimited:
+        yield CheckResult("limits", detail)
+        return
+    yield warned(
+        "limits",
+        f"{detail}. {at_once} trials at once share what the machine has: where its memory is used "
+        "up, the kernel kills processes of any of them",
+        hint="run fewer at once (`max_concurrency=`), or set runtime.resources.memory",
+    )
+
+
+def _has_no_limit(name: str) -> Callable[[TrialSettings], bool]:
+    return lambda container: getattr(container.runtime.resources, name) is None
+
+
+def _sum_of_limits(experiment: ResolvedExperiment, at_once: int) -> str:
+    """Return words about what as many trials as run at once may use where limits are known."""
+    cpus, memory = _largest_limits(experiment)
+    sums = [] if cpus is None else [f"{at_once * cpus:g} CPUs"]
+    sums += [] if memory is None else [f"{format_size(at_once * memory)} of memory"]
+    if not sums:
+        return ""
+    return f"; {counted(at_once, 'trial')} with limits may use {' and '.join(sums)}"
 
 
 _FILES_HINT = (

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,15 +108,9 @@ class UntrustedFile:
 
     def _open_in(self, folder: int) -> int | None:
         try:
-            status = os.lstat(self.name, dir_fd=folder)
+            return open_checked(self.name, self._check_kind, folder)
         except FileNotFoundError:
             return None
-        except OSError as error:
-            raise self._unsafe(f"cannot be examined ({error.strerror})") from None
-        self._check_kind(status)
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        try:
-            return os.open(self.name, flags, dir_fd=folder)
         except OSError as error:
             raise self._unsafe(f"cannot be opened ({error.strerror})") from None
 
@@ -143,6 +137,24 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+
+
+def open_checked(
+    path: str, check: Callable[[os.stat_result], None], dir_fd: int | None = None
+) -> int:
+    """Open a file for reading if `check` accepts it, and return the descriptor.
+
+    A container may exchange the file at any time, also for a device, and some devices act when they
+    are opened. So what is checked is the very file that is opened. No link is followed. Raises
+    `OSError`, and what `check` raises.
+    """
+    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+    seen = os.open(path, flags, dir_fd=dir_fd)
+    try:
+        check(os.fstat(seen))
+        return os.open(f"/proc/self/fd/{seen}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    finally:
+        os.close(seen)
 
 
 def head_chunks(file: BinaryIO, size: int) -> Iterator[bytes]:

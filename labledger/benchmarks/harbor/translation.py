@@ -185,6 +185,7 @@ def _defaults(images: JsonObject, *, has_healthcheck: bool) -> JsonObject:
     runtime: JsonObject = {
         "user": "image",
         "agent": {"command": ["sh", "agent.sh", "$agent"], "files": ["agent.sh"]},
+        "rights": "docker",
         "workspace": "image",
         "network": "full",
         "processes": "keep",
@@ -195,7 +196,7 @@ def _defaults(images: JsonObject, *, has_healthcheck: bool) -> JsonObject:
             {"path": ARTIFACTS, "phase": "agent"},
             {"path": VERIFIER_LOGS, "phase": "grader"},
         ],
-        "resources": {"cpus": 1, "memory": "2g", "pids": 4096},
+        "resources": dict.fromkeys(("cpus", "memory", "pids"), "unlimited"),
     }
     if has_healthcheck:
         # Tasks without a health check have no setup.
