@@ -27,6 +27,7 @@ from labledger.benchmarks.harbor.task_toml import (
     VerifierMode,
 )
 from labledger.benchmarks.harbor.unsupported import MAX_TIMEOUT_S, healthcheck_limit_s
+from labledger.experiment.authored_fields import UNLIMITED
 from labledger.experiment.consistency_checks import is_root
 from labledger.files.durable_files import FileContent
 from labledger.records import JsonObject
@@ -261,6 +262,16 @@ def _resources(environment: Environment) -> JsonObject:
     )
 
 
+def _verifiers_resources(config: TaskConfig) -> JsonObject:
+    """Return the resources of a separate verifier: none of the agent's if it has its own."""
+    agents = _resources(config.environment)
+    if config.verifier.environment is None:
+        return agents
+    own = _resources(config.verifier.environment)
+    none: JsonObject = {"cpus": UNLIMITED, "memory": UNLIMITED, "gpus": 0}
+    return {key: none[key] for key in agents if key not in own} | own
+
+
 def _setup(environment: Environment) -> JsonObject | None:
     check = environment.healthcheck
     if check is None:
@@ -301,7 +312,7 @@ def _separate(config: TaskConfig) -> JsonObject:
     return _without_empty(
         {
             "mode": "separate",
-            "resources": _resources(own),
+            "resources": _verifiers_resources(config),
             "workspace": str(PurePosixPath(own.workdir)) if own.workdir else "image",
             "artifacts": _artifacts(config.artifacts),
             "collect": [_collect(collect) for collect in config.verifier.collect],
