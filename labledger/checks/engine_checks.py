@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -95,18 +96,15 @@ def check_unlimited(experiment: ResolvedExperiment, at_once: int) -> Iterator[Ch
 
     `at_once` trials run at the same time.
     """
-    total = len(experiment.tasks)
-    unlimited: dict[str, int] = {}
-    for key, name in _LIMITS.items():
-        if count := sum(1 for _ in experiment.tasks_with(_has_no_limit(name))):
-            unlimited[key] = count
+    unlimited = {
+        key: count
+        for key, name in _LIMITS.items()
+        if (count := sum(1 for _ in experiment.tasks_with(_has_no_limit(name))))
+    }
     if not unlimited:
         return
-    words = (
-        f"{key} of {'every task' if count == total else counted_of(count, total, 'task')}"
-        for key, count in unlimited.items()
-    )
-    detail = f"unlimited: {', '.join(words)}{_sum_of_limits(experiment, at_once)}"
+    words = _say_unlimited(unlimited, len(experiment.tasks))
+    detail = f"unlimited: {words}{_sum_of_limits(experiment, at_once)}"
     if at_once == 1 or "memory" not in unlimited:
         yield CheckResult("limits", detail)
         return
@@ -116,6 +114,18 @@ def check_unlimited(experiment: ResolvedExperiment, at_once: int) -> Iterator[Ch
         "up, the kernel kills processes of any of them",
         hint="run fewer at once (`max_concurrency=`), or set runtime.resources.memory",
     )
+
+
+def _say_unlimited(unlimited: Mapping[str, int], total: int) -> str:
+    """Return words for the names of limits, each with the number of tasks that lack it."""
+    names: dict[int, list[str]] = defaultdict(list)
+    for name, count in unlimited.items():
+        names[count].append(name)
+    words = []
+    for count, same in names.items():
+        tasks = "every task" if count == total else counted_of(count, total, "task")
+        words.append(f"{', '.join(same[:-1])} and {same[-1]} of {tasks}".removeprefix(" and "))
+    return ", ".join(words)
 
 
 def _has_no_limit(name: str) -> Callable[[TrialSettings], bool]:

@@ -370,7 +370,8 @@ def _check_limits_and_files(
     ]
     if here:
         merged, image = max(here, key=lambda each: each[0].runtime.resources.limit_count)
-        yield check_limits(probes, image, merged.runtime.resources)
+        if merged.runtime.resources.limit_count:
+            yield check_limits(probes, image, merged.runtime.resources)
     for image in [image for merged, image in here if needs_container_files(merged)][:1]:
         yield from check_container_files(probes, image, lab.existing)
 

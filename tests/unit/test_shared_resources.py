@@ -71,7 +71,7 @@ def test_more_than_a_machine_has_is_a_warning(
             {"cpus": 2, "memory": "2g"},
             3,
             (
-                "unlimited: cpus of 1 of 2 tasks, memory of 1 of 2 tasks, pids of every task; "
+                "unlimited: cpus and memory of 1 of 2 tasks, pids of every task; "
                 "3 trials with limits may use 6 CPUs and 6.0 GiB of memory. 3 trials at once share"
             ),
             True,
