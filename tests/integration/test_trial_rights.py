@@ -9,8 +9,18 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sample_trials import GRADES, PYTHON, Trials, brief, python, remove_attempt, run_attempt
+from sample_trials import (
+    GRADES,
+    PYTHON,
+    Trials,
+    brief,
+    problems,
+    python,
+    remove_attempt,
+    run_attempt,
+)
 from sealed_trials import isolation
+from tiers import tiered
 from waiting import PATIENCE_S, wait_until
 
 from labledger.trial.attempt_spec import AttemptSpec
@@ -228,3 +238,36 @@ def test_trials_with_raw_sockets_do_not_see_each_other(trials: Trials) -> None:
     for spec in (sniffer, victim):
         remove_attempt(spec)
     assert (trials.containers(), trials.networks()) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "grading",
+    tiered(
+        [
+            {"mode": "same"},
+            {"mode": "delivered"},
+            {"mode": "separate", "artifacts": [{"path": "/agentlab/workspace"}]},
+        ],
+        default=[{"mode": "separate", "artifacts": [{"path": "/agentlab/workspace"}]}],
+    ),
+    ids=str,
+)
+def test_devices_that_an_agent_leaves(trials: Trials, grading: dict[str, Any]) -> None:
+    """Files of devices in folders that the host reads are named, and never read or passed on."""
+    leaves = """
+        echo x >kept; mknod zero c 1 5; mkdir folder; mknod folder/zero c 1 5
+        mknod /agentlab/out/agent/trajectory.json c 1 5 || mknod /agentlab/out/trajectory.json c 1 5
+        rm -f /agentlab/out/result.json; mknod /agentlab/out/result.json c 1 5
+        rm -f /agentlab/state/events.jsonl; mknod /agentlab/state/events.jsonl c 1 5"""
+    counts = f"{GRADES}cd /agentlab/workspace; find . -type c | wc -l"
+    spec = trials.spec(leaves, counts, image=PYTHON, runtime=DOCKER, grading=grading)
+    result = run_attempt(spec)
+    found = problems(result)
+    assert "a device" in found["trial_output"]
+    assert "a device" in found["events"]
+    listed = json.loads(trials.content(result, "workspace_after"))
+    assert "zero" in json.dumps(listed)
+    is_separate = grading["mode"] == "separate"
+    assert trials.content(result, "grader_stdout") == (b"0\n" if is_separate else b"2\n")
+    remove_attempt(spec)
+    assert not spec.folder.exists()

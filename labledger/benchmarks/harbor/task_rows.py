@@ -252,14 +252,19 @@ def _network(policy: NetworkPolicy) -> JsonObject:
 
 
 def _resources(environment: Environment) -> JsonObject:
-    memory = environment.memory_mb
+    """Return the limits that a task names. As for an engine, 0 means none."""
+    cpus, memory = environment.cpus, environment.memory_mb
     return _without_empty(
         {
-            "cpus": environment.cpus,
-            "memory": None if memory is None else f"{memory}m",
+            "cpus": _limit(cpus, cpus),
+            "memory": _limit(memory, f"{memory}m"),
             "gpus": environment.gpus or None,
         }
     )
+
+
+def _limit(number: float | None, written: float | str | None) -> float | str | None:
+    return UNLIMITED if number == 0 else None if number is None else written
 
 
 def _verifiers_resources(config: TaskConfig) -> JsonObject:
