@@ -264,7 +264,9 @@ def _resources(environment: Environment) -> JsonObject:
 
 
 def _limit(number: float | None, written: float | str | None) -> float | str | None:
-    return UNLIMITED if number == 0 else None if number is None else written
+    if number is None:
+        return None
+    return UNLIMITED if number == 0 else written
 
 
 def _verifiers_resources(config: TaskConfig) -> JsonObject:
