@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from regraded_trials import regraded_spec
 from sample_trials import (
     GRADES,
     PYTHON,
@@ -156,21 +157,23 @@ def test_what_became_root_is_ended(trials: Trials) -> None:
     assert trials.content(result, "grader_stdout") == b"0\n"
 
 
-def test_a_separate_grader_has_the_rights_of_the_agent(trials: Trials) -> None:
-    """The container of a separate grader has Docker's rights too, and starts as root."""
-    grader = (
-        "sh",
-        "-c",
-        f"{GRADES.replace('$', '$$')}grep -E 'CapBnd|NoNewPrivs' /proc/self/status",
-    )
-    result = trials.run(
-        grader=grader, image=PYTHON, runtime=DOCKER | {"user": "root"}, grading={"mode": "separate"}
-    )
-    assert brief(result) == DONE
-    status = trials.content(result, "grader_stdout").decode().split()
-    assert int(status[1], 16) == bits(DOCKER_CAPABILITIES)
-    assert status[3] == "0"
-    assert isolation(result)["rights"] == "docker"
+@pytest.mark.parametrize("mode", ["same", "separate"])
+def test_graders_have_the_rights_of_the_agent(trials: Trials, mode: str) -> None:
+    """A separate grader's container and a regrading's have Docker's rights too."""
+    shows = f"{GRADES}grep -E 'CapBnd|NoNewPrivs' /proc/self/status"
+    own: dict[str, Any] = {
+        "grader": shows,
+        "image": PYTHON,
+        "runtime": DOCKER | {"user": "root"},
+        "grading": {"mode": mode},
+    }
+    first = trials.run(**own)
+    again = run_attempt(regraded_spec(trials, first, **own))
+    for result in (first, again):
+        assert brief(result) == DONE
+        status = trials.content(result, "grader_stdout").decode().split()
+        assert (int(status[1], 16), status[3]) == (bits(DOCKER_CAPABILITIES), "0")
+        assert isolation(result)["rights"] == "docker"
 
 
 SNIFFS = """
