@@ -13,7 +13,7 @@ from __future__ import annotations
 import secrets
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -96,11 +96,8 @@ def check_unlimited(experiment: ResolvedExperiment, at_once: int) -> Iterator[Ch
 
     `at_once` trials run at the same time.
     """
-    unlimited = {
-        key: count
-        for key, name in _LIMITS.items()
-        if (count := sum(1 for _ in experiment.tasks_with(_has_no_limit(name))))
-    }
+    counts = experiment.count_tasks(_limits_missing)
+    unlimited = {name: counts[name] for name in _LIMITS if name in counts}
     if not unlimited:
         return
     words = _say_unlimited(unlimited, len(experiment.tasks))
@@ -128,8 +125,9 @@ def _say_unlimited(unlimited: Mapping[str, int], total: int) -> str:
     return ", ".join(words)
 
 
-def _has_no_limit(name: str) -> Callable[[TrialSettings], bool]:
-    return lambda container: getattr(container.runtime.resources, name) is None
+def _limits_missing(container: TrialSettings) -> list[str]:
+    resources = container.runtime.resources
+    return [name for name, field in _LIMITS.items() if getattr(resources, field) is None]
 
 
 def _sum_of_limits(experiment: ResolvedExperiment, at_once: int) -> str:
