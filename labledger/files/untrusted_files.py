@@ -14,7 +14,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -180,6 +180,23 @@ def read_ascii(folder: Path, name: str, cap: int) -> str:
     """
     content, _ = read_optional(folder, name, cap)
     return (content or b"").decode("ascii", "replace")
+
+
+def remove_device_files(top: Path) -> None:
+    """Delete the files of devices below a folder, as far as this user may. Follow no link.
+
+    A program that copies or searches a folder that a container wrote would read the devices.
+    """
+    pending = [str(top)]
+    while pending:
+        with suppress(OSError), os.scandir(pending.pop()) as children:
+            for child in children:
+                with suppress(OSError):
+                    mode = child.stat(follow_symlinks=False).st_mode
+                    if stat.S_ISDIR(mode):
+                        pending.append(child.path)
+                    elif stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+                        os.unlink(child.path)  # noqa: PTH108
 
 
 # -- names and links

@@ -24,6 +24,7 @@ from sealed_trials import isolation
 from tiers import tiered
 from waiting import PATIENCE_S, wait_until
 
+from labledger.execution.executor import move_to_kept
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life.container_config import CAPABILITIES, DOCKER_CAPABILITIES
 
@@ -272,5 +273,7 @@ def test_devices_that_an_agent_leaves(trials: Trials, grading: dict[str, Any]) -
     assert "zero" in json.dumps(listed)
     is_separate = grading["mode"] == "separate"
     assert trials.content(result, "grader_stdout") == (b"0\n" if is_separate else b"2\n")
-    remove_attempt(spec)
-    assert not spec.folder.exists()
+    move_to_kept(spec.folder)
+    kept = list((spec.plan.run_dir / "kept").rglob("*"))
+    assert "kept" in {path.name for path in kept}
+    assert not [path for path in kept if path.is_char_device()]
