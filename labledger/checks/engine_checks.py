@@ -13,7 +13,7 @@ from __future__ import annotations
 import secrets
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,12 +22,12 @@ from labledger.checks.image_checks import ImageProbes
 from labledger.engine.container_files import ContainerFiles
 from labledger.engine.engine import Engine
 from labledger.engine.engine_facts import EngineFacts
-from labledger.engine.networks import Networks
+from labledger.engine.networks import Networks, PrivateNetwork
 from labledger.errors import EngineUnavailable, LabLedgerError, PreflightFailed, Problem
 from labledger.execution.executor import Needs
 from labledger.experiment.grading_settings import GradingMode
 from labledger.experiment.plan import ExperimentPlan
-from labledger.experiment.plan_sections import Resources
+from labledger.experiment.plan_sections import Resources, Rights
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.experiment.templates import DEFAULT_IMAGE
 from labledger.experiment.trial_settings import TrialSettings, VariantSettings
@@ -296,6 +296,12 @@ def needs_helper(settings: Iterable[TrialSettings]) -> bool:
     return needs_egress_proxy(settings) or any(s.runtime.models is not None for s in settings)
 
 
+def _has_private_network(trial: TrialSettings) -> bool:
+    """Return whether a container of a trial gets a network with a way out for itself."""
+    modes = {trial.agent_network.mode, trial.grader_network.mode}
+    return trial.runtime.rights is Rights.DOCKER and "full" in modes
+
+
 def require_egress_image(engine: Engine, plan: ExperimentPlan, option: str | None) -> None:
     """Raise `PreflightFailed` if variants of a stored experiment need an image that is gone.
 
@@ -324,6 +330,8 @@ def check_helpers(
         yield _check_egress_image(engine, probes, egress_image_ref(option), pull=pull)
     if needs_egress_proxy(settings):
         yield _check_internal_networks(engine)
+    if any(map(_has_private_network, settings)):
+        yield from _check_private_networks(engine)
 
 
 def _check_egress_image(
@@ -354,13 +362,35 @@ def _check_egress_image(
     )
 
 
-def _check_internal_networks(engine: Engine) -> CheckResult:
-    networks = Networks(engine)
+def _check_private_networks(engine: Engine) -> Iterator[CheckResult]:
+    """Yield a failed check if the engine makes no network for a trial with Docker's rights."""
     try:
-        network = networks.provide_internal(
-            f"labledger-probe-{secrets.token_hex(8)}", {Labels.PROBE: secrets.token_hex(8)}
+        _make_network(engine, Networks.provide_outbound)
+    except EngineUnavailable:
+        raise
+    except LabLedgerError as error:
+        yield invalid(
+            "networks",
+            "runtime.rights: docker gives each trial a network of its own, and the engine makes "
+            f"none: {error.message}",
+            hint="let the engine create bridge networks, or choose `rights: strict`",
+            concerns=_has_private_network,
         )
-        networks.remove(network.network_id)
+
+
+def _make_network(
+    engine: Engine, provide: Callable[[Networks, str, dict[str, str]], PrivateNetwork]
+) -> None:
+    """Make a network, and remove it. Raises what `provide` raises."""
+    networks = Networks(engine)
+    labels = {Labels.PROBE: secrets.token_hex(8)}
+    network = provide(networks, f"labledger-probe-{secrets.token_hex(8)}", labels)
+    networks.remove(network.network_id)
+
+
+def _check_internal_networks(engine: Engine) -> CheckResult:
+    try:
+        _make_network(engine, Networks.provide_internal)
     except EngineUnavailable:
         raise
     except LabLedgerError as error:
