@@ -17,6 +17,7 @@ from labledger.benchmarks.harbor.translation import AGENTS, HARBOR
 from labledger.benchmarks.translate import TranslatedExperiment, store_experiment, translate
 from labledger.errors import InvalidInput
 from labledger.experiment.experiment_file import load_experiment
+from labledger.experiment.plan_sections import Resources
 from labledger.experiment.resolve import resolve
 from labledger.experiment.templates import write_experiment
 
@@ -476,10 +477,9 @@ def test_every_container_has_the_rights_that_harbor_gives(tmp_path: Path) -> Non
     containers = [each for _, trial in resolved.settings for each in trial.of_containers()]
     assert {each.runtime.rights for each in containers} == {"docker"}
     assert {each.runtime.user for each in containers} == {"image"}
-    assert {each.runtime.resources.pids for each in containers} == {None}
-    named = {each.runtime.resources.memory_bytes for each in containers}
-    assert None in named
-    assert len(named) > 1
+    limits = {each.runtime.resources for each in containers}
+    assert Resources(None, None, None) in limits
+    assert {each.pids for each in limits} == {None}
 
 
 def test_only_the_oracle_has_solutions(one: Path) -> None:
