@@ -16,6 +16,10 @@ from labledger.benchmarks.formats import Benchmark
 from labledger.benchmarks.harbor.translation import AGENTS, HARBOR
 from labledger.benchmarks.translate import TranslatedExperiment, store_experiment, translate
 from labledger.errors import InvalidInput
+from labledger.experiment.experiment_file import load_experiment
+from labledger.experiment.plan_sections import Resources
+from labledger.experiment.resolve import resolve
+from labledger.experiment.templates import write_experiment
 
 Row = dict[str, Any]
 
@@ -86,8 +90,9 @@ def test_the_defaults(one: Path) -> None:
     """All trials work in the image's folder, keep services, and are graded when they are done."""
     defaults = HARBOR.read(str(write_task(one))).defaults
     runtime, grader = defaults["runtime"], defaults["benchmark"]["grader"]
-    settings = [runtime[key] for key in ("workspace", "processes", "entrypoint")]
-    assert settings == ["image", "keep", "image"]
+    settings = [runtime[key] for key in ("workspace", "processes", "entrypoint", "rights")]
+    assert settings == ["image", "keep", "image", "docker"]
+    assert runtime["resources"] == dict.fromkeys(("cpus", "memory", "pids"), "unlimited")
     assert [(output["path"], output["phase"]) for output in runtime["outputs"]] == [
         ("/logs/agent", "agent"),
         ("/logs/artifacts", "agent"),
@@ -127,6 +132,8 @@ def test_resources_and_limits(one: Path) -> None:
     assert task["timeout_s"] == 10.5
     assert task["runtime"]["grader"] == {"timeout_s": 20}
     assert task["runtime"]["resources"] == {"cpus": 1.5, "memory": "512m", "gpus": 2}
+    none = row(write_task(one, {"environment": {"cpus": 0, "memory_mb": 64}}))
+    assert none["runtime"]["resources"] == {"cpus": "unlimited", "memory": "64m"}
     without = row(write_task(one, {"environment": {"gpus": 0, "gpu_types": ["T4"]}}))
     assert "resources" not in without["runtime"]
 
@@ -347,6 +354,19 @@ def test_the_image_of_a_separate_verifier(one: Path) -> None:
     assert (grader["workspace"], grader["env"]) == ("/judge", {"A": "1", "B": "2"})
 
 
+def test_the_limits_of_a_separate_verifier(one: Path) -> None:
+    """A verifier with an environment of its own has none of the agent's limits, and no GPUs."""
+    own = {"docker_image": "judge:1", "memory_mb": 64}
+    agents = {"cpus": 2, "memory_mb": 512, "gpus": 1}
+    toml: Row = {"environment": agents, "verifier": {"environment": own}}
+    written = row(write_task(one, toml))["runtime"]
+    assert written["resources"] == {"cpus": 2, "memory": "512m", "gpus": 1}
+    assert written["grader"]["resources"] == {"cpus": "unlimited", "memory": "64m", "gpus": 0}
+    toml = {"environment": agents, "verifier": {"environment_mode": "separate"}}
+    written = row(write_task(one, toml))["runtime"]
+    assert written["grader"]["resources"] == written["resources"]
+
+
 def test_the_network_of_a_separate_verifier(one: Path) -> None:
     """Its own environment says what it may reach."""
     verifier = {"environment": {"docker_image": "judge:1", "network_mode": "no-network"}}
@@ -387,7 +407,6 @@ def test_refused_tasks(one: Path, name: str) -> None:
         ({"environment": {"workdir": "app"}}, "workdir: found 'app'; needs an absolute path"),
         ({"environment": {"workdir": "/"}}, "workdir: found '/'; needs an absolute path"),
         ({"environment": {"workdir": "/proc/x"}}, "workdir: found '/proc/x'"),
-        ({"environment": {"cpus": 0}}, "cpus: is 0"),
         ({"environment": {"memory_mb": 1}}, "memory_mb: a Docker engine needs at least 6 MB"),
         ({"environment": {"docker_image": ""}}, "there is no environment/Dockerfile"),
         ({"environment": {"env": {"A": "${A-B}"}}}, "${A-B} is not the name of"),
@@ -447,6 +466,20 @@ def test_a_folder_with_all_kinds(tmp_path: Path) -> None:
 
 
 # -- the experiment
+
+
+def test_every_container_has_the_rights_that_harbor_gives(tmp_path: Path) -> None:
+    """The experiment that is written keeps Docker's rights, and only limits that tasks name."""
+    benchmark = HARBOR.read(str(write_all(tmp_path / "all")))
+    experiment = translated(benchmark)
+    folder = tmp_path / "written"
+    resolved = resolve(load_experiment(write_experiment(folder, experiment.files)[0]))
+    containers = [each for _, trial in resolved.settings for each in trial.of_containers()]
+    assert {each.runtime.rights for each in containers} == {"docker"}
+    assert {each.runtime.user for each in containers} == {"image"}
+    limits = {each.runtime.resources for each in containers}
+    assert Resources(None, None, None) in limits
+    assert {each.pids for each in limits} == {None}
 
 
 def test_only_the_oracle_has_solutions(one: Path) -> None:

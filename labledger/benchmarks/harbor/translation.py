@@ -29,6 +29,7 @@ from labledger.benchmarks.harbor.task_toml import (
 )
 from labledger.benchmarks.harbor.unsupported import unsupported
 from labledger.errors import InvalidInput
+from labledger.experiment.authored_fields import UNLIMITED
 from labledger.files.durable_files import FileContent
 from labledger.records import JsonObject
 from labledger.records.outcomes import Reason
@@ -185,6 +186,7 @@ def _defaults(images: JsonObject, *, has_healthcheck: bool) -> JsonObject:
     runtime: JsonObject = {
         "user": "image",
         "agent": {"command": ["sh", "agent.sh", "$agent"], "files": ["agent.sh"]},
+        "rights": "docker",
         "workspace": "image",
         "network": "full",
         "processes": "keep",
@@ -195,7 +197,7 @@ def _defaults(images: JsonObject, *, has_healthcheck: bool) -> JsonObject:
             {"path": ARTIFACTS, "phase": "agent"},
             {"path": VERIFIER_LOGS, "phase": "grader"},
         ],
-        "resources": {"cpus": 1, "memory": "2g", "pids": 4096},
+        "resources": dict.fromkeys(("cpus", "memory", "pids"), UNLIMITED),
     }
     if has_healthcheck:
         # Tasks without a health check have no setup.
