@@ -377,7 +377,7 @@ def f(n):
 DEMONSTRATIONS = {
     "input": "print(f(int(input())))",
     "arguments": "import sys; print(f(int(sys.argv[1])))",
-    "argparse": "import argparse; p = argparse.ArgumentParser(); p.add_argument('n'); p.parse_args()",
+    "argparse": "from argparse import *; p = ArgumentParser(); p.add_argument('n'); p.parse_args()",
     "exit": "import sys; sys.exit(f(1))",
     "unittest": "import unittest; unittest.main()",
     "raises": "raise SystemExit(main())",
@@ -397,7 +397,11 @@ DEMONSTRATIONS = {
             (f"def f(n):\n    return n\n\nif __name__ == '__main__':\n    {demo}", {0, 1}, None)
             for demo in DEMONSTRATIONS.values()
         ),
-        ("import enum\nclass A(enum.Enum):\n    x = 1\ndef f(n):\n    return n * A.x.value", {0, 1}, None),
+        (
+            "import enum\nclass A(enum.Enum):\n    x = 1\ndef f(n):\n    return n * A.x.value",
+            {0, 1},
+            None,
+        ),
         ("def f(n):\n    return 1", {0}, "test: AssertionError"),
         ("", set(), "test: NameError"),
         ("def f(:", set(), "solution.py: SyntaxError"),
