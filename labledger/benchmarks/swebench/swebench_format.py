@@ -65,7 +65,9 @@ def swebench_benchmark(dataset: Dataset) -> Benchmark:
         refused=dataset.refused,
         cluster="task.repo",
     )
-    gold = BenchmarkAgent("gold", "Leaves the reference patch: must pass", expects="pass")
+    gold = BenchmarkAgent(
+        "gold", "Leaves the reference patch: must pass", expects="pass", needs_files=True
+    )
     patches = {row.instance_id: row.text("patch") for row, _ in dataset.rows}
     with_gold = with_patches(benchmark, gold, patches)
     return replace(with_gold, agents=(with_gold.agents[-1], *benchmark.agents))
