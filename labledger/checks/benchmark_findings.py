@@ -49,7 +49,7 @@ class Finding(StrEnum):
     """An agent that does nothing passes the task."""
     FLAKY = "flaky"
     """Trials of the same agent on the task end differently."""
-    GRADER_TIMEOUT = "grader_timeout"
+    TESTS_TIME_OUT = "tests_time_out"
     """The tests run into their time limit."""
     NO_SOLUTION = "no_solution"
     """The task has no reference solution: nobody knows whether it can be passed."""
@@ -270,7 +270,7 @@ def _of_verdicts(task_id: str, agent: str, trials: Sequence[CheckedTrial]) -> It
             else Finding.WRONG_VERDICT
         )
     elif {trial.reason for trial in trials} == {Reason.GRADER_TIMEOUT.value}:
-        kind = Finding.GRADER_TIMEOUT
+        kind = Finding.TESTS_TIME_OUT
     assert kind is not None
     yield TaskFinding(task_id, kind, seen + more, agent)
 

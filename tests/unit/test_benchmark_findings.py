@@ -75,7 +75,7 @@ CASES: dict[str, tuple[dict[str, Any], list[Finding | Remark], str]] = {
         [Finding.NOT_GRADED],
         "reward_missing; the grader left no reward",
     ),
-    "tests time out": (oracle(*[TIMED_OUT] * 3), [Finding.GRADER_TIMEOUT], "3 × grade_error"),
+    "tests time out": (oracle(*[TIMED_OUT] * 3), [Finding.TESTS_TIME_OUT], "3 × grade_error"),
     "not run": (oracle(*[NOT_RUN] * 3), [Finding.NOT_RUN], "setup_exit_nonzero"),
     "no answer of nop": (
         nop(*[replace(NOTHING, verdict="missing")] * 3),

@@ -211,7 +211,7 @@ _FINDINGS = {
     "solution_fails": "solution fails",
     "passes_without_work": "passes without work",
     "flaky": "flaky",
-    "grader_timeout": "tests time out",
+    "tests_time_out": "tests time out",
     "no_solution": "no solution",
     "solution_in_image": "solution in the image",
     "solution_in_git": "solution in Git objects",
