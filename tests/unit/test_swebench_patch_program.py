@@ -88,6 +88,7 @@ def trial(tmp_path: Path) -> Trial:
     git(testbed, "add", "-A")
     git(testbed, "commit", "--quiet", "-m", "Begin")
     (testbed / ".git/info/exclude").write_text("built/\n")
+    (testbed / "build.log").write_text("of the image\n")
     (testbed / "built").mkdir()
     (testbed / "built/object").write_text("1")
     (testbed / "untracked.cfg").write_text("of the image\n")
@@ -144,6 +145,8 @@ LOST = {
     "environment": "git config --global core.autocrlf true; git config --global diff.noprefix true",
     "dubious names": "printf x >$'new\\nline'; printf x >'-n'; printf x >':(glob)*'",
     "gitfile": "mv .git ../elsewhere; echo 'gitdir: ../elsewhere' >.git",
+    "another repository": f"rm -rf .git; git init -q .; git add -A; {COMMIT} new",
+    "everything added": "git add --force -A",
     "no refs": "git gc -q; rm -rf .git/refs .git/packed-refs",
 }
 
@@ -158,6 +161,7 @@ def test_no_repair_is_lost(trial: Trial, name: str) -> None:
     patch = trial.patch.read_text()
     assert "untracked.cfg" not in patch
     assert "built/object" not in patch
+    assert "build.log" not in patch
     assert "run.bat" not in patch
     assert "Subproject" not in patch
     nested = {"nested without a commit": "repro", "nested with a commit": "n n"}

@@ -42,9 +42,10 @@ begin() {
   echo "$top" >"$store/top"
   in_store
   write_tree "$base" >"$store/begin" || exit 1
+  git ls-files -o -i --exclude-standard >"$store/ignored"
   # A copy of all of it, so that nothing is missing whatever becomes of the repository.
   if git rev-list --objects "$(cat "$store/begin")" | cut -d' ' -f1 |
-    git pack-objects -q --window=0 "$store/objects/pack/pack" >/dev/null; then
+    git pack-objects -q --window=0 --compression=1 "$store/objects/pack/pack" >/dev/null; then
     rm -rf "$store"/objects/[0-9a-f][0-9a-f] "$store/objects/info/alternates"
   fi
   exit 0
@@ -75,6 +76,7 @@ write_tree() {
   [ $? -le 1 ] || return 1
   add_forced
   keep_sparse "$1"
+  drop_ignored "$1"
   git write-tree
 }
 
@@ -88,6 +90,13 @@ with_agents_index() {
 add_forced() {
   with_agents_index ls-files -s -c -i --exclude-standard | grep -v '^160000 ' | cut -f2- |
     git update-index --add --remove --stdin
+}
+
+# Drops the new files since tree $1 that the image had, ignored: a patch cannot make what is there.
+drop_ignored() {
+  [ -s "$store/ignored" ] || return 0
+  git diff-index --cached --name-only --diff-filter=A "$1" | grep -xFf "$store/ignored" |
+    git update-index --force-remove --stdin
 }
 
 # Keeps the files of tree $1 that are only not checked out (`git sparse-checkout`).
@@ -126,7 +135,7 @@ collect() {
   name_nested "$first"
   difference "$first" "$last" --find-renames >"$state/made.patch" 2>"$store/errors" ||
     give_up "$store/errors"
-  if [ -s "$state/made.patch" ] && ! is_text "$state/made.patch"; then
+  if is_gradable "$state/made.patch" && ! is_text "$state/made.patch"; then
     as_text "$first" "$last" >"$state/made.patch" 2>"$store/errors" || give_up "$store/errors"
   fi
   publish
@@ -165,6 +174,13 @@ name_nested() {
       [ -n "$(git ls-files -- ":(literal)$path" | head -n 1)" ] ||
         git check-ignore -q -- "$path" || printf 'left_out\t%s\n' "$path"
     done >>"$notes"
+}
+
+# Tells whether a patch has something in it, and no more than a prediction may have.
+is_gradable() {
+  local bytes
+  bytes=$(wc -c <"$1")
+  [ "$bytes" -gt 0 ] && [ "$bytes" -le 8388608 ]
 }
 
 # Tells whether a file is UTF-8 without NUL. git warns about a message that is not.
