@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from labledger.api.experiment_sources import given_benchmark, translate_runnable
-from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
+from labledger.records.identity import MAX_RUN_ID
 
 if TYPE_CHECKING:
     from labledger.api.ledger import Ledger
@@ -40,9 +41,11 @@ class CheckPlan:
     repeats: int
     agents_offline: tuple[str, ...]
     """The agents of the second run, once on each task; none if there is no second run."""
+    at_once: int
+    """How many trials run at once."""
     at_most_s: float | None
-    """How many seconds all trials take together if each uses its time limits; None if some have no
-    limit of less than a week. Divide it by how many run at once."""
+    """How many seconds both runs take if each trial uses its time limits; None if some have no
+    limit of less than a week."""
 
     @property
     def trials(self) -> int:
@@ -62,6 +65,8 @@ class BenchmarkCheck:
     """What is to be said about tasks: findings first, then remarks."""
     outcome_offline: RunOutcome | None = None
     """Of the second run; None if there was none."""
+    problem: str | None = None
+    """Why not everything was checked: the second run could not begin or is not complete."""
 
     @property
     def findings(self) -> tuple[TaskFinding, ...]:
@@ -111,9 +116,7 @@ def check_benchmark(
     from labledger.runner.run_options import RunOptions
 
     options = options or RunOptions()
-    if repeats < 1:
-        problem = Problem(Parameter("repeats"), f"found {repeats}; expected 1 or more")
-        raise InvalidInput("the options are not valid", [problem])
+    _require_usable(options, repeats)
     known = _checkable(benchmark, options)
     agents = options.agents or tuple(a.name for a in known.agents if a.expects is not None)
     contents = task_contents(known)
@@ -125,16 +128,38 @@ def check_benchmark(
         on_plan(_plan(known, options, agents, repeats, () if second is None else second[1]))
     first = _run(with_repeats(known, repeats), replace(options, agents=agents))
     rest: _CheckedRun | None = None
+    problem: str | None = None
     if second is not None and first.outcome.complete:
         run_id = f"{first.outcome.run_id}{_OFFLINE}"
-        rest = _run(second[0], replace(options, agents=second[1], run_id=run_id), is_offline=True)
+        chosen = replace(options, agents=second[1], run_id=run_id)
+        try:
+            rest = _run(second[0], chosen, is_offline=True)
+        except LabLedgerError as error:
+            # What the first run has shown is not lost.
+            problem = f"the second run could not begin: {error}"
+        else:
+            problem = None if rest.outcome.complete else f"the run {run_id} is not complete"
     trial_set = TrialSet(first.trials, *(() if rest is None else rest.parts()))
     return BenchmarkCheck(
         first.outcome,
         (*trial_set.trials, *trial_set.offline),
         task_findings(known, trial_set, contents),
         None if rest is None else rest.outcome,
+        problem,
     )
+
+
+def _require_usable(options: RunOptions, repeats: int) -> None:
+    """Raise `InvalidInput` for options with which one of the runs could not begin."""
+    problems = []
+    if repeats < 1:
+        problems.append(Problem(Parameter("repeats"), f"found {repeats}; expected 1 or more"))
+    longest = MAX_RUN_ID - len(_OFFLINE)
+    if options.run_id is not None and len(options.run_id) > longest:
+        message = f"has {len(options.run_id)} characters; a check's may have {longest}"
+        problems.append(Problem(Parameter("run_id"), message))
+    if problems:
+        raise InvalidInput("the options are not valid", problems)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,8 +259,10 @@ def _plan(
         total += sum(own) + len(runs) * grader_limit_s(known, row)
         if agent_s > _UNLIMITED_S:
             total = float("inf")
-    at_most_s = None if total == float("inf") else total
-    return CheckPlan(len(rows), tuple(agents), repeats, tuple(agents_offline), at_most_s)
+    design = known.defaults.get("design", {})
+    at_once = options.max_concurrency or design.get("max_concurrency", 1)
+    at_most_s = None if total == float("inf") else total / at_once
+    return CheckPlan(len(rows), tuple(agents), repeats, tuple(agents_offline), at_once, at_most_s)
 
 
 _TRIALS_SQL = (

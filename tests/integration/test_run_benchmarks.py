@@ -153,6 +153,20 @@ def test_check_looks_more_than_once(tmp_path: Path, image_ids: dict[str, str]) -
 
 
 @thorough
+def test_a_check_whose_second_run_cannot_begin(tmp_path: Path, image_ids: dict[str, str]) -> None:
+    """What the first run has shown is printed, and the exit code says that this is not all."""
+    write_task(tmp_path / "one", tests=rewarded_if("true"))
+    done = run_forked(
+        "run", "harbor:one", "--agent", "nop", "--run-id", "c-offline", "-q", folder=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    done = run_forked("check", "harbor:one", "--repeats", 1, "--run-id", "c", "-q", folder=tmp_path)
+    assert done.returncode == 3
+    assert "not everything was checked: the second run could not begin" in done.stderr
+    assert "passes without work" in done.stdout
+
+
+@thorough
 def test_check_names_a_task_that_its_solution_fails(
     tmp_path: Path, image_ids: dict[str, str]
 ) -> None:

@@ -267,7 +267,7 @@ def check(
             repeats=repeats,
             offline=offline,
             search=search,
-            on_plan=lambda plan: _say_plan(plan, options, as_json=running.json),
+            on_plan=lambda plan: _say_plan(plan, as_json=running.json),
         )
         checks.append(checked)
         return checked.outcome
@@ -275,10 +275,10 @@ def check(
     def conclude(_: RunOutcome) -> Exit:
         checked = checks[0]
         _print_check(checked, as_json=running.json)
-        second = checked.outcome_offline
-        if second is not None and not second.complete:
-            say(f"the second run ({second.run_id}) is not complete: not everything was checked")
-            return second.exit_code
+        if checked.problem is not None:
+            say(f"not everything was checked: {checked.problem}")
+            second = checked.outcome_offline
+            return labledger.Exit.INCOMPLETE if second is None else second.exit_code
         return labledger.Exit.GATE_MISSED if checked.findings else labledger.Exit.COMPLETE
 
     running.watch(
@@ -286,7 +286,7 @@ def check(
     )
 
 
-def _say_plan(plan: CheckPlan, options: RunOptions, *, as_json: bool) -> None:
+def _say_plan(plan: CheckPlan, *, as_json: bool) -> None:
     """Say how many trials will run, and how long they may take."""
     if as_json:
         out_json_line(
@@ -297,6 +297,7 @@ def _say_plan(plan: CheckPlan, options: RunOptions, *, as_json: bool) -> None:
                 "agents": plan.agents,
                 "repeats": plan.repeats,
                 "agents_offline": plan.agents_offline,
+                "at_once": plan.at_once,
                 "at_most_s": plan.at_most_s,
             }
         )
@@ -305,11 +306,9 @@ def _say_plan(plan: CheckPlan, options: RunOptions, *, as_json: bool) -> None:
     if plan.agents_offline:
         parts += f", and {', '.join(plan.agents_offline)} once without a network"
     say(f"{counted(plan.trials, 'trial')} on {counted(plan.tasks, 'task')}: {parts}")
-    at_once = options.max_concurrency
     if plan.at_most_s is not None:
-        longest = clock_time(plan.at_most_s / (at_once or 1))
-        together = f"{at_once} at once" if at_once else "one after another; -n runs more at once"
-        say(f"if each used its time limits, they would take {longest} ({together})")
+        longest = clock_time(plan.at_most_s)
+        say(f"with {plan.at_once} at once, they take {longest} if each uses its time limits")
     else:
         say("how long they may take is not known: some tasks give the agent no time limit")
     say("fewer with --repeats 1, --no-offline, --no-search, --task and --limit")
@@ -324,6 +323,7 @@ def _print_check(check: BenchmarkCheck, *, as_json: bool) -> None:
                 "trials": [trial.as_json() for trial in check.trials],
                 "findings": [found.as_json() for found in check.findings],
                 "remarks": [remark.as_json() for remark in check.remarks],
+                "problem": check.problem,
             }
         )
         return
