@@ -302,7 +302,8 @@ def _say_plan(plan: CheckPlan, *, as_json: bool) -> None:
             }
         )
         return
-    parts = f"{', '.join(plan.agents)} {plan.repeats} times"
+    often = "once" if plan.repeats == 1 else f"{plan.repeats} times each"
+    parts = f"{', '.join(plan.agents)} {often}"
     if plan.agents_offline:
         parts += f", and {', '.join(plan.agents_offline)} once without a network"
     say(f"{counted(plan.trials, 'trial')} on {counted(plan.tasks, 'task')}: {parts}")
