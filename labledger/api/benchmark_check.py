@@ -119,7 +119,7 @@ def check_benchmark(
     _require_usable(options, repeats)
     known = _checkable(benchmark, options)
     agents = options.agents or tuple(a.name for a in known.agents if a.expects is not None)
-    contents = task_contents(known)
+    contents = task_contents(known, options.tasks)
     second = _second_run(known, contents, agents, offline=offline, search=search)
     if on_plan is not None:
         require_known_tasks(known, options.tasks)

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from labledger.benchmarks.formats import Benchmark
+from labledger.benchmarks.formats import Benchmark, selects
 from labledger.experiment.phase_commands import TIMEOUT_S
 from labledger.files.durable_files import FileContent
 from labledger.records import JsonObject
 
-_MAX_FILE_BYTES = 1 << 20
+_MAX_FILE_BYTES = 1 << 18
 """Larger files of a solution or of tests are not looked at."""
 
 
@@ -88,8 +88,10 @@ class TaskContents:
     """The tasks for which an agent that needs files to pass gets none, or only empty ones."""
 
 
-def task_contents(benchmark: Benchmark) -> TaskContents:
-    """Return what can be said of the tasks of a benchmark without running them."""
+def task_contents(benchmark: Benchmark, globs: Sequence[str] = ()) -> TaskContents:
+    """Return what can be said of the tasks that globs select without running them."""
+    chosen = tuple(row for row in benchmark.tasks if selects(globs, row["id"]))
+    benchmark = replace(benchmark, tasks=chosen)
     solvers = set(passing_agents(benchmark))
     needy = {agent.name for agent in benchmark.agents if agent.needs_files}
 

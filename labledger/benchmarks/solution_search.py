@@ -80,7 +80,8 @@ def with_search(benchmark: Benchmark, contents: TaskContents) -> Benchmark:
     files: dict[str, FileContent] = dict(benchmark.files)
     rows = []
     for number, row in enumerate(benchmark.tasks):
-        wanted = wanted_files(contents.solutions[row["id"]], contents.tests[row["id"]])
+        task_id = row["id"]
+        wanted = wanted_files(contents.solutions.get(task_id, {}), contents.tests.get(task_id, {}))
         if wanted:
             folder = f"solution-search/{number}"
             files |= {f"{folder}/{name}": content for name, content in wanted.items()}

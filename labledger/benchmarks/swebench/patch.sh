@@ -43,12 +43,17 @@ begin() {
   in_store
   write_tree "$base" >"$store/begin" || exit 1
   git ls-files -o -i --exclude-standard >"$store/ignored"
-  # A copy of all of it, so that nothing is missing whatever becomes of the repository.
+  # A copy of all of it, so that nothing is missing whatever becomes of the repository. If that takes
+  # too long, the objects of the repository are needed.
   if git rev-list --objects "$(cat "$store/begin")" | cut -d' ' -f1 |
-    git pack-objects -q --window=0 --compression=1 "$store/objects/pack/pack" >/dev/null; then
+    limited git pack-objects -q --window=0 --compression=1 "$store/objects/pack/pack" >/dev/null; then
     rm -rf "$store"/objects/[0-9a-f][0-9a-f] "$store/objects/info/alternates"
   fi
   exit 0
+}
+
+limited() {
+  if command -v timeout >/dev/null 2>&1; then timeout 120 "$@"; else "$@"; fi
 }
 
 absolute() { case $1 in /*) echo "$1" ;; *) echo "$PWD/$1" ;; esac }
