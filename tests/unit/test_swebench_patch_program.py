@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from swebench_files import CALC, FIXED, git
+from tiers import tiered
 
 from labledger.benchmarks.swebench import judge as judge_module
 
@@ -73,6 +74,19 @@ class Trial:
 @pytest.fixture
 def trial(tmp_path: Path) -> Trial:
     """A trial after its setup. The image has ignored, untracked and changed files."""
+    made = made_trial(tmp_path)
+    begin(made)
+    return made
+
+
+def begin(trial: Trial) -> None:
+    """Keep a copy of what the image has, and run the trial's setup."""
+    shutil.copytree(trial.testbed, trial.folder / "pristine", symlinks=True)
+    done = trial.patch_program("begin")
+    assert done.returncode == 0, done.stderr
+
+
+def made_trial(tmp_path: Path) -> Trial:
     made = Trial(tmp_path)
     (tmp_path / "home").mkdir()
     (tmp_path / "out").mkdir()
@@ -93,13 +107,10 @@ def trial(tmp_path: Path) -> Trial:
     (testbed / "built/object").write_text("1")
     (testbed / "untracked.cfg").write_text("of the image\n")
     (testbed / "sub/kept.txt").write_text("changed in the image\n")
-    shutil.copytree(testbed, tmp_path / "pristine", symlinks=True)
     text = PROGRAM.read_text()
     text = text.replace("/swebench", str(tmp_path / "swebench"))
     text = text.replace("/agentlab/out", str(tmp_path / "out"))
     (tmp_path / "patch.sh").write_text(text)
-    done = made.patch_program("begin")
-    assert done.returncode == 0, done.stderr
     return made
 
 
@@ -151,7 +162,13 @@ LOST = {
 }
 
 
-@pytest.mark.parametrize("name", LOST)
+OF_EACH_KIND = (
+    *("nothing", "stale lock", "nested without a commit", "order file", "filter"),
+    *("damaged index", "no repository", "history pruned", "everything added", "split index"),
+)
+
+
+@pytest.mark.parametrize("name", tiered(LOST, default=OF_EACH_KIND))
 def test_no_repair_is_lost(trial: Trial, name: str) -> None:
     """The patch repairs the grader's copy, which has what the image had, and nothing else of it."""
     done = trial.collect_after(FIX + LOST[name])
@@ -195,6 +212,72 @@ def test_what_counts_as_changed(trial: Trial, agent: str, names: list[str]) -> N
     patch = trial.patch.read_text()
     changed = {line.rpartition(" b/")[2] for line in patch.splitlines() if "diff --git" in line}
     assert changed - {"calc.py"} == set(names)
+
+
+ADDED = "git -c protocol.file.allow=always submodule --quiet add ../library module"
+FSMONITORS = (
+    "git -C module config core.fsmonitor 'touch ../../ran; false';"
+    "git config core.fsmonitor 'touch ../ran; false'; rm -f ../ran"
+)
+SUBMODULES = {
+    "untouched": ("true", "true", None, False),
+    "empty": ("rm -rf module; mkdir module", "true", None, False),
+    "its repository is gone": ("true", "rm -rf .git/modules", None, False),
+    "all repositories are gone": ("true", "rm -rf .git", None, False),
+    "written in": ("true", "echo 2 >module/file", None, True),
+    "committed in": ("true", f"cd module; echo 2 >file; {COMMIT} x -a", None, True),
+    "written in without its repository": (
+        "true",
+        "rm module/.git; echo 2 >module/file",
+        None,
+        True,
+    ),
+    "files alone": ("rm module/.git", "echo 2 >module/file", "module/file", False),
+    "files in an empty one": (
+        "rm -rf module; mkdir module",
+        "echo 2 >module/new",
+        "module/new",
+        False,
+    ),
+    "a program in its configuration": (
+        "true",
+        FSMONITORS,
+        None,
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    tiered(
+        SUBMODULES,
+        default=["its repository is gone", "files alone", "a program in its configuration"],
+    ),
+)
+def test_submodules(tmp_path: Path, name: str) -> None:
+    """A submodule is left out, and named if a file in it was written; one of files alone is not."""
+    image, agent, changed, is_named = SUBMODULES[name]
+    trial = made_trial(tmp_path)
+    library = tmp_path / "library"
+    library.mkdir()
+    git(library, "init", "--quiet")
+    (library / "file").write_text("1\n")
+    git(library, "add", "-A")
+    git(library, "commit", "--quiet", "-m", "Begin")
+    done = trial.run("bash", "-euc", f"{ADDED}; {COMMIT} Module; {image}")
+    assert done.returncode == 0, done.stderr
+    begin(trial)
+    done = trial.collect_after(FIX + agent)
+    assert done.returncode == 0, done.stderr
+    graded = trial.graded()
+    assert (graded / "calc.py").read_text() == FIXED
+    assert "Subproject" not in trial.patch.read_text()
+    assert ("module" in trial.patch.read_text()) is (changed is not None)
+    if changed is not None:
+        assert (graded / changed).read_text() == "2\n"
+    assert trial.notes == ("left_out\tmodule\n" if is_named else "")
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_patch_is_text_and_restores_every_byte(trial: Trial) -> None:

@@ -76,13 +76,36 @@ in_store() {
 write_tree() {
   rm -f "$GIT_INDEX_FILE" "$GIT_INDEX_FILE.lock"
   git read-tree "$1" || return 1
-  # Ends with 1 if single files cannot be read, such as repositories without a commit.
-  git -c advice.addEmbeddedRepo=false add -A --ignore-errors . >&2
+  local path
+  local -a submodules=()
+  while IFS= read -r -d '' path; do
+    is_plain "$path" || submodules+=(":(exclude,literal)$path")
+  done < <(gitlinks)
+  # Ends with 1 if single files cannot be read, such as repositories without a commit. It is not let
+  # into submodules, in which it would run git with their configuration.
+  git -c advice.addEmbeddedRepo=false add -A --ignore-errors -- . "${submodules[@]}" >&2
   [ $? -le 1 ] || return 1
   add_forced
   keep_sparse "$1"
   drop_ignored "$1"
   git write-tree
+}
+
+# Prints the paths of the submodules in the index, each with a NUL.
+gitlinks() {
+  git ls-files -s -z | grep -z '^160000 ' | while IFS= read -r -d '' entry; do
+    printf '%s\0' "${entry#*$'\t'}"
+  done
+}
+
+# Tells whether submodule $1 has files and never was a repository, and makes it an ordinary folder.
+is_plain() {
+  if [ -e "$1/.git" ] || [ -L "$1/.git" ]; then
+    printf '%s\0' "$1" >>"$store/repositories"
+    return 1
+  fi
+  ! grep -qzxFe "$1" "$store/repositories" 2>/dev/null && [ -n "$(ls -A "$1" 2>/dev/null)" ] &&
+    git update-index --force-remove -- "$1"
 }
 
 # Runs git with a copy of the agent's index.
@@ -168,17 +191,29 @@ difference() {
     --ignore-submodules=all "$first" "$last" "$@"
 }
 
-# Notes the repositories inside the repository: their files are in no patch.
+# Notes the repositories inside the repository, and the submodules in which a file was written: their
+# files are in no patch.
 name_nested() {
-  git diff-index --cached --raw --ignore-submodules=none "$1" |
-    sed -n $'s/^:[0-9]* 160000 [^\t]*\t/left_out\t/p' | head -n 100 >>"$notes"
-  find . -path ./.git -prune -o -name .git -print 2>/dev/null | head -n 100 |
-    while IFS= read -r path; do
+  local path
+  {
+    git diff-index --cached --raw --ignore-submodules=none "$1" |
+      sed -n $'s/^:[0-9]* 160000 [^\t]*\t//p'
+    gitlinks | while IFS= read -r -d '' path; do
+      [ -z "$(written_in "$path" | head -n 1)" ] || printf '%s\n' "$path"
+    done
+    find . -path ./.git -prune -o -name .git -print 2>/dev/null | while IFS= read -r path; do
       path=${path#./}
       path=${path%/.git}
       [ -n "$(git ls-files -- ":(literal)$path" | head -n 1)" ] ||
-        git check-ignore -q -- "$path" || printf 'left_out\t%s\n' "$path"
-    done >>"$notes"
+        git check-ignore -q -- "$path" || printf '%s\n' "$path"
+    done
+  } | sort -u | head -n 100 | sed $'s/^/left_out\t/' >"$notes"
+  [ -s "$notes" ] || rm -f "$notes"
+}
+
+# Prints the files in folder $1 that were written since setup, without those of git.
+written_in() {
+  find "./$1" -newer "$store/begin" -type f ! -name .git ! -path '*/.git/*' 2>/dev/null
 }
 
 # Tells whether a patch has something in it, and no more than a prediction may have.
