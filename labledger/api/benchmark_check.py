@@ -143,10 +143,24 @@ def check_benchmark(
     return BenchmarkCheck(
         first.outcome,
         (*trial_set.trials, *trial_set.offline),
-        task_findings(known, trial_set, contents),
+        (*task_findings(known, trial_set, contents), *_left_out(known, options, first)),
         None if rest is None else rest.outcome,
         problem,
     )
+
+
+def _left_out(known: Benchmark, options: RunOptions, first: _CheckedRun) -> Iterator[TaskFinding]:
+    """Yield a remark for each task that was skipped because it cannot be run."""
+    from labledger.benchmarks.formats import selects
+    from labledger.checks.benchmark_findings import left_out
+
+    if not options.skip_refused or not first.outcome.complete:
+        return
+    refused = [task.task_id for task in known.refused]
+    # With a limit, a task without a trial may be one that was not chosen.
+    others = [] if options.limit else [row["id"] for row in known.tasks]
+    chosen = [task_id for task_id in (*refused, *others) if selects(options.tasks, task_id)]
+    yield from left_out(known, chosen, {trial.task_id for trial in first.trials})
 
 
 def _require_usable(options: RunOptions, repeats: int) -> None:

@@ -21,7 +21,9 @@ main() {
     kind=${folder##*/}
     kind=${kind%.*}
     same_files "$kind" "$folder/file"
-    [ ! -s "$folder/groups" ] || similar_files "$kind" "$folder"
+    [ -s "$folder/groups" ] || continue
+    similar_files "$kind" "$folder"
+    packed_files "$kind" "$folder"
   done
   if command -v git >/dev/null 2>&1; then
     readable -name .git -prune -print 2>/dev/null | head -n 20 | while IFS= read -r path; do
@@ -53,9 +55,29 @@ similar_files() {
     done | head -n "$max_files"
 }
 
-# Prints how many of the groups of lines in file $1 stand in the text on stdin.
+# Looks into compressed files and archives, except those of manuals.
+packed_files() {
+  total=$(wc -l <"$2/groups" | tr -d ' ')
+  readable -type f -size -16384 \( -name '*.gz' -o -name '*.tgz' -o -name '*.bz2' -o -name '*.xz' \
+    -o -name '*.zip' \) ! -path '*/share/doc/*' ! -path '*/share/man/*' -print 2>/dev/null |
+    head -n 200 | while IFS= read -r path; do
+      found=$(unpacked "$path" 2>/dev/null | head -c 200000000 | groups_in "$2/groups")
+      [ $((${found:-0} * 2)) -lt "$total" ] || printf 'similar\t%s\t%s\t%s\t%s\n' "$1" "$found" "$total" "$path"
+    done
+}
+
+unpacked() {
+  case $1 in
+    *.gz | *.tgz) gzip -dc "$1" ;;
+    *.bz2) bzip2 -dc "$1" ;;
+    *.xz) xz -dc "$1" ;;
+    *.zip) unzip -p "$1" ;;
+  esac
+}
+
+# Prints how many of the groups of lines in file $1 stand in the text on stdin, also in an archive.
 groups_in() {
-  awk -v groups="$1" '
+  tr '\000' '\n' | awk -v groups="$1" '
     BEGIN { while ((getline line < groups) > 0) wanted[line] = 1 }
     {
       sub(/^[ \t\r]+/, ""); sub(/[ \t\r]+$/, "")

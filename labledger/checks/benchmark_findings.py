@@ -8,7 +8,7 @@ for the solution found. A finding means that the task cannot be trusted; a remar
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -80,6 +80,8 @@ class Remark(StrEnum):
     """A repository has commits that do not belong to the history of what is checked out."""
     SAME_TASK = "same_task"
     """Another task has the same text and the same tests."""
+    LEFT_OUT = "left_out"
+    """The task cannot be run, and was left out (`skip_refused`)."""
     NOT_SEARCHED = "not_searched"
     """The search for the solution did not end in its time limit."""
 
@@ -210,6 +212,17 @@ def task_findings(
         )
         notes += findings_of(facts)
     return tuple(sorted(notes, key=lambda note: note.is_remark))
+
+
+def left_out(
+    benchmark: Benchmark, chosen: Collection[str], checked: Collection[str]
+) -> Iterator[TaskFinding]:
+    """Yield a remark for each of the `chosen` tasks that is not among the `checked` ones."""
+    reasons = {task.task_id: task.reason for task in benchmark.refused}
+    for task_id in chosen:
+        if task_id not in checked:
+            reason = reasons.get(task_id, "its container cannot be had; a warning said why")
+            yield TaskFinding(task_id, Remark.LEFT_OUT, f"it was left out: {_shortened(reason)}")
 
 
 def _twins(rows: Iterable[JsonObject], contents: TaskContents) -> dict[str, str]:

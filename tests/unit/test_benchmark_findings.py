@@ -23,7 +23,13 @@ from labledger.benchmarks.benchmark_variations import (
 from labledger.benchmarks.formats import BenchmarkReference, read_benchmark
 from labledger.benchmarks.solution_search import AGENT, Kind, Match, SearchResult
 from labledger.benchmarks.translate import translate
-from labledger.checks.benchmark_findings import TaskFacts, TrialSet, findings_of, task_findings
+from labledger.checks.benchmark_findings import (
+    TaskFacts,
+    TrialSet,
+    findings_of,
+    left_out,
+    task_findings,
+)
 
 PASSED = CheckedTrial("t", "oracle", "pass", "completed", None, "pass", None, 1.0, 100, 100)
 FAILED = replace(PASSED, verdict="fail", reward=0.0)
@@ -182,7 +188,7 @@ def test_findings_and_remarks(name: str) -> None:
 def test_every_kind_is_named() -> None:
     """No finding and no remark is without a case, and each becomes JSON."""
     shown = {kind for _, kinds, _ in CASES.values() for kind in kinds}
-    assert shown == {*Finding, *Remark}
+    assert shown == {*Finding, *Remark} - {Remark.LEFT_OUT}
     [found] = findings_of(TaskFacts("t", oracle(FAILED)["trials"]))
     assert json.loads(json.dumps(found.as_json())) == {
         "task_id": "t",
@@ -218,6 +224,20 @@ def test_findings_of_a_benchmark(tmp_path: Path) -> None:
         ("a", Remark.SLOW_GRADER),
         ("b", Remark.SAME_TASK),
     ]
+
+
+def test_tasks_that_were_left_out(tmp_path: Path) -> None:
+    """A chosen task without a trial is named, with the format's reason if there is one."""
+    write_task(tmp_path / "tasks/good")
+    write_task(tmp_path / "tasks/windows", {"environment": {"os": "windows"}})
+    benchmark = read_benchmark(BenchmarkReference("harbor", str(tmp_path / "tasks")))
+    named = list(left_out(benchmark, ["windows", "good", "built"], {"good"}))
+    assert [(each.task_id, each.finding) for each in named] == [
+        ("windows", Remark.LEFT_OUT),
+        ("built", Remark.LEFT_OUT),
+    ]
+    assert "windows" in named[0].detail
+    assert "a warning said why" in named[1].detail
 
 
 def test_a_benchmark_without_a_network(tmp_path: Path) -> None:

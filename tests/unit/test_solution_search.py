@@ -88,6 +88,21 @@ def test_tests_are_told_apart(tmp_path: Path, root: Path) -> None:
     assert result.matches == (Match(Kind.TESTS, f"{root}/t.sh"),)
 
 
+@pytest.mark.parametrize(
+    "command", ["gzip answer.py", "tar czf a.tgz answer.py", "tar cf a.tar answer.py"]
+)
+def test_archives(tmp_path: Path, root: Path, command: str) -> None:
+    """A solution in an archive, or compressed, is found."""
+    (root / "packed").mkdir()
+    (root / "packed/answer.py").write_text(BODY)
+    done = subprocess.run(
+        ["sh", "-c", f"cd {root}/packed; {command}; rm -f answer.py"], check=False
+    )
+    assert done.returncode == 0
+    [match] = search(tmp_path, SCRIPT).matches
+    assert match.where.startswith(f"{root}/packed/a")
+
+
 HISTORIES = {
     "a later commit": "git checkout -q -b other; {fix}; git commit -qam Fix; git checkout -q main",
     "removed from the history": "cp ../solve.sh s.sh; git add -A; git commit -qm Oops;"

@@ -224,6 +224,7 @@ _FINDINGS = {
     "tests_in_image": "tests in the image",
     "other_commits": "other commits",
     "same_task": "same task",
+    "left_out": "left out",
     "not_searched": "not searched",
 }
 
