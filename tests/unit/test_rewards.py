@@ -90,6 +90,8 @@ def test_json_wins(spec: AttemptSpec) -> None:
         ('{"reward": 0.99999}', {}, "reward", "fail"),
         ('{"reward": 0.9999999}', {}, "reward", "fail"),
         ('{"reward": 0.2999999}', {"pass_at": 0.3}, "reward", "fail"),
+        (f'{{"reward": -{"9" * 18}}}', {}, "reward", "fail"),
+        ('{"reward": -1}', {"pass_at": -1.0000000001}, "reward", "pass"),
         ('{"reward": -1e-300}', {"pass_at": 0}, "reward", "fail"),
         ('{"reward": -1}', {"pass_at": -2}, "reward", "pass"),
     ],

@@ -240,7 +240,8 @@ def _primary(rewards: dict[str, float], source: ResultSource) -> str:
 
 def reaches(reward: float, pass_at: float) -> bool:
     """Return whether a reward reaches the least one that passes, within `TOLERANCE`."""
-    return reward >= pass_at or math.isclose(reward, pass_at, rel_tol=TOLERANCE)
+    # A comparison works for integers that no float can hold.
+    return reward >= pass_at - TOLERANCE * abs(pass_at)
 
 
 def _score(trial: GradedTrial, file: str, rewards: dict[str, float], primary: str) -> JsonObject:
