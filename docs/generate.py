@@ -22,7 +22,7 @@ from labledger.ledger.database.migrations import upgrade
 EXIT_CODES = {
     Exit.COMPLETE: "complete",
     Exit.GATE_MISSED: "a gate was missed: `--fail-under` of a run, `--fail-if-worse` or "
-    "`--require-not-worse` of a comparison",
+    "`--require-not-worse` of a comparison; or `labledger check` found something",
     Exit.INVALID: "invalid input or usage; nothing was changed",
     Exit.INCOMPLETE: "the run is incomplete, slots ended as `infra_error`, or a variant has no "
     "score or got no answer from a model; takes precedence over 1. `labledger resume` continues an "

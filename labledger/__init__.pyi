@@ -6,13 +6,12 @@ from .api.agents import AgentOption as AgentOption
 from .api.agents import find_agent as find_agent
 from .api.agents import install_agents as install_agents
 from .api.agents import list_agents as list_agents
+from .api.benchmark_check import BenchmarkCheck as BenchmarkCheck
+from .api.benchmark_check import CheckPlan as CheckPlan
+from .api.benchmark_check import check_benchmark as check_benchmark
 from .api.control import ControlReply as ControlReply
 from .api.control import request_control as request_control
-from .api.experiments import BenchmarkCheck as BenchmarkCheck
-from .api.experiments import CheckedTrial as CheckedTrial
-from .api.experiments import Finding as Finding
 from .api.experiments import RunPlan as RunPlan
-from .api.experiments import check_benchmark as check_benchmark
 from .api.experiments import create_experiment as create_experiment
 from .api.experiments import expectation as expectation
 from .api.experiments import plan as plan
@@ -67,6 +66,10 @@ from .api.runs import rerun as rerun
 from .api.runs import resume as resume
 from .api.runs import run as run
 from .api.trial_logs import LogPiece as LogPiece
+from .checks.benchmark_findings import CheckedTrial as CheckedTrial
+from .checks.benchmark_findings import Finding as Finding
+from .checks.benchmark_findings import Remark as Remark
+from .checks.benchmark_findings import TaskFinding as TaskFinding
 from .checks.check_results import CheckResult as CheckResult
 from .checks.check_results import TaskSupport as TaskSupport
 from .checks.preflight import Preflight as Preflight

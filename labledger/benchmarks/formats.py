@@ -57,6 +57,9 @@ class BenchmarkAgent:
     expects: Literal["pass", "fail"] | None = None
     """The verdict that it must have on every task of a working benchmark, which `labledger check`
     tests; None if there is none."""
+    needs_files: bool = False
+    """Whether it can pass only tasks that have files for it: to `labledger check`, a task without
+    such files, or with empty ones, is a task without a solution."""
     given_as: str | None = None
     """What `--agent` may call it beside its name: its kind and argument. Set by labledger."""
 

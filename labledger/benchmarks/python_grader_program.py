@@ -1,5 +1,8 @@
 """The grader: runs the program that the agent left, and then the task's tests, in one process.
 
+As in the benchmarks' own runners, the program runs by `exec` in an empty namespace: it is not
+`__main__`, so a demonstration below `if __name__ == "__main__":` does not run.
+
 The process has a time limit and, where the grader runs as root, an unprivileged user, so that the
 program can read neither the tests' file nor change the grader's records. It tells which tests
 passed. An answer passes if all of its tests did. A wrong, endless or missing program is a verdict;
@@ -79,7 +82,7 @@ def main(
         index += 1
     leave(0)
 
-main({"__name__": "__main__"}, **request)
+main({}, **request)
 """.replace("KEY_BYTES", str(KEY_BYTES))
 
 

@@ -74,7 +74,12 @@ class PythonTasksFormat:
                 ),
             },
             agents=(
-                BenchmarkAgent(GOLD, "Writes the reference solution: must pass", expects="pass"),
+                BenchmarkAgent(
+                    GOLD,
+                    "Writes the reference solution: must pass",
+                    expects="pass",
+                    needs_files=True,
+                ),
                 BenchmarkAgent(EMPTY, "Leaves an empty program: must fail", expects="fail"),
             ),
             defaults=_defaults(has_challenges=any(task.challenge_tests for task in tasks)),

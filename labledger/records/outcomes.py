@@ -58,7 +58,8 @@ class Reason(StrEnum):
     start its own, failed."""
 
     ARTIFACTS_REFUSED = "artifacts_refused"
-    """The agent left more than a separate grader may get, or what cannot be read."""
+    """The agent left more than a separate grader may get or a prediction may have, or what cannot
+    be read."""
 
     MODEL_CAP = "model_cap"
     """The agent's command exited with a status other than 0 after the gateway had refused a call,
@@ -107,6 +108,8 @@ class Reason(StrEnum):
     """The grader ran no test, because it could not install or reach what it needs."""
     LOG_NOT_JUDGED = "log_not_judged"
     """The host could not judge the grader's log: it shows no tests, or the judge failed."""
+    PATCH_FAILED = "patch_failed"
+    """Git could not write the agent's changes as a patch."""
     EVIDENCE_INCOMPLETE = "evidence_incomplete"
     """In a regrading, the workspace cannot be restored exactly."""
 

@@ -44,7 +44,9 @@ def checked(lab: Path, image_ids: dict[str, str]) -> BenchmarkCheck:
         skip_refused=True,
         env={"HARBOR_TEST_TOKEN": TOKEN},
     )
-    return labledger.check_benchmark(f"harbor:{lab / 'tasks'}", options)
+    return labledger.check_benchmark(
+        f"harbor:{lab / 'tasks'}", options, repeats=1, offline=False, search=False
+    )
 
 
 def found(checked: BenchmarkCheck, task_id: str) -> dict[str, str]:
@@ -146,7 +148,8 @@ def test_the_commands(lab: Path, image_ids: dict[str, str]) -> None:
     assert done.returncode == 0, done.stderr
     last = json.loads(done.stdout.splitlines()[-1])
     assert last["event"] == "benchmark_checked"
-    assert [trial["finding"] for trial in last["trials"]] == [None, None]
+    assert [trial["finding"] for trial in last["trials"]] == [None] * 7
+    assert (last["findings"], last["remarks"]) == ([], [])
     done = run_forked("preflight", "harbor:./some", folder=lab)
     assert done.returncode == 0, done.stdout
     assert "2 of 2 tasks can be run" in done.stdout

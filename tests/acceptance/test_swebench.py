@@ -177,6 +177,58 @@ def test_an_agent_of_ones_own(dataset_file: Path, tmp_path: Path) -> None:
     assert (trial["status"], trial["outcome"]) == ("completed", "success")
 
 
+HINDERED_AGENT = """\
+sed -i 's/a - b/a + b/' calc.py
+case $1 in
+  hindered)
+    : >.git/index.lock
+    printf garbage >.git/index
+    echo '*.py filter=lfs' >.gitattributes
+    git config filter.lfs.clean no-such-program
+    git config filter.lfs.required true
+    git config diff.orderFile /nonexistent
+    git init -q repro && echo x >repro/x.txt
+    printf '# \\347\\n' >latin.py ;;
+  large) head -c 7000000 /dev/urandom >core.dump ;;
+esac
+"""
+
+
+def test_patches_of_hindered_and_large_repositories(dataset_file: Path, tmp_path: Path) -> None:
+    """A repair counts whatever hinders git; a patch that is too large is the agent's failure."""
+    experiment = tmp_path / "own"
+    command = ("init", str(experiment), "--from", f"swebench:{dataset_file}", "--agent", "empty")
+    done = run_forked(*command, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (experiment / "own.sh").write_text(HINDERED_AGENT)
+    document = yaml.safe_load((experiment / "experiment.yaml").read_text())
+    document["runtime"]["agent"] |= {"command": ["sh", "own.sh", "$case"], "files": ["own.sh"]}
+    first, *others = (
+        {"variant_id": name, "bindings": {"case": name}} for name in ("hindered", "large")
+    )
+    document |= {"baseline": first, "variant_plan": others}
+    (experiment / "experiment.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
+    lab = tmp_path / ".lab"
+    labledger.run(experiment, RunOptions(lab_dir=lab, tasks=(ONE,), max_concurrency=2))
+    trials = {row["variant_id"]: row for row in query(lab, "SELECT * FROM trials")}
+    assert trials["hindered"]["verdict"] == "pass"
+    large = trials["large"]
+    assert (large["status"], large["reason"], large["passed"]) == (
+        "agent_error",
+        "artifacts_refused",
+        0,
+    )
+    assert "the largest file in it is core.dump, " in large["message"]
+    sql = "SELECT record ->> '$.prediction.value' AS patch, record FROM predictions"
+    [patch] = [row["patch"] for row in query(lab, f"{sql} WHERE variant_id = 'hindered'")]
+    assert "repro" not in patch
+    assert "\ufffd" not in patch
+    sql = "SELECT record ->> '$.ext.problems.left_out' AS left_out FROM scores"
+    assert [row["left_out"] for row in query(lab, sql)] == [
+        "the patch has no files of repositories inside the repository: repro"
+    ]
+
+
 @thorough
 def test_check_names_a_task_that_its_patch_does_not_resolve(
     repository: Repository, tmp_path: Path
@@ -185,11 +237,13 @@ def test_check_names_a_task_that_its_patch_does_not_resolve(
     wrong = repository.patch({"calc.py": BREAKS_OTHER})
     rows = [repository.row(ONE, IMAGE), repository.row(TWO, IMAGE, patch=wrong)]
     write_rows(tmp_path / "v.jsonl", rows)
-    done = run_forked("check", "swebench:v.jsonl", "-n", 2, "--quiet", folder=tmp_path)
+    words = ("check", "swebench:v.jsonl", "-n", 2, "--quiet", "--repeats", 2)
+    done = run_forked(*words, folder=tmp_path)
     assert done.returncode == 1, done.stderr
     assert "1 of 2 tasks behave as expected" in done.stdout
-    [row] = [line.split() for line in done.stdout.splitlines() if "tiny__calc" in line]
-    assert row == [TWO, "gold", "pass", "fail", "wrong", "verdict", "completed"]
+    rows = [line.split() for line in done.stdout.splitlines() if "tiny__calc" in line]
+    seen = "finding solution fails gold: 2 × fail"
+    assert [row for row in rows if "finding" in row] == [[TWO, *seen.split()]]
 
 
 @thorough

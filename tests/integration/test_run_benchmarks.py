@@ -12,7 +12,9 @@ import pytest
 import yaml
 from benchmark_files import HUMANEVAL, MBPP, SANITIZED, humaneval_row, write_array, write_lines
 from commands import run_forked
+from containers import OF_SESSION
 from experiments import Coordinator, Project
+from harbor_tasks import rewarded_if, write_task
 from tiers import thorough, tiered
 
 import labledger
@@ -105,6 +107,65 @@ def test_gold_passes_everything_and_empty_nothing(
     assert labledger.verify(lab_dir=lab).findings == ()
 
 
+def write_defects(folder: Path) -> None:
+    """Write Harbor tasks with defects that one look does not show, and one without."""
+    write_task(folder / "good")
+    flaky = '[ "$AGENTLAB_REPL_IDX" != 1 ] && grep -q done answer.txt'
+    write_task(folder / "flaky", instruction="Flaky.\n", tests=rewarded_if(flaky))
+    online = "grep -q done answer.txt && grep -q eth0 /proc/net/dev"
+    write_task(folder / "online", instruction="Online.\n", tests=rewarded_if(online))
+    write_task(folder / "unsolved", instruction="Unsolved.\n", solution=None)
+    write_task(
+        folder / "leaks",
+        {"environment": {"docker_image": ""}},
+        instruction="Leaks.\n",
+        files={
+            "environment/hint.sh": "# a hint\necho done >answer.txt\n",
+            "environment/Dockerfile": "FROM labledger/python:3\nCOPY hint.sh /opt/.cache/x\n"
+            f"WORKDIR /work\n{OF_SESSION}",
+        },
+    )
+
+
+def test_check_looks_more_than_once(tmp_path: Path, image_ids: dict[str, str]) -> None:
+    """Flaky tests, the network, missing solutions and solutions in the image are named."""
+    write_defects(tmp_path / "tasks")
+    words = ("check", "harbor:tasks", "-n", 2, "--repeats", 2, "--run-id", "c", "--json")
+    done = run_forked(*words, folder=tmp_path)
+    assert done.returncode == 1, done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    [plan] = [event for event in events if event["event"] == "check_planned"]
+    assert (plan["tasks"], plan["trials"]) == (5, 5 * (2 * 2 + 2))
+    last = events[-1]
+    assert last["event"] == "benchmark_checked"
+    assert {(found["task_id"], found["finding"]) for found in last["findings"]} == {
+        ("flaky", "flaky"),
+        ("unsolved", "no_solution"),
+        ("leaks", "solution_in_image"),
+    }
+    assert [(remark["task_id"], remark["finding"]) for remark in last["remarks"]] == [
+        ("online", "needs_network")
+    ]
+    [leak] = [found for found in last["findings"] if found["task_id"] == "leaks"]
+    assert "/opt/.cache/x" in leak["detail"]
+    with open_ledger(lab_dir=tmp_path / ".lab") as ledger:
+        assert {run.run_id for run in ledger.runs()} == {"c", "c-offline"}
+
+
+@thorough
+def test_a_check_whose_second_run_cannot_begin(tmp_path: Path, image_ids: dict[str, str]) -> None:
+    """What the first run has shown is printed, and the exit code says that this is not all."""
+    write_task(tmp_path / "one", tests=rewarded_if("true"))
+    done = run_forked(
+        "run", "harbor:one", "--agent", "nop", "--run-id", "c-offline", "-q", folder=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    done = run_forked("check", "harbor:one", "--repeats", 1, "--run-id", "c", "-q", folder=tmp_path)
+    assert done.returncode == 3
+    assert "not everything was checked: the second run could not begin" in done.stderr
+    assert "passes without work" in done.stdout
+
+
 @thorough
 def test_check_names_a_task_that_its_solution_fails(
     tmp_path: Path, image_ids: dict[str, str]
@@ -118,7 +179,7 @@ def test_check_names_a_task_that_its_solution_fails(
     assert "1 of 2 tasks behave as expected" in done.stdout
     rows = [line.split() for line in done.stdout.splitlines() if "HumanEval/" in line]
     [row] = rows
-    assert row == ["HumanEval/1", "gold", "pass", "fail", "wrong", "verdict", "completed"]
+    assert " ".join(row) == "HumanEval/1 finding solution fails gold: 3 × fail"
     done = run_forked(*words, "--task", "HumanEval/0", "--json", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     trials = json.loads(done.stdout.splitlines()[-1])["trials"]
@@ -126,6 +187,7 @@ def test_check_names_a_task_that_its_solution_fails(
         "gold": "pass",
         "empty": "fail",
     }
+    assert len(trials) == 6
 
 
 def test_each_agent_alone(tmp_path: Path, image_ids: dict[str, str]) -> None:

@@ -110,6 +110,17 @@ def test_check_needs_agents_with_a_known_verdict(tmp_path: Path) -> None:
     assert "expected FORMAT:LOCATION" in done.stderr
 
 
+def test_options_with_which_no_check_could_end(tmp_path: Path) -> None:
+    """They are refused before the first run: no repetition, and an id too long for the second."""
+    write_task(tmp_path / "one")
+    done = run_forked("check", "harbor:one", "--run-id", "r" * 93, folder=tmp_path)
+    assert done.returncode == 2
+    assert "--run-id: has 93 characters; a check's may have 92" in done.stderr
+    with pytest.raises(labledger.InvalidInput, match="repeats"):
+        labledger.check_benchmark(f"harbor:{tmp_path / 'one'}", repeats=0)
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]
+
+
 def test_agents_of_the_built_in_formats_have_known_verdicts(tmp_path: Path) -> None:
     """Each format of this package can be checked: its reference must pass, its other agent fail."""
     write_task(tmp_path / "one")

@@ -374,11 +374,34 @@ def f(n):
     return A(n).x
 """
 
+DEMONSTRATIONS = {
+    "input": "print(f(int(input())))",
+    "arguments": "import sys; print(f(int(sys.argv[1])))",
+    "argparse": "from argparse import *; p = ArgumentParser(); p.add_argument('n'); p.parse_args()",
+    "exit": "import sys; sys.exit(f(1))",
+    "unittest": "import unittest; unittest.main()",
+    "raises": "raise SystemExit(main())",
+    "file": "print(f(int(open('numbers.txt').read())))",
+    "assertion": "assert f(1) == 2",
+    "endless": "while True: f(1)",
+    "module": "import demonstration_helpers",
+    "doctest": "import doctest; raise SystemExit(doctest.testmod().attempted == 0)",
+}
+
 
 @pytest.mark.parametrize(
     ("program", "passed", "problem"),
     [
         ("def f(n):\n    return n", {0, 1}, None),
+        *(
+            (f"def f(n):\n    return n\n\nif __name__ == '__main__':\n    {demo}", {0, 1}, None)
+            for demo in DEMONSTRATIONS.values()
+        ),
+        (
+            "import enum\nclass A(enum.Enum):\n    x = 1\ndef f(n):\n    return n * A.x.value",
+            {0, 1},
+            None,
+        ),
         ("def f(n):\n    return 1", {0}, "test: AssertionError"),
         ("", set(), "test: NameError"),
         ("def f(:", set(), "solution.py: SyntaxError"),

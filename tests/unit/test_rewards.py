@@ -85,7 +85,14 @@ def test_json_wins(spec: AttemptSpec) -> None:
         ('{"accuracy": 1, "reward": 0}', {}, "reward", "fail"),
         ('{"accuracy": 1, "reward": 0}', {"primary": "accuracy"}, "accuracy", "pass"),
         ('{"reward": 0.5}', {"pass_at": 0.5}, "reward", "pass"),
+        ('{"reward": 0.9999999999999999}', {}, "reward", "pass"),
+        ('{"reward": 99.99999999999999}', {"pass_at": 100}, "reward", "pass"),
         ('{"reward": 0.99999}', {}, "reward", "fail"),
+        ('{"reward": 0.9999999}', {}, "reward", "fail"),
+        ('{"reward": 0.2999999}', {"pass_at": 0.3}, "reward", "fail"),
+        (f'{{"reward": -{"9" * 18}}}', {}, "reward", "fail"),
+        ('{"reward": -1}', {"pass_at": -1.0000000001}, "reward", "pass"),
+        ('{"reward": -1e-300}', {"pass_at": 0}, "reward", "fail"),
         ('{"reward": -1}', {"pass_at": -2}, "reward", "pass"),
     ],
 )
@@ -97,6 +104,16 @@ def test_primary_reward(
     assert outcome.score is not None
     assert outcome.score["primary_metric_name"] == primary
     assert outcome.score["verdict"] == verdict
+
+
+@pytest.mark.parametrize("total", [sum([0.1] * 10), 0.7 + 0.2 + 0.1])
+def test_full_marks_that_were_added_up_pass(spec: AttemptSpec, total: float) -> None:
+    """Weights whose sum misses 1 by rounding pass, and the reward is stored as it was written."""
+    assert total < 1
+    outcome = grade(left(spec, reward_txt=repr(total)))
+    assert outcome.score is not None
+    assert outcome.score["verdict"] == "pass"
+    assert outcome.score["primary_metric_value"] == total
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,12 @@ def _has_tests(report: UntrustedFile) -> bool:
 PRIMARY = "reward"
 """The name of the primary reward, and of the one in reward.txt."""
 PASS_AT = 1.0
+TOLERANCE = 1e-9
+"""By which share of `pass_at` a reward may miss it and still reach it.
+
+Graders add up weights such as 0.7, 0.2 and 0.1, and the sum in floating point is
+0.9999999999999999. The stored reward stays as the grader wrote it.
+"""
 
 _JSON, _TEXT = "reward.json", "reward.txt"
 
@@ -232,13 +238,19 @@ def _primary(rewards: dict[str, float], source: ResultSource) -> str:
     raise _BadRewards(f"none of the {len(rewards):,} rewards is called {wanted}: {listed}"[:500])
 
 
+def reaches(reward: float, pass_at: float) -> bool:
+    """Return whether a reward reaches the least one that passes, within `TOLERANCE`."""
+    # A comparison works for integers that no float can hold.
+    return reward >= pass_at - TOLERANCE * abs(pass_at)
+
+
 def _score(trial: GradedTrial, file: str, rewards: dict[str, float], primary: str) -> JsonObject:
     source, benchmark = trial.source, trial.benchmark
     pass_at = PASS_AT if source.pass_at is None else source.pass_at
     is_chosen = len(rewards) > 1 and primary != (source.primary or PRIMARY)
     how = {"decided_by": "lowest"} if is_chosen else {}
     members = {
-        "verdict": (Verdict.PASS if rewards[primary] >= pass_at else Verdict.FAIL).value,
+        "verdict": (Verdict.PASS if reaches(rewards[primary], pass_at) else Verdict.FAIL).value,
         "primary_metric_name": primary,
         "primary_metric_value": rewards[primary],
         "metrics": rewards,

@@ -199,7 +199,7 @@ def _task_files(
         _add_files(task, f"{folder}/grader-tests", files.selected_in("tests"))
         entries.append({"path": "/tests", "directory": f"{folder}/grader-tests", "for": "grader"})
     for_oracle: dict[str, str] = {}
-    solution = files.selected_in("solution")
+    solution = files.selected_in("solution") if files.has("solution/solve.sh") else {}
     if solution:
         _add_files(task, f"{folder}/solution", solution)
         for_oracle["/solution"] = f"{folder}/solution"

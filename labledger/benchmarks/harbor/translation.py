@@ -160,6 +160,7 @@ def _agents(oracle_env: Mapping[str, Mapping[str, str]]) -> tuple[BenchmarkAgent
             {"agent": ORACLE},
             task_env=oracle_env,
             expects="pass",
+            needs_files=True,
         ),
         BenchmarkAgent("nop", "Does nothing: must fail", {"agent": "nop"}, expects="fail"),
     )

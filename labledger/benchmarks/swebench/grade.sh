@@ -2,7 +2,8 @@
 #
 # Applies /swebench/model.patch by the first of four commands that can, each from a clean tree; then
 # runs the task's script. What happened goes to run_instance.log, and the output of the tests to
-# test_output.txt, which the host judges. There is nothing to run for a missing or an empty patch.
+# test_output.txt, which the host judges. There is nothing to run for a missing or an empty patch, or
+# for one that is larger than a prediction may be.
 set -u
 logs=/swebench/logs
 patch=/tmp/patch.diff
@@ -15,6 +16,10 @@ fi
 cp /swebench/model.patch "$patch" || exit 1
 if [ ! -s "$patch" ]; then
   echo "empty patch"
+  exit 0
+fi
+if [ "$(wc -c <"$patch")" -gt 8388608 ]; then
+  echo "the patch is larger than 8 MiB, which is the most that a prediction may have"
   exit 0
 fi
 cd "$WORKSPACE" || exit 1

@@ -4,21 +4,21 @@ The prediction is the agent's patch as it was taken from its container, before a
 in the grader's. The logs are as hostile as any output. The `swebench` package's own report, made on
 the host, decides what is resolved, and becomes evidence. It counts a log that says nothing about
 the answer, such as one without marks or of a broken environment, as not resolved; here that is a
-`grade_error`, so that it does not count against the agent.
+`grade_error`, so that it does not count against the agent. A patch that is larger than a prediction
+may be is the agent's own failure, whatever the grader made of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import base64
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import PurePosixPath
 from typing import Final
 
 from labledger.benchmarks.swebench.harness import HarnessFailed, eval_report, harness_version
+from labledger.benchmarks.swebench.left_patch import LeftPatch, read_left_patch
 from labledger.experiment.grading_settings import ResultReader
-from labledger.files.tars import PieceStream, content_of, each_member, open_stream
-from labledger.files.untrusted_files import MIB, PREDICTION_CAP, UnsafeFile, UntrustedFile
+from labledger.files.untrusted_files import MIB, UnsafeFile, UntrustedFile
 from labledger.records import JsonObject, canonical_json
 from labledger.records.outcomes import Reason, SlotStatus, Verdict
 from labledger.trial.evidence.grading import (
@@ -120,18 +120,27 @@ TEST_OUTPUT: Final = "test_output.txt"
 APPLY_LOG: Final = "run_instance.log"
 REPORT: Final = "swebench_report"
 """The name of the package's report in the evidence."""
+PATCH_BASE64: Final = "patch_base64"
+"""The member of a prediction's value that has a patch which is no text, and its problem's name."""
 
 _TEST_OUTPUT_CAP = 64 * MIB
 _APPLY_LOG_CAP = 16 * MIB
-_PATCH_NAME = "model.patch"
 
 
 def grade(trial: GradedTrial, outcome: GradingOutcome) -> None:
     """Complete the outcome of a trial whose grader left the logs of SWE-bench."""
     source, redactor = trial.source, trial.redactor
+    left = read_left_patch(trial.artifacts())
+    outcome.problems |= _problems(left)
+    outcome.prediction = _prediction(trial, left)
+    if left.too_large is not None:
+        outcome.as_agent_error(Reason.ARTIFACTS_REFUSED, left.too_large)
+        return
+    if left.failed is not None:
+        message = f"git could not write the agent's changes as a patch: {left.failed}"
+        outcome.as_grade_error(Reason.PATCH_FAILED, message)
+        return
     try:
-        patch = _patch(trial.artifacts())
-        outcome.prediction = _prediction(trial, patch)
         folder = trial.outputs.of_grader(source.folder or "")
         failed = outcome.status is SlotStatus.GRADE_ERROR
         if failed or folder is None or source.instance is None:
@@ -141,6 +150,7 @@ def grade(trial: GradedTrial, outcome: GradingOutcome) -> None:
     except UnsafeFile as error:
         outcome.as_grade_error(error.reason, error.message)
         return
+    patch = None if left.content is None else left.content.decode("utf-8", "replace")
     judgement = judge(source.instance, patch, test_output, apply_log or b"")
     if judgement.report:
         content = canonical_json.dump_bytes(redactor.redact_json(judgement.report))
@@ -151,32 +161,55 @@ def grade(trial: GradedTrial, outcome: GradingOutcome) -> None:
         )
     else:
         outcome.score = _score(trial, judgement, judgement.verdict)
+        if outcome.problems:
+            outcome.score["ext"]["problems"] = redactor.redact_json(outcome.problems)
 
 
-def _patch(artifacts: Iterable[bytes] | None) -> str | None:
-    """Return the patch in a tar of artifacts, None if there is none. Raises `UnsafeFile`."""
-    if artifacts is None:
+def _problems(left: LeftPatch) -> dict[str, str]:
+    """Return what is wrong with a patch that may be graded nevertheless."""
+    problems: dict[str, str] = {}
+    if left.content is None and left.removed is not None:
+        problems["patch"] = f"the agent removed {left.removed}: there is no patch"
+    if (text := left.left_out_text) is not None:
+        problems["left_out"] = text
+    if left.content is not None and _text_of(left.content) is None:
+        problems[PATCH_BASE64] = (
+            "the agent's own patch is not UTF-8 text, so that no file of predictions can hold it; "
+            f"the bytes that were graded are the prediction's value.{PATCH_BASE64}"
+        )
+    return problems
+
+
+def _text_of(patch: bytes) -> str | None:
+    """Return a patch as the text that a file of predictions holds; None if it is no such text."""
+    try:
+        text = patch.decode("utf-8")
+    except UnicodeDecodeError:
         return None
-    with open_stream(PieceStream(iter(artifacts))) as tar:
-        for member in each_member(tar):
-            if member.isreg() and PurePosixPath(member.name).name == _PATCH_NAME:
-                if member.size > PREDICTION_CAP:
-                    message = f"the patch has more than {PREDICTION_CAP:,} bytes"
-                    raise UnsafeFile(Reason.OUTPUT_TOO_LARGE, message)
-                return b"".join(content_of(tar, member)).decode("utf-8", "replace")
-    return None
+    return None if "\0" in text else text
 
 
-def _prediction(trial: GradedTrial, patch: str | None) -> JsonObject:
-    """Return the row with the patch; its value is null if the agent left no prediction."""
+def _prediction(trial: GradedTrial, left: LeftPatch) -> JsonObject:
+    """Return the row with the patch.
+
+    The value is null if the agent left no prediction, or one that is too large. Of a patch that is
+    no text, the bytes are kept, and its kind is not `patch`.
+    """
     ids = trial.stamp.ids
     model = trial.bindings.get("model_name_or_path", ids.variant_id)
+    value: JsonObject | str | None = None if left.content is None else _text_of(left.content)
+    if left.content is not None and value is None:
+        redacted = trial.redactor.redact_bytes(left.content)
+        value = {PATCH_BASE64: base64.b64encode(redacted).decode()}
     prediction = {
-        "kind": "json" if patch is None else "patch",
-        "value": patch,
+        "kind": "patch" if isinstance(value, str) else "json",
+        "value": value,
         "metadata": {"instance_id": ids.task_id, "model_name_or_path": str(model)},
     }
-    members = {"prediction": trial.redactor.redact_json(prediction)}
+    members: JsonObject = {"prediction": trial.redactor.redact_json(prediction)}
+    problems = _problems(left) | ({"patch": left.too_large} if left.too_large else {})
+    if problems:
+        members["ext"] = {"problems": trial.redactor.redact_json(problems)}
     return stamped_row(trial.stamp, trial.benchmark, PREDICTION_SCHEMA, members)
 
 

@@ -22,6 +22,7 @@ from labledger.benchmarks.swebench.dataset_rows import (
     read_predictions,
 )
 from labledger.benchmarks.swebench.harness import PreparedRow, harness_version
+from labledger.experiment.phase_commands import DEPS
 from labledger.records import JsonObject
 from labledger.records.outcomes import Reason
 from labledger.text import counted_of
@@ -32,7 +33,8 @@ TESTS_LIMIT_S = 1800
 """How long a task's script may run, in seconds, as in the package."""
 
 _LOGS = "/swebench/logs"
-_PATCH = "/swebench/model.patch"
+_PATCH, _NOTES = "/swebench/model.patch", "/swebench/patch_notes"
+_PATCH_PROGRAM = "patch.sh"
 _METRICS = (
     *("resolved", "patch_applied", "fail_to_pass", "fail_to_pass_total"),
     *("pass_to_pass", "pass_to_pass_total"),
@@ -43,11 +45,12 @@ _DESCRIPTION = (
     "No container of an agent has the reference patch, the tests or the script of a task."
 )
 _SCRIPTS = Path(__file__).parent
+_PROGRAMS = ("agent.sh", _PATCH_PROGRAM, "grade.sh")
 
 
 def swebench_benchmark(dataset: Dataset) -> Benchmark:
     """Return the benchmark of a data set, with the agents `gold` and `empty`."""
-    files = {name: (_SCRIPTS / name).read_bytes() for name in ("agent.sh", "setup.sh", "grade.sh")}
+    files = {name: (_SCRIPTS / name).read_bytes() for name in _PROGRAMS}
     for row, prepared in dataset.rows:
         files[f"{_grader_folder(row.instance_id)}/eval.sh"] = prepared.eval_script.encode()
     benchmark = Benchmark(
@@ -62,7 +65,9 @@ def swebench_benchmark(dataset: Dataset) -> Benchmark:
         refused=dataset.refused,
         cluster="task.repo",
     )
-    gold = BenchmarkAgent("gold", "Leaves the reference patch: must pass", expects="pass")
+    gold = BenchmarkAgent(
+        "gold", "Leaves the reference patch: must pass", expects="pass", needs_files=True
+    )
     patches = {row.instance_id: row.text("patch") for row, _ in dataset.rows}
     with_gold = with_patches(benchmark, gold, patches)
     return replace(with_gold, agents=(with_gold.agents[-1], *benchmark.agents))
@@ -130,14 +135,18 @@ def _task(row: SwebenchRow, prepared: PreparedRow) -> JsonObject:
 
 
 def _defaults() -> JsonObject:
-    # In the words of a command, `$$` is a `$` that names nothing.
-    collect = (_SCRIPTS / "collect.sh").read_text("utf-8").replace("$", "$$")
+    # Setup's files stay in the container, where the agent cannot change them.
+    collect = ["bash", f"{DEPS}/setup/{_PATCH_PROGRAM}", "collect"]
     return {
         "runtime": {
             "user": "root",
             "rights": "docker",
             "workspace": REPOSITORY,
-            "setup": {"command": ["sh", "setup.sh"], "files": ["setup.sh"], "timeout_s": 60},
+            "setup": {
+                "command": ["bash", _PATCH_PROGRAM, "begin"],
+                "files": [_PATCH_PROGRAM],
+                "timeout_s": 300,
+            },
             "agent": {"command": ["sh", "agent.sh"], "files": ["agent.sh"], "timeout_s": 3600},
             "network": "none",
             "outputs": [{"path": _LOGS, "phase": "grader"}],
@@ -151,8 +160,8 @@ def _defaults() -> JsonObject:
                 "mode": "separate",
                 # Scripts of tasks may install the repository, which can fetch what it builds with.
                 "network": "full",
-                "collect": [{"command": ["sh", "-c", collect], "timeout_s": 300}],
-                "artifacts": [{"path": _PATCH, "optional": True}],
+                "collect": [{"command": collect, "timeout_s": 300}],
+                "artifacts": [{"path": path, "optional": True} for path in (_PATCH, _NOTES)],
             },
             "evaluator": {"name": "swebench", "version": harness_version(), "mode": "official"},
         },

@@ -24,12 +24,20 @@ from labledger.cli.console import (
     table,
 )
 from labledger.cli.option_groups import Chosen, Running, with_option_groups
-from labledger.text import counted
+from labledger.text import clock_time, counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from labledger import BenchmarkCheck, Exit, PlanText, RunOptions, RunOutcome, TaskSupport
+    from labledger import (
+        BenchmarkCheck,
+        CheckPlan,
+        Exit,
+        PlanText,
+        RunOptions,
+        RunOutcome,
+        TaskSupport,
+    )
 
 
 def init(
@@ -200,6 +208,24 @@ _FINDINGS = {
     "wrong_verdict": "wrong verdict",
     "not_graded": "could not be graded",
     "not_run": "did not run",
+    "solution_fails": "solution fails",
+    "passes_without_work": "passes without work",
+    "flaky": "flaky",
+    "tests_time_out": "tests time out",
+    "no_solution": "no solution",
+    "solution_in_image": "solution in the image",
+    "solution_in_git": "solution in Git objects",
+    "needs_network": "needs the network",
+    "slow_grader": "slow tests",
+    "slow_solution": "slow solution",
+    "reward_varies": "reward varies",
+    "reward_without_work": "reward without work",
+    "solution_in_task": "solution in the task",
+    "tests_in_image": "tests in the image",
+    "other_commits": "other commits",
+    "same_task": "same task",
+    "left_out": "left out",
+    "not_searched": "not searched",
 }
 
 
@@ -212,50 +238,108 @@ def check(
         ),
     ],
     *,
+    repeats: Annotated[
+        int, typer.Option(min=1, metavar="N", help="How often each agent runs on each task.")
+    ] = 3,
+    offline: Annotated[
+        bool,
+        typer.Option(help="Also run solutions and their tests once without a network."),
+    ] = True,
+    search: Annotated[
+        bool,
+        typer.Option(help="Also search images and Git objects for the solutions."),
+    ] = True,
     run_id: arguments.NewRunId = None,
     chosen: Chosen,
     running: Running,
 ) -> None:
     """Run the agents of a benchmark whose verdict is known, and name the tasks that misbehave.
 
-    The reference solution must pass and the agent that does nothing must fail on every task. Exits
-    with 1 if a trial has another verdict, could not be graded or did not run.
+    The reference solution must pass and the agent that does nothing must fail on every task, each
+    time. Exits with 1 if a task cannot be trusted; remarks do not change the exit code.
     """
     options = running.options(chosen, run_id=run_id)
     checks: list[BenchmarkCheck] = []
 
     def execute(watched_options: RunOptions) -> RunOutcome:
-        checks.append(labledger.check_benchmark(benchmark, watched_options))
-        return checks[0].outcome
+        checked = labledger.check_benchmark(
+            benchmark,
+            watched_options,
+            repeats=repeats,
+            offline=offline,
+            search=search,
+            on_plan=lambda plan: _say_plan(plan, as_json=running.json),
+        )
+        checks.append(checked)
+        return checked.outcome
 
     def conclude(_: RunOutcome) -> Exit:
-        _print_check(checks[0], as_json=running.json)
-        return labledger.Exit.GATE_MISSED if checks[0].findings else labledger.Exit.COMPLETE
+        checked = checks[0]
+        _print_check(checked, as_json=running.json)
+        if checked.problem is not None:
+            say(f"not everything was checked: {checked.problem}")
+            second = checked.outcome_offline
+            return labledger.Exit.INCOMPLETE if second is None else second.exit_code
+        return labledger.Exit.GATE_MISSED if checked.findings else labledger.Exit.COMPLETE
 
     running.watch(
         options, execute, lambda: labledger.plan_run(benchmark, options).variants, conclude
     )
 
 
-def _print_check(check: BenchmarkCheck, *, as_json: bool) -> None:
-    """Print the trials that are not as expected as a table, or all as a line of JSON."""
+def _say_plan(plan: CheckPlan, *, as_json: bool) -> None:
+    """Say how many trials will run, and how long they may take."""
     if as_json:
-        trials = [trial.as_json() for trial in check.trials]
-        out_json_line({"event": "benchmark_checked", "trials": trials})
+        out_json_line(
+            {
+                "event": "check_planned",
+                "tasks": plan.tasks,
+                "trials": plan.trials,
+                "agents": plan.agents,
+                "repeats": plan.repeats,
+                "agents_offline": plan.agents_offline,
+                "at_once": plan.at_once,
+                "at_most_s": plan.at_most_s,
+            }
+        )
+        return
+    often = "once" if plan.repeats == 1 else f"{plan.repeats} times each"
+    parts = f"{', '.join(plan.agents)} {often}"
+    if plan.agents_offline:
+        parts += f", and {', '.join(plan.agents_offline)} once without a network"
+    say(f"{counted(plan.trials, 'trial')} on {counted(plan.tasks, 'task')}: {parts}")
+    if plan.at_most_s is not None:
+        longest = clock_time(plan.at_most_s)
+        say(f"with {plan.at_once} at once, they take {longest} if each uses its time limits")
+    else:
+        say("how long they may take is not known: some tasks give the agent no time limit")
+    say("fewer with --repeats 1, --no-offline, --no-search, --task and --limit")
+
+
+def _print_check(check: BenchmarkCheck, *, as_json: bool) -> None:
+    """Print what is to be said about tasks as a table, or everything as a line of JSON."""
+    if as_json:
+        out_json_line(
+            {
+                "event": "benchmark_checked",
+                "trials": [trial.as_json() for trial in check.trials],
+                "findings": [found.as_json() for found in check.findings],
+                "remarks": [remark.as_json() for remark in check.remarks],
+                "problem": check.problem,
+            }
+        )
         return
     tasks = len({trial.task_id for trial in check.trials})
-    wrong = len({trial.task_id for trial in check.findings})
+    wrong = len({found.task_id for found in check.findings})
     out(f"{tasks - wrong} of {counted(tasks, 'task')} behave as expected")
-    if check.findings:
+    if check.tasks:
         rows = [
             (
-                trial.task_id,
-                trial.agent,
-                trial.expected,
-                trial.verdict,
-                _FINDINGS[trial.finding or ""],
-                trial.status if trial.reason is None else f"{trial.status}: {trial.reason}",
+                each.task_id,
+                "remark" if each.is_remark else "finding",
+                _FINDINGS[each.finding],
+                each.detail,
             )
-            for trial in check.findings
+            for each in check.tasks
         ]
-        table(("task", "agent", "expected", "verdict", "finding", "status"), rows)
+        table(("task", "", "what", "seen"), rows)

@@ -152,6 +152,8 @@ class EvidenceCollector:
             self.ext.setdefault("rejected", {})[name] = self.add_artifact(content)
         for name, content in outcome.reports.items():
             self.references[name] = self.add_artifact(content)
+        for name, problem in outcome.problems.items():
+            self.add_problem(name, problem)
 
     def collect_agent_result(self) -> JsonObject | None:
         """Add the agent's result; return it if it is valid, else None."""

@@ -46,11 +46,18 @@ class GradingOutcome:
     """What the host's judge reported beside the score, by its name in the evidence."""
     needs_prediction: bool = False
     """Whether the host makes the prediction, from the trial's evidence."""
+    problems: dict[str, str] = field(default_factory=dict)
+    """What is wrong with the answer although it was graded, by name, for the evidence."""
 
     def as_grade_error(self, reason: Reason, message: str) -> None:
         """Make this a `grade_error`. Only the first reason is recorded."""
         if self.status is not SlotStatus.GRADE_ERROR:
             self.status, self.reason, self.message = SlotStatus.GRADE_ERROR, reason, message
+
+    def as_agent_error(self, reason: Reason, message: str) -> None:
+        """Make this the agent's failure, whatever the grader made of its answer."""
+        self.status, self.reason, self.message = SlotStatus.AGENT_ERROR, reason, message
+        self.score = None
 
 
 @dataclass(frozen=True, slots=True)

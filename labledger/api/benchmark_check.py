@@ -1,0 +1,319 @@
+"""Check the tasks of a benchmark before it is trusted: `check_benchmark`.
+
+Agents that come with a benchmark say what they must get on every task, such as `oracle` a pass and
+`nop` a fail. The first run has all of them, several times. The second run has each agent that must
+pass once more without a network, and an agent that searches for the solution. What both show is
+judged in `checks/benchmark_findings.py`. Modules that run are imported when the check begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from labledger.api.experiment_sources import given_benchmark, translate_runnable
+from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
+from labledger.records.identity import MAX_RUN_ID
+
+if TYPE_CHECKING:
+    from labledger.api.ledger import Ledger
+    from labledger.benchmarks.benchmark_variations import TaskContents
+    from labledger.benchmarks.formats import Benchmark
+    from labledger.benchmarks.solution_search import SearchResult
+    from labledger.checks.benchmark_findings import CheckedTrial, TaskFinding
+    from labledger.runner.run_options import RunOptions
+    from labledger.runner.run_outcome import RunOutcome
+
+_UNLIMITED_S = 7 * 86_400
+"""A longer time limit says nothing about how long a trial takes."""
+_OFFLINE = "-offline"
+"""How the id of the second run ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPlan:
+    """What a check will run."""
+
+    tasks: int
+    agents: tuple[str, ...]
+    """The agents of the first run, on each task."""
+    repeats: int
+    agents_offline: tuple[str, ...]
+    """The agents of the second run, once on each task; none if there is no second run."""
+    at_once: int
+    """How many trials run at once."""
+    at_most_s: float | None
+    """How many seconds both runs take if each trial uses its time limits; None if some have no
+    limit of less than a week."""
+
+    @property
+    def trials(self) -> int:
+        """How many trials both runs have."""
+        return self.tasks * (len(self.agents) * self.repeats + len(self.agents_offline))
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkCheck:
+    """The result of checking a benchmark."""
+
+    outcome: RunOutcome
+    """Of the first run."""
+    trials: tuple[CheckedTrial, ...]
+    """Every committed trial of both runs, in schedule order; not those of the search."""
+    tasks: tuple[TaskFinding, ...] = ()
+    """What is to be said about tasks: findings first, then remarks."""
+    outcome_offline: RunOutcome | None = None
+    """Of the second run; None if there was none."""
+    problem: str | None = None
+    """Why not everything was checked: the second run could not begin or is not complete."""
+
+    @property
+    def findings(self) -> tuple[TaskFinding, ...]:
+        """Why tasks cannot be trusted."""
+        return tuple(task for task in self.tasks if not task.is_remark)
+
+    @property
+    def remarks(self) -> tuple[TaskFinding, ...]:
+        """What else a user of the tasks may want to know."""
+        return tuple(task for task in self.tasks if task.is_remark)
+
+
+def check_benchmark(
+    benchmark: str,
+    options: RunOptions | None = None,
+    *,
+    repeats: int = 3,
+    offline: bool = True,
+    search: bool = True,
+    on_plan: Callable[[CheckPlan], object] | None = None,
+) -> BenchmarkCheck:
+    """Run the agents with a known verdict that come with a benchmark, and judge each task.
+
+    Args:
+        benchmark: The benchmark as `FORMAT:LOCATION`, such as `harbor:./terminal-bench-2`.
+        options: As for `run`. `agents` chooses among the agents with a known verdict.
+        repeats: How often each agent runs on each task.
+        offline: Also run each agent that must pass once without a network, and its grader too.
+        search: Also search what an agent can read, and Git objects, for the solution of each task.
+        on_plan: Called with what will run, before anything runs.
+
+    Returns:
+        The trials, and what they show about each task.
+
+    Raises:
+        InvalidInput: It is no benchmark, a chosen agent has no known verdict, or as for `run`.
+
+    Example:
+        >>> import labledger
+        >>> checked = labledger.check_benchmark("humaneval:./HumanEval.jsonl")
+        >>> [(found.task_id, found.finding) for found in checked.findings]
+        []
+    """
+    from labledger.benchmarks.benchmark_variations import task_contents, with_repeats
+    from labledger.benchmarks.formats import require_known_tasks, require_no_refused
+    from labledger.checks.benchmark_findings import TrialSet, task_findings
+    from labledger.runner.run_options import RunOptions
+
+    options = options or RunOptions()
+    _require_usable(options, repeats)
+    known = _checkable(benchmark, options)
+    agents = options.agents or tuple(a.name for a in known.agents if a.expects is not None)
+    contents = task_contents(known, options.tasks)
+    second = _second_run(known, contents, agents, offline=offline, search=search)
+    if on_plan is not None:
+        require_known_tasks(known, options.tasks)
+        if not options.skip_refused:
+            require_no_refused(known, options.tasks)
+        on_plan(_plan(known, options, agents, repeats, () if second is None else second[1]))
+    first = _run(with_repeats(known, repeats), replace(options, agents=agents))
+    rest: _CheckedRun | None = None
+    problem: str | None = None
+    if second is not None and first.outcome.complete:
+        run_id = f"{first.outcome.run_id}{_OFFLINE}"
+        chosen = replace(options, agents=second[1], run_id=run_id)
+        try:
+            rest = _run(second[0], chosen, is_offline=True)
+        except LabLedgerError as error:
+            # What the first run has shown is not lost.
+            problem = f"the second run could not begin: {error}"
+        else:
+            problem = None if rest.outcome.complete else f"the run {run_id} is not complete"
+    trial_set = TrialSet(first.trials, *(() if rest is None else rest.parts()))
+    return BenchmarkCheck(
+        first.outcome,
+        (*trial_set.trials, *trial_set.offline),
+        (*task_findings(known, trial_set, contents), *_left_out(known, options, first)),
+        None if rest is None else rest.outcome,
+        problem,
+    )
+
+
+def _left_out(known: Benchmark, options: RunOptions, first: _CheckedRun) -> Iterator[TaskFinding]:
+    """Yield a remark for each task that was skipped because it cannot be run."""
+    from labledger.benchmarks.formats import selects
+    from labledger.checks.benchmark_findings import left_out
+
+    if not options.skip_refused or not first.outcome.complete:
+        return
+    refused = [task.task_id for task in known.refused]
+    # With a limit, a task without a trial may be one that was not chosen.
+    others = [] if options.limit else [row["id"] for row in known.tasks]
+    chosen = [task_id for task_id in (*refused, *others) if selects(options.tasks, task_id)]
+    yield from left_out(known, chosen, {trial.task_id for trial in first.trials})
+
+
+def _require_usable(options: RunOptions, repeats: int) -> None:
+    """Raise `InvalidInput` for options with which one of the runs could not begin."""
+    problems = []
+    if repeats < 1:
+        problems.append(Problem(Parameter("repeats"), f"found {repeats}; expected 1 or more"))
+    longest = MAX_RUN_ID - len(_OFFLINE)
+    if options.run_id is not None and len(options.run_id) > longest:
+        message = f"has {len(options.run_id)} characters; a check's may have {longest}"
+        problems.append(Problem(Parameter("run_id"), message))
+    if problems:
+        raise InvalidInput("the options are not valid", problems)
+
+
+@dataclass(frozen=True, slots=True)
+class _CheckedRun:
+    """One of the two runs of a check."""
+
+    outcome: RunOutcome
+    trials: tuple[CheckedTrial, ...]
+    searched: Mapping[str, SearchResult]
+    """What the search printed, by task id."""
+
+    def parts(self) -> tuple[list[CheckedTrial], dict[str, tuple[CheckedTrial, SearchResult]]]:
+        """Return the trials of other agents, and each search with what it printed, by task id."""
+        others = [trial for trial in self.trials if trial.agent != _searcher()]
+        searches = {
+            trial.task_id: (trial, self.searched[trial.task_id])
+            for trial in self.trials
+            if trial.agent == _searcher()
+        }
+        return others, searches
+
+
+def _searcher() -> str:
+    from labledger.benchmarks.solution_search import AGENT
+
+    return AGENT
+
+
+def _checkable(benchmark: str, options: RunOptions) -> Benchmark:
+    """Return the benchmark if all chosen agents have a known verdict. Raises `InvalidInput`."""
+    known = given_benchmark(benchmark, options.agents)
+    if known is None:
+        problem = Problem("benchmark", f"found {benchmark!r}; expected FORMAT:LOCATION")
+        raise InvalidInput("the benchmark", [problem])
+    expected = {agent.name for agent in known.agents if agent.expects is not None}
+    names = ", ".join(agent.name for agent in known.agents if agent.name in expected)
+    problems = [
+        Problem(
+            Parameter("agents"),
+            f"{agent!r} of {known.name} has no known verdict; agents that have: {names}",
+        )
+        for agent in options.agents
+        if agent not in expected
+    ]
+    if not expected:
+        problems = [Problem(known.name, "no agent with a known verdict comes with it")]
+    if problems:
+        raise InvalidInput("the benchmark cannot be checked", problems)
+    return known
+
+
+def _second_run(
+    known: Benchmark,
+    contents: TaskContents,
+    agents: Sequence[str],
+    *,
+    offline: bool,
+    search: bool,
+) -> tuple[Benchmark, tuple[str, ...]] | None:
+    """Return the benchmark and the agents of the second run; None if there is nothing to run."""
+    from labledger.benchmarks import benchmark_variations as variations
+    from labledger.benchmarks.solution_search import with_search
+
+    chosen: tuple[str, ...] = ()
+    if offline and variations.uses_network(known):
+        chosen = tuple(name for name in variations.passing_agents(known) if name in agents)
+    changed = variations.with_repeats(variations.without_network(known), 1)
+    if search and any(contents.solutions.values()):
+        changed = with_search(changed, contents)
+        chosen = (*chosen, _searcher())
+    return (changed, chosen) if chosen else None
+
+
+def _plan(
+    known: Benchmark,
+    options: RunOptions,
+    agents: Sequence[str],
+    repeats: int,
+    agents_offline: Sequence[str],
+) -> CheckPlan:
+    from labledger.benchmarks.benchmark_variations import (
+        agent_limit_s,
+        grader_limit_s,
+        passing_agents,
+    )
+    from labledger.benchmarks.formats import selects
+    from labledger.benchmarks.solution_search import LIMIT_S
+
+    rows = [row for row in known.tasks if selects(options.tasks, row["id"])][: options.limit]
+    solvers = set(passing_agents(known))
+    runs = [name for name in agents for _ in range(repeats)] + list(agents_offline)
+    total = 0.0
+    for row in rows:
+        # An agent that must fail does nothing, and takes no time.
+        agent_s = agent_limit_s(known, row)
+        own = [agent_s if a in solvers else LIMIT_S if a == _searcher() else 0 for a in runs]
+        total += sum(own) + len(runs) * grader_limit_s(known, row)
+        if agent_s > _UNLIMITED_S:
+            total = float("inf")
+    design = known.defaults.get("design", {})
+    at_once = options.max_concurrency or design.get("max_concurrency", 1)
+    at_most_s = None if total == float("inf") else total / at_once
+    return CheckPlan(len(rows), tuple(agents), repeats, tuple(agents_offline), at_once, at_most_s)
+
+
+_TRIALS_SQL = (
+    "SELECT schedule_idx, task_id, variant_id, status, reason, verdict, message, "
+    "primary_metric_value, agent_duration_ms, grader_duration_ms FROM trials "
+    "WHERE run_id = :run_id ORDER BY schedule_idx"
+)
+_OUTPUT = "agent_stdout"
+
+
+def _run(benchmark: Benchmark, options: RunOptions, *, is_offline: bool = False) -> _CheckedRun:
+    """Run the agents of `options` on every selected task."""
+    from labledger.api.ledger import open_ledger
+    from labledger.api.runs import run_source
+    from labledger.checks.benchmark_findings import CheckedTrial
+
+    expected = {agent.name: agent.expects or "fail" for agent in benchmark.agents}
+    outcome = run_source(*translate_runnable(benchmark, options))
+    # The run folder is `LAB/runs/RUN`.
+    with open_ledger(lab_dir=outcome.folder.parents[1]) as ledger:
+        rows = list(ledger.rows(_TRIALS_SQL, {"run_id": outcome.run_id})[1])
+        results = dict(_search_results(ledger, outcome.run_id, rows))
+    trials = tuple(
+        replace(CheckedTrial(task_id, agent, expected[agent], *facts), without_network=is_offline)
+        for _, task_id, agent, *facts in rows
+    )
+    return _CheckedRun(outcome, trials, results)
+
+
+def _search_results(
+    ledger: Ledger, run_id: str, rows: Sequence[Sequence[object]]
+) -> Iterator[tuple[str, SearchResult]]:
+    from labledger.benchmarks.solution_search import AGENT, read_matches
+
+    for schedule_idx, task_id, agent, *_ in rows:
+        if agent == AGENT:
+            evidence = ledger.slot(run_id, int(str(schedule_idx)))["evidence"]
+            reference = evidence[-1]["evidence"].get(_OUTPUT) if evidence else None
+            output = b"" if reference is None else ledger.artifact(reference)
+            yield str(task_id), read_matches(output)
