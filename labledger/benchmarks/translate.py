@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,9 @@ from labledger.benchmarks.formats import Benchmark, BenchmarkAgent, refusals, se
 from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
 from labledger.files.durable_files import (
     FileContent,
+    LinkTo,
     content_key,
+    content_on_disk,
     filled_folder,
     make_folder,
     sync_folder,
@@ -68,7 +71,7 @@ class TranslatedExperiment:
         """SHA-256 (hex) over the names and contents of all files."""
         hasher = hashlib.sha256()
         for name, content in sorted(self.files.items()):
-            hasher.update(f"{name}\0{content_key(content)}\0".encode())
+            hasher.update(os.fsencode(f"{name}\0{content_key(content)}\0"))
         return hasher.hexdigest()
 
 
@@ -192,11 +195,20 @@ def _require_usable(benchmark: Benchmark) -> None:
             benchmark.defaults[section].get(phase), dict
         ):
             problems.append(f"its defaults have no {section}.{phase}")
-    names = {*benchmark.files, *(name for agent in benchmark.agents for name in agent.files)}
+    contents = dict(benchmark.files)
+    for agent in benchmark.agents:
+        contents |= agent.files
+    names = contents.keys()
     problems += [
         f"its file {name!r} cannot be written beside {EXPERIMENT_FILE}"
         for name in sorted(names)
         if name in {EXPERIMENT_FILE, TASKS_FILE} or not is_safe_name(name)
+    ]
+    links = {name for name, content in contents.items() if isinstance(content, LinkTo)}
+    problems += [
+        f"its file {name!r} lies beneath a link"
+        for name in sorted(names)
+        if any(str(folder) in links for folder in PurePosixPath(name).parents)
     ]
     try:
         own = [[agent.bindings, agent.runtime, dict(agent.task_env)] for agent in benchmark.agents]
@@ -368,7 +380,8 @@ def _require_same(experiment: TranslatedExperiment, target: Path) -> None:
     changed = [
         Problem(str(target / name), "differs from what the benchmark is translated to")
         for name, content in experiment.files.items()
-        if not (target / name).is_file() or content_key(target / name) != content_key(content)
+        if (present := content_on_disk(target / name)) is None
+        or content_key(present) != content_key(content)
     ]
     if changed:
         hint = f"`labledger init --from` makes a copy to edit; remove {target} to have it anew"

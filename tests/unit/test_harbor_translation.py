@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from labledger.benchmarks.formats import Benchmark
 from labledger.benchmarks.harbor.translation import AGENTS, HARBOR
 from labledger.benchmarks.translate import TranslatedExperiment, store_experiment, translate
 from labledger.errors import InvalidInput
+from labledger.experiment.templates import write_experiment
+from labledger.files.durable_files import EmptyFolder, LinkTo
 
 Row = dict[str, Any]
 
@@ -307,6 +310,60 @@ def test_a_published_image_that_can_be_built(tmp_path: Path) -> None:
     assert "images" not in HARBOR.read(str(tmp_path)).defaults
 
 
+def test_loose_files_of_an_environment(one: Path) -> None:
+    """Without a Dockerfile, they are copied into the working folder of an image made for that."""
+    files = {"environment/data": "1", "environment/.dockerignore": "*\n"}
+    write_task(one, {"environment": {"workdir": "/srv/my $w/"}}, files=files)
+    (one / "environment/link").symlink_to("/no/such")
+    (one / "environment/empty").mkdir()
+    benchmark = HARBOR.read(str(one))
+    [task] = benchmark.tasks
+    build = {"context": "tasks/one/environment", "timeout_s": 600}
+    assert benchmark.defaults["images"] == {task["image"]: build}
+    folder = "tasks/one/environment/"
+    context = {
+        name.removeprefix(folder): content
+        for name, content in benchmark.files.items()
+        if name.startswith(folder)
+    }
+    # Below another folder, the ignore file is one of the files and none of the context.
+    assert context == {
+        "Dockerfile": b'FROM labledger/python:3\nCOPY ["files/", "/srv/my \\\\$w/"]\n',
+        "files/.dockerignore": one / "environment/.dockerignore",
+        "files/data": one / "environment/data",
+        "files/empty": EmptyFolder(),
+        "files/link": LinkTo("/no/such"),
+    }
+    (one / "environment/empty").rmdir()
+    assert row(one)["image"] != task["image"]
+
+
+def test_loose_files_in_the_working_folder_of_the_image(one: Path) -> None:
+    """Without `workdir`, they go into the image's own; without files, the image is as it is."""
+    write_task(one, files={"environment/.gitkeep": ""})
+    dockerfile = HARBOR.read(str(one)).files["tasks/one/environment/Dockerfile"]
+    assert dockerfile == b'FROM labledger/python:3\nCOPY ["files/", "./"]\n'
+    (one / "environment/.gitkeep").unlink()
+    assert row(one)["image"] == IMAGE
+
+
+def test_loose_files_of_a_separate_verifier(one: Path) -> None:
+    """A verifier in the agent's image has them in its own working folder."""
+    verifier = {"environment_mode": "separate", "environment": {"workdir": "/judge"}}
+    toml = {"environment": {"workdir": "/srv"}, "verifier": verifier}
+    write_task(one, toml, files={"environment/data": "1"})
+    benchmark = HARBOR.read(str(one))
+    [task] = benchmark.tasks
+    contexts = {name: build["context"] for name, build in benchmark.defaults["images"].items()}
+    assert contexts == {
+        task["image"]: "tasks/one/environment",
+        task["runtime"]["grader"]["image"]: "tasks/one/verifier-environment",
+    }
+    judges = benchmark.files["tasks/one/verifier-environment/Dockerfile"]
+    assert isinstance(judges, bytes)
+    assert b'"/judge/"' in judges
+
+
 # -- separate verifiers
 
 
@@ -491,6 +548,40 @@ def test_files_that_are_copied(tmp_path: Path, one: Path) -> None:
     (stored / "data.bin").chmod(0o755)
     with pytest.raises(InvalidInput, match=r"data\.bin: differs"):
         store_experiment(experiment, tmp_path / "stored")
+
+
+def test_links_and_empty_folders_are_written(tmp_path: Path, one: Path) -> None:
+    """A stored or initialised experiment has both, and the stored one notices their changes."""
+    write_task(one, files={"environment/Dockerfile": "FROM x\n", "tests/v1/a": ""})
+    (one / "tests/latest").symlink_to("v1")
+    (one / "environment/uploads").mkdir()
+    (one / "environment/absent").symlink_to("/no/such")
+    experiment = translated(HARBOR.read(str(one)))
+    stored = store_experiment(experiment, tmp_path / "stored").parent / "tasks/one"
+    latest, uploads = stored / "grader-tests/latest", stored / "environment/uploads"
+    assert str(latest.readlink()) == "v1"
+    assert str((stored / "environment/absent").readlink()) == "/no/such"
+    assert list(uploads.iterdir()) == []
+    written = write_experiment(tmp_path / "mine", experiment.files)
+    assert len(written) == len(experiment.files) - 1  # Without the folder.
+    assert str((tmp_path / "mine/tasks/one/grader-tests/latest").readlink()) == "v1"
+    assert (tmp_path / "mine/tasks/one/environment/uploads").is_dir()
+    store_experiment(experiment, tmp_path / "stored")
+    latest.unlink()
+    latest.symlink_to("test.sh")
+    write(uploads / "more", "1")
+    with pytest.raises(InvalidInput, match="has been changed") as caught:
+        store_experiment(experiment, tmp_path / "stored")
+    changed = {Path(problem.where) for problem in caught.value.problems}
+    assert changed == {latest, uploads}
+
+
+def test_files_beneath_links(one: Path) -> None:
+    """A format of another package cannot have files written through a link."""
+    benchmark = HARBOR.read(str(write_task(one)))
+    files = {**benchmark.files, "tasks/out": LinkTo("/"), "tasks/out/etc/x": b"1"}
+    with pytest.raises(InvalidInput, match="'tasks/out/etc/x' lies beneath a link"):
+        translated(replace(benchmark, files=files))
 
 
 # -- the programs

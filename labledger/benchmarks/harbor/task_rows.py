@@ -8,14 +8,15 @@ has. `benchmarks.translate` decides whether NAME is set.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 from typing import Any
 
-from labledger.benchmarks.harbor.task_files import TaskFiles, files_digest
+from labledger.benchmarks.harbor.task_files import DOCKERFILE, TaskFiles, files_digest
 from labledger.benchmarks.harbor.task_toml import (
     Artifact,
     Collect,
@@ -127,13 +128,16 @@ def translate_task(
     instruction = _without_canary(files.text("instruction.md"))
     task = TranslatedTask({"id": task_id, "task": {"instruction": instruction}})
     environment = config.environment
-    agent_image = _image(task, files, folder, "environment", environment.docker_image, environment)
+    agent_image = _image_with_files(task, files, folder, environment)
     runtime = _runtime(config)
     runtime["grader"] = _grader(config)
     if config.verifier.mode is VerifierMode.SEPARATE:
+        own = config.verifier.environment or environment
         image = agent_image
-        if verifier.has_tests:
-            own = config.verifier.environment or environment
+        if not verifier.has_tests and own.workdir != environment.workdir:
+            in_own_folder = replace(environment, workdir=own.workdir)
+            image = _image_with_files(task, files, folder, in_own_folder)
+        elif verifier.has_tests:
             image = _image(task, files, folder, verifier.built_from, verifier.docker_image, own)
         runtime["grader"] |= _separate(config) | {"image": image}
     timeout_s = config.agent.timeout_s
@@ -169,16 +173,57 @@ def _image(
     environment: Environment,
 ) -> str:
     """Return the name of an image, and add how to build it if the task has a Dockerfile."""
-    if built_from is None or not files.has(f"{built_from}/Dockerfile"):
+    if built_from is None or not files.has(f"{built_from}/{DOCKERFILE}"):
         assert docker_image is not None  # A task without either is not supported.
         return docker_image
-    context = files.all_in(built_from)
+    context = files.context_in(built_from)
+    name = docker_image or _image_name(task.row["id"], built_from, files_digest(context))
+    _add_build(task, name, f"{folder}/{built_from}", context, environment.build_timeout_s)
+    return name
+
+
+def _image_with_files(
+    task: TranslatedTask, files: TaskFiles, folder: str, environment: Environment
+) -> str:
+    """Return the image of `[environment]`, with the files of `environment/` in its working folder.
+
+    Harbor copies them there when a container starts, unless they have a Dockerfile that says what
+    becomes of them.
+    """
+    image = environment.docker_image
+    if image is None or files.has(f"environment/{DOCKERFILE}"):
+        return _image(task, files, folder, "environment", image, environment)
+    loose = files.context_in("environment")
+    if not loose:
+        return image
+    workdir = environment.workdir and str(PurePosixPath(environment.workdir))
+    dockerfile = _copying_dockerfile(image, workdir)
+    context = {DOCKERFILE: dockerfile} | {f"files/{name}": loose[name] for name in loose}
     digest = files_digest(context)
-    _add_files(task, f"{folder}/{built_from}", context)
-    build = ImageBuild(f"{folder}/{built_from}", digest, environment.build_timeout_s)
-    ref = docker_image or _image_name(task.row["id"], built_from, digest)
-    task.images[ref] = build
-    return ref
+    name = _image_name(task.row["id"], "environment", digest)
+    if name not in task.images:
+        # A separate verifier may have another working folder.
+        place = "environment" if not task.images else "verifier-environment"
+        _add_build(task, name, f"{folder}/{place}", context, environment.build_timeout_s)
+    return name
+
+
+def _copying_dockerfile(image: str, workdir: str | None) -> bytes:
+    """Return a Dockerfile that copies the folder `files` into an image's working folder."""
+    # The builder reads the path as a word of a shell.
+    target = re.sub(r"([\\\"'$])", r"\\\1", f"{(workdir or '.').rstrip('/')}/")
+    return f"FROM {image}\nCOPY {json.dumps(['files/', target])}\n".encode()
+
+
+def _add_build(
+    task: TranslatedTask,
+    name: str,
+    folder: str,
+    context: Mapping[str, FileContent],
+    timeout_s: float,
+) -> None:
+    _add_files(task, folder, context)
+    task.images[name] = ImageBuild(folder, files_digest(context), timeout_s)
 
 
 def _image_name(task_id: str, built_from: str, digest: str) -> str:
@@ -215,7 +260,7 @@ def _task_files(
     ]
 
 
-def _add_files(task: TranslatedTask, folder: str, files: Mapping[str, Path]) -> None:
+def _add_files(task: TranslatedTask, folder: str, files: Mapping[str, FileContent]) -> None:
     task.files |= {f"{folder}/{name}": path for name, path in files.items()}
 
 
