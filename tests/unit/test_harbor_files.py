@@ -128,7 +128,7 @@ def test_a_context(tmp_path: Path) -> None:
 
 
 def test_a_dockerfile_outside(tmp_path: Path) -> None:
-    """A Dockerfile that leads out of the task is not read. It stays a link, which no build takes."""
+    """A Dockerfile that leads out of the task is not read. It stays a link that no build takes."""
     task = write_task(tmp_path / "t", files={"environment/app": ""})
     write(tmp_path / "secret", "FROM scratch\n")
     (task / "environment/Dockerfile").symlink_to(tmp_path / "secret")
