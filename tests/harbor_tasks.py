@@ -225,6 +225,75 @@ def built_environment(folder: Path) -> Path:
     )
 
 
+def loose_files(folder: Path) -> Path:
+    """Without a Dockerfile, the files of `environment/` are in the working folder, links too."""
+    write_task(
+        folder,
+        {"environment": {"workdir": "/srv/w"}},
+        solution="#!/bin/sh\nsh sub/run.sh >answer.txt\n",
+        tests=rewarded_if(
+            "grep -q done answer.txt && [ $(readlink link) = /no/such ] && [ -d empty ]"
+            " && [ -f .dockerignore ]"
+        ),
+        files={
+            "environment/sub/run.sh": "#!/bin/sh\necho done\n",
+            "environment/.dockerignore": "*",
+        },
+    )
+    (folder / "environment/link").symlink_to("/no/such")
+    (folder / "environment/empty").mkdir()
+    return folder
+
+
+FILES_OF_IMAGE = f"""\
+FROM {IMAGE}
+WORKDIR /app
+RUN mkdir -p /tests/sub /tests/odd /logs/agent /logs/artifacts /logs/verifier/deep \\
+ && for f in /tests/fixture /tests/sub/a /tests/test.sh /logs/agent/seed /logs/artifacts/seed \\
+      /logs/verifier/deep/base; do echo of image >$f; done \\
+ && echo 1 >/logs/verifier/reward.txt && echo own >/tests/odd/own \\
+ && chown -R 1234:1235 /tests/odd && chmod 600 /tests/odd/own && chmod 1777 /tests/odd \\
+ && ln -s fixture /tests/link && ln /tests/fixture /tests/twin
+{OF_SESSION}"""
+
+
+def files_of_image(folder: Path) -> Path:
+    """The image has files where tests and logs are: they stay, and what the agent left there goes.
+
+    The solution plants, exchanges and deletes some, and leaves an artifact outside of its folder.
+    """
+    attack = (
+        "#!/bin/sh\n"
+        "[ $(cat /logs/verifier/deep/base /logs/agent/seed | grep -c 'of image') = 2 ] &&\n"
+        "mkdir /srv/out && echo important >/srv/out/result && echo done >answer.txt\n"
+        "echo planted >/tests/conftest.py\n"
+        "rm -r /tests/sub /tests/odd /logs/verifier/deep\n"
+        "echo exchanged >/tests/fixture\n"
+        "rm /tests/link && ln -s /etc/passwd /tests/link\n"
+        "echo planted >/logs/verifier/planted\n"
+        "ln -s /etc /logs/verifier/deep\n"
+    )
+    of_image = "/tests/fixture /tests/sub/a /tests/twin /tests/link /logs/verifier/deep/base"
+    checks = [
+        "grep -q done answer.txt",
+        "[ $(ls /tests | tr '\\n' ' ' | tr -d ' ') = check.shfixturelinkoddsubtest.shtwin ]",
+        f"[ $(grep -lx 'of image' {of_image} | wc -l) = 5 ]",
+        "[ $(readlink /tests/link) = fixture ]",
+        "[ $(stat -c %u:%g:%a /tests/odd) = 1234:1235:1777 ]",
+        "[ $(stat -c %u:%g:%a /tests/odd/own) = 1234:1235:600 ]",
+        "[ \"$(ls /logs/verifier | tr '\\n' ' ')\" = 'deep reward.txt test-stdout.txt ' ]",
+        "[ ! -s /logs/verifier/reward.txt ]",
+        "[ -f /etc/passwd ] && [ ! -e /etc/base ]",
+    ]
+    return write_task(
+        folder,
+        {"environment": {"docker_image": ""}, "artifacts": ["/srv/out", "/logs/artifacts/seed"]},
+        solution=attack,
+        tests=rewarded_if("sh -ex /tests/check.sh"),
+        files={"environment/Dockerfile": FILES_OF_IMAGE, "tests/check.sh": "\n".join(checks)},
+    )
+
+
 def several_rewards(folder: Path) -> Path:
     """reward.json has several numbers and wins over reward.txt."""
     tests = (
@@ -453,6 +522,8 @@ RUNNABLE: dict[str, Callable[[Path], Path]] = {
     "health-of-image": health_of_image,
     "failing-health-of-image": failing_health_of_image,
     "rewards-without-primary": rewards_without_primary,
+    "loose-files": loose_files,
+    "files-of-image": files_of_image,
 }
 """Each task that runs, by the name of its folder."""
 

@@ -137,6 +137,10 @@ class Resources(Section):
     _OPTIONAL = frozenset({"storage_bytes", "gpus"})
 
 
+KEEP = "keep"
+"""The value of `image_files` where what the image has at a path stays there."""
+
+
 @dataclass(frozen=True, slots=True)
 class OutputFolder(Section):
     """A folder for outputs, which the host keeps beside `out` and `state` of the trial."""
@@ -144,6 +148,10 @@ class OutputFolder(Section):
     path: str
     phase: str
     """`agent` or `grader`: the phase that writes there."""
+    image_files: str | None = None
+    """`KEEP` if the folder begins with what the image has there; None if it begins empty."""
+
+    _OPTIONAL = frozenset({"image_files"})
 
 
 @dataclass(frozen=True, slots=True)

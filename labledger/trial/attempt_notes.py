@@ -84,6 +84,11 @@ def phase_fields(folder: Path) -> dict[str, PhaseFields]:
     return _parse(_phases_text(folder))
 
 
+def parse_phase_fields(lines: str) -> dict[str, PhaseFields]:
+    """Return the content of a text in the format of `phase_lines` by phase."""
+    return _parse(lines)
+
+
 def _phases_text(folder: Path) -> str:
     return read_ascii(folder / "state", contract.PHASES_FILE, PHASES_CAP)
 

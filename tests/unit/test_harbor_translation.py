@@ -72,7 +72,12 @@ def test_a_plain_task(one: Path) -> None:
         "image": IMAGE,
         "timeout_s": 2_592_000,
         "files": [
-            {"path": "/tests", "directory": "tasks/one/grader-tests", "for": "grader"},
+            {
+                "path": "/tests",
+                "directory": "tasks/one/grader-tests",
+                "for": "grader",
+                "image_files": "keep",
+            },
             {
                 "path": "/solution",
                 "directory": "tasks/one/solution",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -85,7 +85,7 @@ def solution_script(env: Mapping[str, str]) -> bytes:
 
 
 ORACLE = "oracle"
-AGENT_LOGS, ARTIFACTS = "/logs/agent", "/logs/artifacts"
+AGENT_LOGS, ARTIFACTS, VERIFIER_LOGS = "/logs/agent", "/logs/artifacts", "/logs/verifier"
 HEALTH_CHECK = "healthcheck.sh"
 
 _CANARY = re.compile(r"<!--.*canary.*-->|#.*canary.*", re.IGNORECASE)
@@ -131,7 +131,9 @@ def translate_task(
     agent_image = _image_with_files(task, files, folder, environment)
     runtime = _runtime(config)
     runtime["grader"] = _grader(config)
-    if config.verifier.mode is VerifierMode.SEPARATE:
+    if config.verifier.mode is VerifierMode.SHARED:
+        runtime["grader"] |= _without_empty({"artifacts": _kept_artifacts(config.artifacts)})
+    else:
         own = config.verifier.environment or environment
         image = agent_image
         if not verifier.has_tests and own.workdir != environment.workdir:
@@ -241,7 +243,14 @@ def _task_files(
     if not has_tests:
         files.require_selected("tests/test.sh")
         _add_files(task, f"{folder}/grader-tests", files.selected_in("tests"))
-        entries.append({"path": "/tests", "directory": f"{folder}/grader-tests", "for": "grader"})
+        entries.append(
+            {
+                "path": "/tests",
+                "directory": f"{folder}/grader-tests",
+                "for": "grader",
+                "image_files": "keep",
+            }
+        )
     for_oracle: dict[str, str] = {}
     solution = files.selected_in("solution")
     if solution:
@@ -356,12 +365,27 @@ def _separate(config: TaskConfig) -> JsonObject:
 
 
 def _artifacts(declared: tuple[Artifact, ...]) -> list[JsonObject]:
-    """Return the artifacts, each at its own path, and the folders that every task may fill.
+    """Return the artifacts of a separate verifier, with the folders that every task may fill."""
+    return _outermost((*declared, Artifact(ARTIFACTS), Artifact(AGENT_LOGS)))
+
+
+def _kept_artifacts(declared: tuple[Artifact, ...]) -> list[JsonObject]:
+    """Return the artifacts of a task with a shared verifier that are in no output folder."""
+    folders = [PurePosixPath(folder) for folder in (ARTIFACTS, AGENT_LOGS, VERIFIER_LOGS)]
+    return _outermost(
+        artifact
+        for artifact in declared
+        if not any(PurePosixPath(artifact.source).is_relative_to(folder) for folder in folders)
+    )
+
+
+def _outermost(artifacts: Iterable[Artifact]) -> list[JsonObject]:
+    """Return artifacts as an experiment has them, without those that lie in another one.
 
     As with Harbor, an artifact may be missing: the tests decide what that means.
     """
     entries: list[Artifact] = []
-    for artifact in (*declared, Artifact(ARTIFACTS), Artifact(AGENT_LOGS)):
+    for artifact in artifacts:
         path = PurePosixPath(artifact.source)
         if not any(path.is_relative_to(PurePosixPath(kept.source)) for kept in entries):
             entries = [a for a in entries if not PurePosixPath(a.source).is_relative_to(path)]

@@ -17,6 +17,7 @@ from labledger.benchmarks.harbor.task_rows import (
     ARTIFACTS,
     HEALTH_CHECK,
     ORACLE,
+    VERIFIER_LOGS,
     ImageBuild,
     TranslatedTask,
     translate_task,
@@ -34,7 +35,6 @@ from labledger.records import JsonObject
 from labledger.records.outcomes import Reason
 
 AGENTS = (ORACLE, "nop")
-VERIFIER_LOGS = "/logs/verifier"
 
 _PROGRAMS = Path(__file__).parent
 _DESCRIPTION = (
@@ -191,9 +191,9 @@ def _defaults(images: JsonObject, *, has_healthcheck: bool) -> JsonObject:
         "entrypoint": "image",
         "healthcheck": "image",
         "outputs": [
-            {"path": AGENT_LOGS, "phase": "agent"},
-            {"path": ARTIFACTS, "phase": "agent"},
-            {"path": VERIFIER_LOGS, "phase": "grader"},
+            {"path": AGENT_LOGS, "phase": "agent", "image_files": "keep"},
+            {"path": ARTIFACTS, "phase": "agent", "image_files": "keep"},
+            {"path": VERIFIER_LOGS, "phase": "grader", "image_files": "keep"},
         ],
         "resources": {"cpus": 1, "memory": "2g", "pids": 4096},
     }

@@ -1,7 +1,8 @@
 """Find changes of a container's own file system that could affect grading.
 
 A change outside of the ordinary folders (temporary files, logs, home folders) is recorded as
-suspected tampering, never as proved, and changes neither status nor score. A program or library of
+suspected tampering, never as proved, and changes neither status nor score. Declared artifacts, and
+files that setup made and the agent left alone, are ordinary as well. A program or library of
 the image that the agent removed or replaced is more: something that a grader may need is gone, so
 it decides whether a trial that could not be graded counts (`ledger/database/pass_rate.sql`). What
 setup or the grader changed is told apart by the time of the change, which no container can set.
@@ -13,9 +14,10 @@ import math
 import os
 import stat
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal, Self
 
@@ -28,7 +30,7 @@ from labledger.experiment.grading_settings import GradingMode, Sealing
 from labledger.files import untrusted_files
 from labledger.records import JsonObject
 from labledger.trial import contract
-from labledger.trial.attempt_notes import phase_fields
+from labledger.trial.attempt_notes import parse_phase_fields, phase_fields
 
 LIBRARY_FOLDERS = frozenset({"site-packages", "dist-packages"})
 """Folders from which an interpreter loads code."""
@@ -54,12 +56,13 @@ class AgentPhase:
     """Whether a setup command ran before it."""
 
     @classmethod
-    def of(cls, folder: Path) -> Self | None:
+    def of(cls, folder: Path, phases: str | None = None) -> Self | None:
         """Return it on the machine on which a trial ran, once `trial.sh` has ended it.
 
-        `folder` is the trial folder. None if no agent ran.
+        `folder` is the trial folder. `phases` are the phases so far of a trial that waits for its
+        grader. None if no agent ran.
         """
-        fields = phase_fields(folder)
+        fields = phase_fields(folder) if phases is None else parse_phase_fields(phases)
         if "agent" not in fields:
             return None
         booted = clock.unix_time() - time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -203,11 +206,13 @@ def inspect_changes(
     container: str,
     checked: Checked,
     state: ContainerState | None = None,
+    phases: str | None = None,
 ) -> FilesystemChanges:
-    """Return the suspicious changes to the image in a stopped container.
+    """Return the suspicious changes to the image in a container that runs no phase.
 
     `container` is its id, `checked` says when this happens. `state` is the container's, if the
-    caller has it. A refusal of the engine is recorded as `unchecked`. Raises `EngineUnavailable`.
+    caller has it; `phases` as for `AgentPhase.of`. A refusal of the engine is recorded as
+    `unchecked`. Raises `EngineUnavailable`.
     """
     if isolation.root_read_only:
         return FilesystemChanges(checked)
@@ -218,8 +223,10 @@ def inspect_changes(
             # Faster: the engine compares the whole image, 0.2 s for 6,000 files.
             with suppress(OSError):
                 upper = state.upper_dir
-                changes = suspicious_paths(_paths_below(Path(upper)), folders)
-                programs = _changed_programs(isolation.folder, upper, state.lower_dirs)
+                agent = AgentPhase.of(isolation.folder, phases)
+                of_setup = partial(_is_of_setup, agent, upper)
+                changes = suspicious_paths(_paths_below(Path(upper)), folders, of_setup)
+                programs = _changed_programs(agent, upper, state.lower_dirs)
                 return FilesystemChanges(checked, *changes, programs=programs)
         files = ContainerFiles(engine, container)
         changed = (path for path, _ in files.changes(with_engines_own=False))
@@ -228,9 +235,25 @@ def inspect_changes(
         return FilesystemChanges(None, unchecked=error.message)
 
 
-def _changed_programs(folder: Path, upper: str, lower: Sequence[str]) -> tuple[str, ...]:
+def _is_of_setup(agent: AgentPhase | None, upper: str, path: str) -> bool:
+    """Return True for a file or link that setup made, and that nothing has changed since.
+
+    A deleted file does not count, because its mark may have the time of another one.
+    """
+    if agent is None or not agent.after_setup:
+        return False
+    try:
+        status = os.lstat(f"{upper}{path}")
+    except OSError:
+        return False
+    is_file = stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
+    return is_file and status.st_ctime < agent.begin
+
+
+def _changed_programs(
+    agent: AgentPhase | None, upper: str, lower: Sequence[str]
+) -> tuple[str, ...]:
     """Return the programs of the image that the agent changed. Raises `OSError`."""
-    agent = AgentPhase.of(folder)
     if agent is None:
         return ()
     changed = changed_programs(_paths_below(Path(upper)), upper, lower, agent)
@@ -251,12 +274,14 @@ def _paths_below(top: Path) -> Iterator[str]:
 
 
 def suspicious_paths(
-    changed: Iterable[str], own_folders: Collection[str] = ()
+    changed: Iterable[str],
+    own_folders: Collection[str] = (),
+    is_ordinary: Callable[[str], bool] = lambda _: False,
 ) -> tuple[tuple[str, ...], int]:
     """Return the first `MAX_PATHS` changed paths that look like tampering, and how many do.
 
-    Changes in the trial's `own_folders` are ordinary. A folder counts only if no changed path is
-    in it: a folder changes with its content.
+    Changes in the trial's `own_folders` are ordinary, and those that `is_ordinary`. A folder counts
+    only if no changed path is in it: a folder changes with its content.
     """
     candidates: set[str] = set()
     parents: set[str] = set()
@@ -264,6 +289,8 @@ def suspicious_paths(
     for path in changed:
         is_own = any(f"{path}/".startswith(f"{folder.rstrip('/')}/") for folder in own_folders)
         ordinary_path = path if is_own else _ordinary_reason(path)
+        if ordinary_path is None and is_ordinary(path):
+            ordinary_path = path
         if ordinary_path is not None:
             parents.update(untrusted_files.parents(ordinary_path))
         elif len(candidates) < _MAX_COMPARED:

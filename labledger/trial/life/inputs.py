@@ -24,7 +24,7 @@ from labledger.files.workspace_seed import OPEN_FOLDER, make_readable_folder, wr
 from labledger.records import JsonObject, canonical_json
 from labledger.trial import attempt_notes, contract
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.life import model_access, shared_files, trial_networks
+from labledger.trial.life import image_files, model_access, shared_files, trial_networks
 from labledger.trial.life.helper_containers import ModelsHelper
 from labledger.trial.life.start_limiter import TrialContext
 from labledger.trial.output_folders import output_mounts
@@ -47,6 +47,7 @@ def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
     partial = Path(tempfile.mkdtemp(dir=incoming, prefix=f"{spec.folder.name}."))
     try:
         partial.chmod(0o755)
+        image_files.fetch(spec, context.engine, partial)
         _fill_trial_folder(partial, spec)
         if spec.starts_entrypoint:
             image = context.engine.image_config(spec.image_id) or {}
@@ -71,11 +72,12 @@ def _fill_trial_folder(folder: Path, spec: AttemptSpec) -> None:
     _write_json(inputs_folder / "policy.json", spec.plan.benchmark.policy.as_json())
     for phase in spec.settings.phases:
         if _is_mounted_at_start(spec, phase):
-            write_phase_script(spec, phase, inputs_folder)
+            write_phase_script(spec, phase, inputs_folder, folder)
     if spec.sealing is not Sealing.NONE:
         make_readable_folder(folder / "sealed")
     if spec.sealing is Sealing.UNREADABLE:
-        write_phase_script(spec, "grader", folder / "sealed")
+        write_phase_script(spec, "grader", folder / "sealed", folder)
+    image_files.fill_outputs(spec, folder)
     shared_files.unpack_agent_files(spec, folder)
     if spec.has_grader_container:
         _write_collect_scripts(spec, inputs_folder)
@@ -94,8 +96,11 @@ def _is_mounted_at_start(spec: AttemptSpec, phase: str) -> bool:
     return phase in spec.kind.phases
 
 
-def write_phase_script(spec: AttemptSpec, phase: str, folder: Path) -> None:
-    """Write the script of a phase into `folder`; with the grader's, also its task's files."""
+def write_phase_script(spec: AttemptSpec, phase: str, folder: Path, trial_folder: Path) -> None:
+    """Write the script of a phase into `folder`; with the grader's, also its task's files.
+
+    `trial_folder` has what the image has at their places.
+    """
     enter = f"cd {shlex.quote(spec.workspace)} || exit 126"
     if phase == "grader" and not spec.has_mounted_workspace:
         # The agent may have deleted the folder: its grader says what that means.
@@ -105,7 +110,7 @@ def write_phase_script(spec: AttemptSpec, phase: str, folder: Path) -> None:
         plan = replace(plan, env={**model_access.agent_variables(spec), **plan.env})
     _write_script(spec, phase, plan, enter, folder)
     if phase == "grader":
-        shared_files.place_grader_files(spec, folder)
+        shared_files.place_grader_files(spec, folder, trial_folder)
 
 
 def _write_entrypoint_script(spec: AttemptSpec, image: JsonObject, folder: Path) -> None:
@@ -232,4 +237,4 @@ def _fill(spec: AttemptSpec, folder: Path) -> None:
     shutil.copytree(spec.plan.sealed_dir, folder / "grader")
     fault_points.fault_point("inside_unseal", spec.slot.schedule_idx)
     make_readable_folder(folder / "in")
-    write_phase_script(spec, "grader", folder / "in")
+    write_phase_script(spec, "grader", folder / "in", spec.folder)

@@ -7,7 +7,7 @@ frozen digests was made from outside. Callers look for one before another proces
 Each tar with files of a task is unpacked once into the run folder. The agent's files are mounted
 from there, in trials of their variants only. The grader's are linked beside its phase script,
 wherever that is, so that they are sealed as the script is; `files.sh` copies them to their paths
-just before the command.
+just before the command, with what the image has there if that is to stay.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from labledger.files.workspace_seed import TarSeed, make_readable_folder, write_
 from labledger.records import JsonObject, canonical_json
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.life import image_files
+from labledger.trial.life.image_files import KeptFiles
 from labledger.trial.stored_trial import EvidenceIncomplete
 
 INCOMING = "incoming"
@@ -249,21 +251,66 @@ def _agent_files(spec: AttemptSpec) -> list[TaskFiles]:
     return [each for each in files if each.is_for_agent_of(spec.slot.variant_id)]
 
 
-def place_grader_files(spec: AttemptSpec, folder: Path) -> None:
+def place_grader_files(spec: AttemptSpec, folder: Path, trial_folder: Path) -> None:
     """Put the task's files for its grader, and the script that copies them, into `folder`.
 
-    `folder` has the grader's phase script. Raises `LedgerError` if a tar is gone, in a regrading
-    `EvidenceIncomplete`.
+    `folder` has the grader's phase script, and `trial_folder` what the image has at the places of
+    files. Raises `LedgerError` if a tar is gone, in a regrading `EvidenceIncomplete`.
     """
+    lines: list[str] = []
+    for name, path in image_files.kept_outputs(spec, "grader"):
+        lines += _kept_output(
+            KeptFiles.at(trial_folder, path), path, folder, posixpath.basename(name)
+        )
     graders = [files for files in spec.task.files or () if files.recipient == "grader"]
-    if not graders:
-        return
-    make_readable_folder(folder / _FILES)
     for index, files in enumerate(graders):
+        lines += _placed_files(spec, files, KeptFiles.at(trial_folder, files.path), folder, index)
+    if lines:
+        write_readable_file(folder / COPY_SCRIPT, "\n".join(["umask 022", *lines]) + "\n")
+
+
+def _placed_files(
+    spec: AttemptSpec, files: TaskFiles, kept: KeptFiles, folder: Path, index: int
+) -> Iterator[str]:
+    """Copy files of the task to `folder`, and yield the commands that copy them to their path.
+
+    The commands replace what is there, links included, by a fresh copy.
+    """
+    source, target = _unpack(spec, files), folder / _FILES / str(index)
+    if not target.parent.exists():
+        make_readable_folder(target.parent)
+    remaining: set[str] = set()
+    if kept.exists():
+        remaining = kept.under(source, target)
+    else:
         # Not hard links: touching them would touch what other trials get.
-        source = _unpack(spec, files)
-        shutil.copytree(source, folder / _FILES / str(index), symlinks=True)
-    write_readable_file(folder / COPY_SCRIPT, _copy_script(graders))
+        shutil.copytree(source, target, symlinks=True)
+    path, parent = shlex.quote(files.path), shlex.quote(posixpath.dirname(files.path))
+    yield f"rm -rf -- {path} || exit {_COPY_FAILED}"
+    yield f"mkdir -p -- {parent} || exit {_COPY_FAILED}"
+    yield f'cp -RP -- "${{0%/*}}/{_FILES}/{index}" {path} || exit {_COPY_FAILED}'
+    if files.user is not None:
+        yield f"chown -R -- {shlex.quote(files.user)} {path} || exit {_COPY_FAILED}"
+    elif remaining:
+        yield from kept.restoring_lines(files.path, remaining, _COPY_FAILED)
+
+
+def _kept_output(kept: KeptFiles, path: str, folder: Path, name: str) -> Iterator[str]:
+    """Copy the image's files of an output folder, and yield the commands that put them there.
+
+    `trial.sh` has emptied the folder. Until the files are there, only root can write to it.
+    """
+    if not kept.exists():
+        return
+    target = folder / _FILES / f"output-{name}"
+    shutil.copytree(kept.content, target, symlinks=True)
+    names = " ".join(shlex.quote(f"{path}/{child}") for child in image_files.names_of(target))
+    quoted = shlex.quote(path)
+    yield f"chmod 755 -- {quoted} || exit {_COPY_FAILED}"
+    yield f"rm -rf -- {names} || exit {_COPY_FAILED}"
+    yield f'cp -RP -- "${{0%/*}}/{_FILES}/{target.name}/." {quoted} || exit {_COPY_FAILED}'
+    yield from kept.restoring_lines(path, kept.facts(), _COPY_FAILED)
+    yield f"chmod 777 -- {quoted} || exit {_COPY_FAILED}"
 
 
 def find_changes_of_task_files(
@@ -288,21 +335,6 @@ def find_changes_of_task_files(
             change = f"cannot be compared with its tar: {error.message}"
         if change is not None:
             yield f"{folder} {change}"
-
-
-def _copy_script(graders: list[TaskFiles]) -> str:
-    """Return the script that replaces what is at each path, links included, by a fresh copy."""
-    lines = ["umask 022"]
-    for index, files in enumerate(graders):
-        path, parent = shlex.quote(files.path), shlex.quote(posixpath.dirname(files.path))
-        lines += [
-            f"rm -rf -- {path} || exit {_COPY_FAILED}",
-            f"mkdir -p -- {parent} || exit {_COPY_FAILED}",
-            f'cp -RP -- "${{0%/*}}/{_FILES}/{index}" {path} || exit {_COPY_FAILED}',
-        ]
-        if files.user is not None:
-            lines.append(f"chown -R -- {shlex.quote(files.user)} {path} || exit {_COPY_FAILED}")
-    return "\n".join(lines) + "\n"
 
 
 def mounted_tars(spec: AttemptSpec) -> list[str]:

@@ -53,7 +53,7 @@ class AgentPart:
     processes_left: bool | None = None
     """`delivered`, with processes kept: whether any runs on; None if it is not known."""
     artifacts: TakenArtifacts | None = None
-    """What was taken for a separate grader."""
+    """What was taken for a separate grader or, `delivered`, to be kept."""
 
     @classmethod
     def of(
