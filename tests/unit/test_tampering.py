@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 import pytest
+from sample_trials import BUSYBOX, Trials
+from waiting import wait_until
 
+from labledger.engine.engine import Engine
+from labledger.engine.engine_facts import ContainerState
 from labledger.trial.evidence.tampering import (
     MAX_PATHS,
     AgentPhase,
+    inspect_changes,
     is_autoloaded_file,
     suspicious_paths,
 )
+from labledger.trial.output_folders import isolation_of
 
 
 @pytest.mark.parametrize(
@@ -51,6 +58,29 @@ def test_work_in_a_folder_of_the_image_is_ordinary() -> None:
     assert suspicious_paths(changed, ["/srv/app"]) == (("/srv/apple",), 1)
 
 
+@pytest.mark.parametrize("has_setup", [True, False])
+def test_what_setup_made_is_ordinary(tmp_path: Path, has_setup: bool) -> None:
+    """A file that setup made is listed once the agent changes it, or if there was no setup."""
+    upper = tmp_path / "upper"
+    for name in ("swebench/base", "opt/made", "opt/changed", "opt/link"):
+        (upper / name).parent.mkdir(parents=True, exist_ok=True)
+        (upper / name).write_text("by setup")
+    # Phases are noted in hundredths of a second.
+    began = round(time.clock_gettime(time.CLOCK_BOOTTIME) * 100) + 2
+    wait_until(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) * 100 > began + 2)
+    (upper / "opt/changed").write_text("by setup")  # What it was, and when, as an agent may.
+    os.utime(upper / "opt/changed", (1, 1))
+    (upper / "opt/link").rename(upper / "opt/moved")
+    setup = f"setup 0 {began - 100} {began - 1} 0\n" if has_setup else ""
+    phases = f"{setup}agent 0 {began} {began + 100} 0\n"
+    state = ContainerState("id", "exited", 50, False, "", "", {}, upper_dir=str(upper))
+    isolation = isolation_of(Trials(tmp_path, {BUSYBOX: "sha256:1"}).spec())
+    found = inspect_changes(Engine(), isolation, "id", "before_grading", state, phases)
+    by_agent = ("/opt/changed", "/opt/moved")
+    by_setup = () if has_setup else ("/opt/made", "/swebench/base")
+    assert found.suspected == tuple(sorted(by_agent + by_setup))
+
+
 def test_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """However much has changed, a hundred short paths are kept and all are counted."""
     monkeypatch.setattr("labledger.trial.evidence.tampering._MAX_COMPARED", 150)
@@ -58,6 +88,16 @@ def test_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(found) == MAX_PATHS
     assert max(map(len, found)) == 512
     assert total == 400
+
+
+def test_artifacts_are_ordinary(tmp_path: Path) -> None:
+    """What an experiment declares as an artifact is the agent's work, but not the whole image."""
+    trials = Trials(tmp_path, {BUSYBOX: "sha256:1"})
+    artifacts = [{"path": "/swebench/model.patch"}, {"path": "/opt/out/"}, {"path": "/"}]
+    spec = trials.spec(grading={"mode": "separate", "artifacts": artifacts})
+    changed = ["/swebench/model.patch", "/swebench", "/opt/out/x", "/opt/other", "/swebench/more"]
+    found = suspicious_paths(changed, isolation_of(spec).own_folders)
+    assert found == (("/opt/other", "/swebench/more"), 2)
 
 
 def test_hooks() -> None:

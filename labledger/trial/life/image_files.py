@@ -132,6 +132,20 @@ class KeptFiles:
     def content(self) -> Path:
         return self.folder / _CONTENT
 
+    def unpack(self, stream: Readable) -> bool:
+        """Fill the copy from the engine's tar of the path. Return False if it holds nothing.
+
+        Raises `OSError`, and `tarfile.TarError`, `ValueError` or `EOFError` for a damaged tar.
+        """
+        unpacking = _Unpacking(self.content)
+        unpacking.unpack(stream)
+        if not unpacking.made:
+            shutil.rmtree(self.content, ignore_errors=True)
+            return False
+        facts = [[os.fsencode(name).hex(), values] for name, values in unpacking.facts.items()]
+        (self.folder / _FACTS).write_bytes(canonical_json.dump_bytes(facts))
+        return True
+
     def exists(self) -> bool:
         """Return whether the image has anything in the folder at the path."""
         return self.content.is_dir()
@@ -218,16 +232,10 @@ def _copy(files: ContainerFiles, path: str, kept: KeptFiles) -> bool:
     with files.tar_of(path) as stream:
         if stream is None:
             return False
-        unpacking = _Unpacking(kept.content)
         try:
-            unpacking.unpack(stream)
+            return kept.unpack(stream)
         except (tarfile.TarError, ValueError, EOFError) as error:
             raise ContainerFailed(f"{path} of the image cannot be read: {error}") from error
-    if not unpacking.made:
-        return False
-    facts = [[os.fsencode(name).hex(), values] for name, values in unpacking.facts.items()]
-    (kept.folder / _FACTS).write_bytes(canonical_json.dump_bytes(facts))
-    return True
 
 
 @dataclass(slots=True)
