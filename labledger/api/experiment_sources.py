@@ -81,7 +81,7 @@ def translate_runnable(
     benchmark: Benchmark, options: RunOptions
 ) -> tuple[TranslatedExperiment, RunOptions]:
     """Return the experiment of the tasks of a benchmark that can be run; see `read_runnable`."""
-    from labledger.benchmarks.formats import refuse
+    from labledger.benchmarks.task_selection import refuse
     from labledger.execution.run_events import run_event
     from labledger.runner.run_start import check_experiment
 
@@ -106,7 +106,7 @@ def without_refused(benchmark: Benchmark, options: RunOptions) -> RunOptions:
 
     Raises `InvalidInput` with every refused task if no other one is selected.
     """
-    from labledger.benchmarks.formats import matching_globs, require_some_selected
+    from labledger.benchmarks.task_selection import matching_globs, require_some_selected
 
     if not options.skip_refused:
         return options
@@ -116,7 +116,7 @@ def without_refused(benchmark: Benchmark, options: RunOptions) -> RunOptions:
 
 def translate_for_run(benchmark: Benchmark, options: RunOptions) -> TranslatedExperiment:
     """Return the experiment of a benchmark with the options of a run. Raises `InvalidInput`."""
-    from labledger.benchmarks.formats import require_known_tasks, require_no_refused
+    from labledger.benchmarks.task_selection import require_known_tasks, require_no_refused
     from labledger.benchmarks.translate import translate
     from labledger.experiment.templates import DEFAULT_IMAGE
     from labledger.runner.run_options import gather

@@ -286,7 +286,7 @@ def _preflight(experiment: str | Path, options: RunOptions, *, pull: bool) -> Pr
         given, options = read_source(experiment, options)
         with experiment_path(given) as path:
             return check_experiment(path, options, pull=pull)
-    from labledger.benchmarks.formats import selects
+    from labledger.benchmarks.task_selection import selects
     from labledger.benchmarks.translate import without_folder
     from labledger.checks.check_results import TaskSupport
     from labledger.checks.preflight import Preflight

@@ -20,7 +20,8 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from labledger.benchmarks.formats import Benchmark, BenchmarkAgent, refusals, selects
+from labledger.benchmarks.formats import Benchmark, BenchmarkAgent
+from labledger.benchmarks.task_selection import refusals, selects
 from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
 from labledger.files.durable_files import (
     FileContent,
@@ -47,6 +48,8 @@ TASKS_FILE = "tasks.jsonl"
 
 _YAML_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|0o[0-7]+")
 _ENV_DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*):-(.*)\}", re.DOTALL)
+_MAX_REASON = 1_000
+"""How many characters of a reason an experiment records."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _COMMENTS = {
     "dataset": "The tasks that the agent sees, one JSON object a line.",
@@ -261,6 +264,7 @@ def _document(
             "suite_id": benchmark.name,
             "split_id": benchmark.split,
             **({"cluster": benchmark.cluster} if benchmark.cluster else {}),
+            **({"skipped": _skipped(benchmark)} if benchmark.refused else {}),
         },
         "baseline": variants[0],
         "variant_plan": variants[1:],
@@ -277,6 +281,14 @@ def _document(
         "images": defaults.get("images"),
     }
     return {section: value for section, value in document.items() if value}
+
+
+def _skipped(benchmark: Benchmark) -> list[JsonObject]:
+    """Return the tasks that cannot be run, as the experiment and its runs record them."""
+    return [
+        {"id": task.task_id, "reason": " ".join(task.reason.split())[:_MAX_REASON]}
+        for task in benchmark.refused
+    ]
 
 
 def _variant(agent: BenchmarkAgent, task_globs: Sequence[str]) -> JsonObject:
@@ -307,7 +319,9 @@ def _experiment_text(benchmark: Benchmark, document: JsonObject) -> str:
         f"{benchmark.name}, {counted(len(benchmark.tasks), 'task')}, version {benchmark.version}."
     ]
     head += benchmark.description.splitlines()
-    head += [f"Left out: {task.task_id}: {task.reason}" for task in benchmark.refused]
+    if benchmark.refused:
+        count = counted(len(benchmark.refused), "other task")
+        head.append(f"{count} cannot be run here: dataset.skipped says why.")
     parts = ["".join(f"# {' '.join(line.split())}\n" for line in head)]
     for section, value in document.items():
         text = _COMMENTS.get(section, "")

@@ -16,9 +16,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from labledger.benchmarks.harbor.declared_artifacts import Artifact
 from labledger.benchmarks.harbor.task_files import DOCKERFILE, TaskFiles, files_digest
+from labledger.benchmarks.harbor.task_names import unique_folder
 from labledger.benchmarks.harbor.task_toml import (
-    Artifact,
+    MAX_TIMEOUT_S,
     Collect,
     Environment,
     NetworkMode,
@@ -27,7 +29,7 @@ from labledger.benchmarks.harbor.task_toml import (
     VerifierImage,
     VerifierMode,
 )
-from labledger.benchmarks.harbor.unsupported import MAX_TIMEOUT_S, healthcheck_limit_s
+from labledger.benchmarks.harbor.unsupported import healthcheck_limit_s
 from labledger.experiment.consistency_checks import is_root
 from labledger.files.durable_files import FileContent
 from labledger.records import JsonObject
@@ -124,7 +126,7 @@ def translate_task(
     task_id: str, config: TaskConfig, files: TaskFiles, verifier: VerifierImage
 ) -> TranslatedTask:
     """Return the translation of a task that is supported. Raises `InvalidInput` for its files."""
-    folder = "tasks/" + re.sub(r"[^A-Za-z0-9_.+-]+", "-", task_id)
+    folder = f"tasks/{unique_folder(task_id)}"
     instruction = _without_canary(files.text("instruction.md"))
     task = TranslatedTask({"id": task_id, "task": {"instruction": instruction}})
     environment = config.environment
