@@ -285,6 +285,23 @@ def test_the_variables_of_a_solution(one: Path) -> None:
         assert output == f"{expected}\n"
 
 
+@pytest.mark.parametrize("name", ["tests/test.sh", "solution/solve.sh"])
+def test_windows_line_ends(one: Path, name: str) -> None:
+    """A script with them is translated as it is, with a note; other files may have them."""
+    write_task(one, files={"tests/data.csv": "a,b\r\n"})
+    assert HARBOR.read(str(one)).notes == ()
+    for text, why in (("#!/bin/sh\ntrue\n", "the kernel cannot start it"), ("true\n", "bash")):
+        (one / name).write_bytes(text.replace("\n", "\r\n").encode())
+        benchmark = HARBOR.read(str(one))
+        [note] = benchmark.notes
+        assert (note.task_id, note.where, note.is_ignored) == ("one", str(one / name), False)
+        assert note.message.startswith(f"{name} has Windows line ends (CRLF), so {why}")
+        place = name.replace("tests", "grader-tests")
+        assert benchmark.files[f"tasks/one/{place}"] == one / name
+    (one / name).write_bytes(b"#!/bin/sh\ntrue\r\n")
+    assert HARBOR.read(str(one)).notes == ()
+
+
 # -- images
 
 

@@ -42,6 +42,8 @@ _READ_BY_BUILDER = (DOCKERFILE, ".dockerignore", f"{DOCKERFILE}.dockerignore")
 """The files of a build context that must be files, and are read where a link leads."""
 _NEVER_PUBLISHED = ("__pycache__/", "*.pyc", ".DS_Store", "*.swp", "*.swo", "*~")
 """What a digest leaves out, unless the task has a `.gitignore`."""
+_SCRIPTS = ("tests/test.sh", "solution/solve.sh")
+_MAX_FIRST_LINE = 4096
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
@@ -90,6 +92,24 @@ class TaskFiles:
         """
         top = self.folder / subfolder
         return _checked(dict(self._selected(top, "")))
+
+    def windows_scripts(self) -> Iterator[Problem]:
+        """Yield a problem for each script that starts a phase and has Windows line ends."""
+        for name in _SCRIPTS:
+            path = self.folder / name
+            if not self.has(name) or not self._is_inside(path):
+                continue
+            with path.open("rb") as file:
+                first = file.readline(_MAX_FIRST_LINE)
+            if first.endswith(b"\r\n"):
+                cannot = (
+                    "the kernel cannot start it" if first[:2] == b"#!" else "bash cannot run it"
+                )
+                yield Problem(
+                    str(path),
+                    f"{name} has Windows line ends (CRLF), so {cannot}, as with Harbor; "
+                    "`sed -i 's/\\r$//'` converts it",
+                )
 
     def require_selected(self, name: str) -> None:
         """Raise `InvalidInput` if a file that is needed is left out by an ignore file."""

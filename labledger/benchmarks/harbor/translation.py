@@ -93,6 +93,9 @@ def _read_task(task: NamedTask, clones: Clones) -> _ReadTask:
         files.require_inside(path)
         toml = read_task_toml(path)
         notes += [_note(task.task_id, each) for each in toml.ignored]
+        notes += [
+            replace(_note(task.task_id, each), is_ignored=False) for each in files.windows_scripts()
+        ]
         image = verifier_image(toml.config, files)
         reasons += map(str, toml.problems)
         reasons += [*_unusable_env(toml.config), *unsupported(toml.config, files, image)]
