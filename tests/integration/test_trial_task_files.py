@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import io
 import tarfile
+from pathlib import Path
 from typing import Any
 
 import pytest
+from containers import build_image
 from regraded_trials import regraded_spec
-from sample_trials import BUSYBOX, GRADES, PYTHON, Trials, brief, remove_attempt, run_attempt
+from sample_trials import (
+    BUSYBOX,
+    ENGINE,
+    GRADES,
+    PYTHON,
+    Trials,
+    brief,
+    remove_attempt,
+    run_attempt,
+)
 from tiers import tiered
 
+from labledger.engine.engine import Engine
 from labledger.experiment.grading_settings import Sealing
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
@@ -155,3 +167,76 @@ def test_regrading_without_the_files(trials: Trials) -> None:
     trials.store.path(task["files"][0]["tar"]).unlink()
     spec = regraded_spec(trials, result, grader=GRADER, task=task)
     assert brief(run_attempt(spec)) == ("grade_error", "evidence_incomplete", None)
+
+
+IMAGE_WITH_TESTS = (
+    f"FROM {BUSYBOX}\n"
+    "RUN mkdir -p /tests/own /logs/agent /logs/verifier && echo of image >/tests/fixture"
+    " && echo of image >/tests/key && echo of image >/tests/own/a && chmod 600 /tests/own/a"
+    " && echo of image >/logs/agent/seed && echo of image >/logs/verifier/base\n"
+)
+KEPT_OUTPUTS: JsonObject = {
+    "outputs": [
+        {"path": "/logs/agent", "phase": "agent", "image_files": "keep"},
+        {"path": "/logs/verifier", "phase": "grader", "image_files": "keep"},
+    ]
+}
+SEES_IMAGE = (
+    'test "$(cat /tests/fixture /tests/own/a /logs/verifier/base | sort -u)" = "of image"'
+    f' && test "$(cat /tests/key)" = {SECRET} && test "$(stat -c %a /tests/own/a)" = 600'
+    ' && test "$(echo $(ls -A /tests))" = "fixture key link own run.sh sub"'
+    f' && test "$(ls -A /logs/verifier)" = base || exit 9; {GRADES}'
+)
+"""A grader that passes if it finds the files of `packed` beside those of the image."""
+MEDDLES = (
+    'test "$(cat /logs/agent/seed /logs/verifier/base | sort -u)" = "of image" || exit 7; '
+    "echo planted >/tests/conftest.py; echo forged >/tests/fixture; rm -r /tests/own; "
+    "ln -s /etc /tests/own; echo planted >/logs/verifier/more; rm /logs/verifier/base; "
+    "ln -s /etc/passwd /logs/verifier/base; echo mine >/logs/agent/mine"
+)
+"""An agent that plants, forges and removes files beside its grader's."""
+
+
+@pytest.mark.parametrize(
+    "mode", tiered(["same", "after_agent", "delivered"], default=["same", "delivered"])
+)
+def test_files_of_the_image_stay(trials: Trials, mode: str) -> None:
+    """With `image_files: keep` a grader finds what the image has, and nothing of the agent."""
+    image = build_image("labledger-test-with-tests", IMAGE_WITH_TESTS)
+    trials.images = {**trials.images, "with-tests": image}
+    settings: dict[str, Any] = {
+        "image": "with-tests",
+        "task": {"files": [packed(trials, image_files="keep")]},
+        "runtime": KEPT_OUTPUTS,
+    }
+    if mode != "same":
+        settings |= {"sealing": Sealing(mode), "grading": {"mode": mode}}
+    spec = trials.spec(MEDDLES, SEES_IMAGE, **settings)
+    result = run_attempt(spec)
+    assert brief(result) == ("completed", None, 0), trials.content(result, "grader_stderr")
+    with tarfile.open(fileobj=io.BytesIO(trials.content(result, "agent_outputs"))) as tar:
+        assert tar.getnames() == ["logs/agent/mine", "logs/agent/seed"]
+    assert len(trials.containers()) == 1
+    again = run_attempt(regraded_spec(trials, result, grader=SEES_IMAGE, **settings))
+    assert brief(again) == ("completed", None, 0), trials.content(again, "grader_stderr")
+
+
+def test_an_image_without_such_files_is_asked_once(
+    trials: Trials, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """That an image has nothing at these places is remembered; the grader has its own files."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    task = {"files": [packed(trials, image_files="keep")]}
+    asked: list[str] = []
+    create = type(ENGINE).create
+
+    def counting(self: Engine, name: str, config: JsonObject) -> str:
+        asked.append(name)
+        return create(self, name, config)
+
+    monkeypatch.setattr(Engine, "create", counting)
+    for containers in (2, 1):
+        asked.clear()
+        result = trials.run("true", GRADER, task=task, runtime=KEPT_OUTPUTS)
+        assert brief(result) == ("completed", None, 0)
+        assert len(asked) == containers
