@@ -50,6 +50,15 @@ def read_collect_statuses(folder: Path) -> dict[int, int]:
     return {int(name.rpartition("_")[2]): status for name, (status, *_) in statuses}
 
 
+def collect_start(folder: Path) -> int | None:
+    """Return when the first collect command began, in hundredths of a second since boot.
+
+    None if none ran. Trust it as `read_phases`.
+    """
+    starts = [start for _, start, *_ in _parse(_phases_text(folder), _COLLECT).values()]
+    return min(starts, default=None)
+
+
 def has_begun(folder: Path) -> bool:
     """Return True if `trial.sh` has written anything. An agent cannot hide that.
 

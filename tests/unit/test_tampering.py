@@ -58,27 +58,50 @@ def test_work_in_a_folder_of_the_image_is_ordinary() -> None:
     assert suspicious_paths(changed, ["/srv/app"]) == (("/srv/apple",), 1)
 
 
-@pytest.mark.parametrize("has_setup", [True, False])
-def test_what_setup_made_is_ordinary(tmp_path: Path, has_setup: bool) -> None:
-    """A file that setup made is listed once the agent changes it, or if there was no setup."""
+def next_hundredth() -> int:
+    """Wait for a hundredth of a second in which nothing has happened yet, and return the last."""
+    now = round(time.clock_gettime(time.CLOCK_BOOTTIME) * 100) + 2
+    wait_until(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) * 100 > now + 2)
+    return now
+
+
+@pytest.mark.parametrize("processes", ["kill", "keep"])
+@pytest.mark.parametrize("commands", [(), ("setup",), ("collect",), ("setup", "collect")])
+def test_what_other_commands_made(
+    tmp_path: Path, commands: tuple[str, ...], processes: str
+) -> None:
+    """What setup and collect commands made is ordinary unless an agent can have changed it."""
     upper = tmp_path / "upper"
-    for name in ("swebench/base", "opt/made", "opt/changed", "opt/link"):
-        (upper / name).parent.mkdir(parents=True, exist_ok=True)
-        (upper / name).write_text("by setup")
-    # Phases are noted in hundredths of a second.
-    began = round(time.clock_gettime(time.CLOCK_BOOTTIME) * 100) + 2
-    wait_until(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) * 100 > began + 2)
-    (upper / "opt/changed").write_text("by setup")  # What it was, and when, as an agent may.
-    os.utime(upper / "opt/changed", (1, 1))
-    (upper / "opt/link").rename(upper / "opt/moved")
-    setup = f"setup 0 {began - 100} {began - 1} 0\n" if has_setup else ""
-    phases = f"{setup}agent 0 {began} {began + 100} 0\n"
+    for name in ("setup/base", "setup/changed", "setup/moved"):
+        write(upper / name)
+    (upper / "setup/empty").mkdir()
+    begin = next_hundredth()
+    (upper / "setup/changed").write_text("")  # As setup made it, and when, as an agent may.
+    os.utime(upper / "setup/changed", (1, 1))
+    (upper / "setup/moved").rename(upper / "setup/new")
+    end = next_hundredth()
+    write(upper / "collect/made")
+    lines = [f"agent 0 {begin} {end} 0"]
+    if "setup" in commands:
+        lines.insert(0, f"setup 0 {begin - 100} {begin - 1} 0")
+    if "collect" in commands:
+        lines.append(f"collect_1 0 {end} {end + 100} 0")
+    runtime = {"processes": processes} if processes == "keep" else {}
+    isolation = isolation_of(Trials(tmp_path, {BUSYBOX: "sha256:1"}).spec(runtime=runtime))
+    write(isolation.folder / "state/phases", "\n".join(lines) + "\n")
     state = ContainerState("id", "exited", 50, False, "", "", {}, upper_dir=str(upper))
-    isolation = isolation_of(Trials(tmp_path, {BUSYBOX: "sha256:1"}).spec())
-    found = inspect_changes(Engine(), isolation, "id", "before_grading", state, phases)
-    by_agent = ("/opt/changed", "/opt/moved")
-    by_setup = () if has_setup else ("/opt/made", "/swebench/base")
-    assert found.suspected == tuple(sorted(by_agent + by_setup))
+    expected = {"/setup/changed", "/setup/new"}
+    if "setup" not in commands:
+        expected |= {"/setup/base", "/setup/empty"}
+    if "collect" not in commands or processes == "keep":
+        expected.add("/collect/made")
+    found = inspect_changes(Engine(), isolation, "id", "before_grading", state)
+    assert found.suspected == tuple(sorted(expected))
+
+
+def write(path: Path, text: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
 
 
 def test_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

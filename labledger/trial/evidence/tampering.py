@@ -2,10 +2,10 @@
 
 A change outside of the ordinary folders (temporary files, logs, home folders) is recorded as
 suspected tampering, never as proved, and changes neither status nor score. Declared artifacts, and
-files that setup made and the agent left alone, are ordinary as well. A program or library of
-the image that the agent removed or replaced is more: something that a grader may need is gone, so
-it decides whether a trial that could not be graded counts (`ledger/database/pass_rate.sql`). What
-setup or the grader changed is told apart by the time of the change, which no container can set.
+what setup or a collect command made and the agent left alone, are ordinary as well. A program or
+library of the image that the agent removed or replaced is more: something that a grader may need is
+gone, so it decides whether a trial that could not be graded counts (`ledger/database/pass_rate.sql`).
+What other commands changed is told apart by the time of the change, which no container can set.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from labledger.experiment.grading_settings import GradingMode, Sealing
 from labledger.files import untrusted_files
 from labledger.records import JsonObject
 from labledger.trial import contract
-from labledger.trial.attempt_notes import parse_phase_fields, phase_fields
+from labledger.trial.attempt_notes import collect_start, parse_phase_fields, phase_fields
 
 LIBRARY_FOLDERS = frozenset({"site-packages", "dist-packages"})
 """Folders from which an interpreter loads code."""
@@ -54,6 +54,8 @@ class AgentPhase:
     """The end of the hundredth of a second in which the grader began; infinite if it did not."""
     after_setup: bool
     """Whether a setup command ran before it."""
+    collected: float = math.inf
+    """The end of the hundredth of a second in which a collect command began, if one ran."""
 
     @classmethod
     def of(cls, folder: Path, phases: str | None = None) -> Self | None:
@@ -63,6 +65,7 @@ class AgentPhase:
         grader. None if no agent ran.
         """
         fields = phase_fields(folder) if phases is None else parse_phase_fields(phases)
+        collected = collect_start(folder) if phases is None else None
         if "agent" not in fields:
             return None
         booted = clock.unix_time() - time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -70,7 +73,23 @@ class AgentPhase:
         # Noted times are rounded down.
         begin = booted + (fields["agent"][1] + after_setup) / 100
         end = booted + (fields["grader"][1] + 1) / 100 if "grader" in fields else math.inf
-        return cls(begin, end, after_setup)
+        return cls(
+            begin,
+            end,
+            after_setup,
+            math.inf if collected is None else booted + (collected + 1) / 100,
+        )
+
+    def has_left(self, status: os.stat_result, *, keeps_processes: bool) -> bool:
+        """Return True if what has this status dates from setup, or from a collect command.
+
+        A deleted file does not count, because its mark may have the time of another one. With
+        `keeps_processes`, what changes while commands collect may be the agent's.
+        """
+        if is_whiteout(status):
+            return False
+        is_collected = status.st_ctime >= self.collected and not keeps_processes
+        return is_collected or (self.after_setup and status.st_ctime < self.begin)
 
 
 def changed_programs(
@@ -224,8 +243,8 @@ def inspect_changes(
             with suppress(OSError):
                 upper = state.upper_dir
                 agent = AgentPhase.of(isolation.folder, phases)
-                of_setup = partial(_is_of_setup, agent, upper)
-                changes = suspicious_paths(_paths_below(Path(upper)), folders, of_setup)
+                left_alone = partial(_is_left_alone, agent, isolation.keeps_processes, upper)
+                changes = suspicious_paths(_paths_below(Path(upper)), folders, left_alone)
                 programs = _changed_programs(agent, upper, state.lower_dirs)
                 return FilesystemChanges(checked, *changes, programs=programs)
         files = ContainerFiles(engine, container)
@@ -235,19 +254,15 @@ def inspect_changes(
         return FilesystemChanges(None, unchecked=error.message)
 
 
-def _is_of_setup(agent: AgentPhase | None, upper: str, path: str) -> bool:
-    """Return True for a file or link that setup made, and that nothing has changed since.
-
-    A deleted file does not count, because its mark may have the time of another one.
-    """
-    if agent is None or not agent.after_setup:
+def _is_left_alone(agent: AgentPhase | None, keeps_processes: bool, upper: str, path: str) -> bool:
+    """Return True for what another command than the agent's made, and the agent left alone."""
+    if agent is None:
         return False
     try:
         status = os.lstat(f"{upper}{path}")
     except OSError:
         return False
-    is_file = stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
-    return is_file and status.st_ctime < agent.begin
+    return agent.has_left(status, keeps_processes=keeps_processes)
 
 
 def _changed_programs(

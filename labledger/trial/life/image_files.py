@@ -25,7 +25,7 @@ from pathlib import Path
 
 from labledger.engine.container_files import ContainerFiles
 from labledger.engine.engine import Engine
-from labledger.engine.engine_errors import ContainerFailed
+from labledger.engine.engine_errors import ContainerFailed, retry_engine_errors
 from labledger.experiment.grading_settings import GradingMode
 from labledger.experiment.plan_sections import KEEP
 from labledger.files import lab_folder
@@ -46,12 +46,19 @@ _PATHS_PER_COMMAND = 100
 
 @contextmanager
 def container_of_image(engine: Engine, spec: AttemptSpec) -> Iterator[ContainerFiles]:
-    """Yield a container of an attempt's image that never runs, and remove it."""
+    """Yield a container of an attempt's image that never runs, and remove it.
+
+    One that a process which was killed has left of this slot is removed as well.
+    """
+    labels = spec.labels() | {Labels.HELPER: "image"}
+    of_slot = {key: value for key, value in labels.items() if key != Labels.ATTEMPT}
+    for left in engine.containers_with_labels(of_slot):
+        engine.remove(left.container_id)
     name = f"{spec.container_name}-image-{secrets.token_hex(4)}"
     config = {
         "Image": spec.image_id,
         "Entrypoint": ["true"],
-        "Labels": spec.labels() | {Labels.HELPER: "image"},
+        "Labels": labels,
         "NetworkDisabled": True,
         "HostConfig": {"NetworkMode": "none", "LogConfig": {"Type": "none"}},
     }
@@ -90,9 +97,14 @@ def fetch(spec: AttemptSpec, engine: Engine, folder: Path) -> None:
     nothing_there = f"image-without-{canonical_json.digest([spec.image_id, paths])}"
     if lab_folder.read_cached(nothing_there) is not None:
         return
-    with container_of_image(engine, spec) as files:
-        copied = [_copy(files, path, KeptFiles.at(folder, path)) for path in paths]
-    if not any(copied):
+
+    def copy_all() -> bool:
+        shutil.rmtree(folder / _FOLDER, ignore_errors=True)
+        with container_of_image(engine, spec) as files:
+            copied = [_copy(files, path, KeptFiles.at(folder, path)) for path in paths]
+        return any(copied)
+
+    if not retry_engine_errors(copy_all):
         lab_folder.store_cached(nothing_there, b"")
 
 
