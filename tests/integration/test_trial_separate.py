@@ -70,7 +70,8 @@ def test_grader_gets_the_artifacts_alone(trials: Trials) -> None:
     facts = isolation(result)
     assert (facts["sealed"], facts["checked"]) == ("separate", "before_grading")
     assert facts["tampering_suspected"] == []
-    assert facts["agent_container"]["tampering_suspected"] == ["/app/other", "/app/out/answer"]
+    # What is declared is the agent's work.
+    assert facts["agent_container"]["tampering_suspected"] == ["/app/other"]
     assert facts["grader_image"] == {"ref": PYTHON, "id": trials.images[PYTHON]}
     assert len(trials.containers()) == 2
     remove_attempt(spec)

@@ -4,8 +4,9 @@ A change outside of the ordinary folders (temporary files, logs, home folders) i
 suspected tampering, never as proved, and changes neither status nor score. Declared artifacts, and
 what setup or a collect command made and the agent left alone, are ordinary as well. A program or
 library of the image that the agent removed or replaced is more: something that a grader may need is
-gone, so it decides whether a trial that could not be graded counts (`ledger/database/pass_rate.sql`).
-What other commands changed is told apart by the time of the change, which no container can set.
+gone, so it decides whether a trial that could not be graded counts
+(`ledger/database/pass_rate.sql`). What other commands changed is told apart by the time of the
+change, which no container can set.
 """
 
 from __future__ import annotations
