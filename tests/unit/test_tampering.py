@@ -99,6 +99,19 @@ def test_what_other_commands_made(
     assert found.suspected == tuple(sorted(expected))
 
 
+@pytest.mark.parametrize(("later_cs", "is_setups"), [(0, False), (1, False), (3, True)])
+def test_the_first_change_of_an_agent(tmp_path: Path, later_cs: int, is_setups: bool) -> None:
+    """In doubt a change is the agent's: the kernel may note it before its agent began."""
+    write(tmp_path / "upper/opt/x")
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    begin = int(((tmp_path / "upper/opt/x").stat().st_ctime - booted) * 100) + later_cs
+    isolation = isolation_of(Trials(tmp_path, {BUSYBOX: "sha256:1"}).spec())
+    phases = f"setup 0 {begin - 50} {begin - 3} 0\nagent 0 {begin} {begin + 100} 0\n"
+    state = ContainerState("id", "exited", 50, False, "", "", {}, upper_dir=str(tmp_path / "upper"))
+    found = inspect_changes(Engine(), isolation, "id", "before_grading", state, phases)
+    assert (found.suspected == ()) is is_setups
+
+
 def write(path: Path, text: str = "") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)

@@ -41,6 +41,11 @@ _RUN_BY_ALL = ("libc.so.", "ld-linux", "ld-musl-", "libc.musl-")
 """How the names of the C library and of its loader begin. Without them no program starts."""
 
 
+_DOUBT_S = 0.02
+"""How much earlier than noted, with the hundredth of a second that `begin` leaves out, a change can
+seem to be: the kernel notes the time of a change up to that much too early."""
+
+
 @dataclass(frozen=True, slots=True)
 class AgentPhase:
     """When an agent ran, in seconds since the epoch, as far as its changes are concerned.
@@ -90,7 +95,7 @@ class AgentPhase:
         if is_whiteout(status):
             return False
         is_collected = status.st_ctime >= self.collected and not keeps_processes
-        return is_collected or (self.after_setup and status.st_ctime < self.begin)
+        return is_collected or (self.after_setup and status.st_ctime < self.begin - _DOUBT_S)
 
 
 def changed_programs(
