@@ -165,6 +165,10 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     assert files_digest(files.context_in("environment"))
     with pytest.raises(InvalidInput, match="a name that is not UTF-8"):
         files.selected_in("tests")
+    (task / "tests" / name).unlink()
+    (task / "tests/link").symlink_to(name)
+    with pytest.raises(InvalidInput, match="is a broken link"):
+        files.selected_in("tests")
 
 
 def test_instructions_outside(tmp_path: Path) -> None:

@@ -193,7 +193,8 @@ class TaskFiles:
         """Return whether a link can be a link where a container has the folder."""
         if link.is_dir() and _real(link.parent).is_relative_to(_real(link)):
             raise _problem(link, "is a link to a folder that contains it")
-        return link_stays_inside(name, os.readlink(link))  # noqa: PTH115
+        target = os.readlink(link)  # noqa: PTH115
+        return link_stays_inside(name, target) and is_utf8(target)
 
     def require_inside(self, path: Path) -> None:
         """Raise `InvalidInput` for a link that leads out of the task's folder."""
