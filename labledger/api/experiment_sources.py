@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -111,7 +110,7 @@ def translate_runnable(
 
 
 def require_some_runnable(benchmark: Benchmark, options: RunOptions) -> None:
-    """Raise `InvalidInput` with every refused task if those are skipped and no other is selected."""
+    """Raise `InvalidInput` if refused tasks are skipped and no other one is selected."""
     from labledger.benchmarks.task_selection import require_some_selected
 
     if options.skip_refused:
