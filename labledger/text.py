@@ -14,7 +14,7 @@ import difflib
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -42,6 +42,12 @@ def quoted(text: str) -> str:
     if len(text) <= _LONGEST_QUOTED:
         return repr(text)
     return f"{text[:_LONGEST_QUOTED]!r}… ({len(text):,} characters)"
+
+
+def named_briefly(names: Sequence[str], most: int) -> str:
+    """Return the first `most` names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def near_names(name: str, known: Iterable[str], count: int = 1) -> list[str]:

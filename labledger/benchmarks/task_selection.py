@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from labledger.benchmarks.formats import Benchmark, ReadingNote, RefusedTask
 from labledger.errors import InvalidInput, Parameter, Problem
-from labledger.text import counted, near_names
+from labledger.text import counted, counted_of, named_briefly, near_names
 
 _MAX_NEAR_TASKS = 3
 """How many task ids a hint names."""
@@ -43,13 +43,6 @@ def require_known_tasks(benchmark: Benchmark, globs: Sequence[str]) -> None:
             problems.append(Problem(Parameter("tasks"), message, hint=hint))
     if problems:
         raise InvalidInput(f"{benchmark.name} has no such tasks", problems)
-
-
-def matching_globs(benchmark: Benchmark, globs: Sequence[str]) -> tuple[str, ...]:
-    """Return those of the globs that match a task that can be run."""
-    return tuple(
-        glob for glob in globs if any(fnmatchcase(row["id"], glob) for row in benchmark.tasks)
-    )
 
 
 def refuse(benchmark: Benchmark, reasons: Mapping[str, str]) -> Benchmark:
@@ -108,6 +101,18 @@ def refuse_ignored(benchmark: Benchmark) -> Benchmark:
     return refuse(replace(benchmark, refused=others, notes=notes), strict)
 
 
+def skipped_warning(benchmark: Benchmark) -> str | None:
+    """Return how many tasks an experiment of the benchmark leaves out; None if it has all."""
+    skipped = [task.task_id for task in benchmark.refused]
+    if not skipped:
+        return None
+    total = len(benchmark.tasks) + len(skipped)
+    return (
+        f"{counted_of(len(benchmark.tasks), total, 'task')} can be run; dataset.skipped says why "
+        f"the others cannot: {named_briefly(skipped, _MAX_NAMED)}"
+    )
+
+
 def warnings_of(benchmark: Benchmark, globs: Sequence[str] = ()) -> list[str]:
     """Return the notes about the selected tasks as sentences. Equal ones are said once."""
     by_message: dict[str, list[ReadingNote]] = {}
@@ -121,7 +126,7 @@ def _sentence(notes: Sequence[ReadingNote]) -> str:
     if len(notes) == 1:
         return _located(notes[0])
     tasks = list(dict.fromkeys(note.task_id or "" for note in notes))
-    named = ", ".join(tasks[:_MAX_NAMED]) + (", …" if len(tasks) > _MAX_NAMED else "")
+    named = named_briefly(tasks, _MAX_NAMED)
     return f"{notes[0].message} (in {counted(len(tasks), 'task')}: {named})"
 
 

@@ -48,8 +48,9 @@ TASKS_FILE = "tasks.jsonl"
 
 _YAML_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|0o[0-7]+")
 _ENV_DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*):-(.*)\}", re.DOTALL)
-_MAX_REASON = 1_000
-"""How many characters of a reason an experiment records."""
+_MAX_REASON, _MAX_REASONS, _MIN_REASON = 500, 1_000_000, 40
+"""How many characters of a reason an experiment records, and of all reasons. An experiment file has
+a limit of its own."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _COMMENTS = {
     "dataset": "The tasks that the agent sees, one JSON object a line.",
@@ -285,8 +286,9 @@ def _document(
 
 def _skipped(benchmark: Benchmark) -> list[JsonObject]:
     """Return the tasks that cannot be run, as the experiment and its runs record them."""
+    most = max(_MIN_REASON, min(_MAX_REASON, _MAX_REASONS // len(benchmark.refused)))
     return [
-        {"id": task.task_id, "reason": " ".join(task.reason.split())[:_MAX_REASON]}
+        {"id": task.task_id, "reason": " ".join(task.reason.split())[:most]}
         for task in benchmark.refused
     ]
 

@@ -29,6 +29,7 @@ from labledger.experiment.schedule import Shard
 from labledger.records import JsonObject
 from labledger.records.json_codec import Section, normalize_number
 from labledger.records.model_calls import Api
+from labledger.records.task_coverage import SkippedTask
 
 AnySection = TypeVar("AnySection", bound=Section)
 
@@ -114,8 +115,10 @@ class DatasetPlan(Section):
     filters: Filters = Filters()
     env_names: tuple[str, ...] | None = None
     """The `$NAME`s in `env` and `grader` of the tasks' own settings, which a regrading needs."""
+    skipped: tuple[SkippedTask, ...] = ()
+    """The tasks of the benchmark that are left out. They have no influence on results."""
 
-    _OPTIONAL = frozenset({"cluster", "env_names"})
+    _OPTIONAL = frozenset({"cluster", "env_names", "skipped"})
 
     @classmethod
     def of_authored(cls, authored: JsonObject, suite_id: str, split_id: str) -> Self:

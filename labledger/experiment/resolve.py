@@ -352,6 +352,7 @@ def _read_tasks(
         project,
         default_image=None if None in images else images.pop(),
         cluster=plan.dataset.cluster,
+        skipped=plan.dataset.skipped,
         check_row=lambda row: chain(
             row_problems(row),
             file_problems(row, ids),
@@ -374,6 +375,11 @@ def _with_selection(
         digest=dataset.digest,
         filters=Filters(overrides.tasks, overrides.variants, overrides.limit),
         env_names=tuple(sorted(env_names)) or None,
+        skipped=tuple(
+            task
+            for task in plan.dataset.skipped
+            if not overrides.tasks or any(fnmatchcase(task.id, glob) for glob in overrides.tasks)
+        ),
     )
     max_concurrency = overrides.max_concurrency or plan.design.max_concurrency
     return replace(

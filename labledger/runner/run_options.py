@@ -49,6 +49,8 @@ class RunOptions:
         skip_refused: Leave out the tasks of a benchmark that labledger cannot run, or whose
             containers cannot be had, such as an image that cannot be built. Otherwise a run that
             selects one is refused.
+        strict: Refuse tasks of a benchmark with anything that is ignored, such as a key that the
+            benchmark's own runner does not know either. Otherwise it is named in a warning.
         build: Build images that the experiment says how to build, rather than pull them.
         egress_image: The image with Python 3.11 or later in which egress proxies run; None for
             `labledger/python:3`. Only trials with `network: allowlist` need one.
@@ -100,6 +102,7 @@ class RunOptions:
     agents: tuple[str, ...] = ()
     image: str | None = None
     skip_refused: bool = False
+    strict: bool = False
     build: bool = False
     egress_image: str | None = None
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
