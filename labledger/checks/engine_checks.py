@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,17 +22,17 @@ from labledger.checks.image_checks import ImageProbes
 from labledger.engine.container_files import ContainerFiles
 from labledger.engine.engine import Engine
 from labledger.engine.engine_facts import EngineFacts
-from labledger.engine.networks import Networks
+from labledger.engine.networks import Networks, PrivateNetwork
 from labledger.errors import EngineUnavailable, LabLedgerError, PreflightFailed, Problem
 from labledger.execution.executor import Needs
 from labledger.experiment.grading_settings import GradingMode
 from labledger.experiment.plan import ExperimentPlan
-from labledger.experiment.plan_sections import Resources
+from labledger.experiment.plan_sections import Resources, Rights
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.experiment.templates import DEFAULT_IMAGE
 from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 from labledger.records import JsonObject
-from labledger.text import format_size
+from labledger.text import counted, counted_of, format_size
 from labledger.trial import contract
 from labledger.trial.contract import Labels
 from labledger.trial.life.container_config import GROUPS_HINT, LimitsRefused, find_ignored_limits
@@ -51,8 +52,7 @@ def check_shared_resources(
     None if not known.
     """
     at_once = min(slots, experiment.total_slots)
-    needs = {Needs.of_trial(merged) for _, merged in experiment.settings}
-    wanted_cpus = max((each.cpus for each in needs if each.cpus is not None), default=None)
+    wanted_cpus, wanted_bytes = _largest_limits(experiment)
     if cpus is not None and wanted_cpus is not None and wanted_cpus <= cpus < at_once * wanted_cpus:
         yield warned(
             "cpus",
@@ -60,8 +60,6 @@ def check_shared_resources(
             f"{cpus:g}: trials that wait for each other run into their time limits",
             hint=f"run {cpus // wanted_cpus:g} at once (`max_concurrency=`; `slots=` of a worker)",
         )
-    limits = (each.memory_bytes for each in needs if each.memory_bytes is not None)
-    wanted_bytes = max(limits, default=None)
     if memory_bytes is None or wanted_bytes is None or at_once * wanted_bytes <= memory_bytes:
         return
     has = f"{machine} has {format_size(memory_bytes)}"
@@ -78,6 +76,68 @@ def check_shared_resources(
         )
         hint = f"run {memory_bytes // wanted_bytes} at once, or lower `memory`"
     yield warned("memory", detail, hint=hint)
+
+
+def _largest_limits(experiment: ResolvedExperiment) -> tuple[float | None, int | None]:
+    """Return the most CPUs and bytes of memory that a trial with such a limit may use."""
+    needs = {Needs.of_trial(merged) for _, merged in experiment.settings}
+    return (
+        max((each.cpus for each in needs if each.cpus is not None), default=None),
+        max((n for each in needs if (n := each.memory_bytes) is not None), default=None),
+    )
+
+
+_LIMITS = {"cpus": "cpus", "memory": "memory_bytes", "pids": "pids"}
+"""The limits whose absence is said, each with its field of `Resources`."""
+
+
+def check_unlimited(experiment: ResolvedExperiment, at_once: int) -> Iterator[CheckResult]:
+    """Yield what has no limit, and what the trials with limits may use together, if anything has.
+
+    `at_once` trials run at the same time.
+    """
+    counts = experiment.count_tasks(_limits_missing)
+    unlimited = {name: counts[name] for name in _LIMITS if name in counts}
+    if not unlimited:
+        return
+    words = _say_unlimited(unlimited, len(experiment.tasks))
+    detail = f"unlimited: {words}{_sum_of_limits(experiment, at_once)}"
+    if at_once == 1 or "memory" not in unlimited:
+        yield CheckResult("limits", detail)
+        return
+    yield warned(
+        "limits",
+        f"{detail}. {at_once} trials at once share what the machine has: where its memory is used "
+        "up, the kernel kills processes of any of them",
+        hint="run fewer at once (`max_concurrency=`), or set runtime.resources.memory",
+    )
+
+
+def _say_unlimited(unlimited: Mapping[str, int], total: int) -> str:
+    """Return words for the names of limits, each with the number of tasks that lack it."""
+    names: dict[int, list[str]] = defaultdict(list)
+    for name, count in unlimited.items():
+        names[count].append(name)
+    words = []
+    for count, same in names.items():
+        tasks = "every task" if count == total else counted_of(count, total, "task")
+        words.append(f"{', '.join(same[:-1])} and {same[-1]} of {tasks}".removeprefix(" and "))
+    return ", ".join(words)
+
+
+def _limits_missing(container: TrialSettings) -> list[str]:
+    resources = container.runtime.resources
+    return [name for name, field in _LIMITS.items() if getattr(resources, field) is None]
+
+
+def _sum_of_limits(experiment: ResolvedExperiment, at_once: int) -> str:
+    """Return words about what as many trials as run at once may use where limits are known."""
+    cpus, memory = _largest_limits(experiment)
+    sums = [] if cpus is None else [f"{at_once * cpus:g} CPUs"]
+    sums += [] if memory is None else [f"{format_size(at_once * memory)} of memory"]
+    if not sums:
+        return ""
+    return f"; {counted(at_once, 'trial')} with limits may use {' and '.join(sums)}"
 
 
 _FILES_HINT = (
@@ -236,6 +296,12 @@ def needs_helper(settings: Iterable[TrialSettings]) -> bool:
     return needs_egress_proxy(settings) or any(s.runtime.models is not None for s in settings)
 
 
+def _has_private_network(trial: TrialSettings) -> bool:
+    """Return whether a container of a trial gets a network with a way out for itself."""
+    modes = {trial.agent_network.mode, trial.grader_network.mode}
+    return trial.runtime.rights is Rights.DOCKER and "full" in modes
+
+
 def require_egress_image(engine: Engine, plan: ExperimentPlan, option: str | None) -> None:
     """Raise `PreflightFailed` if variants of a stored experiment need an image that is gone.
 
@@ -264,6 +330,8 @@ def check_helpers(
         yield _check_egress_image(engine, probes, egress_image_ref(option), pull=pull)
     if needs_egress_proxy(settings):
         yield _check_internal_networks(engine)
+    if any(map(_has_private_network, settings)):
+        yield from _check_private_networks(engine)
 
 
 def _check_egress_image(
@@ -294,13 +362,35 @@ def _check_egress_image(
     )
 
 
-def _check_internal_networks(engine: Engine) -> CheckResult:
-    networks = Networks(engine)
+def _check_private_networks(engine: Engine) -> Iterator[CheckResult]:
+    """Yield a failed check if the engine makes no network for a trial with Docker's rights."""
     try:
-        network = networks.provide_internal(
-            f"labledger-probe-{secrets.token_hex(8)}", {Labels.PROBE: secrets.token_hex(8)}
+        _make_network(engine, Networks.provide_outbound)
+    except EngineUnavailable:
+        raise
+    except LabLedgerError as error:
+        yield invalid(
+            "networks",
+            "runtime.rights: docker gives each trial a network of its own, and the engine makes "
+            f"none: {error.message}",
+            hint="let the engine create bridge networks, or choose `rights: strict`",
+            concerns=_has_private_network,
         )
-        networks.remove(network.network_id)
+
+
+def _make_network(
+    engine: Engine, provide: Callable[[Networks, str, dict[str, str]], PrivateNetwork]
+) -> None:
+    """Make a network, and remove it. Raises what `provide` raises."""
+    networks = Networks(engine)
+    labels = {Labels.PROBE: secrets.token_hex(8)}
+    network = provide(networks, f"labledger-probe-{secrets.token_hex(8)}", labels)
+    networks.remove(network.network_id)
+
+
+def _check_internal_networks(engine: Engine) -> CheckResult:
+    try:
+        _make_network(engine, Networks.provide_internal)
     except EngineUnavailable:
         raise
     except LabLedgerError as error:

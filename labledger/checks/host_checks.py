@@ -197,13 +197,20 @@ def find_hosts(on: str, images: Iterable[str], runtime: Runtime, *, insecure: bo
 
 
 def _limits_to_try(experiment: ResolvedExperiment, images: Mapping[str, str]) -> LimitsToTry | None:
-    """Return the limits of the first trial, and the images that have an id, its own first."""
-    for _, trial in experiment.settings:
-        own = images.get(str(trial.runtime.image))
-        if own is not None:
-            ids = tuple(dict.fromkeys((own, *images.values())))
-            return LimitsToTry(ids, trial.runtime.resources, experiment.plan.runtime.oci)
-    return None
+    """Return the limits of the trial that has most, and the images that have an id, its own first.
+
+    None if the image of no trial has an id.
+    """
+    limits = [
+        (trial.runtime.resources, own)
+        for _, trial in experiment.settings
+        if (own := images.get(str(trial.runtime.image))) is not None
+    ]
+    if not limits:
+        return None
+    resources, own = max(limits, key=lambda each: each[0].limit_count)
+    ids = tuple(dict.fromkeys((own, *images.values())))
+    return LimitsToTry(ids, resources, experiment.plan.runtime.oci)
 
 
 def _try_limits(

@@ -34,6 +34,7 @@ from labledger.checks.engine_checks import (
     check_networks,
     check_oci_runtime,
     check_shared_resources,
+    check_unlimited,
     needs_container_files,
 )
 from labledger.checks.image_checks import (
@@ -56,7 +57,7 @@ from labledger.errors import (
     PreflightFailed,
 )
 from labledger.experiment.plan import find_build
-from labledger.experiment.plan_sections import Resources
+from labledger.experiment.plan_sections import Resources, Rights
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.experiment.trial_settings import TrialSettings
 from labledger.files import lab_folder
@@ -296,6 +297,10 @@ def _check_experiment(experiment: ResolvedExperiment) -> Iterator[CheckResult]:
     if experiment.plan.is_sealed:
         for sealing in experiment.sealings:
             yield CheckResult("grader", sealing.meaning)
+    if experiment.plan.runtime.rights is not Rights.STRICT:
+        yield CheckResult("rights", experiment.plan.runtime.rights.meaning)
+    at_once = min(experiment.plan.design.max_concurrency, experiment.total_slots)
+    yield from check_unlimited(experiment, at_once)
     for problem in experiment.warnings():
         detail = f"{problem.where}:{problem.line}: {problem.field}: {problem.message}"
         yield warned("files", detail, hint=problem.hint)
@@ -366,15 +371,17 @@ def _check_limits_and_files(
 ) -> Iterator[CheckResult]:
     """Check that limits are in force, and that containers can be given files if trials need that.
 
-    Each is tried with the first trial whose image is here.
+    Limits are tried with the trial that has most, files with the first; its image is here.
     """
     here = [
         (merged, images[ref])
         for _, merged in experiment.settings
         if (ref := str(merged.runtime.image)) in images
     ]
-    for merged, image in here[:1]:
-        yield check_limits(probes, image, merged.runtime.resources)
+    if here:
+        merged, image = max(here, key=lambda each: each[0].runtime.resources.limit_count)
+        if merged.runtime.resources.limit_count:
+            yield check_limits(probes, image, merged.runtime.resources)
     for image in [image for merged, image in here if needs_container_files(merged)][:1]:
         yield from check_container_files(probes, image, lab.existing)
 
@@ -382,9 +389,8 @@ def _check_limits_and_files(
 def _limits(merged: TrialSettings) -> Iterator[Resources]:
     """Yield the limits of the containers of a trial."""
     yield merged.runtime.resources
-    own = merged.grading.resources
-    if own is not None:
-        yield replace(merged.runtime.resources, **own.as_json())
+    if merged.grading.resources is not None:
+        yield merged.runtime.resources.merged(merged.grading.resources)
 
 
 def _has_limit(name: str, value: object) -> Callable[[TrialSettings], bool]:

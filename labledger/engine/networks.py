@@ -1,8 +1,10 @@
-"""Networks of the Docker engine: internal ones of two containers, and which a container is in.
+"""Networks of the Docker engine: private ones, and which a container is in.
 
-An internal network has no way out, and its bridge has no address, so that a container in it reaches
-the network's other containers alone: neither the machine nor anything behind it. Errors are those
-of `engine_errors`. Knows nothing of trials.
+A private network is made for one container and what serves it. It shares no bridge with others, so
+that even raw packets reach no container of another network. An internal one has no way out, and its
+bridge has no address, so that a container in it reaches the network's other containers alone:
+neither the machine nor anything behind it. Errors are those of `engine_errors`. Knows nothing of
+trials.
 """
 
 from __future__ import annotations
@@ -21,18 +23,20 @@ _PREFIX = 29
 _ATTEMPTS = 200
 """How many ranges of the pool are tried. Another network, of any run, may have the first ones."""
 
-_OPTIONS = {
+_INTERNAL_OPTIONS = {
     "com.docker.network.bridge.inhibit_ipv4": "true",
     "com.docker.network.bridge.enable_ip_masquerade": "false",
 }
+
+_MTU_OPTION = "com.docker.network.driver.mtu"
 
 NONE, BRIDGE = "none", "bridge"
 """The engine's networks without and with a way out."""
 
 
 @dataclass(frozen=True, slots=True)
-class InternalNetwork:
-    """A network whose containers reach each other alone."""
+class PrivateNetwork:
+    """A network with a bridge of its own."""
 
     network_id: str
     name: str
@@ -51,20 +55,34 @@ class Networks:
 
     engine: Engine
 
-    def provide_internal(self, name: str, labels: Mapping[str, str]) -> InternalNetwork:
+    def provide_outbound(self, name: str, labels: Mapping[str, str]) -> PrivateNetwork:
+        """Return the private network with a way out that has this name and these labels.
+
+        Creates it if it is missing. It reaches what the engine's own bridge reaches, except the
+        containers there. Raises `ContainerFailed` if another network has the name, or if the engine
+        has no free range of addresses.
+        """
+        return self._provide(name, labels, self._outbound_options(), internal=False)
+
+    def _outbound_options(self) -> dict[str, str]:
+        """Return the packet size of the engine's own bridge, which may be set for this machine."""
+        try:
+            with self.engine.api(f"inspect network {BRIDGE}") as client:
+                options = client.inspect_network(BRIDGE)["Options"] or {}
+        except ContainerFailed:
+            return {}
+        return {_MTU_OPTION: options[_MTU_OPTION]} if _MTU_OPTION in options else {}
+
+    def provide_internal(self, name: str, labels: Mapping[str, str]) -> PrivateNetwork:
         """Return the internal network with this name and these labels; create it if it is missing.
 
         Raises `ContainerFailed` if another network has the name, if the engine has no free range of
         addresses, or if containers could reach its machine.
         """
-        network = self._find(name, labels)
-        if network is None:
-            self._create(name, labels)
-            network = self._find(name, labels)
-            assert network is not None
+        network = self._provide(name, labels, _INTERNAL_OPTIONS, internal=True)
         with self.engine.api(f"inspect network {name}") as client:
             options = client.inspect_network(network.network_id)["Options"] or {}
-        if not _OPTIONS.items() <= options.items():
+        if not _INTERNAL_OPTIONS.items() <= options.items():
             self.remove(network.network_id)
             raise ContainerFailed(
                 f"could not create network {name}: the engine ignores the options that keep "
@@ -72,10 +90,22 @@ class Networks:
             )
         return network
 
-    def _find(self, name: str, labels: Mapping[str, str]) -> InternalNetwork | None:
+    def _provide(
+        self, name: str, labels: Mapping[str, str], options: Mapping[str, str], *, internal: bool
+    ) -> PrivateNetwork:
+        network = self._find(name, labels)
+        if network is None:
+            self._create(name, labels, options, internal=internal)
+            network = self._find(name, labels)
+            assert network is not None
+        return network
+
+    def _find(self, name: str, labels: Mapping[str, str]) -> PrivateNetwork | None:
         return next((each for each in self.with_labels(labels) if each.name == name), None)
 
-    def _create(self, name: str, labels: Mapping[str, str]) -> None:
+    def _create(
+        self, name: str, labels: Mapping[str, str], options: Mapping[str, str], *, internal: bool
+    ) -> None:
         from docker.types import IPAMConfig, IPAMPool
 
         start = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4])
@@ -88,10 +118,10 @@ class Networks:
                     client.create_network(
                         name,
                         driver="bridge",
-                        options=_OPTIONS,
+                        options=dict(options),
                         ipam=IPAMConfig(pool_configs=[IPAMPool(subnet=str(candidate))]),
                         check_duplicate=True,
-                        internal=True,
+                        internal=internal,
                         labels=dict(labels),
                     )
                     return
@@ -102,20 +132,20 @@ class Networks:
             f"could not create network {name}: {_ATTEMPTS} ranges of {_POOL} are taken by others"
         )
 
-    def with_labels(self, labels: Mapping[str, str]) -> list[InternalNetwork]:
-        """Return the internal networks that have all of `labels`."""
+    def with_labels(self, labels: Mapping[str, str]) -> list[PrivateNetwork]:
+        """Return the private networks that have all of `labels`."""
         wanted = [f"{key}={value}" for key, value in labels.items()]
         with self.engine.api("list networks") as client:
             entries = client.networks(filters={"label": wanted})
         return [
-            InternalNetwork(
+            PrivateNetwork(
                 entry["Id"],
                 entry["Name"],
                 entry["Labels"] or {},
                 IPv4Network(entry["IPAM"]["Config"][0]["Subnet"]),
             )
             for entry in entries
-            if entry["Internal"] and entry["IPAM"]["Config"]
+            if entry["IPAM"]["Config"]
         ]
 
     def remove(self, network_id: str) -> None:

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Protocol
 
 from labledger.experiment.trial_settings import TrialSettings
+from labledger.files.untrusted_files import remove_device_files
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import SlotStatus
 from labledger.records.pass_rate import is_clean_pass
@@ -318,10 +319,11 @@ class FolderRetention(StrEnum):
 def move_to_kept(trial_folder: Path) -> None:
     """Move a trial folder to `kept/`. Do nothing if it is gone already.
 
-    It holds everything that the container wrote, secrets included.
+    It holds everything that the container wrote, secrets included, but no files of devices.
     """
     target = trial_folder.parent.parent / _KEPT / trial_folder.name
     target.parent.mkdir(mode=0o700, exist_ok=True)
     if trial_folder.exists():
         shutil.rmtree(target, ignore_errors=True)
+        remove_device_files(trial_folder)
         trial_folder.rename(target)

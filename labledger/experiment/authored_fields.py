@@ -118,14 +118,21 @@ def is_utf8(text: str) -> bool:
     return True
 
 
+UNLIMITED = "unlimited"
+"""The word for no limit of a resource. A key that is left out or empty means the default."""
+
+
 @dataclass(frozen=True, slots=True)
 class ResourceOverrides(Section):
-    """The limits that differ; the fields are those of `plan_sections.Resources`."""
+    """The limits that differ; the fields are those of `plan_sections.Resources`.
 
-    cpus: float | None = None
-    memory_bytes: int | None = None
-    pids: int | None = None
-    storage_bytes: int | None = None
+    `UNLIMITED` removes a limit.
+    """
+
+    cpus: float | str | None = None
+    memory_bytes: str | int | None = None
+    pids: str | int | None = None
+    storage_bytes: str | int | None = None
     gpus: str | int | None = None
 
     _ONLY_SET = True
@@ -136,9 +143,11 @@ def resource_values(authored: JsonObject) -> JsonObject:
     values = dict(authored)
     for name in ("memory", "storage"):
         if name in values:
-            values[f"{name}_bytes"] = parse_size(values.pop(name))
-    if isinstance(values.get("gpus"), float):
-        values["gpus"] = int(values["gpus"])
+            size = values.pop(name)
+            values[f"{name}_bytes"] = size if size == UNLIMITED else parse_size(size)
+    for name in ("pids", "gpus"):
+        if isinstance(values.get(name), float):
+            values[name] = int(values[name])
     return values
 
 

@@ -15,6 +15,7 @@ from labledger.engine.build_context import is_buildable, with_tag
 from labledger.experiment import staged_files
 from labledger.experiment.authored_fields import (
     CONTRACT_NAMES,
+    UNLIMITED,
     FieldPath,
     FieldProblem,
     UnusablePath,
@@ -247,8 +248,9 @@ def _model_problems(valid: _ValidParts, path: FieldPath) -> Iterator[FieldProble
 
 def _memory_problems(valid: _ValidParts, path: FieldPath) -> Iterator[FieldProblem]:
     memory = valid.get(path)
-    if memory is not None and parse_size(memory) < MIN_MEMORY_BYTES:
-        hint = f"did you mean {memory}m?" if re.fullmatch(r"\d+", str(memory)) else None
+    if memory not in (None, UNLIMITED) and parse_size(memory) < MIN_MEMORY_BYTES:
+        hint = f"did you mean {memory}m?" if re.fullmatch(r"[1-9]\d*", str(memory)) else None
+        hint = f"{UNLIMITED} removes the limit" if parse_size(memory) == 0 else hint
         message = (
             f"found {memory}, which is {parse_size(memory)} bytes; Docker needs 6m or more, and "
             "about 16m with control groups of version 2"

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from labledger.experiment.authored_fields import (
+    UNLIMITED,
     FieldPath,
     ResourceOverrides,
     outside_names,
@@ -139,6 +141,41 @@ class Resources(Section):
 
     _OPTIONAL = frozenset({"storage_bytes", "gpus"})
 
+    @classmethod
+    def of_authored(cls, authored: JsonObject) -> Self:
+        return cls().merged(ResourceOverrides.from_json(resource_values(authored)))
+
+    @property
+    def limit_count(self) -> int:
+        """How many of the limits that every engine knows are set."""
+        return sum(limit is not None for limit in (self.cpus, self.memory_bytes, self.pids))
+
+    def merged(self, own: ResourceOverrides | None) -> Self:
+        """Return these limits with what `own` sets in place of them."""
+        changes = {} if own is None else own.as_json()
+        return replace(self, **{name: None if v == UNLIMITED else v for name, v in changes.items()})
+
+
+class Rights(StrEnum):
+    """What the processes of a trial's containers may do. Helper containers are always strict."""
+
+    STRICT = "strict"
+    """Few capabilities, for root alone, and no process gains privileges."""
+    DOCKER = "docker"
+    """Those that Docker gives by default. Programs such as `sudo` work, so that a user of the
+    container may become root in it."""
+
+    @property
+    def meaning(self) -> str:
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    Rights.STRICT: "strict: containers have few capabilities, and no process gains privileges",
+    Rights.DOCKER: "docker: containers have Docker's default capabilities, and any user of them "
+    "may become root in them, as with sudo",
+}
+
 
 KEEP = "keep"
 """The value of `image_files` where what the image has at a path stays there."""
@@ -191,11 +228,12 @@ class Runtime(Section):
     """`image` if setup begins by waiting for the image's HEALTHCHECK to succeed; None if not."""
     models: ModelSettings | None = None
     """What agents may ask of models; None if they have none."""
+    rights: Rights = Rights.STRICT
 
     _OPTIONAL = frozenset(
         {
             *("oci", "env", "workspace", "allowed_hosts", "processes", "entrypoint", "outputs"),
-            *("healthcheck", "models"),
+            *("healthcheck", "models", "rights"),
         }
     )
 
@@ -208,7 +246,7 @@ class Runtime(Section):
             cls.from_json(
                 {key: value for key, value in given.items() if value != defaults.get(key)}
             ),
-            resources=Resources.from_json(resource_values(authored.get("resources", {}))),
+            resources=Resources.of_authored(authored.get("resources", {})),
             **_converted(authored),
         )
 

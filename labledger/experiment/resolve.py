@@ -6,7 +6,7 @@ if one has changed since. Preflight, `labledger run --dry-run` and the runner us
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -169,17 +169,21 @@ class ResolvedExperiment:
 
     def tasks_with(self, concerns: Callable[[TrialSettings], bool]) -> Iterator[str]:
         """Yield the ids of the tasks that have a container with certain settings."""
-        variants = [VariantSettings.of(self.plan, variant) for variant in self.plan.variants]
-        found = {
-            index
-            for index, own in enumerate(self.dataset.settings)
-            if any(
-                concerns(container)
-                for variant in variants
-                for container in variant.merged(own.overrides).of_containers()
-            )
-        }
+        found = {i for i, each in enumerate(self._containers()) if any(map(concerns, each))}
         return (task.task_id for task in self.tasks if task.settings_idx in found)
+
+    def count_tasks(self, names_of: Callable[[TrialSettings], Collection[str]]) -> Counter[str]:
+        """Return by name for how many tasks `names_of` gives it for one of their containers."""
+        names = [set(chain.from_iterable(map(names_of, each))) for each in self._containers()]
+        return Counter(name for task in self.tasks for name in names[task.settings_idx])
+
+    def _containers(self) -> Iterator[Iterator[TrialSettings]]:
+        """Yield the settings of all containers with each of the tasks' different settings."""
+        variants = [VariantSettings.of(self.plan, variant) for variant in self.plan.variants]
+        for own in self.dataset.settings:
+            yield chain.from_iterable(
+                variant.merged(own.overrides).of_containers() for variant in variants
+            )
 
     @cached_property
     def task_folders(self) -> frozenset[str]:

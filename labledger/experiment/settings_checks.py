@@ -41,7 +41,7 @@ from labledger.experiment.grading_settings import (
 from labledger.experiment.model_settings import key_names
 from labledger.experiment.phase_commands import authored_path, unstartable
 from labledger.experiment.plan import ExperimentPlan
-from labledger.experiment.plan_sections import RuntimeOverrides
+from labledger.experiment.plan_sections import Rights, RuntimeOverrides
 from labledger.experiment.task_row import FilesPlace
 from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 
@@ -176,6 +176,27 @@ def _user_problems(merged: TrialSettings) -> Iterator[Mismatch]:
         yield Mismatch("grader", "user", message, _OTHER_MODES)
 
 
+def _rights_problems(merged: TrialSettings) -> Iterator[Mismatch]:
+    """Check what relies on users that stay what they are, which Docker's rights do not keep."""
+    runtime = merged.runtime
+    if runtime.rights is not Rights.DOCKER:
+        return
+    if runtime.user is None or not starts_as_root(runtime.user):
+        message = (
+            f"docker lets processes become root, and the container starts as "
+            f"{'the USER of its image' if runtime.user is None else runtime.user}, who could not "
+            "end them"
+        )
+        hint = "set runtime.user to image: each phase then runs as the USER of the image"
+        yield Mismatch("runtime", "rights", message, hint)
+    if merged.sealing is Sealing.UNREADABLE:
+        message = (
+            f"docker lets {runtime.agent_user}, the agent's user, become root and read the "
+            "grader's files, which sealed hides in mode same only from users that are not root"
+        )
+        yield Mismatch("runtime", "rights", message, f"{_OTHER_MODES}, or rights strict")
+
+
 def _workspace_problems(merged: TrialSettings) -> Iterator[Mismatch]:
     runtime, grading = merged.runtime, merged.grading
     for section, folder in (("runtime", runtime.workspace), ("grader", grading.workspace)):
@@ -243,6 +264,7 @@ _CHECKS: tuple[Callable[[TrialSettings], Iterator[Mismatch]], ...] = (
     _mode_problems,
     _process_problems,
     _user_problems,
+    _rights_problems,
     _workspace_problems,
     _folder_problems,
     _result_problems,

@@ -30,7 +30,13 @@ from labledger.experiment.phase_commands import (
     substituted,
 )
 from labledger.experiment.plan import ExperimentPlan
-from labledger.experiment.plan_sections import PhasePlan, Runtime, RuntimeOverrides, VariantPlan
+from labledger.experiment.plan_sections import (
+    PhasePlan,
+    Rights,
+    Runtime,
+    RuntimeOverrides,
+    VariantPlan,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,18 +121,20 @@ class TrialSettings:
     def of_separate_grader(self) -> TrialSettings:
         """Return the settings of a separate grader's container, in which only the grader runs."""
         own, runtime, network = self.grading, self.runtime, self.grader_network
-        resources = own.resources.as_json() if own.resources is not None else {}
         workspace = runtime.workspace if own.workspace is None else own.workspace
         container = replace(
             runtime,
             image=own.image or runtime.image,
-            user=USER_OF_IMAGE if runtime.user == USER_OF_IMAGE else None,
+            # With Docker's rights a process may become root, and only root can end it.
+            user=USER_OF_IMAGE
+            if runtime.user == USER_OF_IMAGE or runtime.rights is Rights.DOCKER
+            else None,
             agent_user=None,
             network=network.mode,
             allowed_hosts=network.allowed_hosts or None,
             # Artifacts are put into its file system.
             root_read_only=False,
-            resources=replace(runtime.resources, **resources),
+            resources=runtime.resources.merged(own.resources),
             workspace=None if workspace == "mounted" else workspace,
             processes=None,
             entrypoint=None,
@@ -188,7 +196,7 @@ class VariantSettings:
         if own.models is not None:
             changes["models"] = (runtime.models or ModelSettings()).merged(own.models)
         if own.resources is not None:
-            changes["resources"] = replace(runtime.resources, **own.resources.as_json())
+            changes["resources"] = runtime.resources.merged(own.resources)
         if runtime.env is not None or own.env is not None:
             env = {**(runtime.env or {}), **(own.env or {})}
             changes["env"] = substituted(env, self.bindings)

@@ -13,8 +13,8 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -108,15 +108,9 @@ class UntrustedFile:
 
     def _open_in(self, folder: int) -> int | None:
         try:
-            status = os.lstat(self.name, dir_fd=folder)
+            return open_checked(self.name, self._check_kind, folder)
         except FileNotFoundError:
             return None
-        except OSError as error:
-            raise self._unsafe(f"cannot be examined ({error.strerror})") from None
-        self._check_kind(status)
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        try:
-            return os.open(self.name, flags, dir_fd=folder)
         except OSError as error:
             raise self._unsafe(f"cannot be opened ({error.strerror})") from None
 
@@ -145,6 +139,24 @@ _KINDS = {
 }
 
 
+def open_checked(
+    path: str, check: Callable[[os.stat_result], None], dir_fd: int | None = None
+) -> int:
+    """Open a file for reading if `check` accepts it, and return the descriptor.
+
+    A container may exchange the file at any time, also for a device, and some devices act when they
+    are opened. So what is checked is the very file that is opened. No link is followed. Raises
+    `OSError`, and what `check` raises.
+    """
+    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+    seen = os.open(path, flags, dir_fd=dir_fd)
+    try:
+        check(os.fstat(seen))
+        return os.open(f"/proc/self/fd/{seen}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    finally:
+        os.close(seen)
+
+
 def head_chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
     """Yield a file's first `size` bytes in pieces."""
     file.seek(0)
@@ -168,6 +180,23 @@ def read_ascii(folder: Path, name: str, cap: int) -> str:
     """
     content, _ = read_optional(folder, name, cap)
     return (content or b"").decode("ascii", "replace")
+
+
+def remove_device_files(top: Path) -> None:
+    """Delete the files of devices below a folder, as far as this user may. Follow no link.
+
+    A program that copies or searches a folder that a container wrote would read the devices.
+    """
+    pending = [str(top)]
+    while pending:
+        with suppress(OSError), os.scandir(pending.pop()) as children:
+            for child in children:
+                with suppress(OSError):
+                    mode = child.stat(follow_symlinks=False).st_mode
+                    if stat.S_ISDIR(mode):
+                        pending.append(child.path)
+                    elif stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+                        os.unlink(child.path)  # noqa: PTH108
 
 
 # -- names and links

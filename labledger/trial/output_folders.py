@@ -154,6 +154,7 @@ def isolation_of(spec: AttemptSpec) -> Isolation:
         keeps_processes=spec.keeps_processes,
         agent_network=settings.agent_network.mode,
         grader_network=settings.grader_network.mode,
+        rights=runtime.rights,
         has_setup="setup" in settings.phases,
         agent_user=runtime.agent_user or (None if runtime.user == USER_OF_IMAGE else runtime.user),
         image_id=spec.image_id,

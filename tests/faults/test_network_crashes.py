@@ -15,6 +15,7 @@ from tiers import thorough, tiered
 from waiting import wait_until
 
 from labledger.engine.allowed_hosts import HOST_NAME
+from labledger.engine.networks import Networks
 from labledger.fault_points import VARIABLE
 
 pytestmark = pytest.mark.docker
@@ -82,6 +83,32 @@ def test_killed_there(
             assert {row["what"] for row in part["connections"]} == {"allowed"}
     parts = 2 if grading else 1
     assert engine_log.starts(project, RUN) == {(0, 1): parts, (1, 1): parts}
+    project.check_whole(RUN)
+
+
+@pytest.mark.parametrize(
+    "point", tiered(["before_create", "agent_running", "before_remove"], default=["before_create"])
+)
+def test_private_networks_are_continued_with(
+    point: str, tmp_path: Path, engine_log: EngineLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With Docker's rights each trial has a network of its own, which a resume uses and removes."""
+    project = Project(tmp_path, {"a": RIGHT}, max_concurrency=2)
+    project.document["runtime"] |= {"network": "full", "rights": "docker", "user": "root"}
+    project.save()
+    with monkeypatch.context() as environment:
+        environment.setenv(VARIABLE, f"{point}:1")
+        started = project.run(RUN, *PASSING)
+    with closing(started) as coordinator:
+        assert coordinator.finish() == -9, f"{point} was not reached\n{coordinator.stderr}"
+    labels = project.labels(RUN)
+    assert Networks(ENGINE).with_labels(labels)
+    with closing(project.resume(RUN, *PASSING)) as coordinator:
+        assert coordinator.finish() == 0, coordinator.stderr
+    rows = project.rows(RUN)
+    assert [score["verdict"] for score in rows["scores"]] == ["pass"] * 2
+    assert {each["ext"]["isolation"]["rights"] for each in rows["evidence"]} == {"docker"}
+    assert engine_log.starts(project, RUN) == {(0, 1): 1, (1, 1): 1}
     project.check_whole(RUN)
 
 

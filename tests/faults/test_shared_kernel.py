@@ -54,9 +54,16 @@ print("\\n".join(sorted(changed)))
 """
 
 
-def test_no_file_of_the_kernel_can_get_another_mode(trials: Trials) -> None:
+RIGHTS: dict[str, dict[str, str]] = {
+    "strict": {},
+    "docker": {"rights": "docker", "user": "root"},
+}
+
+
+@pytest.mark.parametrize("rights", RIGHTS)
+def test_no_file_of_the_kernel_can_get_another_mode(trials: Trials, rights: str) -> None:
     """Root in a container changes neither mode nor owner of any file of the kernel's."""
-    result = trials.run(python(_SETS_MODES), image=PYTHON)
+    result = trials.run(python(_SETS_MODES), image=PYTHON, runtime=RIGHTS[rights])
     assert brief(result) == ("completed", None, 0)
     tried, *changed = trials.content(result, "agent_stdout").decode().split("\n")
     assert int(tried) > len(list(Path("/proc").glob("[a-z]*")))
@@ -109,6 +116,11 @@ told = {
     "setpriority": call(libc.setpriority, 0, 0, -5),
     "swapoff": call(libc.swapoff, b"/nothing"),
 }
+try:
+    os.close(os.open("/tmp/node", os.O_RDONLY))
+    told["device"] = "done"
+except OSError as error:
+    told["device"] = errno.errorcode[error.errno]
 for path in (
     "/proc/sys/kernel/core_pattern", "/proc/sys/vm/nr_hugepages", "/proc/sys/kernel/shmmax",
     "/proc/sys/fs/inotify/max_user_instances", "/proc/sys/kernel/pid_max",
@@ -126,20 +138,24 @@ print(json.dumps(told))
 """
 
 
-@pytest.fixture
-def reached(trials: Trials) -> JsonObject:
+def reached(trials: Trials, rights: str) -> JsonObject:
     """What became of each attempt of an agent that is root to change something for others."""
-    result = trials.run(python(_REACHES_OUT), image=PYTHON)
+    result = trials.run(python(_REACHES_OUT), image=PYTHON, runtime=RIGHTS[rights])
     assert brief(result) == ("completed", None, 0), trials.content(result, "agent_stderr")
     told: JsonObject = json.loads(trials.content(result, "agent_stdout"))
     return told
 
 
-def test_what_is_not_namespaced_is_refused(reached: JsonObject) -> None:
-    """Clock, keyrings, mounts, devices, priorities, sysctls and cgroups stay as they are."""
-    namespaces, core, shm = (reached.pop(name) for name in ("namespaces", "core", "shm"))
-    allowed = {what for what, became in reached.items() if became == "done"}
-    assert allowed == set()
+@pytest.mark.parametrize("rights", RIGHTS)
+def test_what_is_not_namespaced_is_refused(trials: Trials, rights: str) -> None:
+    """Clock, keyrings, mounts, devices, priorities, sysctls and cgroups stay as they are.
+
+    Docker's rights let an agent make the file of a device, and not open it.
+    """
+    told = reached(trials, rights)
+    namespaces, core, shm = (told.pop(name) for name in ("namespaces", "core", "shm"))
+    allowed = {what for what, became in told.items() if became == "done"}
+    assert allowed == ({"mknod"} if rights == "docker" else set())
     for name, inode in namespaces.items():
         assert inode != str(Path(f"/proc/self/ns/{name}").readlink())
     assert core == [0, 0]

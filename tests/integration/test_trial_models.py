@@ -144,16 +144,27 @@ def test_setup_has_no_token(models: Models) -> None:
             {"user": "1000:1000", "root_read_only": True},
             {"agent_user": "1000"},
             {"network": "full"},
+            {"network": "full", "rights": "docker", "user": "image"},
         ],
-        default=[{"user": "1000:1000", "root_read_only": True}],
+        default=[
+            {"user": "1000:1000", "root_read_only": True},
+            {"network": "full", "rights": "docker", "user": "image"},
+        ],
     ),
     ids=str,
 )
 def test_users_and_networks(models: Models, runtime: dict[str, Any]) -> None:
-    """An agent that is not root, in a read-only root or with a network, asks as any other."""
-    result = models.run(models.spec("say(answer=ask('hello'))", runtime=runtime))
+    """An agent that is not root, in a read-only root or with a network, asks as any other.
+
+    With Docker's rights, its helper is in a network of its own as well.
+    """
+    spec = models.spec("say(answer=ask('hello'))", runtime=runtime)
+    result = models.run(spec)
     assert brief(result)[0] == "completed", result.message
     assert said(models.trials, result) == {"answer": [200, "right"]}
+    assert len(models.trials.networks()) == ("rights" in runtime)
+    models.remove(spec)
+    assert (models.trials.containers(), models.trials.networks()) == ([], [])
 
 
 def test_an_allow_list_holds_beside_models(models: Models) -> None:

@@ -162,33 +162,46 @@ REACHED = {"none": (False, False), "full": (True, False), "allowlist": (False, T
 """Whether this machine is reached directly, and through a proxy."""
 
 
+STRICT: dict[str, Any] = {}
+DOCKER = {"rights": "docker", "user": "root"}
+
+
 @pytest.mark.parametrize(
-    ("agent", "grader", "mode"),
+    ("agent", "grader", "mode", "rights"),
     tiered(
         [
-            ("none", "full", "after_agent"),
-            ("allowlist", "none", "after_agent"),
-            ("none", "full", "delivered"),
-            ("full", "allowlist", "delivered"),
-            ("allowlist", "full", "separate"),
-            ("allowlist", "allowlist", "separate"),
+            ("none", "full", "after_agent", STRICT),
+            ("allowlist", "none", "after_agent", STRICT),
+            ("none", "full", "delivered", STRICT),
+            ("full", "allowlist", "delivered", STRICT),
+            ("allowlist", "full", "separate", STRICT),
+            ("allowlist", "allowlist", "separate", STRICT),
+            ("none", "full", "delivered", DOCKER),
+            ("full", "allowlist", "after_agent", DOCKER),
+            ("allowlist", "full", "separate", DOCKER),
         ],
-        default=[("none", "full", "delivered")],
+        default=[("none", "full", "delivered", STRICT), ("none", "full", "delivered", DOCKER)],
     ),
 )
 def test_a_grader_with_another_network(
-    trials: Trials, port: int, agent: str, grader: str, mode: str
+    trials: Trials, port: int, agent: str, grader: str, mode: str, rights: dict[str, Any]
 ) -> None:
-    """Between the two parts the container gets the grader's network and loses the agent's."""
+    """Between the two parts the container gets the grader's network and loses the agent's.
+
+    With Docker's rights a network with a way out belongs to one container as well.
+    """
     asks = (
         f"say(direct=direct({bridge_address()!r}, {port}), proxied='http_proxy' in os.environ\n"
         f"    and fetch({machine_url(port)!r}) == {GREETING.decode()!r},\n"
         "    variables=sorted(name for name in os.environ if name.lower().endswith('_proxy')))"
     )
     grading = {"mode": mode, **NETWORKS[grader]}
-    spec = spec_of(trials, asks, grader=grades_and(asks), runtime=NETWORKS[agent], grading=grading)
+    runtime = NETWORKS[agent] | rights
+    spec = spec_of(trials, asks, grader=grades_and(asks), runtime=runtime, grading=grading)
     result = run_attempt(spec)
     assert brief(result) == DONE
+    kinds = {"allowlist"} | ({"full"} if rights else set())
+    assert len(trials.networks()) == len([each for each in (agent, grader) if each in kinds])
     for phase, network in (("agent", agent), ("grader", grader)):
         found = said(trials, result, phase)
         assert (found["direct"], found["proxied"]) == REACHED[network], phase

@@ -8,6 +8,7 @@ import pickle
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from experiment_files import Folder
@@ -32,7 +33,7 @@ from labledger.records.identity import Slot, TrialIds, slot_commit_id
 from labledger.records.outcomes import SlotStatus
 from labledger.trial import contract
 from labledger.trial.contract import ExitStatus
-from labledger.trial.life import shared_files
+from labledger.trial.life import separate_grader, shared_files
 from labledger.trial.life.container_config import (
     CAPABILITIES,
     container_config,
@@ -181,6 +182,56 @@ def test_only_root_has_capabilities(
     kept = list(CAPABILITIES) if is_root else []
     assert container_config(spec)["HostConfig"]["CapAdd"] == kept
     assert permission_container_config(spec)["HostConfig"]["CapAdd"] == list(CAPABILITIES)
+
+
+def test_docker_rights_are_listed_by_name(made: Trials) -> None:
+    """Docker's fourteen capabilities are named, and privileges may be gained; helpers stay strict.
+
+    A separate grader's container follows, and starts as root.
+    """
+    runtime = {"rights": "docker", "user": "root"}
+    spec = made.spec(runtime=runtime, grading={"mode": "separate"})
+    for each in (spec, separate_grader.grader_spec(spec)):
+        config = container_config(each)
+        host = config["HostConfig"]
+        assert (host["CapDrop"], host["SecurityOpt"]) == (["ALL"], [])
+        assert host["CapAdd"] == [
+            *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD"),
+            *("NET_BIND_SERVICE", "NET_RAW", "SETFCAP", "SETGID", "SETPCAP", "SETUID"),
+            "SYS_CHROOT",
+        ]
+        assert config["User"] in {"0", "root"}
+        helper = permission_container_config(each)["HostConfig"]
+        assert helper["CapAdd"] == list(CAPABILITIES)
+        assert helper["SecurityOpt"] == ["no-new-privileges"]
+    assert container_config(made.spec())["HostConfig"]["SecurityOpt"] == ["no-new-privileges"]
+
+
+@pytest.mark.parametrize(
+    ("agent", "grader", "mode", "is_raw"),
+    [
+        ("none", None, "same", True),
+        ("full", None, "same", True),
+        ("allowlist", None, "same", False),
+        ("full", "allowlist", "after_agent", False),
+        ("allowlist", "full", "delivered", False),
+        ("full", "allowlist", "separate", True),
+    ],
+)
+def test_no_container_of_an_allow_list_writes_raw_packets(
+    made: Trials, agent: str, grader: str | None, mode: str, is_raw: bool
+) -> None:
+    """Raw packets need no route, so whoever is in an internal network cannot write them."""
+
+    def network(name: str) -> dict[str, Any]:
+        hosts = {"allowed_hosts": ["a.example"]} if name == "allowlist" else {}
+        return {"network": name, **hosts}
+
+    runtime = {"rights": "docker", "user": "root", **network(agent)}
+    grading = {"mode": mode} | (network(grader) if grader else {})
+    host = container_config(made.spec(runtime=runtime, grading=grading))["HostConfig"]
+    assert ("NET_RAW" in host["CapAdd"]) is is_raw
+    assert len(host["CapAdd"]) == 13 + is_raw
 
 
 def test_folder_before_the_start(made: Trials) -> None:

@@ -80,6 +80,19 @@ CASES: dict[str, tuple[JsonObject, JsonObject, str, str]] = {
         "grader.results",
         "`instance` is missing",
     ),
+    "user of the image": (
+        {"rights": "docker"},
+        {},
+        "rights",
+        "the container starts as the USER of its image, who could not end them",
+    ),
+    "user with rights": ({"rights": "docker", "user": "1000"}, {}, "rights", "starts as 1000"),
+    "unreadable for root": (
+        {"rights": "docker", "user": "image", "agent": {"command": ["true"], "user": "app"}},
+        {"sealed": True, "mode": "same"},
+        "rights",
+        "lets app, the agent's user, become root and read the grader's files",
+    ),
     "pass_at": ({}, {"results": {"from": "contract", "pass_at": 1}}, "grader.results", "only for"),
 }
 """By name: runtime, grader, the field that is named, and what the message contains."""
@@ -103,7 +116,11 @@ def test_refused_in_an_experiment(folder: Folder, case: str) -> None:
     assert message in problem.message
 
 
-@pytest.mark.parametrize("case", [name for name in CASES if name != "sealed in same"])
+OF_EXPERIMENTS = {"sealed in same", "user of the image", "user with rights", "unreadable for root"}
+"""Cases with a key that a task cannot have."""
+
+
+@pytest.mark.parametrize("case", [name for name in CASES if name not in OF_EXPERIMENTS])
 def test_refused_in_a_task(folder: Folder, case: str) -> None:
     """The same combination in a task is one problem of its line; other tasks are valid."""
     runtime, grader, field, message = CASES[case]
@@ -115,6 +132,32 @@ def test_refused_in_a_task(folder: Folder, case: str) -> None:
     assert (Path(problem.where).name, problem.line) == ("tasks.jsonl", 2)
     assert problem.field == f"runtime.{field}"
     assert message in problem.message
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [({"agent": {"user": "app"}}, "become root and read"), ({"user": "1000"}, "starts as 1000")],
+    ids=str,
+)
+def test_a_task_whose_users_do_not_fit_rights(
+    folder: Folder, own: JsonObject, message: str
+) -> None:
+    """A task's own users are refused where Docker's rights would undo what they protect."""
+    folder.data["runtime"] |= {"rights": "docker", "user": "root"}
+    folder.data["benchmark"]["grader"] |= {"sealed": True}
+    folder.tasks([{"id": "plain"}, {"id": "own", "runtime": own}])
+    problems = folder.task_problems()
+    assert [problem.line for problem in problems] == [2] * len(problems)
+    assert any(message in problem.message for problem in problems)
+
+
+def test_rights_are_the_experiments_alone(folder: Folder) -> None:
+    """No task and no variant can ask for more rights than the experiment."""
+    folder.tasks([{"id": "own", "runtime": {"rights": "docker"}}])
+    (problem,) = folder.task_problems()
+    assert "rights" in problem.message
+    folder.data["baseline"]["runtime"] = {"rights": "docker"}
+    assert any("rights" in problem.message for problem in folder.problems())
 
 
 def test_a_task_cannot_hide_what_the_experiment_shows(folder: Folder) -> None:

@@ -97,8 +97,9 @@ def test_the_defaults(one: Path) -> None:
     """All trials work in the image's folder, keep services, and are graded when they are done."""
     defaults = HARBOR.read(str(write_task(one))).defaults
     runtime, grader = defaults["runtime"], defaults["benchmark"]["grader"]
-    settings = [runtime[key] for key in ("workspace", "processes", "entrypoint")]
-    assert settings == ["image", "keep", "image"]
+    settings = [runtime[key] for key in ("workspace", "processes", "entrypoint", "rights")]
+    assert settings == ["image", "keep", "image", "docker"]
+    assert runtime["resources"] == dict.fromkeys(("cpus", "memory", "pids"), "unlimited")
     assert [(output["path"], output["phase"]) for output in runtime["outputs"]] == [
         ("/logs/agent", "agent"),
         ("/logs/artifacts", "agent"),
@@ -138,6 +139,8 @@ def test_resources_and_limits(one: Path) -> None:
     assert task["timeout_s"] == 10.5
     assert task["runtime"]["grader"] == {"timeout_s": 20}
     assert task["runtime"]["resources"] == {"cpus": 1.5, "memory": "512m", "gpus": 2}
+    none = row(write_task(one, {"environment": {"cpus": 0, "memory_mb": 64}}))
+    assert none["runtime"]["resources"] == {"memory": "64m"}
     without = row(write_task(one, {"environment": {"gpus": 0, "gpu_types": ["T4"]}}))
     assert "resources" not in without["runtime"]
 
@@ -427,6 +430,19 @@ def test_the_image_of_a_separate_verifier(one: Path) -> None:
     assert (grader["image"], grader["mode"]) == ("judge:1", "separate")
     assert grader["resources"] == {"cpus": 2, "memory": "64m"}
     assert (grader["workspace"], grader["env"]) == ("/judge", {"A": "1", "B": "2"})
+
+
+def test_the_limits_of_a_separate_verifier(one: Path) -> None:
+    """A verifier with an environment of its own has none of the agent's limits, and no GPUs."""
+    own = {"docker_image": "judge:1", "memory_mb": 64}
+    agents = {"cpus": 2, "memory_mb": 512, "gpus": 1}
+    toml: Row = {"environment": agents, "verifier": {"environment": own}}
+    written = row(write_task(one, toml))["runtime"]
+    assert written["resources"] == {"cpus": 2, "memory": "512m", "gpus": 1}
+    assert written["grader"]["resources"] == {"cpus": "unlimited", "memory": "64m", "gpus": 0}
+    toml = {"environment": agents, "verifier": {"environment_mode": "separate"}}
+    written = row(write_task(one, toml))["runtime"]
+    assert written["grader"]["resources"] == written["resources"]
 
 
 def test_the_network_of_a_separate_verifier(one: Path) -> None:

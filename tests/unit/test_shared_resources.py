@@ -12,7 +12,7 @@ from experiment_files import Folder
 from labledger import __version__
 from labledger.checks import host_checks
 from labledger.checks.check_results import CheckResult
-from labledger.checks.engine_checks import check_shared_resources
+from labledger.checks.engine_checks import check_shared_resources, check_unlimited
 from labledger.checks.preflight import Preflight
 from labledger.execution.executor import HostState
 from labledger.hosts import connect
@@ -53,6 +53,49 @@ def test_more_than_a_machine_has_is_a_warning(
         assert (check.ok, check.warning) == (False, True)
         assert check.detail.find(said[check.name]) >= 0
         assert check.hint
+
+
+@pytest.mark.parametrize(
+    ("resources", "own", "at_once", "said", "is_warning"),
+    [
+        ({}, {}, 4, None, False),
+        (
+            {"pids": "unlimited"},
+            {},
+            4,
+            "unlimited: pids of every task; 4 trials with limits",
+            False,
+        ),
+        (
+            dict.fromkeys(("cpus", "memory", "pids"), "unlimited"),
+            {"cpus": 2, "memory": "2g"},
+            3,
+            (
+                "unlimited: cpus and memory of 1 of 2 tasks, pids of every task; "
+                "3 trials with limits may use 6 CPUs and 6.0 GiB of memory. 3 trials at once share"
+            ),
+            True,
+        ),
+        ({"memory": "unlimited", "cpus": 1}, {}, 1, "unlimited: memory of every task; 1 tr", False),
+        ({"memory": "unlimited", "cpus": 1}, {}, 2, "unlimited: memory of every task", True),
+        ({}, {"cpus": "unlimited"}, 1, "unlimited: cpus of 1 of 2 tasks", False),
+    ],
+)
+def test_what_has_no_limit_is_said(
+    tmp_path: Path,
+    resources: dict[str, Any],
+    own: dict[str, Any],
+    at_once: int,
+    said: str | None,
+    is_warning: bool,
+) -> None:
+    """What is known is summed; what has no limit is named, and trials that share memory warned."""
+    folder = Folder(tmp_path)
+    folder.data["runtime"]["resources"] = resources
+    folder.tasks([{"id": "plain"}, {"id": "own", "runtime": {"resources": own}}])
+    found = list(check_unlimited(folder.resolve(), at_once))
+    assert [check.detail.startswith(said or "") for check in found] == [True] * bool(said)
+    assert [check.warning for check in found] == [is_warning] * bool(said)
 
 
 def test_trials_that_are_not_there_use_nothing(tmp_path: Path) -> None:

@@ -132,6 +132,26 @@ def test_the_task_comes_last(folder: Folder) -> None:
     assert (b.timeout_s("agent"), b.runtime.image) == (10, "b")
 
 
+def test_limits_can_be_lifted_and_set(folder: Folder) -> None:
+    """`unlimited` removes a limit at each level, and a level below can set it again."""
+    words = ("cpus", "memory", "pids", "storage")
+    folder.data["runtime"]["resources"] = dict.fromkeys(words, "unlimited")
+    variant(folder, {"resources": {"memory": "1g", "pids": 100}})
+    lifted = {"runtime": {"resources": {"pids": "unlimited", "cpus": 2}}}
+    folder.tasks([{"id": "plain"}, {"id": "own", **lifted}])
+    resolved = folder.resolve()
+    assert resolved.plan.runtime.resources == Resources(None, None, None)
+    plain, own = (each.runtime.resources for each in settings_of(resolved, "empty"))
+    assert (plain, own) == (Resources(None, 1 << 30, 100), Resources(2, 1 << 30, None))
+    stored = json.loads(canonical_json.dumps(resolved.document))
+    assert ExperimentPlan.of_document(stored) == resolved.plan
+    none = {"resources": Resources(None, None, None).as_json()}
+    trials = Trials(folder.path, {"labledger/busybox:1": "sha256:1"})
+    host = container_config(trials.spec(runtime=none))["HostConfig"]
+    limits = ("Memory", "MemorySwap", "NanoCpus", "PidsLimit")
+    assert [host[name] for name in limits] == [0, 0, 0, 0]
+
+
 def test_setup_can_be_switched_off_and_on(folder: Folder) -> None:
     """`setup: null` of a variant or a task; a later command brings one back."""
     folder.data["runtime"]["setup"] = {"command": ["make"], "timeout_s": 9}
@@ -327,7 +347,10 @@ def test_changes_are_said(folder: Folder) -> None:
     variant(folder, {"image": "second", "env": {"A": "1"}})
     folder.tasks([{"id": "own", "runtime": {"network": "none"}}])
     digests = {task.task_id: task.digest for task in before.tasks}
+    folder.data["runtime"] |= {"rights": "docker", "user": "root"}
     assert differences(before.document, digests, folder.resolve()) == [
+        'runtime.rights was not set and is "docker"',
+        'runtime.user was null and is "root"',
         'variants.empty.runtime.env.A was not set and is "1"',
         'variants.empty.runtime.image was "first" and is "second"',
         "variants.empty.runtime.resources.gpus was 1 and is no longer set",

@@ -115,19 +115,34 @@ def test_folder_that_became_a_link(tmp_path: Path) -> None:
     assert "folder cannot be opened" in refused(tmp_path / "none").message
 
 
-def test_swap_between_looking_and_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that is replaced by a link between check and open is not followed."""
+@pytest.mark.parametrize("kind", ["link", "fifo"])
+def test_swap_between_looking_and_opening(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is replaced after the check is refused, and what replaced it is not opened."""
     out = tmp_path / "out"
     out.write_text("harmless")
     (tmp_path / "secret").write_text("secret")
-    look = os.lstat
+    look, opened = os.fstat, os.open
+    reopened: list[str] = []
 
-    def look_and_swap(*args: object, **settings: object) -> os.stat_result:
-        found = look(*args, **settings)  # type: ignore[arg-type]
-        out.unlink()
-        out.symlink_to("secret")
+    def look_and_swap(handle: int) -> os.stat_result:
+        found = look(handle)
+        if not reopened:
+            reopened.append("swapped")
+            out.unlink()
+            os.mkfifo(out) if kind == "fifo" else out.symlink_to("secret")
         return found
 
-    monkeypatch.setattr(os, "lstat", look_and_swap)
-    with pytest.raises(UnsafeFile, match="cannot be opened"):
+    def open_noted(path: str, *args: int, **settings: int) -> int:
+        reopened.append(str(path))
+        return opened(path, *args, **settings)
+
+    monkeypatch.setattr(os, "fstat", look_and_swap)
+    with pytest.raises(UnsafeFile, match="has 0 names"):
         UntrustedFile(tmp_path, "out").read(100)
+    reopened.clear()
+    monkeypatch.setattr(os, "open", open_noted)
+    with pytest.raises(UnsafeFile, match="a FIFO" if kind == "fifo" else "a symbolic link"):
+        UntrustedFile(tmp_path, "out").read(100)
+    assert reopened == [str(tmp_path), "out"]

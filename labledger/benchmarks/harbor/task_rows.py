@@ -30,6 +30,7 @@ from labledger.benchmarks.harbor.task_toml import (
     VerifierMode,
 )
 from labledger.benchmarks.harbor.unsupported import healthcheck_limit_s
+from labledger.experiment.authored_fields import UNLIMITED
 from labledger.experiment.consistency_checks import is_root
 from labledger.files.durable_files import FileContent
 from labledger.records import JsonObject
@@ -307,14 +308,31 @@ def _network(policy: NetworkPolicy) -> JsonObject:
 
 
 def _resources(environment: Environment) -> JsonObject:
-    memory = environment.memory_mb
+    """Return the limits that a task names. As for an engine, 0 means none."""
+    cpus, memory = environment.cpus, environment.memory_mb
     return _without_empty(
         {
-            "cpus": environment.cpus,
-            "memory": None if memory is None else f"{memory}m",
+            "cpus": _limit(cpus, cpus),
+            "memory": _limit(memory, f"{memory}m"),
             "gpus": environment.gpus or None,
         }
     )
+
+
+def _limit(number: float | None, written: float | str | None) -> float | str | None:
+    if number is None:
+        return None
+    return UNLIMITED if number == 0 else written
+
+
+def _verifiers_resources(config: TaskConfig) -> JsonObject:
+    """Return the resources of a separate verifier: none of the agent's if it has its own."""
+    agents = _resources(config.environment)
+    if config.verifier.environment is None:
+        return agents
+    own = _resources(config.verifier.environment)
+    none: JsonObject = {"cpus": UNLIMITED, "memory": UNLIMITED, "gpus": 0}
+    return {key: none[key] for key in agents if key not in own} | own
 
 
 def _setup(environment: Environment) -> JsonObject | None:
@@ -357,7 +375,7 @@ def _separate(config: TaskConfig) -> JsonObject:
     return _without_empty(
         {
             "mode": "separate",
-            "resources": _resources(own),
+            "resources": _verifiers_resources(config),
             "workspace": str(PurePosixPath(own.workdir)) if own.workdir else "image",
             "artifacts": _artifacts(config.artifacts),
             "collect": [_collect(collect) for collect in config.verifier.collect],

@@ -31,6 +31,7 @@ from labledger.benchmarks.harbor.task_toml import (
 from labledger.benchmarks.harbor.unsupported import unsupported
 from labledger.benchmarks.task_selection import selects
 from labledger.errors import InvalidInput, Problem
+from labledger.experiment.authored_fields import UNLIMITED
 from labledger.files.durable_files import FileContent
 from labledger.records import JsonObject
 from labledger.records.outcomes import Reason
@@ -195,6 +196,7 @@ def _defaults(images: JsonObject) -> JsonObject:
     runtime: JsonObject = {
         "user": "image",
         "agent": {"command": ["sh", "agent.sh", "$agent"], "files": ["agent.sh"]},
+        "rights": "docker",
         "workspace": "image",
         "network": "full",
         "processes": "keep",
@@ -205,7 +207,7 @@ def _defaults(images: JsonObject) -> JsonObject:
             {"path": ARTIFACTS, "phase": "agent", "image_files": "keep"},
             {"path": VERIFIER_LOGS, "phase": "grader", "image_files": "keep"},
         ],
-        "resources": {"cpus": 1, "memory": "2g", "pids": 4096},
+        "resources": dict.fromkeys(("cpus", "memory", "pids"), UNLIMITED),
     }
     # Tasks without a health check have no setup.
     arguments = ["true", "5", "30", "0", "5", "3"]

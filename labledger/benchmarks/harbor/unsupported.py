@@ -65,7 +65,7 @@ def _environment(section: str, environment: Environment) -> Iterator[str]:
     workdir = environment.workdir
     if workdir is not None and not is_usable(workdir):
         yield f"[{section}].workdir: found {workdir!r}; needs an absolute path of a folder in /"
-    if environment.memory_mb is not None and environment.memory_mb < _MIN_MEMORY_MB:
+    if environment.memory_mb and environment.memory_mb < _MIN_MEMORY_MB:
         yield (
             f"[{section}].memory_mb: a Docker engine needs at least {_MIN_MEMORY_MB} MB, and about "
             "16 MB with control groups of version 2"

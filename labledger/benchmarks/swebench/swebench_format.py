@@ -136,6 +136,7 @@ def _defaults() -> JsonObject:
     return {
         "runtime": {
             "user": "root",
+            "rights": "docker",
             "workspace": REPOSITORY,
             "setup": {"command": ["sh", "setup.sh"], "files": ["setup.sh"], "timeout_s": 60},
             "agent": {"command": ["sh", "agent.sh"], "files": ["agent.sh"], "timeout_s": 3600},

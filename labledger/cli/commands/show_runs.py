@@ -349,6 +349,8 @@ def _isolation(facts: JsonObject) -> str:
     """Return the isolation facts of a trial as one line."""
     user, suspected = facts["agent_user"] or "an unknown user", facts["tampering_suspected"]
     words = [f"agent as {user}", _SEALED[facts["sealed"]]]
+    if facts.get("rights") == "docker":
+        words[:1] = [f"{words[0]} with Docker's default rights"]
     if facts["checked"] is None:
         words.append(f"not checked for tampering ({facts['unchecked']})")
     elif suspected:

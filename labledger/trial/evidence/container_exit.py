@@ -120,6 +120,7 @@ def _facts(isolation: Isolation, agent_user: str | None, changes: FilesystemChan
         "processes": "kept" if is_kept else "killed",
         "agent_network": isolation.agent_network,
         "grader_network": isolation.grader_network,
+        "rights": isolation.rights.value,
         "root_read_only": isolation.root_read_only,
         "setup": isolation.has_setup,
         "checked": changes.checked,

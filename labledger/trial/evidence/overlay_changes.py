@@ -7,6 +7,7 @@ those of the container, as the kernel merges them; no link in any of them is fol
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from labledger.engine.container_files import ChangeKind
-from labledger.files.untrusted_files import head_chunks
+from labledger.files.untrusted_files import head_chunks, open_checked
 from labledger.records import JsonObject
 from labledger.trial.evidence.container_changes import (
     MAX_CHANGES,
@@ -252,6 +253,10 @@ def _visible_names(layers: Layers) -> set[str]:
 
 def _content(path: str, size: int) -> Iterator[bytes]:
     """Yield the first `size` bytes of a regular file."""
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(handle, "rb") as file:
+    with os.fdopen(open_checked(path, _require_regular), "rb") as file:
         yield from head_chunks(file, size)
+
+
+def _require_regular(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "is no regular file any more")

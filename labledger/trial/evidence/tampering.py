@@ -28,6 +28,7 @@ from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import ContainerFailed
 from labledger.engine.engine_facts import ContainerState
 from labledger.experiment.grading_settings import GradingMode, Sealing
+from labledger.experiment.plan_sections import Rights
 from labledger.files import untrusted_files
 from labledger.records import JsonObject
 from labledger.trial import contract
@@ -217,6 +218,7 @@ class Isolation:
     agent_network: str
     """The mode of the network, as also of the next."""
     grader_network: str
+    rights: Rights
     has_setup: bool
     agent_user: str | None
     """None for the image's own."""

@@ -1,8 +1,9 @@
 """Build the Docker configuration of a trial's container: command, mounts, limits and labels.
 
-The container gets the fewest capabilities that common tasks need, no new privileges, and write
-access only to folders of its own trial. An engine may accept a limit and ignore it:
-`find_ignored_limits` tries in a container which limits are in force.
+The container gets the fewest capabilities that common tasks need and no new privileges, or the
+rights that Docker gives by default (`runtime.rights`), and write access only to folders of its own
+trial. Containers that help a trial always get the fewest. An engine may accept a limit and ignore
+it: `find_ignored_limits` tries in a container which limits are in force.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from labledger.agents.launch import folder_of
 from labledger.errors import EngineUnavailable, LabLedgerError
 from labledger.experiment.consistency_checks import USER_OF_IMAGE, is_root
 from labledger.experiment.grading_settings import WAIT_S, Sealing, find_reader
-from labledger.experiment.plan_sections import Resources
+from labledger.experiment.plan_sections import Resources, Rights
 from labledger.records import JsonObject
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
@@ -34,6 +35,13 @@ CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
 Another user gets none of them: on Docker they would be of no use to it, and Podman would give them
 to its processes, and with them the rights of root in the container.
 """
+
+_NET_RAW = "NET_RAW"
+DOCKER_CAPABILITIES = (
+    *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD"),
+    *("NET_BIND_SERVICE", _NET_RAW, "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
+)
+"""What Docker gives a container by default. Other engines, such as Podman, give others."""
 
 _SHELL_BYTES = 8 << 20
 """More memory than any shell needs to run `trial.sh`."""
@@ -113,6 +121,7 @@ def permission_container_config(spec: AttemptSpec) -> JsonObject:
         if (spec.folder / name).exists()
     }
     mounts = [contract.mount(path, inside) for path, inside in left.items()]
+    strict = confinement(spec.settings.runtime.resources)
     return config | {
         "Entrypoint": ["chmod", "-R", "a+rwX,-t"],
         "Cmd": list(left.values()),
@@ -121,8 +130,8 @@ def permission_container_config(spec: AttemptSpec) -> JsonObject:
         "Labels": config["Labels"] | {Labels.HELPER: "sweep"},
         "NetworkDisabled": True,
         "HostConfig": config["HostConfig"]
+        | strict
         | {
-            "CapAdd": list(CAPABILITIES),
             "Mounts": mounts,
             "Tmpfs": {},
             "NetworkMode": "none",
@@ -219,13 +228,30 @@ def _host_config(spec: AttemptSpec) -> JsonObject:
             *_empty_volumes(spec),
         ],
         **confinement(resources),
-        "CapAdd": list(CAPABILITIES if spec.starts_as_root else ()),
+        **_rights(spec),
         "ReadonlyRootfs": runtime.root_read_only,
         "Tmpfs": inputs.sealed_tmpfs(spec) | ({"/tmp": ""} if runtime.root_read_only else {}),  # noqa: S108
         "LogConfig": {"Type": "none"},
         **storage_and_gpus(resources),
         **({} if runtime.oci is None else {"Runtime": runtime.oci}),
     }
+
+
+def _rights(spec: AttemptSpec) -> JsonObject:
+    """Return the configuration of what the processes of a trial's container may do."""
+    if spec.settings.runtime.rights is Rights.DOCKER:
+        kept = (name for name in DOCKER_CAPABILITIES if name != _NET_RAW or _may_send_raw(spec))
+        return {"CapAdd": list(kept), "SecurityOpt": []}
+    return {"CapAdd": list(CAPABILITIES if spec.starts_as_root else ())}
+
+
+def _may_send_raw(spec: AttemptSpec) -> bool:
+    """Return whether a container may write raw packets.
+
+    The network of an `allowlist` keeps its containers from this machine because they have no route
+    to it. A raw packet needs no route.
+    """
+    return not any(each.is_allowlist for each in trial_networks.networks_of_container(spec))
 
 
 def _agents_mounts(spec: AttemptSpec) -> list[JsonObject]:
@@ -255,7 +281,7 @@ def _empty_volumes(spec: AttemptSpec) -> list[JsonObject]:
 
 
 def confinement(resources: Resources) -> JsonObject:
-    """Return the configuration of a container's rights and of the limits that all engines know."""
+    """Return the configuration of strict rights and of the limits that all engines know."""
     return {
         "CapDrop": ["ALL"],
         "CapAdd": list(CAPABILITIES),

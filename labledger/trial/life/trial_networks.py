@@ -3,7 +3,8 @@
 A container has the agent's network from its creation. If the grader's differs, the host moves the
 container between the two parts, when the agent part has been stored and the grader has not started;
 a separate grader's container is created with the grader's. With `allowlist` it is an internal
-network with an egress proxy. Each step may be interrupted and repeated, also by another
+network with an egress proxy. A container that may write raw packets shares no bridge with others:
+its network `full` is a private one. Each step may be interrupted and repeated, also by another
 coordinator, so it must be safe to repeat. Networks are removed only when the containers of the
 attempt are gone.
 """
@@ -19,6 +20,7 @@ from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import retry_engine_errors
 from labledger.engine.networks import BRIDGE, NONE, Networks
 from labledger.experiment.grading_settings import GradingMode
+from labledger.experiment.plan_sections import Rights
 from labledger.experiment.trial_settings import PhaseNetwork
 from labledger.records import JsonObject
 from labledger.trial.attempt_spec import AttemptSpec
@@ -34,6 +36,9 @@ Part = Literal["agent", "grader"]
 """Whose network it is: that of setup and agent, or that of the grader."""
 
 PARTS: tuple[Part, ...] = ("agent", "grader")
+
+_ENGINES_NETWORKS = {"none": "none", "full": "default"}
+"""What the engine calls the network of a mode, in a container's configuration."""
 
 _REACHED_DIRECTLY = "localhost,127.0.0.1,::1"
 PROXY_VARIABLES = {
@@ -56,6 +61,12 @@ def network_of(spec: AttemptSpec, part: Part) -> PhaseNetwork:
     return spec.settings.agent_network if part == "agent" else spec.settings.grader_network
 
 
+def networks_of_container(spec: AttemptSpec) -> list[PhaseNetwork]:
+    """Return the networks that the attempt's container has, one after the other."""
+    networks = [network_of(spec, first_part(spec))]
+    return networks + ([spec.settings.grader_network] if is_changed_between(spec) else [])
+
+
 def is_changed_between(spec: AttemptSpec) -> bool:
     """Return whether the attempt's container gets another network for its grader."""
     in_one_container = spec.grading_mode in {GradingMode.AFTER_AGENT, GradingMode.DELIVERED}
@@ -71,6 +82,14 @@ def proxy_of(spec: AttemptSpec, part: Part) -> EgressProxy | None:
     # The container of a separate grader has a name that says so already.
     suffix = "-egress" if part == "agent" or spec.part else "-grader-egress"
     return EgressProxy(f"{spec.container_name}{suffix}", spec.labels(), network.allowed_hosts)
+
+
+def _private_network(spec: AttemptSpec, part: Part) -> str | None:
+    """Return the name of a part's private network with a way out, None if it has none."""
+    is_private = spec.settings.runtime.rights is Rights.DOCKER
+    if not is_private or network_of(spec, part).mode != "full":
+        return None
+    return f"{spec.container_name}{'-net' if part == 'agent' or spec.part else '-grader-net'}"
 
 
 def network_config(spec: AttemptSpec, part: Part) -> tuple[JsonObject, JsonObject]:
@@ -89,10 +108,9 @@ def _own_network_config(spec: AttemptSpec, part: Part) -> tuple[bool, JsonObject
     """Return whether a new container never gets a network, and its part of `HostConfig`."""
     network, proxy = network_of(spec, part), proxy_of(spec, part)
     changed = part == "agent" and is_changed_between(spec)
-    host_config: JsonObject = {"NetworkMode": "none" if network.mode == "none" else "default"}
-    if proxy is not None:
-        host_config["NetworkMode"] = proxy.name
-    modes = {network.mode} | ({spec.settings.grader_network.mode} if changed else set())
+    own = _private_network(spec, part) if proxy is None else proxy.name
+    host_config: JsonObject = {"NetworkMode": own or _ENGINES_NETWORKS[network.mode]}
+    modes = {each.mode for each in networks_of_container(spec)}
     if "allowlist" in modes:
         # Some engines resolve names for containers of internal networks too, on the machine's
         # behalf. With name servers of its own, a container asks them from its own network.
@@ -166,16 +184,18 @@ def provide_network(spec: AttemptSpec, context: TrialContext, part: Part) -> str
 
     Can be repeated. Raises `ContainerFailed` and `EngineUnavailable`.
     """
-    proxy = proxy_of(spec, part)
-    if proxy is None:
+    proxy, private = proxy_of(spec, part), _private_network(spec, part)
+
+    def provide() -> str:
+        with context.limiter.engine_calls:
+            if proxy is not None:
+                proxy.provide(context.engine, spec.plan.egress_image)
+                return proxy.name
+            if private is not None:
+                return Networks(context.engine).provide_outbound(private, spec.labels()).name
         return NONE if network_of(spec, part).mode == "none" else BRIDGE
 
-    def provide() -> None:
-        with context.limiter.engine_calls:
-            proxy.provide(context.engine, spec.plan.egress_image)
-
-    retry_engine_errors(provide)
-    return proxy.name
+    return retry_engine_errors(provide)
 
 
 def change_network(spec: AttemptSpec, context: TrialContext, container: str) -> None:
@@ -191,7 +211,8 @@ def change_network(spec: AttemptSpec, context: TrialContext, container: str) -> 
 
 def remove_networks(spec: AttemptSpec, engine: Engine) -> None:
     """Remove what an attempt had for its networks. Its containers must be gone."""
-    if spec.uses_egress_proxy or spec.uses_models:
+    has_private = any(_private_network(spec, part) for part in PARTS)
+    if has_private or spec.uses_egress_proxy or spec.uses_models:
         remove_helpers(engine, spec.labels())
 
 
