@@ -276,19 +276,19 @@ def _placed_files(
 
     The commands replace what is there, links included, by a fresh copy.
     """
-    source, target = _unpack(spec, files), folder / _FILES / str(index)
+    target = folder / _FILES / str(index)
     if not target.parent.exists():
         make_readable_folder(target.parent)
+    # Not hard links: touching them would touch what other trials get.
+    shutil.copytree(_unpack(spec, files), target, symlinks=True)
     remaining: set[str] = set()
     if kept.exists():
-        remaining = kept.under(source, target)
-    else:
-        # Not hard links: touching them would touch what other trials get.
-        shutil.copytree(source, target, symlinks=True)
+        own, target = target, target.with_name(f"merged-{index}")
+        remaining = kept.under(own, target)
     path, parent = shlex.quote(files.path), shlex.quote(posixpath.dirname(files.path))
     yield f"rm -rf -- {path} || exit {_COPY_FAILED}"
     yield f"mkdir -p -- {parent} || exit {_COPY_FAILED}"
-    yield f'cp -RP -- "${{0%/*}}/{_FILES}/{index}" {path} || exit {_COPY_FAILED}'
+    yield f'cp -RP -- "${{0%/*}}/{_FILES}/{target.name}" {path} || exit {_COPY_FAILED}'
     if files.user is not None:
         yield f"chown -R -- {shlex.quote(files.user)} {path} || exit {_COPY_FAILED}"
     elif remaining:
