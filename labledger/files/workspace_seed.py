@@ -202,6 +202,6 @@ def make_readable_folder(folder: Path, mode: int = 0o755) -> None:
 
 
 def write_readable_file(path: Path, text: str) -> None:
-    """Write a file that any user of a container can read."""
-    path.write_text(text, "utf-8")
+    """Write a file that any user of a container can read. Names in it may be of other bytes."""
+    path.write_text(text, "utf-8", "surrogateescape")
     path.chmod(0o644)

@@ -221,6 +221,28 @@ def test_files_of_the_image_stay(trials: Trials, mode: str) -> None:
     assert brief(again) == ("completed", None, 0), trials.content(again, "grader_stderr")
 
 
+def test_files_of_the_image_stay_for_another_user(trials: Trials) -> None:
+    """A container that does not start as root has the image's files as its own user's."""
+    image = build_image(
+        "labledger-test-with-odd-tests",
+        f"FROM {BUSYBOX}\nRUN mkdir -p /srv/tests/a /logs/verifier && echo x >/srv/tests/a/b && "
+        "printf x >/srv/tests/caf\\351 && chown -R 7:8 /srv/tests && chmod 700 /srv/tests/a/b && "
+        "cp -a /srv/tests/. /logs/verifier && chmod -R 777 /srv\n",
+    )
+    trials.images = {**trials.images, "with-tests": image}
+    places = "/srv/tests/a/b /srv/tests/caf* /logs/verifier/a/b /logs/verifier/caf*"
+    grader = f'for f in {places}; do grep -q x "$f" || exit 9; done; {GRADES}'
+    for user in ("1000", "root"):
+        result = trials.run(
+            "true",
+            grader,
+            image="with-tests",
+            task={"files": [packed(trials, path="/srv/tests", image_files="keep")]},
+            runtime=KEPT_OUTPUTS | {"user": user},
+        )
+        assert brief(result) == ("completed", None, 0), trials.content(result, "grader_stderr")
+
+
 def test_an_image_without_such_files_is_asked_once(
     trials: Trials, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

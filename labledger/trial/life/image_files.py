@@ -18,7 +18,7 @@ import shutil
 import stat
 import tarfile
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +31,7 @@ from labledger.experiment.plan_sections import KEEP
 from labledger.files import lab_folder
 from labledger.files.tars import Readable, content_of, each_member, open_stream
 from labledger.files.untrusted_files import is_safe_name, parents
-from labledger.files.workspace_seed import OPEN_FOLDER
+from labledger.files.workspace_seed import OPEN_FILE, OPEN_FOLDER
 from labledger.records import canonical_json
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
@@ -121,13 +121,29 @@ def fill_outputs(spec: AttemptSpec, folder: Path) -> None:
             continue
         shutil.copytree(kept.content, folder / name, symlinks=True, dirs_exist_ok=True)
         (folder / name).chmod(OPEN_FOLDER)
-        # What is in a folder comes before the folder.
-        for relative, (mode, uid, gid) in sorted(kept.facts().items(), reverse=True):
-            target = folder / name / relative
-            if os.geteuid() == 0:
-                os.chown(target, uid, gid, follow_symlinks=False)
-            if not target.is_symlink():
-                target.chmod(mode & 0o777)
+        if spec.starts_as_root:
+            _restore(folder / name, kept.facts())
+        else:
+            _open_tree(folder / name)
+
+
+def _restore(top: Path, facts: Mapping[str, tuple[int, int, int]]) -> None:
+    """Give files the owners and permissions that the image has, as far as this user can."""
+    # What is in a folder comes before the folder.
+    for name, (mode, uid, gid) in sorted(facts.items(), reverse=True):
+        target = top / name
+        if os.geteuid() == 0:
+            os.chown(target, uid, gid, follow_symlinks=False)
+        if not target.is_symlink():
+            target.chmod(mode & 0o777)
+
+
+def _open_tree(top: Path) -> None:
+    """Let every user of a container change files: without root, none could delete them."""
+    for path in top.rglob("*"):
+        if not path.is_symlink():
+            is_program = path.is_dir() or os.access(path, os.X_OK)
+            path.chmod(OPEN_FOLDER if is_program else OPEN_FILE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -259,9 +259,8 @@ def place_grader_files(spec: AttemptSpec, folder: Path, trial_folder: Path) -> N
     """
     lines: list[str] = []
     for name, path in image_files.kept_outputs(spec, "grader"):
-        lines += _kept_output(
-            KeptFiles.at(trial_folder, path), path, folder, posixpath.basename(name)
-        )
+        kept = KeptFiles.at(trial_folder, path)
+        lines += _kept_output(spec, kept, path, folder / _FILES / f"output-{Path(name).name}")
     graders = [files for files in spec.task.files or () if files.recipient == "grader"]
     for index, files in enumerate(graders):
         lines += _placed_files(spec, files, KeptFiles.at(trial_folder, files.path), folder, index)
@@ -291,26 +290,28 @@ def _placed_files(
     yield f'cp -RP -- "${{0%/*}}/{_FILES}/{target.name}" {path} || exit {_COPY_FAILED}'
     if files.user is not None:
         yield f"chown -R -- {shlex.quote(files.user)} {path} || exit {_COPY_FAILED}"
-    elif remaining:
+    elif remaining and spec.starts_as_root:
         yield from kept.restoring_lines(files.path, remaining, _COPY_FAILED)
 
 
-def _kept_output(kept: KeptFiles, path: str, folder: Path, name: str) -> Iterator[str]:
-    """Copy the image's files of an output folder, and yield the commands that put them there.
+def _kept_output(spec: AttemptSpec, kept: KeptFiles, path: str, target: Path) -> Iterator[str]:
+    """Copy the image's files of an output folder to `target`, and yield the commands that use them.
 
-    `trial.sh` has emptied the folder. Until the files are there, only root can write to it.
+    `trial.sh` has emptied the folder. Until the files are there, only root can write to it, if the
+    container starts as root.
     """
     if not kept.exists():
         return
-    target = folder / _FILES / f"output-{name}"
     shutil.copytree(kept.content, target, symlinks=True)
     names = " ".join(shlex.quote(f"{path}/{child}") for child in image_files.names_of(target))
     quoted = shlex.quote(path)
-    yield f"chmod 755 -- {quoted} || exit {_COPY_FAILED}"
+    if spec.starts_as_root:
+        yield f"chmod 755 -- {quoted} || exit {_COPY_FAILED}"
     yield f"rm -rf -- {names} || exit {_COPY_FAILED}"
     yield f'cp -RP -- "${{0%/*}}/{_FILES}/{target.name}/." {quoted} || exit {_COPY_FAILED}'
-    yield from kept.restoring_lines(path, kept.facts(), _COPY_FAILED)
-    yield f"chmod 777 -- {quoted} || exit {_COPY_FAILED}"
+    if spec.starts_as_root:
+        yield from kept.restoring_lines(path, kept.facts(), _COPY_FAILED)
+        yield f"chmod 777 -- {quoted} || exit {_COPY_FAILED}"
 
 
 def find_changes_of_task_files(
