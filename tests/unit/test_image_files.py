@@ -44,6 +44,12 @@ def unpacked(tmp_path: Path, *members: Member, path: str = "/tests") -> KeptFile
     return kept
 
 
+def write_task_file(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("of task")
+    path.chmod(0o644)
+
+
 def listing(top: Path) -> dict[str, str]:
     """Return what is below a folder: the content of files, `-> TARGET`, and `/` for folders."""
     found = {}
@@ -76,6 +82,21 @@ def test_a_folder_of_an_image(tmp_path: Path) -> None:
     }
     assert os.access(kept.content / "sub/run", os.X_OK)
     assert kept.facts() == {}
+
+
+def test_any_user_of_a_container_can_read_them(tmp_path: Path) -> None:
+    """Whatever files this user makes otherwise, folders have 755 and files 644 or 755."""
+    task = tmp_path / "task"
+    write_task_file(task / "new/x")
+    before = os.umask(0o077)
+    try:
+        kept = unpacked(tmp_path, folder("tests"), folder("tests/a"), file("tests/a/b"))
+        kept.under(task, tmp_path / "merged")
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "merged").rglob("*")}
+    assert modes == {"a": 0o755, "b": 0o644, "new": 0o755, "x": 0o644}
+    assert (tmp_path / "merged").stat().st_mode & 0o777 == 0o755
 
 
 @pytest.mark.parametrize(
@@ -152,8 +173,7 @@ def test_files_of_the_task_come_over_them(tmp_path: Path) -> None:
     )
     task = tmp_path / "task"
     for name in ("replaced", "sub/new", "becomes-file", "becomes-folder/x", "link/etc/x", "link2"):
-        (task / name).parent.mkdir(parents=True, exist_ok=True)
-        (task / name).write_text("of task")
+        write_task_file(task / name)
     kept.under(task, tmp_path / "merged")
     assert listing(tmp_path / "merged") == {
         "becomes-file": "of task",

@@ -213,7 +213,7 @@ def _deliver(spec: AttemptSpec, context: TrialContext, container: str) -> None:
     (spec.folder / "in" / contract.AGENT_ENDED_FILE).touch()
     model_access.close(spec, context.gateway)
     trial_networks.change_network(spec, context, container)
-    inputs.deliver(spec)
+    inputs.deliver(spec, context.engine)
     fault_points.fault_point("after_unseal", spec.slot.schedule_idx)
     context.limiter.require_starting_allowed()
     write_file(spec.folder / "in" / contract.GO_FILE, clock.utc_now().encode())

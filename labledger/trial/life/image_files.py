@@ -1,10 +1,9 @@
 """The files that an image has where its trial puts other files, or mounts an output folder.
 
-With `image_files: keep` they stay. They are read from the image, in a container that never runs,
-before the trial's own container exists: an agent can neither add to them nor change them. The trial
-folder keeps a copy below `image_files`, which no container mounts. Output folders begin with their
-files; those of the grader, and the places of its files, get them again just before the grader's
-command, whatever the agent left there. An image's tar is as untrusted as any output:
+With `image_files: keep` they stay. They are read from the image, in a container that never runs: an
+agent can neither add to them nor change them. Output folders begin with their files. Those of the
+grader, and the places of its files, get them again just before the grader's command, whatever the
+agent left there. An image's tar is as untrusted as any output:
 nothing is written through a link. Devices and FIFOs are left out.
 """
 
@@ -31,7 +30,7 @@ from labledger.experiment.plan_sections import KEEP
 from labledger.files import lab_folder
 from labledger.files.tars import Readable, content_of, each_member, open_stream
 from labledger.files.untrusted_files import is_safe_name, parents
-from labledger.files.workspace_seed import OPEN_FILE, OPEN_FOLDER
+from labledger.files.workspace_seed import OPEN_FILE, OPEN_FOLDER, make_readable_folder
 from labledger.records import canonical_json
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
@@ -79,39 +78,52 @@ def kept_outputs(spec: AttemptSpec, phase: str) -> list[tuple[str, str]]:
     return [(each.name, each.path) for each in outputs_of(spec, phase) if each.keeps_image_files]
 
 
-def fetch(spec: AttemptSpec, engine: Engine, folder: Path) -> None:
-    """Copy what the attempt's image has at places that keep it into `folder`, a trial folder.
+def grader_places(spec: AttemptSpec) -> list[str]:
+    """Return the paths at which a grader in this container finds the image's files."""
+    if spec.has_grader_container:
+        return []
+    return [path for _, path in kept_outputs(spec, "grader")] + [
+        files.path
+        for files in spec.task.files or ()
+        if files.recipient == "grader" and files.image_files == KEEP
+    ]
 
+
+@contextmanager
+def fetched(spec: AttemptSpec, engine: Engine, folder: Path) -> Iterator[None]:
+    """Have what the attempt's image holds at all these places below `folder`, during a block.
+
+    Nothing of it stays there, where another process could change it before the grader gets it.
     Raises `OSError`, and `ContainerFailed` or `EngineUnavailable` if the engine cannot read it.
     """
-    paths = [path for phase in ("agent", "grader") for _, path in kept_outputs(spec, phase)]
-    if not spec.has_grader_container:
-        paths += [
-            files.path
-            for files in spec.task.files or ()
-            if files.recipient == "grader" and files.image_files == KEEP
-        ]
-    if not paths:
-        return
-    # An image's id determines its content.
-    nothing_there = f"image-without-{canonical_json.digest([spec.image_id, paths])}"
-    if lab_folder.read_cached(nothing_there) is not None:
-        return
+    places = [path for _, path in kept_outputs(spec, "agent")] + grader_places(spec)
+    wanted = [path for path in places if lab_folder.read_cached(_nothing_at(spec, path)) is None]
 
-    def copy_all() -> bool:
+    def copy_all() -> None:
         shutil.rmtree(folder / _FOLDER, ignore_errors=True)
         with container_of_image(engine, spec) as files:
-            copied = [_copy(files, path, KeptFiles.at(folder, path)) for path in paths]
-        return any(copied)
+            for path in wanted:
+                if not _copy(files, path, KeptFiles.at(folder, path)):
+                    lab_folder.store_cached(_nothing_at(spec, path), b"")
 
-    if not retry_engine_errors(copy_all):
-        lab_folder.store_cached(nothing_there, b"")
+    if wanted:
+        retry_engine_errors(copy_all)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder / _FOLDER, ignore_errors=True)
+
+
+def _nothing_at(spec: AttemptSpec, path: str) -> str:
+    """Return the name under which it is remembered that the image has nothing at a path."""
+    # An image's id determines its content.
+    return f"image-without-{canonical_json.digest([spec.image_id, path])}"
 
 
 def fill_outputs(spec: AttemptSpec, folder: Path) -> None:
     """Copy the image's files into the new output folders of a trial folder, if its agent runs.
 
-    The grader's folders are emptied later, and filled again from the copy that no container has.
+    The grader's folders are emptied later, and filled again.
     """
     if not spec.runs_agent:
         return
@@ -148,13 +160,13 @@ def _open_tree(top: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class KeptFiles:
-    """The copy of what an image has at one path, in a trial folder."""
+    """A copy of what an image has at one path."""
 
     folder: Path
 
     @classmethod
-    def at(cls, trial_folder: Path, path: str) -> KeptFiles:
-        return cls(trial_folder / _FOLDER / canonical_json.sha256_hex(path.encode())[:16])
+    def at(cls, top: Path, path: str) -> KeptFiles:
+        return cls(top / _FOLDER / canonical_json.sha256_hex(path.encode())[:16])
 
     @property
     def content(self) -> Path:
@@ -245,8 +257,9 @@ def _lay_over(newer: Path, target: Path) -> None:
                 shutil.rmtree(path)
             elif not is_real_folder:
                 path.unlink(missing_ok=True)
+            if is_folder and not is_real_folder:
+                make_readable_folder(path)
             if is_folder:
-                path.mkdir(exist_ok=True)
                 _lay_over(Path(entry.path), path)
             else:
                 shutil.copy2(entry.path, path, follow_symlinks=False)
@@ -286,7 +299,7 @@ class _Unpacking:
                 if not member.isdir() or name:
                     return
                 name_of_top = first
-                self.top.mkdir(parents=True)
+                make_readable_folder(self.top)
             elif first == name_of_top and self._can_make(name):
                 self._make(archive, member, name)
         # Links are made last, so that nothing is written through them.
@@ -301,7 +314,7 @@ class _Unpacking:
     def _make(self, archive: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> None:
         target = self.top / name
         if member.isdir():
-            target.mkdir()
+            make_readable_folder(target)
         elif member.issym():
             self._links[name] = member.linkname
         elif member.islnk():

@@ -251,19 +251,19 @@ def _agent_files(spec: AttemptSpec) -> list[TaskFiles]:
     return [each for each in files if each.is_for_agent_of(spec.slot.variant_id)]
 
 
-def place_grader_files(spec: AttemptSpec, folder: Path, trial_folder: Path) -> None:
+def place_grader_files(spec: AttemptSpec, folder: Path, fetched: Path) -> None:
     """Put the task's files for its grader, and the script that copies them, into `folder`.
 
-    `folder` has the grader's phase script, and `trial_folder` what the image has at the places of
-    files. Raises `LedgerError` if a tar is gone, in a regrading `EvidenceIncomplete`.
+    `folder` has the grader's phase script, and `fetched` what the image has at the places of files.
+    Raises `LedgerError` if a tar is gone, in a regrading `EvidenceIncomplete`.
     """
     lines: list[str] = []
     for name, path in image_files.kept_outputs(spec, "grader"):
-        kept = KeptFiles.at(trial_folder, path)
+        kept = KeptFiles.at(fetched, path)
         lines += _kept_output(spec, kept, path, folder / _FILES / f"output-{Path(name).name}")
     graders = [files for files in spec.task.files or () if files.recipient == "grader"]
     for index, files in enumerate(graders):
-        lines += _placed_files(spec, files, KeptFiles.at(trial_folder, files.path), folder, index)
+        lines += _placed_files(spec, files, KeptFiles.at(fetched, files.path), folder, index)
     if lines:
         write_readable_file(folder / COPY_SCRIPT, "\n".join(["umask 022", *lines]) + "\n")
 
@@ -302,6 +302,8 @@ def _kept_output(spec: AttemptSpec, kept: KeptFiles, path: str, target: Path) ->
     """
     if not kept.exists():
         return
+    if not target.parent.exists():
+        make_readable_folder(target.parent)
     shutil.copytree(kept.content, target, symlinks=True)
     names = " ".join(shlex.quote(f"{path}/{child}") for child in image_files.names_of(target))
     quoted = shlex.quote(path)
