@@ -106,6 +106,7 @@ def test_an_image_that_warns(probes: ImageProbes, image_ids: dict[str, str], kin
         ["docker", "run", "--rm", "--network", "none", image, "sh", "-c", ":"], capture_output=True
     )
     assert warns.stderr
+    assert probes.run_probe(image, ":") == (0, "")
     [found] = command_results(probes, image, "cat")
     assert (found.ok, found.detail) == (True, "ref has sh and cat")
     [missing] = command_results(probes, image, "cat", "no such")
