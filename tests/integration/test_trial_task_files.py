@@ -138,6 +138,19 @@ def test_files_of_one_variant(trials: Trials) -> None:
     assert brief(run_attempt(gold)) == ("completed", None, 0)
 
 
+@pytest.mark.parametrize("writable", [True, False])
+def test_permissions_of_an_agents_files(trials: Trials, writable: bool) -> None:
+    """They are those of a checkout for root, and another user can change a copy of its own."""
+    own = {"writable": True} if writable else {}
+    entry = packed(trials, path="/solution") | {"for": "agent"} | own
+    agent = "stat -c %a /solution /solution/sub /solution/key /solution/run.sh"
+    result = trials.run(agent, task={"files": [entry]})
+    assert trials.content(result, "agent_stdout").split() == [b"755", b"755", b"644", b"755"]
+    change = "echo x >/solution/key && mkdir /solution/sub/new && echo changed"
+    result = trials.run(f"{change}; true", task={"files": [entry]}, runtime={"user": "1000"})
+    assert trials.content(result, "agent_stdout") == (b"changed\n" if writable else b"")
+
+
 def test_writable_files(trials: Trials) -> None:
     """Each agent can change its own copy, and the next one has the files as they were."""
     entry = packed(trials, path="/solution") | {"for": "agent", "writable": True}

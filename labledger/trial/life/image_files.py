@@ -30,7 +30,7 @@ from labledger.experiment.plan_sections import KEEP
 from labledger.files import lab_folder
 from labledger.files.tars import Readable, content_of, each_member, open_stream
 from labledger.files.untrusted_files import is_safe_name, parents
-from labledger.files.workspace_seed import OPEN_FILE, OPEN_FOLDER, make_readable_folder
+from labledger.files.workspace_seed import OPEN_FILE, OPEN_FOLDER, make_readable_folder, set_modes
 from labledger.records import canonical_json
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
@@ -136,7 +136,8 @@ def fill_outputs(spec: AttemptSpec, folder: Path) -> None:
         if spec.starts_as_root:
             _restore(folder / name, kept.facts())
         else:
-            _open_tree(folder / name)
+            # Without root, nobody could delete the image's files.
+            set_modes(folder / name, OPEN_FOLDER, OPEN_FILE)
 
 
 def _restore(top: Path, facts: Mapping[str, tuple[int, int, int]]) -> None:
@@ -148,14 +149,6 @@ def _restore(top: Path, facts: Mapping[str, tuple[int, int, int]]) -> None:
             os.chown(target, uid, gid, follow_symlinks=False)
         if not target.is_symlink():
             target.chmod(mode & 0o777)
-
-
-def _open_tree(top: Path) -> None:
-    """Let every user of a container change files: without root, none could delete them."""
-    for path in top.rglob("*"):
-        if not path.is_symlink():
-            is_program = path.is_dir() or os.access(path, os.X_OK)
-            path.chmod(OPEN_FOLDER if is_program else OPEN_FILE)
 
 
 @dataclass(frozen=True, slots=True)

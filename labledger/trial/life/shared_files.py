@@ -33,7 +33,14 @@ from labledger.files.durable_files import (
     sync_folder,
     sync_tree,
 )
-from labledger.files.workspace_seed import TarSeed, make_readable_folder, write_readable_file
+from labledger.files.workspace_seed import (
+    OPEN_FILE,
+    OPEN_FOLDER,
+    TarSeed,
+    make_readable_folder,
+    set_modes,
+    write_readable_file,
+)
 from labledger.records import JsonObject, canonical_json
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
@@ -243,7 +250,15 @@ def unpack_agent_files(spec: AttemptSpec, folder: Path) -> None:
     for index, files in enumerate(_agent_files(spec)):
         source = _unpack(spec, files)
         if files.writable:
-            shutil.copytree(source, folder / _COPIES / str(index), symlinks=True)
+            copy = folder / _COPIES / str(index)
+            shutil.copytree(source, copy, symlinks=True)
+            if not _is_root_agent(spec):
+                copy.chmod(OPEN_FOLDER)
+                set_modes(copy, OPEN_FOLDER, OPEN_FILE)
+
+
+def _is_root_agent(spec: AttemptSpec) -> bool:
+    return spec.starts_as_root and spec.user_of_phase(spec.settings.runtime.agent_user) is None
 
 
 def _agent_files(spec: AttemptSpec) -> list[TaskFiles]:
@@ -370,6 +385,8 @@ def _unpack(spec: AttemptSpec, files: TaskFiles) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with filled_folder(folder) as partial:
         TarSeed(store, files.tar).fill(partial)
+        # As in a checkout: programs that refuse files which others can write accept them.
+        set_modes(partial, 0o755, 0o644)
         partial.chmod(0o755)
         sync_tree(partial)
     sync_folder(folder.parent)
