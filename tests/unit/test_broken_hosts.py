@@ -25,7 +25,7 @@ from waiting import PATIENCE_S, wait_until
 from labledger import __version__
 from labledger.errors import HostLost
 from labledger.execution.executor import HostState, Limits
-from labledger.experiment.plan_sections import GraderPlan
+from labledger.experiment.plan_sections import GraderPlan, Rights
 from labledger.hosts import message_bytes
 from labledger.hosts.coordinator_side import host_discovery, host_exchanges
 from labledger.hosts.coordinator_side.cluster_executor import ClusterExecutor, ClusterRun
@@ -131,8 +131,14 @@ def test_a_message_of_another_version_says_which(monkeypatch: pytest.MonkeyPatch
 
 
 def test_all_that_an_attempt_has_arrives(trials: Trials) -> None:
-    """Regradings, graders, numbers and texts of the environment that are no text, too."""
-    spec = trials.spec(environment={"KEY": "\udcff of no text"})
+    """Regradings, rights, limits, numbers and texts of the environment that are no text, too."""
+    spec = trials.spec(
+        environment={"KEY": "\udcff of no text"},
+        runtime={"rights": "docker", "user": "root"},
+        task={"runtime": {"resources": {"cpus": 0.5, "pids": "unlimited"}}},
+    )
+    assert spec.settings.runtime.rights is Rights.DOCKER
+    assert spec.settings.runtime.resources.pids is None
     defaults = spec.plan.settings.defaults
     grader = GraderPlan.from_json(defaults.phases["grader"].as_json() | {"sealed": True})
     defaults = replace(defaults, phases={**defaults.phases, "grader": grader})

@@ -19,6 +19,9 @@ from labledger.benchmarks.harbor.translation import AGENTS, HARBOR
 from labledger.benchmarks.task_selection import refuse_ignored, require_known_tasks, warnings_of
 from labledger.benchmarks.translate import TranslatedExperiment, store_experiment, translate
 from labledger.errors import InvalidInput
+from labledger.experiment.experiment_file import load_experiment
+from labledger.experiment.plan_sections import Resources
+from labledger.experiment.resolve import resolve
 from labledger.experiment.templates import write_experiment
 from labledger.files.durable_files import EmptyFolder, LinkTo
 from labledger.records import json_schemas
@@ -647,6 +650,20 @@ def test_a_folder_with_all_kinds(tmp_path: Path) -> None:
 
 
 # -- the experiment
+
+
+def test_every_container_has_the_rights_that_harbor_gives(tmp_path: Path) -> None:
+    """The experiment that is written keeps Docker's rights, and only limits that tasks name."""
+    benchmark = HARBOR.read(str(write_all(tmp_path / "all")))
+    experiment = translated(benchmark)
+    folder = tmp_path / "written"
+    resolved = resolve(load_experiment(write_experiment(folder, experiment.files)[0]))
+    containers = [each for _, trial in resolved.settings for each in trial.of_containers()]
+    assert {each.runtime.rights for each in containers} == {"docker"}
+    assert {each.runtime.user for each in containers} == {"image"}
+    limits = {each.runtime.resources for each in containers}
+    assert Resources(None, None, None) in limits
+    assert {each.pids for each in limits} == {None}
 
 
 def test_only_the_oracle_has_solutions(one: Path) -> None:

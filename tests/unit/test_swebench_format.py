@@ -84,7 +84,7 @@ def test_the_experiment_of_a_data_set(benchmark: Benchmark, tmp_path: Path) -> N
     resolved = resolve(load_experiment(write_experiment(experiment, tmp_path)))
     plan = resolved.plan
     assert [variant.variant_id for variant in plan.variants] == ["gold", "empty"]
-    assert plan.runtime.workspace == "/testbed"
+    assert (plan.runtime.workspace, plan.runtime.rights) == ("/testbed", "docker")
     assert plan.grader.grading is not None
     assert plan.grader.grading.mode == "separate"
     images = [task.get("image") for task in task_rows(experiment)]
