@@ -198,6 +198,26 @@ def test_strict_refuses_what_is_ignored(tasks: Path) -> None:
         labledger.plan_run(tasks, RunOptions(strict=True))
 
 
+def test_a_renamed_agent_is_one_problem(tmp_path: Path) -> None:
+    """A variant that tasks name by its old id is one problem, however many tasks name it."""
+    for number in range(5):
+        write_task(tmp_path / f"set/t{number}")
+    labledger.create_experiment(tmp_path / "own", benchmark=f"harbor:{tmp_path}/set")
+    path = tmp_path / "own/experiment.yaml"
+    path.write_text(path.read_text().replace("variant_id: oracle", "variant_id: reference"))
+    with pytest.raises(InvalidInput) as raised:
+        labledger.plan_run(path)
+    [problem] = raised.value.problems
+    assert problem.line == 1
+    assert problem.message.startswith("there is no variant 'oracle'; the experiment has nop, ref")
+    assert problem.message.endswith("(also in 4 more rows, the last in line 5)")
+    assert problem.hint is not None
+    assert "call a variant oracle again" in problem.hint
+    tasks = tmp_path / "own/tasks.jsonl"
+    tasks.write_text(tasks.read_text().replace('["oracle"]', '["reference"]'))
+    assert labledger.plan_run(path).variants == ("reference", "nop")
+
+
 def test_a_person_may_not_write_just_anything(tasks: Path, tmp_path: Path) -> None:
     """Unknown keys of the record are refused, as everywhere in an experiment."""
     labledger.create_experiment(tmp_path / "own", benchmark=f"harbor:{tasks}")
