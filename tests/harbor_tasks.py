@@ -96,6 +96,17 @@ def working_folder(folder: Path) -> Path:
     )
 
 
+def root_folder(folder: Path) -> Path:
+    """The agent and the tests work in `/`, whatever folder the image has."""
+    return write_task(
+        folder,
+        {"environment": {"docker_image": "", "workdir": "/"}},
+        solution='#!/bin/sh\n[ "$PWD" = / ] && echo done >answer.txt\n',
+        tests=rewarded_if('[ "$PWD" = / ] && grep -q done /answer.txt'),
+        files={"environment/Dockerfile": f"FROM {IMAGE}\nWORKDIR /work\n{OF_SESSION}"},
+    )
+
+
 def service_left_running(folder: Path) -> Path:
     """The tests talk to a server that the solution leaves running."""
     server = (
@@ -429,6 +440,7 @@ def rewards_without_primary(folder: Path) -> Path:
 RUNNABLE: dict[str, Callable[[Path], Path]] = {
     "plain": plain,
     "working-folder": working_folder,
+    "root-folder": root_folder,
     "service-left-running": service_left_running,
     "separate-verifier": separate_verifier,
     "built-verifier": built_verifier,

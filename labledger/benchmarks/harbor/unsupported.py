@@ -63,8 +63,8 @@ def _environment(section: str, environment: Environment) -> Iterator[str]:
     if environment.skills_dir is not None:
         yield f"[{section}].skills_dir: needs agents whose skills labledger can install"
     workdir = environment.workdir
-    if workdir is not None and not is_usable(workdir):
-        yield f"[{section}].workdir: found {workdir!r}; needs an absolute path of a folder in /"
+    if workdir not in (None, "/") and not is_usable(workdir):
+        yield f"[{section}].workdir: found {workdir!r}; needs an absolute path"
     if environment.memory_mb is not None and environment.memory_mb < _MIN_MEMORY_MB:
         yield (
             f"[{section}].memory_mb: a Docker engine needs at least {_MIN_MEMORY_MB} MB, and about "
