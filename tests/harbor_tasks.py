@@ -182,6 +182,15 @@ def collected_state(folder: Path) -> Path:
     )
 
 
+def collected_for_shared_tests(folder: Path) -> Path:
+    """A collect command of a shared verifier runs after the agent and before the tests."""
+    return write_task(
+        folder,
+        {"verifier": {"collect": [{"command": "cp answer.txt /logs/artifacts/answer"}]}},
+        tests=rewarded_if("grep -q done /logs/artifacts/answer"),
+    )
+
+
 def health_check(folder: Path) -> Path:
     """The agent starts only when a health check has passed, which needs its third try."""
     command = "echo x >>/tries; [ $(wc -l </tries) -ge 3 ]"
@@ -445,6 +454,7 @@ RUNNABLE: dict[str, Callable[[Path], Path]] = {
     "separate-verifier": separate_verifier,
     "built-verifier": built_verifier,
     "collected-state": collected_state,
+    "collected-for-shared-tests": collected_for_shared_tests,
     "health-check": health_check,
     "failing-health-check": failing_health_check,
     "users": users,

@@ -216,6 +216,16 @@ def test_a_key_with_a_mistake(tmp_path: Path) -> None:
     assert note.endswith("; did you mean timeout_sec?")
 
 
+def test_keys_that_a_stranger_chose(tmp_path: Path) -> None:
+    """A warning shows a bounded part of a key, without control characters, and counts many."""
+    [note] = ignored(tmp_path, f'"\\u001b[31m{"x" * 1000}" = 1')
+    assert len(note) < 150
+    assert note.isprintable()
+    notes = ignored(tmp_path, "".join(f"k{number} = 1\n" for number in range(5000)))
+    assert len(notes) == 21
+    assert notes[-1] == "None: has 5,000 unknown keys, which Harbor ignores"
+
+
 @pytest.mark.parametrize(
     ("text", "field", "value"),
     [

@@ -393,7 +393,14 @@ def test_refused_tasks(one: Path, name: str) -> None:
         ({"environment": {"docker_image": ""}}, "there is no environment/Dockerfile"),
         ({"environment": {"env": {"A": "${A-B}"}}}, "${A-B} is not the name of"),
         ({"agent": {"timeout_sec": 0}}, "[agent].timeout_sec: found 0"),
-        ({"verifier": {"collect": [{"command": "x"}]}}, "needs a separate verifier"),
+        (
+            {"verifier": {"user": "judge", "collect": [{"command": "x"}]}},
+            "[[verifier.collect]]: runs as the image's user, the tests as judge",
+        ),
+        (
+            {"verifier": {"collect": [{"command": "x", "user": "me"}]}},
+            "[[verifier.collect]]: runs as me, the tests as the image's user",
+        ),
         (
             {
                 "verifier": {
@@ -459,6 +466,22 @@ def test_a_wrong_value_hides_no_other_reason(one: Path) -> None:
     assert f"{one}/task.toml: surprise: unknown key" in strict.reason
 
 
+def test_collect_commands_of_a_shared_verifier(one: Path) -> None:
+    """They run before the tests, as the same user, and have their time beside that of the tests."""
+    collect = [{"command": "echo 'a b'", "timeout_sec": 5}, {"command": "false"}]
+    write_task(one, {"verifier": {"timeout_sec": 30, "collect": collect}})
+    task = row(one)
+    assert task["runtime"]["grader"]["timeout_s"] == 30 + 5 + 60
+    [folder] = [each["directory"] for each in task["files"] if each["path"] == "/harbor-collect"]
+    script = HARBOR.read(str(one)).files[f"{folder}/collect.sh"]
+    assert isinstance(script, bytes)
+    *_, first, second = script.decode().splitlines()
+    assert first == """run 5 'echo '"'"'a b'"'"''"""
+    assert second == "run 60 false"
+    ended = subprocess.run(["sh", "-s"], input=script, capture_output=True, check=True)
+    assert ended.stdout == b"a b\n"
+
+
 def test_unknown_keys_do_not_refuse(one: Path) -> None:
     """A task with keys that Harbor ignores runs with a warning, and is refused if strict."""
     benchmark = HARBOR.read(str(write_task(one, {"agent": {"timeout_secs": 5}})))
@@ -480,7 +503,9 @@ def test_a_warning_about_many_tasks(tmp_path: Path) -> None:
         write_task(tmp_path / f"t{number}", {"surprise": number})
     benchmark = HARBOR.read(str(tmp_path))
     [warning] = warnings_of(benchmark)
-    assert warning == "surprise: unknown key, which Harbor ignores (in 5 tasks: t0, t1, t2, …)"
+    assert (
+        warning == "surprise: unknown key, which Harbor ignores (in 5 tasks: t0, t1, t2 and 2 more)"
+    )
     assert len(warnings_of(benchmark, ["t[01]"])) == 1
     assert warnings_of(benchmark, ["other"]) == []
 
@@ -509,6 +534,15 @@ def test_odd_folder_names(tmp_path: Path) -> None:
     assert task in benchmark.tasks
     assert alone.version == benchmark.version
     assert alone.defaults == benchmark.defaults
+
+
+def test_a_folder_that_is_listed_twice(tmp_path: Path) -> None:
+    """A link to a task folder is a task of its own, with an id that says which."""
+    write_task(tmp_path / "one")
+    (tmp_path / "two").symlink_to(tmp_path / "one")
+    benchmark = HARBOR.read(str(tmp_path))
+    assert [task["id"] for task in benchmark.tasks] == ["one@one", "one@two"]
+    assert warnings_of(benchmark) == []
 
 
 def test_tasks_have_folders_of_their_own(tmp_path: Path) -> None:

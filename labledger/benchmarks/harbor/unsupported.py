@@ -103,8 +103,9 @@ def _verifier(config: TaskConfig, files: TaskFiles, verifier_image: VerifierImag
     for collect in verifier.collect:
         if collect.service != "main":
             yield f"[[verifier.collect]]: service {collect.service}; needs compose"
-    if verifier.collect and verifier.mode is VerifierMode.SHARED:
-        yield "[[verifier.collect]]: needs a separate verifier; a shared one can run it in test.sh"
+        if verifier.mode is VerifierMode.SHARED and collect.user != verifier.user:
+            users = [each or "the image's user" for each in (collect.user, verifier.user)]
+            yield f"[[verifier.collect]]: runs as {users[0]}, the tests as {users[1]}"
 
 
 def _artifacts(config: TaskConfig) -> Iterator[str]:
