@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -534,6 +535,17 @@ def test_odd_folder_names(tmp_path: Path) -> None:
     assert task in benchmark.tasks
     assert alone.version == benchmark.version
     assert alone.defaults == benchmark.defaults
+
+
+def test_a_reason_with_any_bytes(tmp_path: Path) -> None:
+    """The experiment records a reason that names a folder of other bytes than UTF-8."""
+    write_task(tmp_path / "good")
+    broken = Path(os.fsdecode(os.fsencode(tmp_path) + b"/bad\xff\x1b[31m"))
+    write_task(broken)
+    (broken / "task.toml").write_text("[")
+    [skipped] = document(translated(HARBOR.read(str(tmp_path))))["dataset"]["skipped"]
+    assert "is not TOML" in skipped["reason"]
+    assert skipped["reason"].isprintable()
 
 
 def test_a_folder_that_is_listed_twice(tmp_path: Path) -> None:

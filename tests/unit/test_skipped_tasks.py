@@ -90,6 +90,14 @@ def test_reports_and_comparisons(lab: Path) -> None:
     assert any(f"{SAID}; {NAMED}" in fact.text for fact in text.facts)
 
 
+def test_an_archive_has_them(lab: Path, tmp_path: Path) -> None:
+    """A run that was archived and imported elsewhere still says what it leaves out."""
+    run_forked("archive", kit.RUN, tmp_path / "run.tar", "--lab-dir", lab, folder=tmp_path)
+    run_forked("import", tmp_path / "run.tar", "--lab-dir", tmp_path / "there", folder=tmp_path)
+    with labledger.open_ledger(lab_dir=tmp_path / "there") as ledger:
+        assert [task.id for task in ledger.run(kit.RUN).coverage.skipped] == ["needs-gpu", "steps"]
+
+
 @pytest.mark.parametrize("limits", [{"limit": 2}, {"filters": {"limit": 2}}])
 def test_a_limited_run_does_not_say_of_how_many(limits: dict[str, Any]) -> None:
     """Where a limit chose among the tasks, the benchmark has more of them than are known."""
