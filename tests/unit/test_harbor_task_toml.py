@@ -247,6 +247,8 @@ def test_keys_that_a_stranger_chose(tmp_path: Path) -> None:
         ("[environment]\nos = 'LINUX'", "environment.os", "linux"),
         ("[environment]\ndocker_image = ''", "environment.docker_image", None),
         ("[environment]\nskills_dir = ''", "environment.skills_dir", None),
+        ("[environment]\nworkdir = ''", "environment.workdir", None),
+        ("[environment]\nworkdir = '//app/../srv//x/'", "environment.workdir", "/srv/x"),
         (
             "[environment]\nallow_internet = 'no'",
             "environment.network",

@@ -19,6 +19,8 @@ from labledger.benchmarks.harbor.translation import AGENTS, HARBOR
 from labledger.benchmarks.task_selection import refuse_ignored, require_known_tasks, warnings_of
 from labledger.benchmarks.translate import TranslatedExperiment, store_experiment, translate
 from labledger.errors import InvalidInput
+from labledger.experiment.experiment_file import load_experiment
+from labledger.experiment.resolve import resolve
 from labledger.records import json_schemas
 
 Row = dict[str, Any]
@@ -394,6 +396,10 @@ def test_refused_tasks(one: Path, name: str) -> None:
         ({"environment": {"docker_image": ""}}, "there is no environment/Dockerfile"),
         ({"environment": {"env": {"A": "${A-B}"}}}, "${A-B} is not the name of"),
         ({"agent": {"timeout_sec": 0}}, "[agent].timeout_sec: found 0"),
+        ({"environment": {"docker_image": "$IMAGE"}}, 'image: found "$IMAGE"; expected an image'),
+        ({"environment": {"env": {"AGENTLAB_X": "1"}}}, "AGENTLAB_X is set by labledger"),
+        ({"agent": {"user": "a b"}}, 'runtime.agent.user: found "a b"; expected a user'),
+        ({"verifier": {"user": "a b"}}, 'runtime.grader.user: found "a b"; expected a user'),
         (
             {"verifier": {"user": "judge", "collect": [{"command": "x"}]}},
             "[[verifier.collect]]: runs as the image's user, the tests as judge",
@@ -432,6 +438,17 @@ def test_missing_and_surplus_files(one: Path) -> None:
     (one / "trajectory.json").unlink()
     (one / "instruction.md").unlink()
     assert reasons(one) == "instruction.md: is missing"
+
+
+def test_a_task_that_no_experiment_can_have(tmp_path: Path) -> None:
+    """A task that an experiment refuses does not end the whole set."""
+    write_task(tmp_path / "set/good")
+    write_task(tmp_path / "set/user", {"agent": {"user": "a b"}})
+    write_task(tmp_path / "set/long", instruction="\x01" * 4_000_001)
+    benchmark = HARBOR.read(str(tmp_path / "set"))
+    assert [task.task_id for task in benchmark.refused] == ["long", "user"]
+    path = store_experiment(translated(benchmark), tmp_path)
+    assert [task.task_id for task in resolve(load_experiment(path)).tasks] == ["good"]
 
 
 def test_every_reason_is_named(one: Path) -> None:
