@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import sample_ledgers as kit
+import view_servers
 import yaml
 from commands import run_forked
 from harbor_tasks import write_task
@@ -88,6 +89,14 @@ def test_reports_and_comparisons(lab: Path) -> None:
     assert "2 of 4 tasks of the benchmark are in run-1" in markdown
     [text] = labledger.comparison_texts(compared)
     assert any(f"{SAID}; {NAMED}" in fact.text for fact in text.facts)
+
+
+def test_the_page_of_a_run(lab: Path) -> None:
+    """The page says it among what needs attention, and its document has the tasks."""
+    with view_servers.serving(lab) as server:
+        document = server.document(f"/runs/{kit.RUN}")
+    assert f"{SAID}; {NAMED}." in document["sentences"]["notices"]
+    assert (document["benchmark_tasks"], document["skipped_tasks"]) == (4, list(SKIPPED))
 
 
 def test_an_archive_has_them(lab: Path, tmp_path: Path) -> None:
