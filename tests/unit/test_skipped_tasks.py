@@ -17,9 +17,11 @@ import labledger
 from labledger import RunOptions
 from labledger.errors import InvalidInput
 from labledger.export.summary import build_summary
+from labledger.ledger import notifications
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verify import verify
 from labledger.ledger.writer import LedgerWriter
+from labledger.records.pass_rate import PassCounts
 from labledger.records.task_coverage import SkippedTask, TaskCoverage
 from labledger.runner.run_outcome import RunOutcome
 
@@ -97,6 +99,17 @@ def test_the_page_of_a_run(lab: Path) -> None:
         document = server.document(f"/runs/{kit.RUN}")
     assert f"{SAID}; {NAMED}." in document["sentences"]["notices"]
     assert (document["benchmark_tasks"], document["skipped_tasks"]) == (4, list(SKIPPED))
+
+
+def test_a_notification_says_it() -> None:
+    """Whoever is told that a run finished is told how many of how many tasks it has."""
+    passes = {"base": PassCounts(2)}
+    whole = notifications.finished(2, passes)
+    assert "tasks of the benchmark" not in whole.text
+    coverage = TaskCoverage.of_document(resolved(skipped=list(SKIPPED)))
+    notice = notifications.finished(2, passes, coverage)
+    assert notice.text == f"{whole.text}; on 2 of 4 tasks of the benchmark"
+    assert notice.details == whole.details | {"tasks": 2, "skipped_tasks": 2}
 
 
 def test_an_archive_has_them(lab: Path, tmp_path: Path) -> None:
