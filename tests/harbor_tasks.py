@@ -96,6 +96,17 @@ def working_folder(folder: Path) -> Path:
     )
 
 
+def root_folder(folder: Path) -> Path:
+    """The agent and the tests work in `/`, whatever folder the image has."""
+    return write_task(
+        folder,
+        {"environment": {"docker_image": "", "workdir": "/"}},
+        solution='#!/bin/sh\n[ "$PWD" = / ] && echo done >answer.txt\n',
+        tests=rewarded_if('[ "$PWD" = / ] && grep -q done /answer.txt'),
+        files={"environment/Dockerfile": f"FROM {IMAGE}\nWORKDIR /work\n{OF_SESSION}"},
+    )
+
+
 def service_left_running(folder: Path) -> Path:
     """The tests talk to a server that the solution leaves running."""
     server = (
@@ -168,6 +179,15 @@ def collected_state(folder: Path) -> Path:
         },
         solution="#!/bin/sh\nmkdir -p /srv\necho done >/srv/state\n",
         tests=rewarded_if("grep -q done /logs/artifacts/state"),
+    )
+
+
+def collected_for_shared_tests(folder: Path) -> Path:
+    """A collect command of a shared verifier runs after the agent and before the tests."""
+    return write_task(
+        folder,
+        {"verifier": {"collect": [{"command": "cp answer.txt /logs/artifacts/answer"}]}},
+        tests=rewarded_if("grep -q done /logs/artifacts/answer"),
     )
 
 
@@ -498,10 +518,12 @@ def rewards_without_primary(folder: Path) -> Path:
 RUNNABLE: dict[str, Callable[[Path], Path]] = {
     "plain": plain,
     "working-folder": working_folder,
+    "root-folder": root_folder,
     "service-left-running": service_left_running,
     "separate-verifier": separate_verifier,
     "built-verifier": built_verifier,
     "collected-state": collected_state,
+    "collected-for-shared-tests": collected_for_shared_tests,
     "health-check": health_check,
     "failing-health-check": failing_health_check,
     "users": users,

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from labledger.benchmarks.file_forms import as_json_text
-from labledger.errors import InvalidInput, MalformedJson, Problem
+from labledger.errors import InvalidInput, MalformedJson, Problem, said_once
 from labledger.experiment.dataset import decompressed
 from labledger.files.project_files import open_regular
 from labledger.records import JsonObject, canonical_json
-from labledger.text import counted, quoted
+from labledger.text import quoted
 
 MAX_BYTES = 256 << 20
 """The largest file that is read, in bytes after decompression."""
@@ -186,20 +186,8 @@ def tasks_of_rows(
     if not tasks and not problems:
         problems.append(Problem(str(path), "contains no task"))
     if problems:
-        raise InvalidInput(what, list(_said_once(problems)))
+        raise InvalidInput(what, said_once(problems))
     return tasks
-
-
-def _said_once(problems: Sequence[Problem]) -> Iterator[Problem]:
-    """Yield problems without those that another row has too, which the first one counts."""
-    alike: dict[tuple[str | None, str], list[Problem]] = {}
-    for problem in problems:
-        alike.setdefault((problem.field, problem.message), []).append(problem)
-    for first, *others in alike.values():
-        if others:
-            rows = f"{counted(len(others), 'more row')}, the last in line {others[-1].line}"
-            first = replace(first, message=f"{first.message} (also in {rows})")
-        yield first
 
 
 def _wrong_file(path: Path, rows: Sequence[TaskRow | Problem], format_name: str) -> Problem | None:

@@ -37,7 +37,7 @@ from labledger.files.durable_files import (
 from labledger.files.lab_folder import scratch_folder
 from labledger.files.untrusted_files import is_safe_name
 from labledger.records import JsonObject
-from labledger.text import counted
+from labledger.text import counted, escape_line
 
 if TYPE_CHECKING:
     import yaml
@@ -51,6 +51,8 @@ _ENV_DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*):-(.*)\}", re.DOTALL)
 _MAX_REASON, _MAX_REASONS, _MIN_REASON = 500, 1_000_000, 40
 """How many characters of a reason an experiment records, and of all reasons. An experiment file has
 a limit of its own."""
+_MAX_SKIPPED = 10_000
+"""How many tasks that cannot be run an experiment records, each by its id."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _COMMENTS = {
     "dataset": "The tasks that the agent sees, one JSON object a line.",
@@ -286,11 +288,19 @@ def _document(
 
 def _skipped(benchmark: Benchmark) -> list[JsonObject]:
     """Return the tasks that cannot be run, as the experiment and its runs record them."""
-    most = max(_MIN_REASON, min(_MAX_REASON, _MAX_REASONS // len(benchmark.refused)))
-    return [
-        {"id": task.task_id, "reason": " ".join(task.reason.split())[:most]}
-        for task in benchmark.refused
+    named = benchmark.refused[:_MAX_SKIPPED]
+    most = max(_MIN_REASON, min(_MAX_REASON, _MAX_REASONS // len(named)))
+    skipped = [
+        {
+            "id": task.task_id[:_MAX_REASON],
+            "reason": escape_line(" ".join(task.reason.split()))[:most],
+        }
+        for task in named
     ]
+    if len(benchmark.refused) > len(named):
+        more = len(benchmark.refused) - len(named)
+        skipped.append({"id": "…", "reason": f"{more:,} more tasks cannot be run"})
+    return skipped
 
 
 def _variant(agent: BenchmarkAgent, task_globs: Sequence[str]) -> JsonObject:

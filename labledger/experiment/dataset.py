@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple, cast
 
-from labledger.errors import InvalidInput, MalformedJson, Parameter, Problem
+from labledger.errors import InvalidInput, MalformedJson, Parameter, Problem, said_once
 from labledger.experiment.authored_fields import FieldProblem, UnusablePath
 from labledger.experiment.plan_sections import RuntimeOverrides
 from labledger.experiment.staged_files import (
@@ -182,7 +182,7 @@ def read_tasks(
     if not reader.problems:
         reader.problems += _selection_problems(reader)
     if reader.problems:
-        raise InvalidInput(f"the tasks in {path} are not valid", reader.problems)
+        raise InvalidInput(f"the tasks in {path} are not valid", said_once(reader.problems))
     hasher = hashlib.sha256()
     for task in reader.tasks:
         hasher.update(bytes.fromhex(task.row_digest))

@@ -200,7 +200,9 @@ def _rights_problems(merged: TrialSettings) -> Iterator[Mismatch]:
 def _workspace_problems(merged: TrialSettings) -> Iterator[Mismatch]:
     runtime, grading = merged.runtime, merged.grading
     for section, folder in (("runtime", runtime.workspace), ("grader", grading.workspace)):
-        if folder is not None and folder.startswith("/") and (why := unusable(folder)):
+        # An image without a working folder has the root folder, so it may be named as well.
+        is_named = folder is not None and folder.startswith("/") and folder != "/"
+        if folder is not None and is_named and (why := unusable(folder)):
             yield Mismatch(section, "workspace", why)
     if runtime.workspace not in {None, "mounted"} and runtime.root_read_only:
         message = "the image's own file system cannot be written with root_read_only"

@@ -145,8 +145,10 @@ def file_problems(row: JsonObject, variants: Collection[str]) -> Iterator[FieldP
             yield FieldProblem((*path, "user"), message)
         for at, name in enumerate(entry.get("variants", ())):
             if name not in variants:
-                hint = f"variants: {', '.join(sorted(variants))}"
-                yield FieldProblem((*path, "variants", at), f"there is no variant {name!r}", hint)
+                known = ", ".join(sorted(variants))
+                message = f"there is no variant {name!r}; the experiment has {known}"
+                hint = f"rename it in the tasks' files too, or call a variant {name} again"
+                yield FieldProblem((*path, "variants", at), message, hint)
 
 
 def _have_one_reader(one: JsonObject, other: JsonObject) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from commands import run_forked
 from harbor_tasks import (
     BEHAVING,
+    REFUSED,
     RUNNABLE,
     plain,
     rewarded_if,
@@ -54,6 +55,11 @@ def found(checked: BenchmarkCheck, task_id: str) -> dict[str, str]:
         for trial in checked.trials
         if trial.task_id == task_id
     }
+
+
+def test_refused_tasks_are_recorded(checked: BenchmarkCheck) -> None:
+    """The run says which tasks of the benchmark it leaves out."""
+    assert {task.id for task in checked.outcome.coverage.skipped} == set(REFUSED)
 
 
 @pytest.mark.parametrize("task_id", BEHAVING)

@@ -265,6 +265,15 @@ def test_refused_tasks_are_named() -> None:
         translated(benchmark(tasks=()))
 
 
+def test_very_many_refused_tasks(tmp_path: Path) -> None:
+    """However many tasks cannot be run, and why, the experiment can be read."""
+    refused = tuple(RefusedTask(f"t{n:06}{'x' * 180}", "é" * 5000) for n in range(12_000))
+    path = store_experiment(translated(benchmark(refused=refused)), tmp_path)
+    skipped = resolve(load_experiment(path)).plan.dataset.skipped
+    assert len(skipped) == 10_001
+    assert skipped[-1].reason == "2,000 more tasks cannot be run"
+
+
 def test_a_stored_experiment_is_reused_and_not_overwritten(tmp_path: Path) -> None:
     """The same benchmark is the same folder; a file that a person has changed is refused."""
     path = store_experiment(translated(), tmp_path)

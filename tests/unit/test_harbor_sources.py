@@ -100,6 +100,30 @@ def test_what_is_no_location(tmp_path: Path) -> None:
     assert f"did you mean {tmp_path}/top/tasks?" in problem(tmp_path / "top")
 
 
+@pytest.mark.parametrize("name", ["terminal-bench@2.0", "org/set", "org/set@latest", "set"])
+def test_names_of_the_hub(name: str) -> None:
+    """A name that Harbor looks up in its hub is no location: the error says how to get it."""
+    assert f"`harbor download {name} -o FOLDER` fetches its folders" in problem(name)
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("fix-it/task.yaml", "has tasks of Terminal-Bench 1 (task.yaml), which is another format"),
+        ("task.yaml", "`harbor task migrate -i THIS -o FOLDER` makes Harbor tasks of them"),
+        ("python/exercises/practice/x/x.py", "has exercises of the polyglot benchmark"),
+        ("tau_bench/run.py", "is tau-bench"),
+        ("notes.txt", "holds no task.toml"),
+    ],
+)
+def test_folders_of_other_benchmarks(tmp_path: Path, file: str, expected: str) -> None:
+    """A folder of another benchmark is one line that says what it is and what to do."""
+    write(tmp_path / "set" / file, "x")
+    message = problem(tmp_path / "set")
+    assert expected in message
+    assert len(message.splitlines()) == 2
+
+
 # -- dataset.toml
 
 

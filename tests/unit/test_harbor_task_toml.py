@@ -216,6 +216,16 @@ def test_a_key_with_a_mistake(tmp_path: Path) -> None:
     assert note.endswith("; did you mean timeout_sec?")
 
 
+def test_keys_that_a_stranger_chose(tmp_path: Path) -> None:
+    """A warning shows a bounded part of a key, without control characters, and counts many."""
+    [note] = ignored(tmp_path, f'"\\u001b[31m{"x" * 1000}" = 1')
+    assert len(note) < 150
+    assert note.isprintable()
+    notes = ignored(tmp_path, "".join(f"k{number} = 1\n" for number in range(5000)))
+    assert len(notes) == 21
+    assert notes[-1] == "None: has 5,000 unknown keys, which Harbor ignores"
+
+
 @pytest.mark.parametrize(
     ("text", "field", "value"),
     [
@@ -237,6 +247,8 @@ def test_a_key_with_a_mistake(tmp_path: Path) -> None:
         ("[environment]\nos = 'LINUX'", "environment.os", "linux"),
         ("[environment]\ndocker_image = ''", "environment.docker_image", None),
         ("[environment]\nskills_dir = ''", "environment.skills_dir", None),
+        ("[environment]\nworkdir = ''", "environment.workdir", None),
+        ("[environment]\nworkdir = '//app/../srv//x/'", "environment.workdir", "/srv/x"),
         (
             "[environment]\nallow_internet = 'no'",
             "environment.network",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -486,13 +487,23 @@ def test_refused_tasks(one: Path, name: str) -> None:
         ({"environment": {"gpus": 1, "gpu_types": ["T4"]}}, "gpu_types: asks for T4"),
         ({"environment": {"skills_dir": "/s"}}, "skills_dir: needs agents"),
         ({"environment": {"workdir": "app"}}, "workdir: found 'app'; needs an absolute path"),
-        ({"environment": {"workdir": "/"}}, "workdir: found '/'; needs an absolute path"),
         ({"environment": {"workdir": "/proc/x"}}, "workdir: found '/proc/x'"),
         ({"environment": {"memory_mb": 1}}, "memory_mb: a Docker engine needs at least 6 MB"),
         ({"environment": {"docker_image": ""}}, "there is no environment/Dockerfile"),
         ({"environment": {"env": {"A": "${A-B}"}}}, "${A-B} is not the name of"),
         ({"agent": {"timeout_sec": 0}}, "[agent].timeout_sec: found 0"),
-        ({"verifier": {"collect": [{"command": "x"}]}}, "needs a separate verifier"),
+        ({"environment": {"docker_image": "$IMAGE"}}, 'image: found "$IMAGE"; expected an image'),
+        ({"environment": {"env": {"AGENTLAB_X": "1"}}}, "AGENTLAB_X is set by labledger"),
+        ({"agent": {"user": "a b"}}, 'runtime.agent.user: found "a b"; expected a user'),
+        ({"verifier": {"user": "a b"}}, 'runtime.grader.user: found "a b"; expected a user'),
+        (
+            {"verifier": {"user": "judge", "collect": [{"command": "x"}]}},
+            "[[verifier.collect]]: runs as the image's user, the tests as judge",
+        ),
+        (
+            {"verifier": {"collect": [{"command": "x", "user": "me"}]}},
+            "[[verifier.collect]]: runs as me, the tests as the image's user",
+        ),
         (
             {
                 "verifier": {
@@ -523,6 +534,17 @@ def test_missing_and_surplus_files(one: Path) -> None:
     (one / "trajectory.json").unlink()
     (one / "instruction.md").unlink()
     assert reasons(one) == "instruction.md: is missing"
+
+
+def test_a_task_that_no_experiment_can_have(tmp_path: Path) -> None:
+    """A task that an experiment refuses does not end the whole set."""
+    write_task(tmp_path / "set/good")
+    write_task(tmp_path / "set/user", {"agent": {"user": "a b"}})
+    write_task(tmp_path / "set/long", instruction="\x01" * 4_000_001)
+    benchmark = HARBOR.read(str(tmp_path / "set"))
+    assert [task.task_id for task in benchmark.refused] == ["long", "user"]
+    path = store_experiment(translated(benchmark), tmp_path)
+    assert [task.task_id for task in resolve(load_experiment(path)).tasks] == ["good"]
 
 
 def test_every_reason_is_named(one: Path) -> None:
@@ -558,6 +580,22 @@ def test_a_wrong_value_hides_no_other_reason(one: Path) -> None:
     assert f"{one}/task.toml: surprise: unknown key" in strict.reason
 
 
+def test_collect_commands_of_a_shared_verifier(one: Path) -> None:
+    """They run before the tests, as the same user, and have their time beside that of the tests."""
+    collect = [{"command": "echo 'a b'", "timeout_sec": 5}, {"command": "false"}]
+    write_task(one, {"verifier": {"timeout_sec": 30, "collect": collect}})
+    task = row(one)
+    assert task["runtime"]["grader"]["timeout_s"] == 30 + 5 + 60
+    [folder] = [each["directory"] for each in task["files"] if each["path"] == "/harbor-collect"]
+    script = HARBOR.read(str(one)).files[f"{folder}/collect.sh"]
+    assert isinstance(script, bytes)
+    *_, first, second = script.decode().splitlines()
+    assert first == """run 5 'echo '"'"'a b'"'"''"""
+    assert second == "run 60 false"
+    ended = subprocess.run(["sh", "-s"], input=script, capture_output=True, check=True)
+    assert ended.stdout == b"a b\n"
+
+
 def test_unknown_keys_do_not_refuse(one: Path) -> None:
     """A task with keys that Harbor ignores runs with a warning, and is refused if strict."""
     benchmark = HARBOR.read(str(write_task(one, {"agent": {"timeout_secs": 5}})))
@@ -579,7 +617,9 @@ def test_a_warning_about_many_tasks(tmp_path: Path) -> None:
         write_task(tmp_path / f"t{number}", {"surprise": number})
     benchmark = HARBOR.read(str(tmp_path))
     [warning] = warnings_of(benchmark)
-    assert warning == "surprise: unknown key, which Harbor ignores (in 5 tasks: t0, t1, t2, …)"
+    assert (
+        warning == "surprise: unknown key, which Harbor ignores (in 5 tasks: t0, t1, t2 and 2 more)"
+    )
     assert len(warnings_of(benchmark, ["t[01]"])) == 1
     assert warnings_of(benchmark, ["other"]) == []
 
@@ -608,6 +648,26 @@ def test_odd_folder_names(tmp_path: Path) -> None:
     assert task in benchmark.tasks
     assert alone.version == benchmark.version
     assert alone.defaults == benchmark.defaults
+
+
+def test_a_reason_with_any_bytes(tmp_path: Path) -> None:
+    """The experiment records a reason that names a folder of other bytes than UTF-8."""
+    write_task(tmp_path / "good")
+    broken = Path(os.fsdecode(os.fsencode(tmp_path) + b"/bad\xff\x1b[31m"))
+    write_task(broken)
+    (broken / "task.toml").write_text("[")
+    [skipped] = document(translated(HARBOR.read(str(tmp_path))))["dataset"]["skipped"]
+    assert "is not TOML" in skipped["reason"]
+    assert skipped["reason"].isprintable()
+
+
+def test_a_folder_that_is_listed_twice(tmp_path: Path) -> None:
+    """A link to a task folder is a task of its own, with an id that says which."""
+    write_task(tmp_path / "one")
+    (tmp_path / "two").symlink_to(tmp_path / "one")
+    benchmark = HARBOR.read(str(tmp_path))
+    assert [task["id"] for task in benchmark.tasks] == ["one@one", "one@two"]
+    assert warnings_of(benchmark) == []
 
 
 def test_tasks_have_folders_of_their_own(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import sample_ledgers as kit
+import view_servers
 import yaml
 from commands import run_forked
 from harbor_tasks import write_task
@@ -16,9 +17,11 @@ import labledger
 from labledger import RunOptions
 from labledger.errors import InvalidInput
 from labledger.export.summary import build_summary
+from labledger.ledger import notifications
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verify import verify
 from labledger.ledger.writer import LedgerWriter
+from labledger.records.pass_rate import PassCounts
 from labledger.records.task_coverage import SkippedTask, TaskCoverage
 from labledger.runner.run_outcome import RunOutcome
 
@@ -88,6 +91,33 @@ def test_reports_and_comparisons(lab: Path) -> None:
     assert "2 of 4 tasks of the benchmark are in run-1" in markdown
     [text] = labledger.comparison_texts(compared)
     assert any(f"{SAID}; {NAMED}" in fact.text for fact in text.facts)
+
+
+def test_the_page_of_a_run(lab: Path) -> None:
+    """The page says it among what needs attention, and its document has the tasks."""
+    with view_servers.serving(lab) as server:
+        document = server.document(f"/runs/{kit.RUN}")
+    assert f"{SAID}; {NAMED}." in document["sentences"]["notices"]
+    assert (document["benchmark_tasks"], document["skipped_tasks"]) == (4, list(SKIPPED))
+
+
+def test_a_notification_says_it() -> None:
+    """Whoever is told that a run finished is told how many of how many tasks it has."""
+    passes = {"base": PassCounts(2)}
+    whole = notifications.finished(2, passes)
+    assert "tasks of the benchmark" not in whole.text
+    coverage = TaskCoverage.of_document(resolved(skipped=list(SKIPPED)))
+    notice = notifications.finished(2, passes, coverage)
+    assert notice.text == f"{whole.text}; on 2 of 4 tasks of the benchmark"
+    assert notice.details == whole.details | {"tasks": 2, "skipped_tasks": 2}
+
+
+def test_an_archive_has_them(lab: Path, tmp_path: Path) -> None:
+    """A run that was archived and imported elsewhere still says what it leaves out."""
+    run_forked("archive", kit.RUN, tmp_path / "run.tar", "--lab-dir", lab, folder=tmp_path)
+    run_forked("import", tmp_path / "run.tar", "--lab-dir", tmp_path / "there", folder=tmp_path)
+    with labledger.open_ledger(lab_dir=tmp_path / "there") as ledger:
+        assert [task.id for task in ledger.run(kit.RUN).coverage.skipped] == ["needs-gpu", "steps"]
 
 
 @pytest.mark.parametrize("limits", [{"limit": 2}, {"filters": {"limit": 2}}])
@@ -196,6 +226,26 @@ def test_strict_refuses_what_is_ignored(tasks: Path) -> None:
     assert [task.id for task in coverage.skipped] == ["good", "steps", "windows"]
     with pytest.raises(InvalidInput, match="strict: is for FORMAT:LOCATION"):
         labledger.plan_run(tasks, RunOptions(strict=True))
+
+
+def test_a_renamed_agent_is_one_problem(tmp_path: Path) -> None:
+    """A variant that tasks name by its old id is one problem, however many tasks name it."""
+    for number in range(5):
+        write_task(tmp_path / f"set/t{number}")
+    labledger.create_experiment(tmp_path / "own", benchmark=f"harbor:{tmp_path}/set")
+    path = tmp_path / "own/experiment.yaml"
+    path.write_text(path.read_text().replace("variant_id: oracle", "variant_id: reference"))
+    with pytest.raises(InvalidInput) as raised:
+        labledger.plan_run(path)
+    [problem] = raised.value.problems
+    assert problem.line == 1
+    assert problem.message.startswith("there is no variant 'oracle'; the experiment has nop, ref")
+    assert problem.message.endswith("(also in 4 more rows, the last in line 5)")
+    assert problem.hint is not None
+    assert "call a variant oracle again" in problem.hint
+    tasks = tmp_path / "own/tasks.jsonl"
+    tasks.write_text(tasks.read_text().replace('["oracle"]', '["reference"]'))
+    assert labledger.plan_run(path).variants == ("reference", "nop")
 
 
 def test_a_person_may_not_write_just_anything(tasks: Path, tmp_path: Path) -> None:

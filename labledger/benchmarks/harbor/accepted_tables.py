@@ -15,10 +15,14 @@ from typing import Any
 
 from labledger.experiment.authored_fields import FieldPath
 from labledger.records import JsonObject, json_schemas
-from labledger.text import near_names
+from labledger.text import escape_line, near_names
 
 _ENDLESS = 1e12
 """What stands for a number of seconds without an end."""
+_MAX_UNKNOWN = 20
+"""How many unknown keys of a table are named."""
+_MAX_KEY = 60
+"""How many characters of a key are shown."""
 _TRUE, _FALSE = {"1", "on", "t", "true", "y", "yes"}, {"0", "off", "f", "false", "n", "no"}
 
 
@@ -107,11 +111,13 @@ class _Reader:
 def _unknown_keys(
     table: JsonObject, known: JsonObject, path: FieldPath
 ) -> Iterator[tuple[FieldPath, str]]:
-    for key in table:
-        if key not in known:
-            near = near_names(key, known)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            yield (*path, key), f"unknown key, which Harbor ignores{hint}"
+    unknown = [key for key in table if key not in known]
+    for key in unknown[:_MAX_UNKNOWN]:
+        near = near_names(key, known)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        yield (*path, escape_line(key)[:_MAX_KEY]), f"unknown key, which Harbor ignores{hint}"
+    if len(unknown) > _MAX_UNKNOWN:
+        yield path, f"has {len(unknown):,} unknown keys, which Harbor ignores"
 
 
 def _converted(value: Any, kind: str | list[str] | None) -> Any:

@@ -13,11 +13,11 @@ _TERMINAL_BENCH_1 = (
 )
 _POLYGLOT = (
     "has exercises of the polyglot benchmark (LANGUAGE/exercises/practice)",
-    "Harbor's adapter `aider_polyglot` makes task folders of them",
+    "an adapter in Harbor's repository makes task folders of them",
 )
 _TAU_BENCH = (
     "is tau-bench, whose tasks are Python code with a simulated user",
-    "labledger reads no such tasks; Harbor's adapters make task folders of some of them",
+    "labledger cannot run such tasks; look for a version of them as Harbor tasks",
 )
 
 

@@ -266,6 +266,8 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)
 
 def _hub_hint(location: str) -> str | None:
     """Return what to do about a name that Harbor would look up in its hub or registry."""
+    if "://" in location:
+        return "clone the repository or download the file, and name it here"
     if not _HUB_NAME.fullmatch(location):
         return None
     return (

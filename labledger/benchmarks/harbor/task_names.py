@@ -55,7 +55,7 @@ def name_tasks(listed: Sequence[ListedTask]) -> list[NamedTask]:
     doubled = Counter(whole)
     named: dict[str, NamedTask] = {}
     for name, task, content in zip(whole, listed, contents, strict=True):
-        own = f"{name}@{_folder_name(task)}" if doubled[name] > 1 else name
+        own = f"{name}@{task.folder.name}" if doubled[name] > 1 else name
         task_id = _usable_id(own)
         if task_id in named:
             # Two names with one digest, or a folder that is listed twice.

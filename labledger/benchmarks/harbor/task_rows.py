@@ -87,6 +87,23 @@ def solution_script(env: Mapping[str, str]) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
+_COLLECT = """# The commands of [[verifier.collect]]. Their exit statuses have no meaning.
+run() {
+    shell=sh
+    ! command -v bash >/dev/null 2>&1 || shell=bash
+    limit="timeout -k 1 $1"
+    command -v timeout >/dev/null 2>&1 || limit=
+    $limit "$shell" -c "$2" || :
+}
+"""
+
+
+def collect_script(collects: Iterable[Collect]) -> bytes:
+    """Return a shell script that runs the collect commands of a shared verifier."""
+    calls = (f"run {_seconds(each.timeout_s)} {shlex.quote(each.command)}\n" for each in collects)
+    return (_COLLECT + "".join(calls)).encode()
+
+
 ORACLE = "oracle"
 AGENT_LOGS, ARTIFACTS, VERIFIER_LOGS = "/logs/agent", "/logs/artifacts", "/logs/verifier"
 HEALTH_CHECK = "healthcheck.sh"
@@ -254,6 +271,10 @@ def _task_files(
                 "image_files": "keep",
             }
         )
+    if config.verifier.mode is VerifierMode.SHARED and config.verifier.collect:
+        task.files[f"{folder}/collect/collect.sh"] = collect_script(config.verifier.collect)
+        directory = f"{folder}/collect"
+        entries.append({"path": "/harbor-collect", "directory": directory, "for": "grader"})
     for_oracle: dict[str, str] = {}
     solution = files.selected_in("solution")
     if solution:
@@ -357,7 +378,10 @@ def _seconds(value: float) -> str:
 
 def _grader(config: TaskConfig) -> JsonObject:
     verifier = config.verifier
-    grader: JsonObject = {"timeout_s": verifier.timeout_s}
+    collect_s = 0.0
+    if verifier.mode is VerifierMode.SHARED:
+        collect_s = sum(each.timeout_s for each in verifier.collect)
+    grader: JsonObject = {"timeout_s": min(verifier.timeout_s + collect_s, MAX_TIMEOUT_S)}
     own = verifier.environment
     env = {} if own is None else own.env
     network = verifier.network or (own or config.environment).network

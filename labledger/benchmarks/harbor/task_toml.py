@@ -12,6 +12,7 @@ Harbor's precedence.
 from __future__ import annotations
 
 import ipaddress
+import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -291,7 +292,7 @@ class _Reader:
             env=table.get("env", {}),
             skills_dir=table.get("skills_dir") or None,
             healthcheck=None if check is None else _healthcheck(check),
-            workdir=table.get("workdir"),
+            workdir=_workdir(table.get("workdir")),
             network=self._network(table, path) or NetworkPolicy(default),
         )
 
@@ -378,6 +379,13 @@ class _Reader:
 def is_usable(path: str) -> bool:
     """Return whether a path can be the working folder or an artifact of a trial."""
     return path.startswith("/") and unusable(str(PurePosixPath(path))) is None
+
+
+def _workdir(path: str | None) -> str | None:
+    """Return a working folder as a container's engine understands it; None if none is named."""
+    if path and path.startswith("/"):
+        return f"/{posixpath.normpath(path).lstrip('/')}"
+    return path or None
 
 
 def _healthcheck(table: JsonObject) -> HealthCheck:

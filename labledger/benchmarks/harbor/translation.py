@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,12 +32,15 @@ from labledger.benchmarks.harbor.unsupported import unsupported
 from labledger.benchmarks.task_selection import selects
 from labledger.errors import InvalidInput, Problem
 from labledger.experiment.authored_fields import UNLIMITED
+from labledger.experiment.consistency_checks import row_problems
 from labledger.files.durable_files import FileContent
-from labledger.records import JsonObject
+from labledger.records import JsonObject, json_schemas
 from labledger.records.outcomes import Reason
 
 AGENTS = (ORACLE, "nop")
 
+_MAX_INSTRUCTION = 4_000_000
+"""How long an instruction may be, in characters. A line of `tasks.jsonl` has a limit."""
 _PROGRAMS = Path(__file__).parent
 _DESCRIPTION = (
     "The agent finds its instruction in $AGENTLAB_TASK_PATH, at task.instruction, and works in\n"
@@ -101,12 +104,28 @@ def _read_task(task: NamedTask, clones: Clones) -> _ReadTask:
         reasons += map(str, toml.problems)
         reasons += [*_unusable_env(toml.config), *unsupported(toml.config, files, image)]
         if not reasons:
-            return _ReadTask(translate_task(task.task_id, toml.config, files, image), tuple(notes))
+            translated = translate_task(task.task_id, toml.config, files, image)
+            reasons += _row_problems(translated.row)
+            if not reasons:
+                return _ReadTask(translated, tuple(notes))
     except InvalidInput as error:
         reasons += map(str, error.problems)
     except OSError as error:
         reasons.append(f"{error.filename}: cannot be read: {error.strerror}")
     return _ReadTask(RefusedTask(task.task_id, "; ".join(reasons)), tuple(notes))
+
+
+def _row_problems(row: JsonObject) -> Iterator[str]:
+    """Yield what an experiment refuses in a task's row, such as a user that cannot be one.
+
+    Otherwise one such task would end the whole experiment.
+    """
+    if len(row["task"]["instruction"]) > _MAX_INSTRUCTION:
+        yield f"instruction.md: has more than {_MAX_INSTRUCTION:,} characters"
+    for path, message in json_schemas.problems(row, "task_v1"):
+        yield f"{json_schemas.dotted(path)}: {message}"
+    for problem in row_problems(row):
+        yield f"{json_schemas.dotted(problem.path)}: {problem.message}"
 
 
 def _note(task_id: str | None, problem: Problem) -> ReadingNote:

@@ -63,8 +63,8 @@ def _environment(section: str, environment: Environment) -> Iterator[str]:
     if environment.skills_dir is not None:
         yield f"[{section}].skills_dir: needs agents whose skills labledger can install"
     workdir = environment.workdir
-    if workdir is not None and not is_usable(workdir):
-        yield f"[{section}].workdir: found {workdir!r}; needs an absolute path of a folder in /"
+    if workdir not in (None, "/") and not is_usable(workdir):
+        yield f"[{section}].workdir: found {workdir!r}; needs an absolute path"
     if environment.memory_mb and environment.memory_mb < _MIN_MEMORY_MB:
         yield (
             f"[{section}].memory_mb: a Docker engine needs at least {_MIN_MEMORY_MB} MB, and about "
@@ -98,13 +98,16 @@ def _verifier(config: TaskConfig, files: TaskFiles, verifier_image: VerifierImag
         yield f"[verifier].timeout_sec: found {verifier.timeout_s:g}; needs more than 0"
     if verifier.environment is not None:
         yield from _environment("verifier.environment", verifier.environment)
-    if not (verifier_image.has_tests or config.steps or files.has("tests/test.sh")):
+    is_linux = (verifier.environment or config.environment).os == "linux"
+    has_tests = verifier_image.has_tests or config.steps or files.has("tests/test.sh")
+    if is_linux and not has_tests:
         yield "tests/test.sh: is missing"
     for collect in verifier.collect:
         if collect.service != "main":
             yield f"[[verifier.collect]]: service {collect.service}; needs compose"
-    if verifier.collect and verifier.mode is VerifierMode.SHARED:
-        yield "[[verifier.collect]]: needs a separate verifier; a shared one can run it in test.sh"
+        if verifier.mode is VerifierMode.SHARED and collect.user != verifier.user:
+            users = [each or "the image's user" for each in (collect.user, verifier.user)]
+            yield f"[[verifier.collect]]: runs as {users[0]}, the tests as {users[1]}"
 
 
 def _artifacts(config: TaskConfig) -> Iterator[str]:

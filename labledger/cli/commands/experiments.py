@@ -250,7 +250,8 @@ def _print_check(check: BenchmarkCheck, *, as_json: bool) -> None:
     """Print the trials that are not as expected as a table, or all as a line of JSON."""
     if as_json:
         trials = [trial.as_json() for trial in check.trials]
-        out_json_line({"event": "benchmark_checked", "trials": trials})
+        coverage = check.outcome.coverage.as_json()
+        out_json_line({"event": "benchmark_checked", "trials": trials, **coverage})
         return
     tasks = len({trial.task_id for trial in check.trials})
     wrong = len({trial.task_id for trial in check.findings})
