@@ -88,6 +88,7 @@ from .compare.ranking import ranking_text as ranking_text
 from .compare.run_caveats import OutcomeChange as OutcomeChange
 from .compare.run_caveats import cancelled_sentences as cancelled_sentences
 from .compare.run_caveats import rerun_sentences as rerun_sentences
+from .compare.run_caveats import skipped_sentences as skipped_sentences
 from .compare.run_caveats import unread_sentences as unread_sentences
 from .compare.size_plan import Design as Design
 from .compare.size_plan import PlannedExperiment as PlannedExperiment
@@ -170,6 +171,8 @@ from .records.outcomes import SlotStatus as SlotStatus
 from .records.outcomes import StopCause as StopCause
 from .records.outcomes import Verdict as Verdict
 from .records.pass_rate import PassCounts as PassCounts
+from .records.task_coverage import SkippedTask as SkippedTask
+from .records.task_coverage import TaskCoverage as TaskCoverage
 from .report.logs import LogSelection as LogSelection
 from .report.run_report import ReportOptions as ReportOptions
 from .runner.extend import RunExtension as RunExtension

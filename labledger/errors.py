@@ -8,7 +8,8 @@ these where they arise.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from labledger.exit_codes import Exit
@@ -60,6 +61,27 @@ class Problem:
             return f"{head}{self.message}"
         tail = f"\n    → {self.hint}" if "\n" in self.message else f" ({self.hint})"
         return f"{head}{self.message}{tail}"
+
+
+_MAX_ALIKE = 3
+
+
+def said_once(problems: Iterable[Problem]) -> list[Problem]:
+    """Return problems, and of those that many lines of a file have, the first with their number."""
+    found = list(problems)
+    alike: dict[tuple[str, str | None, str], list[Problem]] = {}
+    for problem in found:
+        alike.setdefault((problem.where, problem.field, problem.message), []).append(problem)
+    listed: list[Problem] = []
+    for problem in found:
+        group = alike[problem.where, problem.field, problem.message]
+        last = group[-1]
+        if len(group) <= _MAX_ALIKE or last.line is None:
+            listed.append(problem)
+        elif problem is group[0]:
+            more = f"(also in {len(group) - 1:,} more rows, the last in line {last.line})"
+            listed.append(replace(problem, message=f"{problem.message} {more}"))
+    return listed
 
 
 class InvalidInput(LabLedgerError):

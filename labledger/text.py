@@ -58,6 +58,12 @@ def quoted(text: str) -> str:
     return f"{text[:_LONGEST_QUOTED]!r}… ({len(text):,} characters)"
 
 
+def named_briefly(names: Sequence[str], most: int) -> str:
+    """Return the first `most` names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
 def near_names(name: str, known: Iterable[str], count: int = 1) -> list[str]:
     """Return up to `count` known names of which `name` may be a misspelling, the nearest first."""
     cutoff = _MIN_SIMILARITY_SHORT if len(name) <= 3 else _MIN_SIMILARITY

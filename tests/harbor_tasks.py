@@ -96,6 +96,17 @@ def working_folder(folder: Path) -> Path:
     )
 
 
+def root_folder(folder: Path) -> Path:
+    """The agent and the tests work in `/`, whatever folder the image has."""
+    return write_task(
+        folder,
+        {"environment": {"docker_image": "", "workdir": "/"}},
+        solution='#!/bin/sh\n[ "$PWD" = / ] && echo done >answer.txt\n',
+        tests=rewarded_if('[ "$PWD" = / ] && grep -q done /answer.txt'),
+        files={"environment/Dockerfile": f"FROM {IMAGE}\nWORKDIR /work\n{OF_SESSION}"},
+    )
+
+
 def service_left_running(folder: Path) -> Path:
     """The tests talk to a server that the solution leaves running."""
     server = (
@@ -171,6 +182,15 @@ def collected_state(folder: Path) -> Path:
     )
 
 
+def collected_for_shared_tests(folder: Path) -> Path:
+    """A collect command of a shared verifier runs after the agent and before the tests."""
+    return write_task(
+        folder,
+        {"verifier": {"collect": [{"command": "cp answer.txt /logs/artifacts/answer"}]}},
+        tests=rewarded_if("grep -q done /logs/artifacts/answer"),
+    )
+
+
 def health_check(folder: Path) -> Path:
     """The agent starts only when a health check has passed, which needs its third try."""
     command = "echo x >>/tries; [ $(wc -l </tries) -ge 3 ]"
@@ -222,6 +242,75 @@ def built_environment(folder: Path) -> Path:
             f"{OF_SESSION}",
             "environment/built": "made of environment\n",
         },
+    )
+
+
+def loose_files(folder: Path) -> Path:
+    """Without a Dockerfile, the files of `environment/` are in the working folder, links too."""
+    write_task(
+        folder,
+        {"environment": {"workdir": "/srv/w"}},
+        solution="#!/bin/sh\nsh sub/run.sh >answer.txt\n",
+        tests=rewarded_if(
+            "grep -q done answer.txt && [ $(readlink link) = /no/such ] && [ -d empty ]"
+            " && [ -f .dockerignore ]"
+        ),
+        files={
+            "environment/sub/run.sh": "#!/bin/sh\necho done\n",
+            "environment/.dockerignore": "*",
+        },
+    )
+    (folder / "environment/link").symlink_to("/no/such")
+    (folder / "environment/empty").mkdir()
+    return folder
+
+
+FILES_OF_IMAGE = f"""\
+FROM {IMAGE}
+WORKDIR /app
+RUN mkdir -p /tests/sub /tests/odd /logs/agent /logs/artifacts /logs/verifier/deep \\
+ && for f in /tests/fixture /tests/sub/a /tests/test.sh /logs/agent/seed /logs/artifacts/seed \\
+      /logs/verifier/deep/base; do echo of image >$f; done \\
+ && echo 1 >/logs/verifier/reward.txt && echo own >/tests/odd/own \\
+ && chown -R 1234:1235 /tests/odd && chmod 600 /tests/odd/own && chmod 1777 /tests/odd \\
+ && ln -s fixture /tests/link && ln /tests/fixture /tests/twin
+{OF_SESSION}"""
+
+
+def files_of_image(folder: Path) -> Path:
+    """The image has files where tests and logs are: they stay, and what the agent left there goes.
+
+    The solution plants, exchanges and deletes some, and leaves an artifact outside of its folder.
+    """
+    attack = (
+        "#!/bin/sh\n"
+        "[ $(cat /logs/verifier/deep/base /logs/agent/seed | grep -c 'of image') = 2 ] &&\n"
+        "mkdir /srv/out && echo important >/srv/out/result && echo done >answer.txt\n"
+        "echo planted >/tests/conftest.py\n"
+        "rm -r /tests/sub /tests/odd /logs/verifier/deep\n"
+        "echo exchanged >/tests/fixture\n"
+        "rm /tests/link && ln -s /etc/passwd /tests/link\n"
+        "echo planted >/logs/verifier/planted\n"
+        "ln -s /etc /logs/verifier/deep\n"
+    )
+    of_image = "/tests/fixture /tests/sub/a /tests/twin /tests/link /logs/verifier/deep/base"
+    checks = [
+        "grep -q done answer.txt",
+        "[ $(ls /tests | tr '\\n' ' ' | tr -d ' ') = check.shfixturelinkoddsubtest.shtwin ]",
+        f"[ $(grep -lx 'of image' {of_image} | wc -l) = 5 ]",
+        "[ $(readlink /tests/link) = fixture ]",
+        "[ $(stat -c %u:%g:%a /tests/odd) = 1234:1235:1777 ]",
+        "[ $(stat -c %u:%g:%a /tests/odd/own) = 1234:1235:600 ]",
+        "[ \"$(ls /logs/verifier | tr '\\n' ' ')\" = 'deep reward.txt test-stdout.txt ' ]",
+        "[ ! -s /logs/verifier/reward.txt ]",
+        "[ -f /etc/passwd ] && [ ! -e /etc/base ]",
+    ]
+    return write_task(
+        folder,
+        {"environment": {"docker_image": ""}, "artifacts": ["/srv/out", "/logs/artifacts/seed"]},
+        solution=attack,
+        tests=rewarded_if("sh -ex /tests/check.sh"),
+        files={"environment/Dockerfile": FILES_OF_IMAGE, "tests/check.sh": "\n".join(checks)},
     )
 
 
@@ -429,10 +518,12 @@ def rewards_without_primary(folder: Path) -> Path:
 RUNNABLE: dict[str, Callable[[Path], Path]] = {
     "plain": plain,
     "working-folder": working_folder,
+    "root-folder": root_folder,
     "service-left-running": service_left_running,
     "separate-verifier": separate_verifier,
     "built-verifier": built_verifier,
     "collected-state": collected_state,
+    "collected-for-shared-tests": collected_for_shared_tests,
     "health-check": health_check,
     "failing-health-check": failing_health_check,
     "users": users,
@@ -453,6 +544,8 @@ RUNNABLE: dict[str, Callable[[Path], Path]] = {
     "health-of-image": health_of_image,
     "failing-health-of-image": failing_health_of_image,
     "rewards-without-primary": rewards_without_primary,
+    "loose-files": loose_files,
+    "files-of-image": files_of_image,
 }
 """Each task that runs, by the name of its folder."""
 

@@ -111,8 +111,8 @@ def check_benchmark(
         []
     """
     from labledger.benchmarks.benchmark_variations import task_contents, with_repeats
-    from labledger.benchmarks.formats import require_known_tasks, require_no_refused
-    from labledger.checks.benchmark_findings import TrialSet, task_findings
+    from labledger.benchmarks.task_selection import require_known_tasks, require_no_refused
+    from labledger.checks.benchmark_findings import TrialSet, left_out, task_findings
     from labledger.runner.run_options import RunOptions
 
     options = options or RunOptions()
@@ -143,24 +143,10 @@ def check_benchmark(
     return BenchmarkCheck(
         first.outcome,
         (*trial_set.trials, *trial_set.offline),
-        (*task_findings(known, trial_set, contents), *_left_out(known, options, first)),
+        (*task_findings(known, trial_set, contents), *left_out(first.outcome.coverage)),
         None if rest is None else rest.outcome,
         problem,
     )
-
-
-def _left_out(known: Benchmark, options: RunOptions, first: _CheckedRun) -> Iterator[TaskFinding]:
-    """Yield a remark for each task that was skipped because it cannot be run."""
-    from labledger.benchmarks.formats import selects
-    from labledger.checks.benchmark_findings import left_out
-
-    if not options.skip_refused or not first.outcome.complete:
-        return
-    refused = [task.task_id for task in known.refused]
-    # With a limit, a task without a trial may be one that was not chosen.
-    others = [] if options.limit else [row["id"] for row in known.tasks]
-    chosen = [task_id for task_id in (*refused, *others) if selects(options.tasks, task_id)]
-    yield from left_out(known, chosen, {trial.task_id for trial in first.trials})
 
 
 def _require_usable(options: RunOptions, repeats: int) -> None:
@@ -204,7 +190,7 @@ def _searcher() -> str:
 
 def _checkable(benchmark: str, options: RunOptions) -> Benchmark:
     """Return the benchmark if all chosen agents have a known verdict. Raises `InvalidInput`."""
-    known = given_benchmark(benchmark, options.agents)
+    known = given_benchmark(benchmark, options)
     if known is None:
         problem = Problem("benchmark", f"found {benchmark!r}; expected FORMAT:LOCATION")
         raise InvalidInput("the benchmark", [problem])
@@ -259,8 +245,8 @@ def _plan(
         grader_limit_s,
         passing_agents,
     )
-    from labledger.benchmarks.formats import selects
     from labledger.benchmarks.solution_search import LIMIT_S
+    from labledger.benchmarks.task_selection import selects
 
     rows = [row for row in known.tasks if selects(options.tasks, row["id"])][: options.limit]
     solvers = set(passing_agents(known))

@@ -6,9 +6,8 @@ A benchmark is translated into an experiment first; from then on it is one like 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,13 +28,15 @@ def read_source(
     Raises `InvalidInput` for a benchmark that cannot be read, a selected task of it that cannot be
     run unless `options.skip_refused`, and for options of benchmarks beside an experiment file.
     """
-    benchmark = given_benchmark(given, options.agents)
+    benchmark = given_benchmark(given, options)
     if benchmark is not None:
-        return translate_for_run(benchmark, options), without_refused(benchmark, options)
+        require_some_runnable(benchmark, options)
+        return translate_for_run(benchmark, options), options
     choices = {
         "agents": options.agents,
         "image": options.image,
         "skip_refused": options.skip_refused,
+        "strict": options.strict,
     }
     problems = [
         Problem(Parameter(name), "is for FORMAT:LOCATION alone; an experiment file names its own")
@@ -48,19 +49,26 @@ def read_source(
     return (path / "experiment.yaml" if path.is_dir() else path), options
 
 
-def given_benchmark(given: str | Path, agents: Sequence[str]) -> Benchmark | None:
+def given_benchmark(given: str | Path, options: RunOptions) -> Benchmark | None:
     """Return the benchmark that is named as `FORMAT:LOCATION`; None if a path is given.
 
-    `agents` are those of a run; the benchmark gets those of them that have arguments, and those
-    with a profile.
+    The benchmark gets the agents of the options that have arguments, and those with a profile. Of a
+    large one, only the tasks of the options are read. Says what is ignored in these tasks, or
+    refuses them if `options.strict`.
     """
     from labledger.benchmarks.formats import parse_reference, read_benchmark, with_profiled_agents
+    from labledger.benchmarks.task_selection import refuse_ignored, warnings_of
+    from labledger.execution.run_events import run_event
 
     reference = parse_reference(str(given))
     if reference is None:
         return None
-    benchmark = read_benchmark(reference, agents)
-    return with_profiled_agents(benchmark, agents) if agents else benchmark
+    benchmark = read_benchmark(reference, options.agents, options.tasks)
+    if options.strict:
+        benchmark = refuse_ignored(benchmark)
+    for message in warnings_of(benchmark, options.tasks):
+        options.on_event(run_event("warning", message=message))
+    return with_profiled_agents(benchmark, options.agents) if options.agents else benchmark
 
 
 def read_runnable(
@@ -71,7 +79,7 @@ def read_runnable(
     With `options.skip_refused`, images are pulled and built already, and each task with a container
     that cannot be had, such as one whose image cannot be built, is left out with a warning.
     """
-    benchmark = given_benchmark(given, options.agents)
+    benchmark = given_benchmark(given, options)
     if benchmark is None:
         return read_source(given, options)
     return translate_runnable(benchmark, options)
@@ -81,42 +89,37 @@ def translate_runnable(
     benchmark: Benchmark, options: RunOptions
 ) -> tuple[TranslatedExperiment, RunOptions]:
     """Return the experiment of the tasks of a benchmark that can be run; see `read_runnable`."""
-    from labledger.benchmarks.formats import refuse
+    from labledger.benchmarks.task_selection import refuse
     from labledger.execution.run_events import run_event
     from labledger.runner.run_start import check_experiment
 
+    require_some_runnable(benchmark, options)
     source = translate_for_run(benchmark, options)
-    chosen = without_refused(benchmark, options)
     while options.skip_refused:
         with experiment_path(source) as path:
-            refused = check_experiment(path, chosen, pull=True, use_cache=True).refused
+            refused = check_experiment(path, options, pull=True, use_cache=True).refused
         if not refused:
             break
         for task_id, reason in refused.items():
             message = f"{task_id} is left out: {reason}"
             options.on_event(run_event("warning", message=message))
         benchmark = refuse(benchmark, refused)
-        chosen = without_refused(benchmark, options)
+        require_some_runnable(benchmark, options)
         source = translate_for_run(benchmark, options)
-    return source, chosen
+    return source, options
 
 
-def without_refused(benchmark: Benchmark, options: RunOptions) -> RunOptions:
-    """Return the options without the globs that only refused tasks match, if those are skipped.
+def require_some_runnable(benchmark: Benchmark, options: RunOptions) -> None:
+    """Raise `InvalidInput` if refused tasks are skipped and no other one is selected."""
+    from labledger.benchmarks.task_selection import require_some_selected
 
-    Raises `InvalidInput` with every refused task if no other one is selected.
-    """
-    from labledger.benchmarks.formats import matching_globs, require_some_selected
-
-    if not options.skip_refused:
-        return options
-    require_some_selected(benchmark, options.tasks)
-    return replace(options, tasks=matching_globs(benchmark, options.tasks))
+    if options.skip_refused:
+        require_some_selected(benchmark, options.tasks)
 
 
 def translate_for_run(benchmark: Benchmark, options: RunOptions) -> TranslatedExperiment:
     """Return the experiment of a benchmark with the options of a run. Raises `InvalidInput`."""
-    from labledger.benchmarks.formats import require_known_tasks, require_no_refused
+    from labledger.benchmarks.task_selection import require_known_tasks, require_no_refused
     from labledger.benchmarks.translate import translate
     from labledger.experiment.templates import DEFAULT_IMAGE
     from labledger.runner.run_options import gather
@@ -135,24 +138,28 @@ def translate_for_run(benchmark: Benchmark, options: RunOptions) -> TranslatedEx
 
 
 def translate_to_edit(
-    given: str, *, agents: Sequence[str], image: str | None, experiment_id: str
+    given: str, options: RunOptions, *, experiment_id: str
 ) -> TranslatedExperiment:
     """Return the experiment of a `FORMAT:LOCATION`, without the tasks that cannot be run.
 
-    `experiment.yaml` lists those at its top. Raises `InvalidInput`.
+    `experiment.yaml` records those, and they are named in a warning. Raises `InvalidInput`.
     """
+    from labledger.benchmarks.task_selection import skipped_warning
     from labledger.benchmarks.translate import translate
+    from labledger.execution.run_events import run_event
     from labledger.experiment.templates import DEFAULT_IMAGE
 
-    benchmark = given_benchmark(given, agents)
+    benchmark = given_benchmark(given, options)
     if benchmark is None:
         problem = Problem(Parameter("benchmark"), f"found {given!r}; expected FORMAT:LOCATION")
         raise InvalidInput("the benchmark", [problem])
+    if warning := skipped_warning(benchmark):
+        options.on_event(run_event("warning", message=warning))
     return translate(
         benchmark,
         default_image=DEFAULT_IMAGE,
-        agents=agents,
-        image=image,
+        agents=options.agents,
+        image=options.image,
         experiment_id=experiment_id,
         outside_names=os.environ,
     )

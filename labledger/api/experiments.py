@@ -15,8 +15,8 @@ from labledger.api.experiment_sources import (
     experiment_path,
     given_benchmark,
     read_source,
+    require_some_runnable,
     translate_for_run,
-    without_refused,
 )
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.experiment import templates
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from labledger.checks.check_results import CheckResult, TaskSupport
     from labledger.checks.preflight import Preflight
     from labledger.compare.size_plan import PlannedExperiment, PlanOptions, SizePlan
+    from labledger.execution.run_events import Listener
     from labledger.experiment.resolve import ResolvedExperiment
     from labledger.records import JsonObject
     from labledger.records.identity import Slot
@@ -148,6 +149,8 @@ def create_experiment(
     image: str | None = None,
     benchmark: str | None = None,
     agents: Sequence[str] = (),
+    strict: bool = False,
+    on_event: Listener | None = None,
 ) -> list[Path]:
     """Create a commented experiment that runs as it is: a small one, or that of a benchmark.
 
@@ -156,9 +159,11 @@ def create_experiment(
         profile: `agent-eval`, `ab-test`, `sweep` or `regression`.
         image: The image of its trials; None for the image that `scripts/image` builds, or that of
             the benchmark.
-        benchmark: A benchmark as `FORMAT:LOCATION`, in place of a profile. The head of
-            `experiment.yaml` lists its tasks that cannot be run, which are left out.
+        benchmark: A benchmark as `FORMAT:LOCATION`, in place of a profile. Its tasks that cannot be
+            run are left out; `dataset.skipped` of `experiment.yaml` records them.
         agents: Agents that come with the benchmark, one variant each; all, if none is named.
+        strict: Leave out tasks of the benchmark with anything that is ignored otherwise.
+        on_event: Called with each warning about the benchmark, as `RunOptions.on_event`.
 
     Returns:
         The files written, `experiment.yaml` first.
@@ -174,16 +179,23 @@ def create_experiment(
     """
     folder = Path(directory)
     if benchmark is None:
-        if agents:
-            problem = Problem(
-                Parameter("agents"), "is for an experiment of a benchmark (`benchmark=`)"
-            )
-            raise InvalidInput("the options are not valid", [problem])
+        problems = [
+            Problem(Parameter(name), "is for an experiment of a benchmark (`benchmark=`)")
+            for name, value in (("agents", agents), ("strict", strict))
+            if value
+        ]
+        if problems:
+            raise InvalidInput("the options are not valid", problems)
         return templates.scaffold(profile, folder, image=image)
     from labledger.api.experiment_sources import translate_to_edit
+    from labledger.execution.run_events import ignore_events
+    from labledger.runner.run_options import RunOptions
 
     name = templates.experiment_id(folder, "benchmark")
-    translated = translate_to_edit(benchmark, agents=agents, image=image, experiment_id=name)
+    options = RunOptions(
+        agents=tuple(agents), image=image, strict=strict, on_event=on_event or ignore_events
+    )
+    translated = translate_to_edit(benchmark, options, experiment_id=name)
     return templates.write_experiment(folder, translated.files)
 
 
@@ -274,17 +286,18 @@ def preflight(
 
 
 def _preflight(experiment: str | Path, options: RunOptions, *, pull: bool) -> Preflight:
+    from labledger.execution.run_events import ignore_events
     from labledger.runner.run_start import check_experiment
 
-    benchmark = given_benchmark(experiment, options.agents)
+    benchmark = given_benchmark(experiment, replace(options, on_event=ignore_events))
     if benchmark is None:
         given, options = read_source(experiment, options)
         with experiment_path(given) as path:
             return check_experiment(path, options, pull=pull)
-    from labledger.benchmarks.formats import selects
+    from labledger.benchmarks.task_selection import selects, warnings_of
     from labledger.benchmarks.translate import without_folder
-    from labledger.checks.check_results import TaskSupport
-    from labledger.checks.preflight import Preflight
+    from labledger.checks.check_results import TaskSupport, warned
+    from labledger.checks.preflight import SKIPPED_TASKS, Preflight
 
     tasks = tuple(
         task
@@ -295,12 +308,16 @@ def _preflight(experiment: str | Path, options: RunOptions, *, pull: bool) -> Pr
         if selects(options.tasks, task.task_id)
     )
     skips = options.skip_refused
+    of_tasks = [
+        warned("benchmark", text, hint=None) for text in warnings_of(benchmark, options.tasks)
+    ]
     if not any(task.runs for task in tasks):
-        return Preflight(tuple(_check_refused(tasks, skip_refused=skips)), {}, tasks)
+        return Preflight((*of_tasks, *_check_refused(tasks, skip_refused=skips)), {}, tasks)
     skipping = replace(options, skip_refused=True)
+    require_some_runnable(benchmark, skipping)
     source = translate_for_run(benchmark, skipping)
     with experiment_path(source) as path:
-        results = check_experiment(path, without_refused(benchmark, skipping), pull=pull)
+        results = check_experiment(path, skipping, pull=pull)
         folder = path.parent
     refused = results.refused
     tasks = tuple(replace(t, reason=t.reason or refused.get(t.task_id)) for t in tasks)
@@ -313,9 +330,11 @@ def _preflight(experiment: str | Path, options: RunOptions, *, pull: bool) -> Pr
             warning=check.warning or bool(check.concerns and skips and others_run and not check.ok),
         )
         for check in results.checks
+        # The check of all tasks says it.
+        if check.name != SKIPPED_TASKS
     ]
-    refusals = _check_refused(tasks, skip_refused=skips)
-    return replace(results, checks=(*refusals, *checks), tasks=tasks)
+    of_tasks += _check_refused(tasks, skip_refused=skips)
+    return replace(results, checks=(*of_tasks, *checks), tasks=tasks)
 
 
 def _check_refused(tasks: Sequence[TaskSupport], *, skip_refused: bool) -> Iterator[CheckResult]:

@@ -153,7 +153,7 @@ class RunState:
 
     def as_json(self) -> JsonObject:
         """Return what `labledger status --json` prints."""
-        return self.run.as_json() | members(self)
+        return self.run.as_json() | self.run.coverage.as_json() | members(self)
 
 
 @dataclass(frozen=True, slots=True)

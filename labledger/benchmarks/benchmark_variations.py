@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from labledger.benchmarks.formats import Benchmark, selects
+from labledger.benchmarks.formats import Benchmark
+from labledger.benchmarks.task_selection import selects
 from labledger.experiment.phase_commands import TIMEOUT_S
 from labledger.files.durable_files import FileContent
 from labledger.records import JsonObject
@@ -130,7 +131,7 @@ def _files_by_folder(benchmark: Benchmark) -> dict[str, dict[str, FileContent]]:
 
 def _has_content(files: Mapping[str, Mapping[str, FileContent]], entry: JsonObject) -> bool:
     contents = files[entry["directory"]].values()
-    return any(each.stat().st_size if isinstance(each, Path) else each for each in contents)
+    return any(each.stat().st_size if isinstance(each, Path) else each != b"" for each in contents)
 
 
 def _own_files(
@@ -153,10 +154,10 @@ def _own_files(
 
 
 def _small_content(given: FileContent) -> bytes:
-    """Return a file's content; nothing for one that is too large to be looked at."""
+    """Return a file's content; nothing for a link, a folder, and a file that is too large."""
     if isinstance(given, Path):
         return given.read_bytes() if given.stat().st_size <= _MAX_FILE_BYTES else b""
-    return given if len(given) <= _MAX_FILE_BYTES else b""
+    return given if isinstance(given, bytes) and len(given) <= _MAX_FILE_BYTES else b""
 
 
 # -- how long it may take

@@ -18,7 +18,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from functools import partial
 from itertools import chain, count
 from pathlib import Path
@@ -32,8 +31,6 @@ from labledger.records import JsonObject
 from labledger.text import near_names
 
 ENTRY_POINT_GROUP = "labledger.benchmarks"
-_MAX_NEAR_TASKS = 3
-"""How many task ids a hint names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +71,19 @@ class RefusedTask:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadingNote:
+    """Something in a benchmark that the user should know and that does not prevent a run."""
+
+    message: str
+    task_id: str | None = None
+    """The task that it is about; None for the benchmark as a whole."""
+    where: str | None = None
+    """The file that it is about."""
+    is_ignored: bool = True
+    """Whether something was ignored, which `strict` refuses."""
+
+
+@dataclass(frozen=True, slots=True)
 class Benchmark:
     """What a format reads from a location."""
 
@@ -97,6 +107,10 @@ class Benchmark:
     `--image` names another."""
     description: str = ""
     refused: tuple[RefusedTask, ...] = ()
+    notes: tuple[ReadingNote, ...] = ()
+    """What was ignored or renamed, as the benchmark's own runner ignores it or takes the name."""
+    unread: tuple[str, ...] = ()
+    """The ids of tasks that were not selected, and so were not read."""
     cluster: str | None = None
     """The field of a task's row whose values group tasks that resemble each other, such as
     `task.repo`; None if there is none. Comparisons take the groups as the sample."""
@@ -142,6 +156,19 @@ class AgentKinds(Protocol):
         ...
 
 
+@runtime_checkable
+class SelectiveFormat(Protocol):
+    """What a format also has that reads only the selected tasks of a large benchmark."""
+
+    def read_selected(self, location: str, globs: Sequence[str]) -> Benchmark:
+        """Return what `read` does, with the ids that no glob matches in `unread`.
+
+        A task that is read is the same whatever is selected beside it. Raises
+        `labledger.InvalidInput`.
+        """
+        ...
+
+
 _REFERENCE = re.compile(r"([A-Za-z][A-Za-z0-9_-]*):(.+)", re.DOTALL)
 
 
@@ -167,18 +194,23 @@ def parse_reference(text: str) -> BenchmarkReference | None:
     return BenchmarkReference(match[1], match[2])
 
 
-def read_benchmark(reference: BenchmarkReference, agents: Sequence[str] = ()) -> Benchmark:
+def read_benchmark(
+    reference: BenchmarkReference, agents: Sequence[str] = (), globs: Sequence[str] = ()
+) -> Benchmark:
     """Return the benchmark that a reference names, with its agents of `agents` that have arguments.
 
     An agent is given by its name, or as `KIND:ARGUMENT` where the format has agents of this kind;
-    it is then added to the benchmark. Raises `InvalidInput` if there is no such format, if it
+    it is then added to the benchmark. Tasks that no glob selects may be left unread; without globs,
+    every task is read. Raises `InvalidInput` if there is no such format, if it
     cannot be loaded, if it fails, and with every problem that it finds in the location or in an
     argument.
     """
     benchmark_format, package = _load_format(reference)
-    benchmark = _checked(
-        reference, package, "read", partial(benchmark_format.read, reference.location)
-    )
+    function, read = "read", partial(benchmark_format.read, reference.location)
+    if globs and isinstance(benchmark_format, SelectiveFormat):
+        function = "read_selected"
+        read = partial(benchmark_format.read_selected, reference.location, globs)
+    benchmark = _checked(reference, package, function, read)
     if not isinstance(benchmark_format, AgentKinds):
         return benchmark
     for given in agents:
@@ -245,69 +277,6 @@ def _format_failed(reference: BenchmarkReference, package: str, error: Exception
     )
     hint = f"report it to the authors of {package}"
     return InvalidInput(f"cannot read {reference}", [Problem(str(reference), message, hint=hint)])
-
-
-def require_no_refused(benchmark: Benchmark, globs: Sequence[str]) -> None:
-    """Raise `InvalidInput` with every refused task that `globs` select; none selects all."""
-    refused = refusals(benchmark, globs)
-    if refused:
-        raise InvalidInput(
-            f"{benchmark.name} has tasks that cannot be run",
-            refused,
-            hint="choose others with `tasks=`, or leave them out with `skip_refused=True`",
-        )
-
-
-def require_known_tasks(benchmark: Benchmark, globs: Sequence[str]) -> None:
-    """Raise `InvalidInput` for each glob that matches no task, not even a refused one."""
-    ids = [*(row["id"] for row in benchmark.tasks), *(task.task_id for task in benchmark.refused)]
-    problems = []
-    for glob in globs:
-        if not any(fnmatchcase(task_id, glob) for task_id in ids):
-            near = near_names(glob, ids, _MAX_NEAR_TASKS) or ids[:_MAX_NEAR_TASKS]
-            hint = f"task ids such as {', '.join(near)}"
-            message = f"{glob!r} matches none of {len(ids):,} tasks"
-            problems.append(Problem(Parameter("tasks"), message, hint=hint))
-    if problems:
-        raise InvalidInput(f"{benchmark.name} has no such tasks", problems)
-
-
-def matching_globs(benchmark: Benchmark, globs: Sequence[str]) -> tuple[str, ...]:
-    """Return those of the globs that match a task that can be run."""
-    return tuple(
-        glob for glob in globs if any(fnmatchcase(row["id"], glob) for row in benchmark.tasks)
-    )
-
-
-def refuse(benchmark: Benchmark, reasons: Mapping[str, str]) -> Benchmark:
-    """Return a benchmark in which the tasks with these ids cannot be run, for these reasons."""
-    refused = tuple(RefusedTask(task_id, reason) for task_id, reason in reasons.items())
-    return replace(
-        benchmark,
-        tasks=tuple(row for row in benchmark.tasks if row["id"] not in reasons),
-        refused=tuple(sorted((*benchmark.refused, *refused), key=lambda task: task.task_id)),
-    )
-
-
-def require_some_selected(benchmark: Benchmark, globs: Sequence[str]) -> None:
-    """Raise `InvalidInput` with every refused task if no other one is selected."""
-    if not any(selects(globs, row["id"]) for row in benchmark.tasks):
-        message = f"{benchmark.name} has no selected task that can be run"
-        raise InvalidInput(message, refusals(benchmark, globs))
-
-
-def refusals(benchmark: Benchmark, globs: Sequence[str] = ()) -> list[Problem]:
-    """Return a problem for each refused task that globs select."""
-    return [
-        Problem(task.task_id, task.reason)
-        for task in benchmark.refused
-        if selects(globs, task.task_id)
-    ]
-
-
-def selects(globs: Sequence[str], task_id: str) -> bool:
-    """Return whether globs select a task; none selects all."""
-    return not globs or any(fnmatchcase(task_id, glob) for glob in globs)
 
 
 _GIVEN = re.compile(r"(?P<name>[a-z0-9][a-z0-9_.-]*)(?:@(?P<version>[^:]*))?(?::(?P<settings>.*))?")

@@ -1,7 +1,8 @@
 """Read the rows of a benchmark file: JSONL or one JSON array, plain or gzip.
 
 Each row keeps the line that it begins at, and the problems of all rows are collected with their
-lines before they are raised. The rows are those of another project, so unknown keys are refused: a
+lines before they are raised; what is wrong with many rows is said once. The rows are those of
+another project. HumanEval and MBPP have no runner that ignores keys, so unknown keys are refused: a
 key such as `plus_input` of an extended HumanEval changes what an answer must do.
 """
 
@@ -14,11 +15,12 @@ import re
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from labledger.errors import InvalidInput, MalformedJson, Problem
+from labledger.benchmarks.file_forms import as_json_text
+from labledger.errors import InvalidInput, MalformedJson, Problem, said_once
 from labledger.experiment.dataset import decompressed
 from labledger.files.project_files import ProjectFiles
 from labledger.records import JsonObject, canonical_json
@@ -30,7 +32,7 @@ MAX_BYTES = 256 << 20
 ROW_KEYS = {
     "humaneval": ("task_id", "prompt", "canonical_solution", "test", "entry_point"),
     "mbpp": ("task_id", "code", "test_list"),
-    "swebench": ("instance_id", "repo", "base_commit", "test_patch"),
+    "swebench": ("instance_id", "repo", "base_commit"),
 }
 """The keys that every row of a format has, by which a file of another format is recognized."""
 
@@ -118,7 +120,8 @@ def read_tasks(
     """
     what = f"cannot read {format_name}:{location}"
     path = Path(location)
-    content = read_content(what, path, ProjectFiles.of_location(path, f"{format_name}:{location}"))
+    project = ProjectFiles.of_location(path, f"{format_name}:{location}")
+    content = as_json_text(what, path, read_content(what, path, project))
     tasks = tasks_of_rows(what, path, json_rows(path, content), read_task, format_name)
     return tasks, hashlib.sha256(content).hexdigest()
 
@@ -187,7 +190,7 @@ def tasks_of_rows(
     if not tasks and not problems:
         problems.append(Problem(str(path), "contains no task"))
     if problems:
-        raise InvalidInput(what, problems)
+        raise InvalidInput(what, said_once(problems))
     return tasks
 
 
@@ -195,6 +198,10 @@ def _wrong_file(path: Path, rows: Sequence[TaskRow | Problem], format_name: str)
     """Return what a file looks like none of whose rows is of the format; None if one may be."""
     objects = [row for row in rows if isinstance(row, TaskRow)]
     keys = ROW_KEYS[format_name]
+    first = rows[0] if rows else None
+    if not objects and isinstance(first, Problem) and len(rows) > 1:
+        message = f"none of {len(rows):,} rows is a JSON object; the first {first.message}"
+        return replace(first, message=message)
     if not objects or any(row.fields.keys() >= set(keys) for row in objects):
         return None
     first_row = objects[0].fields

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,11 +20,14 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from labledger.benchmarks.formats import Benchmark, BenchmarkAgent, refusals, selects
+from labledger.benchmarks.formats import Benchmark, BenchmarkAgent
+from labledger.benchmarks.task_selection import refusals, selects
 from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
 from labledger.files.durable_files import (
     FileContent,
+    LinkTo,
     content_key,
+    content_on_disk,
     filled_folder,
     make_folder,
     sync_folder,
@@ -33,7 +37,7 @@ from labledger.files.durable_files import (
 from labledger.files.lab_folder import scratch_folder
 from labledger.files.untrusted_files import is_safe_name
 from labledger.records import JsonObject
-from labledger.text import counted
+from labledger.text import counted, escape_line
 
 if TYPE_CHECKING:
     import yaml
@@ -44,6 +48,11 @@ TASKS_FILE = "tasks.jsonl"
 
 _YAML_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|0o[0-7]+")
 _ENV_DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*):-(.*)\}", re.DOTALL)
+_MAX_REASON, _MAX_REASONS, _MIN_REASON = 500, 1_000_000, 40
+"""How many characters of a reason an experiment records, and of all reasons. An experiment file has
+a limit of its own."""
+_MAX_SKIPPED = 10_000
+"""How many tasks that cannot be run an experiment records, each by its id."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _COMMENTS = {
     "dataset": "The tasks that the agent sees, one JSON object a line.",
@@ -68,7 +77,7 @@ class TranslatedExperiment:
         """SHA-256 (hex) over the names and contents of all files."""
         hasher = hashlib.sha256()
         for name, content in sorted(self.files.items()):
-            hasher.update(f"{name}\0{content_key(content)}\0".encode())
+            hasher.update(os.fsencode(f"{name}\0{content_key(content)}\0"))
         return hasher.hexdigest()
 
 
@@ -192,11 +201,20 @@ def _require_usable(benchmark: Benchmark) -> None:
             benchmark.defaults[section].get(phase), dict
         ):
             problems.append(f"its defaults have no {section}.{phase}")
-    names = {*benchmark.files, *(name for agent in benchmark.agents for name in agent.files)}
+    contents = dict(benchmark.files)
+    for agent in benchmark.agents:
+        contents |= agent.files
+    names = contents.keys()
     problems += [
         f"its file {name!r} cannot be written beside {EXPERIMENT_FILE}"
         for name in sorted(names)
         if name in {EXPERIMENT_FILE, TASKS_FILE} or not is_safe_name(name)
+    ]
+    links = {name for name, content in contents.items() if isinstance(content, LinkTo)}
+    problems += [
+        f"its file {name!r} lies beneath a link"
+        for name in sorted(names)
+        if any(str(folder) in links for folder in PurePosixPath(name).parents)
     ]
     try:
         own = [[agent.bindings, agent.runtime, dict(agent.task_env)] for agent in benchmark.agents]
@@ -249,6 +267,7 @@ def _document(
             "suite_id": benchmark.name,
             "split_id": benchmark.split,
             **({"cluster": benchmark.cluster} if benchmark.cluster else {}),
+            **({"skipped": _skipped(benchmark)} if benchmark.refused else {}),
         },
         "baseline": variants[0],
         "variant_plan": variants[1:],
@@ -265,6 +284,23 @@ def _document(
         "images": defaults.get("images"),
     }
     return {section: value for section, value in document.items() if value}
+
+
+def _skipped(benchmark: Benchmark) -> list[JsonObject]:
+    """Return the tasks that cannot be run, as the experiment and its runs record them."""
+    named = benchmark.refused[:_MAX_SKIPPED]
+    most = max(_MIN_REASON, min(_MAX_REASON, _MAX_REASONS // len(named)))
+    skipped = [
+        {
+            "id": task.task_id[:_MAX_REASON],
+            "reason": escape_line(" ".join(task.reason.split()))[:most],
+        }
+        for task in named
+    ]
+    if len(benchmark.refused) > len(named):
+        more = len(benchmark.refused) - len(named)
+        skipped.append({"id": "…", "reason": f"{more:,} more tasks cannot be run"})
+    return skipped
 
 
 def _variant(agent: BenchmarkAgent, task_globs: Sequence[str]) -> JsonObject:
@@ -295,7 +331,9 @@ def _experiment_text(benchmark: Benchmark, document: JsonObject) -> str:
         f"{benchmark.name}, {counted(len(benchmark.tasks), 'task')}, version {benchmark.version}."
     ]
     head += benchmark.description.splitlines()
-    head += [f"Left out: {task.task_id}: {task.reason}" for task in benchmark.refused]
+    if benchmark.refused:
+        count = counted(len(benchmark.refused), "other task")
+        head.append(f"{count} cannot be run here: dataset.skipped says why.")
     parts = ["".join(f"# {' '.join(line.split())}\n" for line in head)]
     for section, value in document.items():
         text = _COMMENTS.get(section, "")
@@ -368,7 +406,8 @@ def _require_same(experiment: TranslatedExperiment, target: Path) -> None:
     changed = [
         Problem(str(target / name), "differs from what the benchmark is translated to")
         for name, content in experiment.files.items()
-        if not (target / name).is_file() or content_key(target / name) != content_key(content)
+        if (present := content_on_disk(target / name)) is None
+        or content_key(present) != content_key(content)
     ]
     if changed:
         hint = f"`labledger init --from` makes a copy to edit; remove {target} to have it anew"

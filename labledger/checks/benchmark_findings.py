@@ -8,7 +8,7 @@ for the solution found. A finding means that the task cannot be trusted; a remar
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -23,6 +23,7 @@ from labledger.benchmarks.solution_search import Kind, Match, SearchResult, stan
 from labledger.records import JsonObject, canonical_json
 from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import Reason
+from labledger.records.task_coverage import TaskCoverage
 from labledger.text import counted
 
 SLOW_SHARE = 0.5
@@ -214,15 +215,11 @@ def task_findings(
     return tuple(sorted(notes, key=lambda note: note.is_remark))
 
 
-def left_out(
-    benchmark: Benchmark, chosen: Collection[str], checked: Collection[str]
-) -> Iterator[TaskFinding]:
-    """Yield a remark for each of the `chosen` tasks that is not among the `checked` ones."""
-    reasons = {task.task_id: task.reason for task in benchmark.refused}
-    for task_id in chosen:
-        if task_id not in checked:
-            reason = reasons.get(task_id, "its container cannot be had; a warning said why")
-            yield TaskFinding(task_id, Remark.LEFT_OUT, f"it was left out: {_shortened(reason)}")
+def left_out(coverage: TaskCoverage) -> Iterator[TaskFinding]:
+    """Yield a remark for each task of the benchmark that a run could not have."""
+    for task in coverage.skipped:
+        detail = f"it was left out: {_shortened(task.reason)}"
+        yield TaskFinding(task.id, Remark.LEFT_OUT, detail)
 
 
 def _twins(rows: Iterable[JsonObject], contents: TaskContents) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Check each image of an experiment in a container: its commands, users and workspace.
 
 Probes are short scripts in containers of the image. Users are tried by `trial.sh` itself, which
-will start agents and graders as them. A workspace folder must be in the image: the engine would
+will start agents and graders as them. What an image's shell or loader warns of on stderr is no
+answer of a probe: such an image works. A workspace folder must be in the image: the engine would
 make a missing one, and every trial would work in an empty folder. A successful probe is recorded in
 the user's cache, under the ids of image and engine, and is not repeated; a failed one always is.
 """
@@ -105,6 +106,12 @@ class ImageProbes:
 _NO_SHELL = re.compile(r"(?i)exec\w*\b.*\bsh\b")
 """In what runc and crun say of a program that they cannot start, such as `exec: "sh": executable
 file not found in $PATH`."""
+_ABSENT = "absent:"
+"""What precedes the name of a missing command in a probe's output."""
+_WRONG_FORMAT = "exec format error"
+"""What the kernel says of a program for another processor."""
+_PROCESSORS = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
+"""What images call the processors that engines name otherwise."""
 _NEEDED_TOOLS = ("cat", "chmod", "mkfifo", "rm", "sleep")
 """What `trial.sh` itself runs besides the shell."""
 
@@ -123,17 +130,24 @@ def check_commands(
     commands = dict(tools) | _commands(phases)
     required = sorted({*_NEEDED_TOOLS, *commands})
     script = "; ".join(
-        f"command -v {shlex.quote(c)} >/dev/null || echo {shlex.quote(c)}" for c in required
+        f"command -v {shlex.quote(c)} >/dev/null || echo {shlex.quote(_ABSENT + c)}"
+        for c in required
     )
     try:
         status, output = retry_engine_errors(lambda: probes.run_probe(image, f"{script}; true"))
     except EngineUnavailable:
         raise
     except LabLedgerError as error:
-        yield _describe_refusal(ref, error.message, probes.oci_runtime)
+        if _WRONG_FORMAT in error.message.lower():
+            yield _describe_platform(probes, ref, image)
+        else:
+            yield _describe_refusal(ref, error.message, probes.oci_runtime)
         return
-    absent = output.split("\n")[:-1]
-    if status != 0:
+    lines = output.split("\n")
+    absent = [line.removeprefix(_ABSENT) for line in lines if line.startswith(_ABSENT)]
+    if status != 0 and _WRONG_FORMAT in output.lower():
+        yield _describe_platform(probes, ref, image)
+    elif status != 0:
         yield failed("image", f"{ref}: `sh` failed with status {status}: {output[:200]}")
     for command in absent:
         yield invalid(
@@ -145,6 +159,23 @@ def check_commands(
         yield CheckResult(
             "image", f"{ref} has sh and {', '.join(sorted(commands)) or 'all commands'}"
         )
+
+
+def _describe_platform(probes: ImageProbes, ref: str, image: str) -> CheckResult:
+    """Return a failed check of an image whose programs are for another processor."""
+    with probes.engine.api(f"inspect image {ref}") as client:
+        facts: JsonObject = client.inspect_image(image)  # type: ignore[no-untyped-call]
+    info = probes.engine_info
+    processor = str(info.get("Architecture"))
+    platform = f"{facts.get('Os')}/{facts.get('Architecture')}"
+    own = f"{info.get('OSType', 'linux')}/{_PROCESSORS.get(processor, processor)}"
+    what = f"is for {platform}" if platform != own else "has programs for another processor"
+    return failed(
+        "image",
+        f"{ref} {what}, and the engine runs {own}",
+        hint=f"pull or build it with `--platform {own}`, or set up emulation on the engine's "
+        "machine (binfmt_misc)",
+    )
 
 
 def _describe_refusal(ref: str, message: str, oci_runtime: str | None) -> CheckResult:

@@ -64,7 +64,7 @@ from labledger.files import lab_folder
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
 from labledger.records import JsonObject
-from labledger.text import counted
+from labledger.text import counted, named_briefly
 from labledger.trial.evidence.redaction import MIN_LENGTH
 from labledger.trial.free_disk_space import DiskSpace
 from labledger.trial.life import container_config
@@ -73,6 +73,8 @@ _NO_ENGINE = (
     "no engine answers on this machine: images are looked up on the hosts, and what is in them is "
     "not checked"
 )
+SKIPPED_TASKS = "skipped tasks"
+"""The name of the check of an experiment that leaves out tasks of its benchmark."""
 _MAX_TASKS_NAMED = 5
 _IMAGES_AT_ONCE = 4
 """How many images are checked at once: a benchmark may have an image for every task."""
@@ -284,6 +286,14 @@ def _check_experiment(experiment: ResolvedExperiment) -> Iterator[CheckResult]:
         f"{counted(experiment.plan.design.replications, 'replication')} = "
         f"{counted(experiment.total_slots, 'slot')}; {counted(files, 'file')} to stage",
     )
+    if skipped := experiment.plan.dataset.skipped:
+        verb = "is" if len(skipped) == 1 else "are"
+        yield warned(
+            SKIPPED_TASKS,
+            f"{counted(len(skipped), 'task')} of the benchmark cannot be run and {verb} skipped: "
+            f"{named_briefly([task.id for task in skipped], _MAX_TASKS_NAMED)}",
+            hint="a pass rate over the others is not the benchmark's",
+        )
     if experiment.plan.is_sealed:
         for sealing in experiment.sealings:
             yield CheckResult("grader", sealing.meaning)

@@ -97,6 +97,10 @@ SkipRefused = Annotated[
     bool,
     typer.Option("--skip-refused", help="Leave out tasks that labledger cannot run."),
 ]
+Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="Refuse tasks with keys that are ignored otherwise."),
+]
 Build = Annotated[
     bool,
     typer.Option("--build", help="Build images that `images` describes, rather than pull them."),

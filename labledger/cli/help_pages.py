@@ -90,7 +90,7 @@ COMMAND_GROUPS = {
 
 OPTION_GROUPS = {
     "What is run": "run_id limit tasks variants status reason where despite_verdict shard agents "
-    "image skip_refused build replay grader again frozen take_over because dry_run yes",
+    "image skip_refused strict build replay grader again frozen take_over because dry_run yes",
     "How it is run": "max_concurrency env env_file on insecure egress_image window keep lease_ttl "
     "lab_dir",
     "When it stops": "patience min_free max_error_rate continue_unanswered budget_usd "

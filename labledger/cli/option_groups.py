@@ -102,6 +102,7 @@ class Chosen:
     agents: arguments.Agents = None
     image: arguments.Image = None
     skip_refused: arguments.SkipRefused = False
+    strict: arguments.Strict = False
     build: arguments.Build = False
 
     def as_options(self) -> dict[str, Any]:

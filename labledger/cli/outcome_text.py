@@ -18,6 +18,7 @@ from labledger import (
     StopCause,
     cancelled_sentences,
     rerun_sentences,
+    skipped_sentences,
     unread_sentences,
 )
 from labledger.cli.console import add_lab_dir, out, say, table
@@ -52,6 +53,8 @@ def print_outcome(outcome: RunOutcome) -> None:
     if "replays" in ext:
         out(replay_sentence(ext["replays"]))
     print_summary(outcome.summary)
+    for sentence in skipped_sentences(outcome.run_id, outcome.coverage):
+        out(sentence)
     if outcome.timeouts_under_pressure is not None:
         out(outcome.timeouts_under_pressure)
     for sentence in (text for each in outcome.model_answers for text in each.sentences):
@@ -182,6 +185,7 @@ def print_status(state: RunState, lab_dir: Path | None) -> None:
     for line in (
         *grading_lines(run.run_id, state.gradings),
         *part_lines(run),
+        *skipped_sentences(run.run_id, run.coverage),
         *rerun_sentences((run.regrades or {}).get("run_id", run.run_id), state.reruns),
         *cancelled_sentences(run.run_id, state.cancelled),
         *(sentence for each in state.model_answers for sentence in each.sentences),

@@ -26,7 +26,7 @@ from labledger.compare.comparison_document import (
     Nearness,
 )
 from labledger.compare.pairs import LeftOut, Paired, Trials
-from labledger.compare.run_caveats import cancelled_sentences
+from labledger.compare.run_caveats import cancelled_sentences, skipped_sentences
 from labledger.compare.sides import CombinedRuns, Side
 from labledger.ledger.query import query
 from labledger.ledger.reader import LedgerReader
@@ -68,13 +68,20 @@ def validity(
     cancelled = tuple(
         sentence for side in sides for sentence in _cancelled(reader, side, runs[side.run_id])
     )
+    skipped = tuple(
+        sentence
+        for combined in all_runs
+        for graded in combined.runs
+        for sentence in skipped_sentences(graded.root_id, graded.run.coverage)
+    )
+    said = (*skipped, *cancelled)
     if not is_unfinished and not is_extended and not cancelled:
-        return Validity.FIXED_SAMPLE, ()
+        return Validity.FIXED_SAMPLE, said
     if options.is_rate and options.estimand is Estimand.TASKS:
-        return Validity.ANYTIME, cancelled
+        return Validity.ANYTIME, said
     if is_unfinished:
-        return Validity.NONE, cancelled
-    return Validity.FIXED_SAMPLE, (*([EXTENDED] if is_extended else []), *cancelled)
+        return Validity.NONE, said
+    return Validity.FIXED_SAMPLE, (*([EXTENDED] if is_extended else []), *said)
 
 
 def _cancelled(reader: LedgerReader, side: Side, runs: CombinedRuns) -> Iterator[str]:

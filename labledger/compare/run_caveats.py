@@ -23,6 +23,11 @@ from labledger.text import count, counted, counted_of
 if TYPE_CHECKING:
     from labledger.compare.sides import CombinedRuns
     from labledger.experiment.plan_sections import StoredFacts
+    from labledger.records.task_coverage import TaskCoverage
+
+_MAX_SKIPPED = 10
+"""How many tasks that were left out a sentence names."""
+_MAX_REASON = 160
 
 _OUTCOME_CHANGES_SQL = """
 SELECT
@@ -98,6 +103,40 @@ _HOW_CANCELLED = {
     SlotStatus.AGENT_ERROR: "while running, and did not pass",
     SlotStatus.INFRA_ERROR: "before another attempt, and left out of the pass rate",
 }
+
+
+def skipped_sentences(run_id: str, coverage: TaskCoverage) -> tuple[str, ...]:
+    """Return how many of a benchmark's tasks a run has, which were left out, and why.
+
+    Args:
+        run_id: What to call the run.
+        coverage: That of `RunInfo.coverage`.
+
+    Returns:
+        One sentence, or none if no task was left out.
+
+    Example:
+        >>> import labledger
+        >>> with labledger.open_ledger() as ledger:
+        ...     for sentence in labledger.skipped_sentences("demo", ledger.run("demo").coverage):
+        ...         print(sentence)
+    """
+    skipped = coverage.skipped
+    if not skipped:
+        return ()
+    named = "; ".join(f"{task.id} ({_short(task.reason)})" for task in skipped[:_MAX_SKIPPED])
+    more = len(skipped) - _MAX_SKIPPED
+    rest = f"; and {count(more)} more, which the view skipped_tasks lists" if more > 0 else ""
+    verb = "is" if coverage.run == 1 else "are"
+    sentence = (
+        f"{coverage.share} tasks of the benchmark {verb} in {run_id}, and a pass rate is not the "
+        f"benchmark's; skipped: {named}{rest}"
+    )
+    return (sentence,)
+
+
+def _short(reason: str) -> str:
+    return reason if len(reason) <= _MAX_REASON else f"{reason[: _MAX_REASON - 1]}…"
 
 
 def unread_sentences(run_id: str, unread: Iterable[UnreadResults]) -> tuple[str, ...]:

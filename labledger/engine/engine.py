@@ -335,6 +335,8 @@ class Engine:
     ) -> tuple[int, str]:
         """Run a shell script in a new container without network. Return exit status and output.
 
+        The output of a script that fails has at its end what was written to stderr; else this is
+        left out, because a shell or loader of an image may warn there although all is well.
         `host_config` is more of the container's configuration, such as the GPUs that it gets.
         The status is -1 if the script did not end within 60 s.
         """
@@ -355,8 +357,10 @@ class Engine:
             self.start(name)
             status = self.wait(name, API_TIMEOUT_S)
             with translating_errors(f"read the output of a probe of image {image}"):
-                output = self._client.logs(name).decode("utf-8", "replace")
-            return (-1 if status is None else status), output
+                output = self._client.logs(name, stderr=False)
+                if status != 0:
+                    output += self._client.logs(name, stdout=False)
+            return (-1 if status is None else status), output.decode("utf-8", "replace")
         finally:
             self.remove(name)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -48,6 +48,8 @@ class AuthoredExperiment:
     text: str
     data: JsonObject
     lines: Mapping[FieldPath, int]
+    numbers: Mapping[FieldPath, str] = field(default_factory=dict)
+    """How a number is written that has another text as a value, such as 3.10."""
 
     @property
     def folder(self) -> Path:
@@ -59,6 +61,15 @@ class AuthoredExperiment:
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
+
+    def number_warnings(self) -> Iterator[Problem]:
+        """Yield a warning for each number that a command or a variable gets with another text."""
+        for path, written in self.numbers.items():
+            if not {"bindings", "command", "env"}.isdisjoint(path[:-1]):
+                message = (
+                    f"{written} is a number, and the command gets {text(lookup(self.data, path))}"
+                )
+                yield self.problem(path, message, f"write '{written}' in quotes if text is meant")
 
     def problem(
         self, path: FieldPath, message: str, hint: str | None = None, line: int | None = None

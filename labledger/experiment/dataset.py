@@ -10,14 +10,14 @@ from __future__ import annotations
 import gzip
 import hashlib
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple, cast
 
-from labledger.errors import InvalidInput, MalformedJson, Parameter, Problem
+from labledger.errors import InvalidInput, MalformedJson, Parameter, Problem, said_once
 from labledger.experiment.authored_fields import FieldProblem, UnusablePath
 from labledger.experiment.plan_sections import RuntimeOverrides
 from labledger.experiment.staged_files import (
@@ -37,6 +37,7 @@ from labledger.experiment.task_row import (
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.project_files import ProjectFiles
 from labledger.records import JsonObject, canonical_json, json_schemas
+from labledger.records.task_coverage import SkippedTask
 from labledger.text import counted, near_names
 
 MAX_LINE_BYTES = 32 << 20
@@ -160,17 +161,19 @@ def read_tasks(
     *,
     default_image: str | None,
     cluster: str | None = None,
+    skipped: Sequence[SkippedTask] = (),
     check_row: RowCheck = lambda _row: (),
 ) -> Dataset:
     """Read and check the tasks of `path`: strict JSON, schema `task_v1`, unique ids, workspaces.
 
     Skips blank lines and a byte order mark at the front. Writes nothing. Without a `default_image`,
-    every selected task must name an image. If `cluster` names a field, every selected task must
+    every selected task must name an image. A glob may match tasks that are `skipped` alone, as long
+    as one task is selected. If `cluster` names a field, every selected task must
     have it. Raises `PermissionNeeded` for a dataset outside the project; it only remembers
     workspaces there. Raises `InvalidInput` with the first `MAX_PROBLEMS` problems, each with its
     line.
     """
-    reader = _Reader(path, selection, project, default_image, cluster, check_row)
+    reader = _Reader(path, selection, project, default_image, cluster, check_row, tuple(skipped))
     try:
         reader.read()
     except (OSError, EOFError, zlib.error) as error:
@@ -179,7 +182,7 @@ def read_tasks(
     if not reader.problems:
         reader.problems += _selection_problems(reader)
     if reader.problems:
-        raise InvalidInput(f"the tasks in {path} are not valid", reader.problems)
+        raise InvalidInput(f"the tasks in {path} are not valid", said_once(reader.problems))
     hasher = hashlib.sha256()
     for task in reader.tasks:
         hasher.update(bytes.fromhex(task.row_digest))
@@ -199,6 +202,7 @@ class _Reader:
     default_image: str | None
     cluster: str | None
     check_row: RowCheck
+    skipped: tuple[SkippedTask, ...]
     tasks: list[TaskRef] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     workspaces: dict[WorkspaceSource, WorkspaceTar] = field(default_factory=dict)
@@ -210,7 +214,11 @@ class _Reader:
     """The globs that no task has matched yet."""
 
     def read(self) -> None:
-        self.unmatched = set(self.selection.globs)
+        self.unmatched = {
+            glob
+            for glob in self.selection.globs
+            if not any(fnmatchcase(task.id, glob) for task in self.skipped)
+        }
         for count, (number, line) in enumerate(_numbered_lines(self.path, self.project)):
             if self._is_done(count):
                 return
@@ -336,6 +344,11 @@ def _selection_problems(reader: _Reader) -> Iterator[Problem]:
         )
     if not ids:
         yield Problem(str(reader.path), "contains no task", hint=_TASK_HINT)
+    elif not reader.tasks and not reader.unmatched:
+        globs = reader.selection.globs
+        for task in reader.skipped:
+            if any(fnmatchcase(task.id, glob) for glob in globs):
+                yield Problem(Parameter("tasks"), f"{task.id} is skipped: {task.reason}")
 
 
 def _numbered_lines(path: Path, project: ProjectFiles) -> Iterator[tuple[int, bytes]]:

@@ -23,6 +23,7 @@ import yaml
 from labledger.errors import InvalidInput, Problem
 from labledger.experiment import consistency_checks
 from labledger.experiment.authored_fields import AuthoredExperiment, FieldPath, FieldProblem
+from labledger.experiment.authored_fields import text as text_of
 from labledger.files.project_files import open_regular
 from labledger.records import json_schemas
 from labledger.records.canonical_json import MAX_DEPTH
@@ -58,7 +59,7 @@ def load_experiment(path: Path) -> AuthoredExperiment:
     document = parse_yaml(text, str(path), quotes=is_experiment)
     if document.data is not None and not is_experiment:
         raise _no_experiment(path, document.problems)
-    authored = AuthoredExperiment(path, text, document.data, document.lines)
+    authored = AuthoredExperiment(path, text, document.data, document.lines, document.numbers)
     problems = document.problems
     invalid_paths = {problem.path for problem in problems}
     problems += [p for p in _schema_problems(document.data) if p.path not in invalid_paths]
@@ -152,6 +153,8 @@ class YamlDocument(NamedTuple):
     data: Any
     lines: Mapping[FieldPath, int]
     problems: list[FieldProblem]
+    numbers: Mapping[FieldPath, str]
+    """How a number is written that has another text as a value, such as 3.10."""
 
 
 def parse_yaml(text: str, file_name: str, *, quotes: bool = True) -> YamlDocument:
@@ -174,7 +177,7 @@ def parse_yaml(text: str, file_name: str, *, quotes: bool = True) -> YamlDocumen
     except _Unreadable as error:
         problem = Problem(file_name, error.message, error.line, hint=error.hint)
     else:
-        return YamlDocument(data, builder.lines, builder.problems)
+        return YamlDocument(data, builder.lines, builder.problems, builder.numbers)
     raise InvalidInput(f"cannot read {file_name}", [problem])
 
 
@@ -194,6 +197,7 @@ class _Builder:
         self._quotes = quotes
         self.lines: dict[FieldPath, int] = {}
         self.problems: list[FieldProblem] = []
+        self.numbers: dict[FieldPath, str] = {}
         self._anchors: dict[str, tuple[Any, int]] = {}
         self._open_anchors: set[str] = set()
         self._nodes = 0
@@ -317,7 +321,11 @@ class _Builder:
             return None
         if event.style or event.tag:
             return text
-        return self._resolve(text, event, path)
+        value = self._resolve(text, event, path)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and text_of(value) != text:
+            self.numbers[path] = text
+        return value
 
     def _resolve(self, text: str, event: yaml.Event, path: FieldPath) -> Any:
         if text in _NULL:

@@ -75,7 +75,7 @@ _MEANINGS = {
 
 @dataclass(frozen=True, slots=True)
 class DeclaredArtifact(Section):
-    """A file or folder of the agent's container that a separate grader gets."""
+    """A file or folder of the agent's container that a separate grader gets, or that is kept."""
 
     path: str
     to: str | None = None

@@ -31,6 +31,7 @@ from labledger.experiment.schedule import Shard
 from labledger.records import JsonObject
 from labledger.records.json_codec import Section, normalize_number
 from labledger.records.model_calls import Api
+from labledger.records.task_coverage import SkippedTask
 
 AnySection = TypeVar("AnySection", bound=Section)
 
@@ -116,8 +117,10 @@ class DatasetPlan(Section):
     filters: Filters = Filters()
     env_names: tuple[str, ...] | None = None
     """The `$NAME`s in `env` and `grader` of the tasks' own settings, which a regrading needs."""
+    skipped: tuple[SkippedTask, ...] = ()
+    """The tasks of the benchmark that are left out. They have no influence on results."""
 
-    _OPTIONAL = frozenset({"cluster", "env_names"})
+    _OPTIONAL = frozenset({"cluster", "env_names", "skipped"})
 
     @classmethod
     def of_authored(cls, authored: JsonObject, suite_id: str, split_id: str) -> Self:
@@ -174,6 +177,10 @@ _MEANINGS = {
 }
 
 
+KEEP = "keep"
+"""The value of `image_files` where what the image has at a path stays there."""
+
+
 @dataclass(frozen=True, slots=True)
 class OutputFolder(Section):
     """A folder for outputs, which the host keeps beside `out` and `state` of the trial."""
@@ -181,6 +188,10 @@ class OutputFolder(Section):
     path: str
     phase: str
     """`agent` or `grader`: the phase that writes there."""
+    image_files: str | None = None
+    """`KEEP` if the folder begins with what the image has there; None if it begins empty."""
+
+    _OPTIONAL = frozenset({"image_files"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,7 +267,8 @@ class ResolvedExperiment:
         return self.dataset.problem(use.line, FieldProblem(use.path, message, hint))
 
     def warnings(self) -> list[Problem]:
-        """Return a warning for each word of a command that names a file missing from `files`."""
+        """Return a warning for each word of a command that names a file missing from `files`, and
+        for each number that it gets otherwise than it is written."""
         problems: dict[FieldPath, Problem] = {}
         for phase in self.plan.phases():
             for index, word in enumerate(phase.plan.command):
@@ -278,7 +279,7 @@ class ResolvedExperiment:
                     message = f"{name!r} is a file beside the experiment, but it is not staged"
                     hint = f"add it to {'.'.join(map(str, PHASES[phase.name]))}.files"
                     problems[path] = self.authored.problem(path, message, hint)
-        return list(problems.values())
+        return [*problems.values(), *self.authored.number_warnings()]
 
 
 def resolve(authored: AuthoredExperiment, overrides: Overrides | None = None) -> ResolvedExperiment:
@@ -356,6 +357,7 @@ def _read_tasks(
         project,
         default_image=None if None in images else images.pop(),
         cluster=plan.dataset.cluster,
+        skipped=plan.dataset.skipped,
         check_row=lambda row: chain(
             row_problems(row),
             file_problems(row, ids),
@@ -378,6 +380,11 @@ def _with_selection(
         digest=dataset.digest,
         filters=Filters(overrides.tasks, overrides.variants, overrides.limit),
         env_names=tuple(sorted(env_names)) or None,
+        skipped=tuple(
+            task
+            for task in plan.dataset.skipped
+            if not overrides.tasks or any(fnmatchcase(task.id, glob) for glob in overrides.tasks)
+        ),
     )
     max_concurrency = overrides.max_concurrency or plan.design.max_concurrency
     return replace(

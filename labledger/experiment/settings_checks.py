@@ -47,7 +47,8 @@ from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 
 _MAX_COLLECT = 50
 
-_SEPARATE_KEYS = ("image", "resources", "workspace", "artifacts", "collect", "own_env")
+_SEPARATE_KEYS = ("image", "resources", "workspace", "collect", "own_env")
+_MODES_WITH_ARTIFACTS = frozenset({GradingMode.SEPARATE, GradingMode.DELIVERED})
 """Keys of grading that only a separate grader has."""
 
 _OTHER_MODES = "choose mode after_agent, delivered or separate"
@@ -138,6 +139,13 @@ def _mode_problems(merged: TrialSettings) -> Iterator[Mismatch]:
             if getattr(grading, key) is not None:
                 message = f"is only for mode: separate; the mode is {mode}"
                 yield Mismatch("grader", key, message, is_unused=True)
+    if mode not in _MODES_WITH_ARTIFACTS and grading.artifacts is not None:
+        message = f"is only for mode: separate or delivered; the mode is {mode}"
+        yield Mismatch("grader", "artifacts", message, is_unused=True)
+    is_moved = any(artifact.to is not None for artifact in grading.artifacts or ())
+    if mode is GradingMode.DELIVERED and is_moved:
+        message = "`to` is only for mode: separate; a delivered grader is where the artifacts are"
+        yield Mismatch("grader", "artifacts", message)
     if mode is not GradingMode.DELIVERED and grading.wait_s is not None:
         message = f"is only for mode: delivered; the mode is {mode}"
         yield Mismatch("grader", "wait_s", message, is_unused=True)
@@ -192,7 +200,9 @@ def _rights_problems(merged: TrialSettings) -> Iterator[Mismatch]:
 def _workspace_problems(merged: TrialSettings) -> Iterator[Mismatch]:
     runtime, grading = merged.runtime, merged.grading
     for section, folder in (("runtime", runtime.workspace), ("grader", grading.workspace)):
-        if folder is not None and folder.startswith("/") and (why := unusable(folder)):
+        # An image without a working folder has the root folder, so it may be named as well.
+        is_named = folder is not None and folder.startswith("/") and folder != "/"
+        if folder is not None and is_named and (why := unusable(folder)):
             yield Mismatch(section, "workspace", why)
     if runtime.workspace not in {None, "mounted"} and runtime.root_read_only:
         message = "the image's own file system cannot be written with root_read_only"

@@ -65,6 +65,9 @@ class TaskFiles(Section):
     writable: bool | None = None
     """True if each agent gets a copy of the files that it can change; None to mount the files
     themselves."""
+    image_files: str | None = None
+    """`KEEP` if the grader's files are put beside what the image has at `path`; None to put them in
+    its place."""
 
     _KEYS: ClassVar = {"recipient": "for"}
     _ONLY_SET = True
@@ -87,6 +90,7 @@ class TaskFiles(Section):
             None if variants is None else tuple(variants),
             user_name(authored.get("user")),
             authored.get("writable") or None,
+            authored.get("image_files"),
         )
 
     @property
@@ -133,13 +137,18 @@ def file_problems(row: JsonObject, variants: Collection[str]) -> Iterator[FieldP
             yield FieldProblem((*path, "variants"), "the grader is the same for every variant")
         if entry["for"] == "grader" and "writable" in entry:
             yield FieldProblem((*path, "writable"), "the grader always gets a copy of its own")
+        if entry["for"] == "agent" and "image_files" in entry:
+            message = "the agent's files are mounted over what the image has there"
+            yield FieldProblem((*path, "image_files"), message)
         if entry["for"] == "agent" and "user" in entry:
             message = "the agent's files are mounted and keep their owner"
             yield FieldProblem((*path, "user"), message)
         for at, name in enumerate(entry.get("variants", ())):
             if name not in variants:
-                hint = f"variants: {', '.join(sorted(variants))}"
-                yield FieldProblem((*path, "variants", at), f"there is no variant {name!r}", hint)
+                known = ", ".join(sorted(variants))
+                message = f"there is no variant {name!r}; the experiment has {known}"
+                hint = f"rename it in the tasks' files too, or call a variant {name} again"
+                yield FieldProblem((*path, "variants", at), message, hint)
 
 
 def _have_one_reader(one: JsonObject, other: JsonObject) -> bool:

@@ -102,12 +102,13 @@ def _write_all(directory: Path, contents: Mapping[str, FileContent]) -> list[Pat
             created.append(target)
     except BaseException as error:
         for path in reversed(created):
-            path.rmdir() if path.is_dir() else path.unlink()
+            is_folder = path.is_dir() and not path.is_symlink()
+            path.rmdir() if is_folder else path.unlink()
         if isinstance(error, OSError):
             problem = Problem(str(error.filename or directory), error.strerror or str(error))
             raise InvalidInput("cannot create the experiment", [problem]) from error
         raise
-    return [path for path in created if path.is_file()]
+    return [path for path in created if path.is_file() or path.is_symlink()]
 
 
 def _require_empty(directory: Path) -> None:

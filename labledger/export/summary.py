@@ -62,6 +62,7 @@ def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
             **({"parts": [part.as_json() for part in run.parts]} if run.parts else {}),
             **_coverage(*counts),
             **({"replays": run.replays} if run.replays else {}),
+            **run.coverage.as_json(),
             **_spending(reader, run),
             **_model_usage(reader, run),
             **_model_answers(reader, run),

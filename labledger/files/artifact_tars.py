@@ -216,15 +216,23 @@ def _members(stream: Readable, path: str) -> Iterator[tuple[tarfile.TarFile, tar
 
 
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> Iterator[bytes]:
-    """Yield a file's content, padded to whole blocks."""
+    """Yield a file's content, padded to whole blocks. Raises `ArtifactsRefused`."""
     content: IO[bytes] | None = archive.extractfile(member)
     remaining = member.size
-    while content is not None and remaining and (chunk := content.read(min(MIB, remaining))):
+    while content is not None and remaining and (chunk := _piece(content, remaining, path)):
         remaining -= len(chunk)
         yield chunk
     if remaining:
         raise ArtifactsRefused(f"the artifact {path} ended early")
     yield bytes(padded(member.size) - member.size)
+
+
+def _piece(content: IO[bytes], remaining: int, path: str) -> bytes:
+    try:
+        return content.read(min(MIB, remaining))
+    except tarfile.TarError as error:
+        # A process in the container cut the file while the engine read it.
+        raise ArtifactsRefused(f"the artifact {path} ended early: {error}") from error
 
 
 def _header(name: str, member: tarfile.TarInfo, link: str) -> bytes:

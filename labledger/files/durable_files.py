@@ -14,6 +14,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -193,14 +194,34 @@ def sync_folder(folder: Path) -> None:
 
 # -- contents of files that are created or copied
 
-FileContent = bytes | Path
-"""The content of a file, or the file that it is copied from. A copy keeps its executable bit."""
+
+@dataclass(frozen=True, slots=True)
+class LinkTo:
+    """A symbolic link in place of a file. It is written as it is and never followed."""
+
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyFolder:
+    """A folder that holds nothing, in place of a file."""
+
+
+FileContent = bytes | Path | LinkTo | EmptyFolder
+"""The content of a file, the file that it is copied from, or what is there in place of a file. A
+copy keeps its executable bit."""
 
 _CHUNK = 1 << 20
 
 
 def write_content(target: Path, content: FileContent) -> None:
-    """Write a new file whole. Raises `FileExistsError` if it exists, and `OSError`."""
+    """Write a new file whole, or a link or folder. Raises `FileExistsError` and `OSError`."""
+    if isinstance(content, LinkTo):
+        target.symlink_to(content.target)
+        return
+    if isinstance(content, EmptyFolder):
+        target.mkdir()
+        return
     file = target.open("xb")
     try:
         with file:
@@ -222,7 +243,7 @@ def file_pieces(path: Path) -> Iterator[bytes]:
             yield piece
 
 
-def content_digest(content: FileContent) -> str:
+def content_digest(content: bytes | Path) -> str:
     """Return the SHA-256 (hex) of a content. Raises `OSError`."""
     if isinstance(content, bytes):
         return hashlib.sha256(content).hexdigest()
@@ -232,9 +253,22 @@ def content_digest(content: FileContent) -> str:
 
 def content_key(content: FileContent) -> str:
     """Return a text that differs if what `write_content` writes differs. Raises `OSError`."""
+    if isinstance(content, LinkTo):
+        return f"{content_digest(os.fsencode(content.target))} link"
+    if isinstance(content, EmptyFolder):
+        return "folder"
     digest = content_digest(content)
     return f"{digest} executable" if _is_executable(content) else digest
 
 
-def _is_executable(content: FileContent) -> bool:
+def content_on_disk(path: Path) -> FileContent | None:
+    """Return what `write_content` may have written at a path; None if it wrote nothing there."""
+    if path.is_symlink():
+        return LinkTo(os.readlink(path))  # noqa: PTH115
+    if path.is_dir():
+        return None if any(path.iterdir()) else EmptyFolder()
+    return path if path.is_file() else None
+
+
+def _is_executable(content: bytes | Path) -> bool:
     return isinstance(content, Path) and bool(content.stat().st_mode & 0o111)

@@ -195,6 +195,15 @@ def make_folders(workspace: Path, relative: Path) -> None:
         folder.chmod(OPEN_FOLDER)
 
 
+def set_modes(top: Path, folder_mode: int, file_mode: int) -> None:
+    """Give everything below a folder these permissions: programs, as folders, `folder_mode`."""
+    for current, folders, names in os.walk(top):
+        for path in (Path(current, name) for name in (*folders, *names)):
+            if not path.is_symlink():
+                is_program = path.is_dir() or bool(path.stat().st_mode & 0o100)
+                path.chmod(folder_mode if is_program else file_mode)
+
+
 def make_readable_folder(folder: Path, mode: int = 0o755) -> None:
     """Create a folder that any user of a container can read."""
     folder.mkdir(parents=True)
@@ -202,6 +211,6 @@ def make_readable_folder(folder: Path, mode: int = 0o755) -> None:
 
 
 def write_readable_file(path: Path, text: str) -> None:
-    """Write a file that any user of a container can read."""
-    path.write_text(text, "utf-8")
+    """Write a file that any user of a container can read. Names in it may be of other bytes."""
+    path.write_text(text, "utf-8", "surrogateescape")
     path.chmod(0o644)

@@ -26,6 +26,7 @@ from labledger.ledger.lookup import run_number
 from labledger.ledger.run_rows import read_total_slots
 from labledger.records.outcomes import RunStatus
 from labledger.records.pass_rate import PassCounts
+from labledger.records.task_coverage import TaskCoverage
 from labledger.text import counted_of
 
 IsDead = Callable[[Owner], bool]
@@ -333,10 +334,12 @@ class LeaseWriter:
         status: RunStatus,
         stop: Stop | None = None,
         passes: Mapping[str, PassCounts] | None = None,
+        coverage: TaskCoverage | None = None,
     ) -> None:
         """Delete the lease; store the run's status, and why it stopped if it stopped early.
 
-        The run's receivers are told so, with `passes`, how many slots of each variant passed.
+        The run's receivers are told so, with `passes`, how many slots of each variant passed,
+        and `coverage`, how many of how many tasks the run has.
         Raises `LeaseLost`, and `LedgerError` for `completed` unless every slot is committed.
         """
         key = (lease.run_no, lease.epoch)
@@ -354,7 +357,7 @@ class LeaseWriter:
             )
             total = read_total_slots(connection, lease.run_no)
             notice = (
-                notifications.finished(total, passes or {})
+                notifications.finished(total, passes or {}, coverage)
                 if status is RunStatus.COMPLETED
                 else notifications.stopped(lease.epoch, stop)
             )

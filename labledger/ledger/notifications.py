@@ -28,6 +28,7 @@ from labledger.ledger.database.sqlite import reading, translated, writable_engin
 from labledger.ledger.lookup import ledger_id, run_number
 from labledger.records import JsonObject, canonical_json
 from labledger.records.pass_rate import PassCounts
+from labledger.records.task_coverage import TaskCoverage
 from labledger.text import counted_of, escape_line, percent
 
 VERSION = 1
@@ -82,7 +83,9 @@ def _cut(text: str) -> str:
     return line if len(line) <= MAX_TEXT else f"{line[: MAX_TEXT - 1]}…"
 
 
-def finished(total_slots: int, passes: Mapping[str, PassCounts]) -> Notice:
+def finished(
+    total_slots: int, passes: Mapping[str, PassCounts], coverage: TaskCoverage | None = None
+) -> Notice:
     """Return the notice that every slot is committed. A run that is extended finishes again."""
     shown = list(passes.items())[:MAX_VARIANTS]
     rates = "; ".join(
@@ -91,12 +94,22 @@ def finished(total_slots: int, passes: Mapping[str, PassCounts]) -> Notice:
         for variant_id, each in shown
         if each.counted
     )
+    coverage = coverage or TaskCoverage(0)
+    has_skipped = bool(coverage.skipped)
     return Notice(
         NoticeEvent.FINISHED,
         f"{total_slots} slots",
         f"finished, {counted_of(total_slots, total_slots, 'slot')} are committed"
-        + (f"; {rates}" if rates else ""),
-        {"variants": [{"variant_id": name, **each.as_json()} for name, each in shown]},
+        + (f"; {rates}" if rates else "")
+        + (f"; on {coverage.share} tasks of the benchmark" if has_skipped else ""),
+        {
+            "variants": [{"variant_id": name, **each.as_json()} for name, each in shown],
+            **(
+                {"tasks": coverage.run, "skipped_tasks": len(coverage.skipped)}
+                if has_skipped
+                else {}
+            ),
+        },
     )
 
 

@@ -236,22 +236,35 @@ def pointer(path: tuple[str | int, ...]) -> str:
 
 def read_toml(path: Path, schema: str) -> JsonObject:
     """Return the content of a TOML file that fits a schema. Raises `InvalidInput`."""
-    import tomllib  # Late: most commands read no such file.
-
-    try:
-        values = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        message = error.strerror or str(error)
-        raise InvalidInput(f"cannot read {path}", [Problem(str(path), message)]) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        problem = Problem(str(path), f"is not TOML: {error}")
-        raise InvalidInput(f"cannot read {path}", [problem]) from error
+    values = read_toml_document(path)
     refuse_problems(path, problems(values, schema))
     return values
 
 
+def read_toml_document(path: Path) -> JsonObject:
+    """Return the content of a TOML file. Raises `InvalidInput`."""
+    import tomllib  # Late: most commands read no such file.
+
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        message = error.strerror or str(error)
+        raise InvalidInput(f"cannot read {path}", [Problem(str(path), message)]) from error
+    # A ValueError: a syntax error, bytes that are not UTF-8, or a number of thousands of digits.
+    except (ValueError, RecursionError) as error:
+        problem = Problem(str(path), f"is not TOML: {error}")
+        raise InvalidInput(f"cannot read {path}", [problem]) from error
+
+
 def refuse_problems(path: Path, found: Iterable[tuple[tuple[str | int, ...], str]]) -> None:
     """Raise `InvalidInput` if a file has problems, each at a field."""
-    located = [Problem(str(path), message, field=dotted(field) or None) for field, message in found]
+    located = located_problems(path, found)
     if located:
-        raise InvalidInput(f"cannot read {path}", located)
+        raise InvalidInput(f"cannot read {path}", list(located))
+
+
+def located_problems(
+    path: Path, found: Iterable[tuple[tuple[str | int, ...], str]]
+) -> tuple[Problem, ...]:
+    """Return problems at fields as problems of a file."""
+    return tuple(Problem(str(path), message, field=dotted(at) or None) for at, message in found)

@@ -29,6 +29,7 @@ from labledger.records.json_schemas import (
 )
 from labledger.records.outcomes import RunStatus, Verdict
 from labledger.records.pass_rate import PassCounts
+from labledger.records.task_coverage import SkippedTask
 from labledger.report.report_queries import Claim, ReportedCommits, Trial
 from labledger.text import plain_text
 
@@ -65,6 +66,8 @@ class ReportedRun:
     passed: Count
     extensions: Annotated[tuple[Extension, ...], LATER] = ()
     """The parts by which the run was extended after it was started."""
+    skipped_tasks: Annotated[tuple[SkippedTask, ...], LATER] = ()
+    """The tasks of its benchmark that were left out, and why."""
 
 
 @dataclass(frozen=True, slots=True)

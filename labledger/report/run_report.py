@@ -21,7 +21,11 @@ from labledger import __version__, clock, resources
 from labledger.compare.compare import compare_family, read_reruns
 from labledger.compare.compare_options import PASS_RATE, CompareOptions, ErrorCounting, Estimand
 from labledger.compare.comparison_document import Comparison, TaskRow
-from labledger.compare.run_caveats import cancelled_sentences, unread_sentences
+from labledger.compare.run_caveats import (
+    cancelled_sentences,
+    skipped_sentences,
+    unread_sentences,
+)
 from labledger.compare.sides import CombinedRuns, read_combined
 from labledger.errors import ExtraMissing, InvalidInput, Parameter, Problem
 from labledger.ledger.database.model import Graded, RunInfo
@@ -31,6 +35,7 @@ from labledger.records import JsonObject
 from labledger.records.identity import RUN_SEPARATOR
 from labledger.records.json_codec import to_json
 from labledger.records.resource_pressure import TimeoutCounts
+from labledger.records.task_coverage import TaskCoverage
 from labledger.report import markdown, outcome_tally, page, sentences, time_and_metrics
 from labledger.report.logs import LogSelection
 from labledger.report.outcome_tally import Tally
@@ -231,8 +236,13 @@ def collect(
         written_by=__version__,
         confidence=options.confidence,
         run=whole.run,
-        headline=sentences.headline(variants, comparisons),
+        headline=sentences.headline(
+            variants,
+            comparisons,
+            TaskCoverage.together([part.graded.run.coverage for part in parts], len(task_ids)),
+        ),
         missing=(
+            *(text for part in parts for text in _skipped(part.graded)),
             *(*missing, *_combination(combined), *_timeouts(reader, combined)),
             *(text for part in parts for text in _without_answers(reader, part.graded)),
             *(text for part in parts for text in _unread(reader, part.graded)),
@@ -320,6 +330,11 @@ def _combination(combined: CombinedRuns) -> Iterator[str]:
         yield from (f"{difference}." for difference in combined.differences)
 
 
+def _skipped(graded: Graded) -> Iterator[str]:
+    """Yield which tasks of the benchmark a run leaves out."""
+    yield from (f"{text}." for text in skipped_sentences(graded.root_id, graded.run.coverage))
+
+
 def _cancelled(reader: LedgerReader, graded: Graded) -> tuple[str, ...]:
     return cancelled_sentences(graded.root_id, reader.cancelled(graded.root_id))
 
@@ -360,6 +375,7 @@ def _combined_run(name: str, runs: Sequence[ReportedRun]) -> ReportedRun:
         committed=sum(run.committed for run in runs),
         scored=sum(run.scored for run in runs),
         passed=sum(run.passed for run in runs),
+        skipped_tasks=tuple({task.id: task for run in runs for task in run.skipped_tasks}.values()),
     )
 
 
@@ -394,6 +410,7 @@ def _run(graded: Graded, root: RunInfo, tally: Tally, scheduled: int) -> Reporte
             # A regrading from before the run grew lacks the slots of later parts.
             if part.kind == "extended" and part.first_idx < run.total_slots
         ),
+        skipped_tasks=run.coverage.skipped,
     )
 
 

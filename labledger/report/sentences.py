@@ -12,6 +12,7 @@ from labledger.compare.comparison_document import Compared, Comparison
 from labledger.compare.comparison_text import facts
 from labledger.compare.ranking import ranking_text
 from labledger.compare.run_caveats import rerun_sentences
+from labledger.records.task_coverage import TaskCoverage
 from labledger.report.logs import LogSelection, PackedLogs
 from labledger.report.report_document import Provenance, Report, ReportedRun, VariantOutcomes
 from labledger.text import confidence_level, count, counted, duration, percent
@@ -49,9 +50,21 @@ def title(report: Report) -> str:
     return report.run.name or report.run.experiment_id
 
 
-def headline(variants: Sequence[VariantOutcomes], documents: Sequence[Comparison]) -> str:
+def headline(
+    variants: Sequence[VariantOutcomes], documents: Sequence[Comparison], coverage: TaskCoverage
+) -> str:
     """Return what the run shows: its decisions, differences first, or the counts."""
-    return " ".join(filter(None, (_headline(variants, documents), rates_of_all(variants))))
+    texts = (_headline(variants, documents), skipped(coverage), rates_of_all(variants))
+    return " ".join(filter(None, texts))
+
+
+def skipped(coverage: TaskCoverage) -> str | None:
+    """Return that tasks of the benchmark are left out; None if none is."""
+    if not coverage.skipped:
+        return None
+    tasks = counted(len(coverage.skipped), "task")
+    verb = "was" if len(coverage.skipped) == 1 else "were"
+    return f"On {coverage.share} tasks of the benchmark: {tasks} {verb} skipped."
 
 
 def rates_of_all(variants: Sequence[VariantOutcomes]) -> str | None:

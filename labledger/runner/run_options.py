@@ -6,6 +6,7 @@ These types are part of the public API.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -49,6 +50,8 @@ class RunOptions:
         skip_refused: Leave out the tasks of a benchmark that labledger cannot run, or whose
             containers cannot be had, such as an image that cannot be built. Otherwise a run that
             selects one is refused.
+        strict: Refuse tasks of a benchmark with anything that is ignored, such as a key that the
+            benchmark's own runner does not know either. Otherwise it is named in a warning.
         build: Build images that the experiment says how to build, rather than pull them.
         egress_image: The image with Python 3.11 or later in which egress proxies run; None for
             `labledger/python:3`. Only trials with `network: allowlist` need one.
@@ -100,6 +103,7 @@ class RunOptions:
     agents: tuple[str, ...] = ()
     image: str | None = None
     skip_refused: bool = False
+    strict: bool = False
     build: bool = False
     egress_image: str | None = None
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -144,15 +148,21 @@ class RunOptions:
         )
 
 
-def read_env_file(path: Path) -> dict[str, str]:
-    """Return the values of a file of `NAME=VALUE` lines.
+_QUOTED = re.compile(r"""(["'])(.*)\1\s*(#.*)?""")
+_COMMENT = re.compile(r"\s#.*")
 
-    `#` comments, a leading `export` and quoted values are understood. Raises `InvalidInput`.
+
+def read_env_file(path: Path) -> dict[str, str]:
+    """Return the values of a file of `NAME=VALUE` lines, as `.env` files have them.
+
+    A `#` at the beginning of a line or behind a blank begins a comment, unless it is in quotes. A
+    leading `export`, quotes around a value and a byte order mark are understood. Raises
+    `InvalidInput`.
     """
     values: dict[str, str] = {}
     problems: list[Problem] = []
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InvalidInput("the environment file", [Problem(str(path), reason)]) from None
@@ -161,16 +171,21 @@ def read_env_file(path: Path) -> dict[str, str]:
         if not text or text.startswith("#"):
             continue
         name, equals, value = text.partition("=")
-        name, value = name.strip(), value.strip()
-        if not equals or not name.isidentifier():
-            problems.append(Problem(str(path), "expected NAME=VALUE", line=number))
-        elif len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
-            values[name] = value[1:-1]
+        name = name.strip()
+        if equals and name.isidentifier():
+            values[name] = _env_value(value)
         else:
-            values[name] = value
+            problems.append(Problem(str(path), "expected NAME=VALUE", line=number))
     if problems:
         raise InvalidInput("the environment file", problems)
     return values
+
+
+def _env_value(text: str) -> str:
+    """Return a value without quotes around it and without a comment behind it."""
+    text = text.strip()
+    quoted = _QUOTED.fullmatch(text)
+    return quoted[2] if quoted else _COMMENT.sub("", text).strip()
 
 
 def missing(names: Iterable[str], values: Mapping[str, str]) -> list[str]:

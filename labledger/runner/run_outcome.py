@@ -14,6 +14,7 @@ from labledger.records.model_answers import VariantAnswers
 from labledger.records.outcomes import StopCause
 from labledger.records.pass_rate import PassCounts
 from labledger.records.resource_pressure import TimeoutCounts
+from labledger.records.task_coverage import TaskCoverage
 
 if TYPE_CHECKING:
     from labledger.compare.run_caveats import OutcomeChange
@@ -71,6 +72,11 @@ class RunOutcome:
             return ()
         variants = self.summary["ext"]["variants"]
         return tuple(variant["variant_id"] for variant in variants if not variant["scored"])
+
+    @property
+    def coverage(self) -> TaskCoverage:
+        """How many tasks the run has, and which of its benchmark's were left out."""
+        return TaskCoverage.of_json(self.summary["ext"])
 
     @property
     def pass_counts(self) -> dict[str, PassCounts]:

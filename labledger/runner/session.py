@@ -128,7 +128,9 @@ class Session:
                 write_summary(folder, summary, fence)
             with tolerating_errors(stop_cause, self.options.on_event):
                 passes = pass_counts_of(summary)
-                self.writer.leases.release(lease, status, None if complete else stop, passes)
+                self.writer.leases.release(
+                    lease, status, None if complete else stop, passes, run.coverage
+                )
             regrading = self._regrading(experiment, reader, complete)
             spent = {} if run.regrades is not None else reader.spent_so_far(self.run_id)
         outcome = RunOutcome(

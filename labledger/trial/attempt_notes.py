@@ -50,6 +50,15 @@ def read_collect_statuses(folder: Path) -> dict[int, int]:
     return {int(name.rpartition("_")[2]): status for name, (status, *_) in statuses}
 
 
+def collect_start(folder: Path) -> int | None:
+    """Return when the first collect command began, in hundredths of a second since boot.
+
+    None if none ran. Trust it as `read_phases`.
+    """
+    starts = [start for _, start, *_ in _parse(_phases_text(folder), _COLLECT).values()]
+    return min(starts, default=None)
+
+
 def has_begun(folder: Path) -> bool:
     """Return True if `trial.sh` has written anything. An agent cannot hide that.
 
@@ -82,6 +91,11 @@ PhaseFields = tuple[int, int, int, int]
 def phase_fields(folder: Path) -> dict[str, PhaseFields]:
     """Return the content of the `phases` file by phase. `read_phases` says when to trust it."""
     return _parse(_phases_text(folder))
+
+
+def parse_phase_fields(lines: str) -> dict[str, PhaseFields]:
+    """Return the content of a text in the format of `phase_lines` by phase."""
+    return _parse(lines)
 
 
 def _phases_text(folder: Path) -> str:

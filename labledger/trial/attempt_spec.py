@@ -149,7 +149,7 @@ class AttemptSpec:
         authored = self.settings.runtime.workspace
         if authored == "image":
             return f"/{self._image_facts.folder.strip('/')}"
-        return contract.WORKSPACE if authored is None else authored.rstrip("/")
+        return contract.WORKSPACE if authored is None else f"/{authored.strip('/')}"
 
     @property
     def sealing(self) -> Sealing:

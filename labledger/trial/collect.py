@@ -105,7 +105,8 @@ def collect_result(
         collect_record(evidence)
     if container_exit.artifacts is not None:
         evidence.collect_artifacts(container_exit.artifacts, spec.settings.grading.collect or ())
-        autoloaded = list(container_exit.artifacts.hooks)
+        if spec.has_grader_container:
+            autoloaded = list(container_exit.artifacts.hooks)
     if outcome.needs_prediction:
         outcome.prediction = reference_prediction(
             spec.stamp(container_exit.ended_at),
@@ -208,10 +209,9 @@ def _outcome(
     if container_exit.start_refused is not None:
         reason = Reason.GRADER_EXIT_NONZERO
         return GradingOutcome(SlotStatus.GRADE_ERROR, reason, container_exit.start_refused)
-    if container_exit.artifacts is not None and container_exit.artifacts.refused is not None:
-        return GradingOutcome(
-            SlotStatus.AGENT_ERROR, Reason.ARTIFACTS_REFUSED, container_exit.artifacts.refused
-        )
+    taken = container_exit.artifacts
+    if spec.has_grader_container and taken is not None and taken.refused is not None:
+        return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.ARTIFACTS_REFUSED, taken.refused)
     if container_exit.exit_status_forged:
         message = f"the agent ended the container, with status {container_exit.exit_status}"
         return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.STATUS_FORGED, message)

@@ -14,6 +14,7 @@ from labledger.agents.launch import folder_of
 from labledger.experiment.authored_fields import overlap
 from labledger.experiment.consistency_checks import USER_OF_IMAGE
 from labledger.experiment.grading_settings import GradingMode
+from labledger.experiment.plan_sections import KEEP
 from labledger.experiment.task_row import workspace_seed
 from labledger.files.artifact_store import ArtifactStore
 from labledger.records.attempt_result import EventFile
@@ -30,7 +31,12 @@ FOLDER = "outputs"
 def output_mounts(spec: AttemptSpec) -> tuple[OutputMount, ...]:
     """Return all output folders of a trial, in authored order."""
     return tuple(
-        OutputMount(f"{FOLDER}/{index}", output.path.rstrip("/"), output.phase)
+        OutputMount(
+            f"{FOLDER}/{index}",
+            output.path.rstrip("/"),
+            output.phase,
+            output.image_files == KEEP,
+        )
         for index, output in enumerate(spec.settings.runtime.outputs or ())
     )
 
@@ -108,9 +114,14 @@ def trial_outputs(spec: AttemptSpec) -> TrialOutputs:
 
 
 def artifact_source(spec: AttemptSpec) -> ArtifactSource:
-    """Return what is taken of an attempt's agent for its separate grader, and where it is."""
-    folders_here = {each.path: spec.folder / each.name for each in outputs_of_container(spec)}
-    if spec.has_mounted_workspace:
+    """Return what is taken of an attempt's agent, for its separate grader or to be kept.
+
+    What a running container can still change is read by the engine alone.
+    """
+    folders_here: dict[str, Path] = {}
+    if spec.has_grader_container:
+        folders_here = {each.path: spec.folder / each.name for each in outputs_of_container(spec)}
+    if spec.has_grader_container and spec.has_mounted_workspace:
         folders_here[contract.WORKSPACE] = spec.folder / "workspace"
     return ArtifactSource(
         declared=spec.settings.grading.artifacts or (),
@@ -127,6 +138,8 @@ def isolation_of(spec: AttemptSpec) -> Isolation:
     runtime = settings.runtime
     own_folders = [output.path for output in runtime.outputs or ()]
     own_folders += [files.path for files in spec.task.files or ()]
+    # An artifact that is the whole file system makes nothing ordinary.
+    own_folders += [a.path for a in settings.grading.artifacts or () if a.path.strip("/")]
     if spec.plan.agent is not None:
         own_folders.append(folder_of(spec.plan.agent.installed.name))
     # A workspace that is the root of the image makes no folder ordinary.

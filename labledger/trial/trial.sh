@@ -694,6 +694,8 @@ setup_and_agent() {
         run_phase setup "$SETUP_CS"
         [ "$timed_out" = 1 ] && finish 21
         [ "$status" = 0 ] || finish 20
+        # The host tells what setup changed from what the agent changed by the time of the change.
+        sleep 0.03
     fi
     user_switcher=''
     [ -z "$AGENT_USER" ] || find_user_switcher "$AGENT_USER" || refuse_user agent 70

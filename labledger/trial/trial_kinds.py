@@ -83,7 +83,7 @@ class FreshTrial(TrialKind):
     def isolation_facts(
         self, engine: Engine, spec: AttemptSpec, container_exit: ContainerExit
     ) -> JsonObject:
-        if container_exit.artifacts is not None:
+        if spec.has_grader_container and container_exit.artifacts is not None:
             return facts_of_separate_grader(engine, isolation_of(spec), container_exit)
         return facts_of_trial(engine, isolation_of(spec), container_exit)
 

@@ -10,6 +10,7 @@ import pytest
 from commands import run_forked
 from harbor_tasks import (
     BEHAVING,
+    REFUSED,
     RUNNABLE,
     plain,
     rewarded_if,
@@ -56,6 +57,11 @@ def found(checked: BenchmarkCheck, task_id: str) -> dict[str, str]:
         for trial in checked.trials
         if trial.task_id == task_id
     }
+
+
+def test_refused_tasks_are_recorded(checked: BenchmarkCheck) -> None:
+    """The run says which tasks of the benchmark it leaves out."""
+    assert {task.id for task in checked.outcome.coverage.skipped} == set(REFUSED)
 
 
 @pytest.mark.parametrize("task_id", BEHAVING)
@@ -114,7 +120,7 @@ def test_rewards_are_metrics(checked: BenchmarkCheck, lab: Path) -> None:
 def test_trials_of_every_mode_are_shown(checked: BenchmarkCheck, lab: Path) -> None:
     """`labledger show` says how a delivered and a separate grader were kept from the agent."""
     shown = {}
-    for task_id in ("plain", "separate-verifier"):
+    for task_id in ("plain", "separate-verifier", "files-of-image"):
         index = [trial.task_id for trial in checked.trials].index(task_id)
         done = run_forked("show", "all", index, folder=lab)
         assert done.returncode == 0, done.stderr
@@ -124,6 +130,9 @@ def test_trials_of_every_mode_are_shown(checked: BenchmarkCheck, lab: Path) -> N
     # Folders that the trial itself was given are no tampering; its work in `/` is named.
     assert "tampering suspected, by the agent: /answer.txt\n" in shown["plain"]
     assert "no tampering seen" in shown["separate-verifier"]
+    # A shared verifier's artifacts are stored, and are no tampering either.
+    assert "no tampering seen" in shown["files-of-image"]
+    assert "\n  artifacts: artifact://" in shown["files-of-image"]
     assert '"tampering_total": 0' in shown["separate-verifier"].partition('"agent_container"')[2]
 
 

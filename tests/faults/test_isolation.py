@@ -109,14 +109,14 @@ def test_agents_user_that_cannot_be(trials: Trials, user: str) -> None:
 
 
 def test_agents_user_that_setup_makes(trials: Trials) -> None:
-    """Setup may create the agent's user; the change is recorded as made by setup."""
+    """Setup may create the agent's user; that is recorded as setup, and not as tampering."""
     setup = "echo 'made:x:1500:1600::/nowhere:/bin/sh' >>/etc/passwd"
     result = trials.run("id -u; id -g", GRADES, setup, runtime={"agent_user": "made"})
     assert brief(result) == ("completed", None, 0)
     assert trials.content(result, "agent_stdout") == b"1500\n1600\n"
     facts = isolation(result)
     assert facts["setup"] is True
-    assert facts["tampering_suspected"] == ["/etc/passwd"]
+    assert facts["tampering_suspected"] == []
 
 
 # -- what the agent can change

@@ -1,16 +1,23 @@
-"""What an image answered is remembered for as long as nothing that it depends on has changed."""
+"""What an image answers to a probe, and for how long that is remembered."""
 
 from __future__ import annotations
 
+import io
+import json
 import os
+import subprocess
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_trials import BUSYBOX, ENGINE
+from containers import SESSION_LABEL, build_image, docker
+from sample_trials import BUSYBOX, ENGINE, PYTHON
+from tiers import tiered
 
-from labledger.checks.image_checks import ImageProbes
+from labledger.checks.check_results import CheckResult
+from labledger.checks.image_checks import ImageProbes, check_commands
 
 pytestmark = pytest.mark.docker
 
@@ -76,3 +83,92 @@ def test_an_image_that_lacks_something_is_asked_again(
         os.chown(kept, 12345, -1)
         with pytest.raises(AttributeError, match="run_probe"):
             remembering(probes).run_probe(image, ALL_WELL)
+
+
+WARNING = {
+    "locale": "RUN ln -sf bash /bin/sh\nENV LC_ALL=en_US.UTF-8\n",
+    "preload": "ENV LD_PRELOAD=/no/such/library.so\n",
+    "preload-file": "RUN echo /no/such/library.so >/etc/ld.so.preload\n",
+}
+"""Lines of Dockerfiles whose images work, and whose shell or loader warns on stderr."""
+
+
+def command_results(probes: ImageProbes, image: str, *tools: str) -> list[CheckResult]:
+    needed = dict.fromkeys(tools, "this test")
+    return list(check_commands(probes, "ref", image, [], needed))
+
+
+@pytest.mark.parametrize("kind", tiered(list(WARNING), default=["preload"]))
+def test_an_image_that_warns(probes: ImageProbes, image_ids: dict[str, str], kind: str) -> None:
+    """What is written to stderr is no missing command; one that is missing is still found."""
+    image = build_image(f"labledger-test-warns-{kind}", f"FROM {PYTHON}\n{WARNING[kind]}")
+    warns = subprocess.run(
+        ["docker", "run", "--rm", "--network", "none", image, "sh", "-c", ":"], capture_output=True
+    )
+    assert warns.stderr
+    assert probes.run_probe(image, ":") == (0, "")
+    [found] = command_results(probes, image, "cat")
+    assert (found.ok, found.detail) == (True, "ref has sh and cat")
+    [missing] = command_results(probes, image, "cat", "no such")
+    assert (missing.ok, missing.detail) == (
+        False,
+        "ref has no command 'no such', which this test needs",
+    )
+
+
+def test_a_probe_that_fails_says_why(probes: ImageProbes, image_ids: dict[str, str]) -> None:
+    """The output of a script that fails ends with what it wrote to stderr."""
+    status, output = probes.run_probe(image_ids[BUSYBOX], "echo said; echo why >&2; exit 3")
+    assert (status, output) == (3, "said\nwhy\n")
+
+
+OWN, OTHER, MACHINE = (
+    ("arm64", "amd64", r"\076\0")
+    if os.uname().machine == "aarch64"
+    else ("amd64", "arm64", r"\267\0")
+)
+"""What images call this machine's processor and another one, and how its programs begin."""
+FOREIGN = (
+    f"FROM {BUSYBOX}\nRUN cp /bin/busybox /foreign && chmod 755 /foreign && printf '{MACHINE}' | "
+    "dd of=/foreign bs=1 seek=18 conv=notrunc && mv -f /foreign /bin/sh\n"
+)
+"""A Dockerfile whose image has a shell for another processor."""
+
+
+def of_platform(image: str, architecture: str) -> str:
+    """Load an image that is as another one but says that it is for a processor; return its id."""
+    saved = subprocess.run(["docker", "save", image], capture_output=True, check=True).stdout
+    changed = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(saved)) as old, tarfile.open(None, "w", changed) as new:
+        config_name = json.loads(_content(old, "manifest.json"))[0]["Config"]
+        for member in old:
+            content = _content(old, member.name) if member.isreg() else b""
+            if member.name == config_name:
+                content = json.dumps(json.loads(content) | {"architecture": architecture}).encode()
+            member.size = len(content)
+            new.addfile(member, io.BytesIO(content))
+    return docker("load", "--quiet", stdin=changed.getvalue()).rpartition(" ")[2]
+
+
+def _content(archive: tarfile.TarFile, name: str) -> bytes:
+    file = archive.extractfile(name)
+    assert file is not None
+    return file.read()
+
+
+@pytest.mark.parametrize("architecture", [None, OTHER])
+def test_an_image_for_another_processor(
+    probes: ImageProbes, image_ids: dict[str, str], architecture: str | None
+) -> None:
+    """It is named as such, with its platform if it says so, and with the engine's."""
+    image = build_image("labledger-test-foreign", FOREIGN)
+    if architecture is not None:
+        image = of_platform(image, architecture)
+        assert SESSION_LABEL.partition("=")[2] in docker("image", "inspect", image)
+    [result] = command_results(probes, image)
+    assert not result.ok
+    is_for = "has programs for another processor"
+    if architecture is not None:
+        is_for = f"is for linux/{OTHER}"
+    assert result.detail == f"ref {is_for}, and the engine runs linux/{OWN}"
+    assert f"--platform linux/{OWN}" in str(result.hint)

@@ -70,7 +70,8 @@ def test_grader_gets_the_artifacts_alone(trials: Trials) -> None:
     facts = isolation(result)
     assert (facts["sealed"], facts["checked"]) == ("separate", "before_grading")
     assert facts["tampering_suspected"] == []
-    assert facts["agent_container"]["tampering_suspected"] == ["/app/other", "/app/out/answer"]
+    # What is declared is the agent's work.
+    assert facts["agent_container"]["tampering_suspected"] == ["/app/other"]
     assert facts["grader_image"] == {"ref": PYTHON, "id": trials.images[PYTHON]}
     assert len(trials.containers()) == 2
     remove_attempt(spec)
@@ -378,3 +379,54 @@ def test_services_go_on_until_the_last_collect_command(trials: Trials) -> None:
     result = trials.run(agent, GRADES, runtime={"processes": "keep"}, **separate(collect=collect))
     assert brief(result) == ("completed", None, 0)
     assert problems(result) == {}
+
+
+def delivered(*artifacts: JsonObject, processes: str = "keep") -> dict[str, Any]:
+    """Settings of a delivered grader whose agent has artifacts."""
+    return {
+        "grading": {"mode": "delivered", "artifacts": list(artifacts)},
+        "sealing": Sealing.DELIVERED,
+        "runtime": {"processes": processes},
+    }
+
+
+def test_artifacts_of_a_delivered_grader(trials: Trials) -> None:
+    """They are stored as the agent left them, and are no tampering; the grader may change them."""
+    agent = "mkdir -p /srv/out; echo by agent >/srv/out/a; echo x >/srv/out/b.tmp; echo y >/srv/c"
+    artifacts: list[JsonObject] = [
+        {"path": "/srv/out", "exclude": ["*.tmp"]},
+        {"path": "/srv/none", "optional": True},
+    ]
+    grader = f"echo by grader >/srv/out/a; {GRADES}"
+    result = trials.run(agent, grader, **delivered(*artifacts))
+    assert brief(result) == ("completed", None, 0)
+    assert names(trials, result) == ["srv/out", "srv/out/a"]
+    with tarfile.open(fileobj=io.BytesIO(trials.content(result, "artifacts"))) as archive:
+        file = archive.extractfile("srv/out/a")
+        assert file is not None
+        assert file.read() == b"by agent\n"
+    facts = isolation(result)
+    assert (facts["mode"], facts["tampering_suspected"]) == ("delivered", ["/srv/c"])
+    assert problems(result) == {}
+    again = run_attempt(regraded_spec(trials, result, **delivered(*artifacts, processes="kill")))
+    assert "artifacts" not in again.evidence[0]["evidence"] or names(trials, again)
+
+
+LARGE = "mkfifo /srv/pipe; truncate -s 2G /srv/large"
+GROWS = "( while :; do echo more >>/srv/log; done ) & sleep 0.3"
+SHRINKS = (
+    "( while :; do : >/srv/log; dd if=/dev/zero of=/srv/log bs=64k count=99 2>/dev/null; done ) &"
+    " sleep 0.3"
+)
+
+
+@pytest.mark.parametrize(
+    ("agent", "problem"),
+    tiered([(LARGE, "have"), (GROWS, ""), (SHRINKS, "")], default=[(SHRINKS, "")]),
+)
+def test_artifacts_that_cannot_be_taken(trials: Trials, agent: str, problem: str) -> None:
+    """An agent that spoils its artifacts, also while they are read, is graded without them."""
+    result = trials.run(f"mkdir -p /srv\n{agent}", GRADES, **delivered({"path": "/srv"}))
+    assert brief(result) == ("completed", None, 0)
+    assert result.verdict == "pass"
+    assert problem in problems(result).get("artifacts", "")

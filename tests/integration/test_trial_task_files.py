@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import io
 import tarfile
+from pathlib import Path
 from typing import Any
 
 import pytest
+from containers import build_image
 from regraded_trials import regraded_spec
-from sample_trials import BUSYBOX, GRADES, PYTHON, Trials, brief, remove_attempt, run_attempt
+from sample_trials import (
+    BUSYBOX,
+    ENGINE,
+    GRADES,
+    PYTHON,
+    Trials,
+    brief,
+    remove_attempt,
+    run_attempt,
+)
 from tiers import tiered
 
+from labledger.engine.engine import Engine
 from labledger.experiment.grading_settings import Sealing
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
@@ -126,6 +138,19 @@ def test_files_of_one_variant(trials: Trials) -> None:
     assert brief(run_attempt(gold)) == ("completed", None, 0)
 
 
+@pytest.mark.parametrize("writable", [True, False])
+def test_permissions_of_an_agents_files(trials: Trials, writable: bool) -> None:
+    """They are those of a checkout for root, and another user can change a copy of its own."""
+    own = {"writable": True} if writable else {}
+    entry = packed(trials, path="/solution") | {"for": "agent"} | own
+    agent = "stat -c %a /solution /solution/sub /solution/key /solution/run.sh"
+    result = trials.run(agent, task={"files": [entry]})
+    assert trials.content(result, "agent_stdout").split() == [b"755", b"755", b"644", b"755"]
+    change = "echo x >/solution/key && mkdir /solution/sub/new && echo changed"
+    result = trials.run(f"{change}; true", task={"files": [entry]}, runtime={"user": "1000"})
+    assert trials.content(result, "agent_stdout") == (b"changed\n" if writable else b"")
+
+
 def test_writable_files(trials: Trials) -> None:
     """Each agent can change its own copy, and the next one has the files as they were."""
     entry = packed(trials, path="/solution") | {"for": "agent", "writable": True}
@@ -155,3 +180,98 @@ def test_regrading_without_the_files(trials: Trials) -> None:
     trials.store.path(task["files"][0]["tar"]).unlink()
     spec = regraded_spec(trials, result, grader=GRADER, task=task)
     assert brief(run_attempt(spec)) == ("grade_error", "evidence_incomplete", None)
+
+
+IMAGE_WITH_TESTS = (
+    f"FROM {BUSYBOX}\n"
+    "RUN mkdir -p /tests/own /logs/agent /logs/verifier && echo of image >/tests/fixture"
+    " && echo of image >/tests/key && echo of image >/tests/own/a && chmod 600 /tests/own/a"
+    " && echo of image >/logs/agent/seed && echo of image >/logs/verifier/base\n"
+)
+KEPT_OUTPUTS: JsonObject = {
+    "outputs": [
+        {"path": "/logs/agent", "phase": "agent", "image_files": "keep"},
+        {"path": "/logs/verifier", "phase": "grader", "image_files": "keep"},
+    ]
+}
+SEES_IMAGE = (
+    'test "$(cat /tests/fixture /tests/own/a /logs/verifier/base | sort -u)" = "of image"'
+    f' && test "$(cat /tests/key)" = {SECRET} && test "$(stat -c %a /tests/own/a)" = 600'
+    ' && test "$(echo $(ls -A /tests))" = "fixture key link own run.sh sub"'
+    f' && test "$(ls -A /logs/verifier)" = base || exit 9; {GRADES}'
+)
+"""A grader that passes if it finds the files of `packed` beside those of the image."""
+MEDDLES = (
+    'test "$(cat /logs/agent/seed /logs/verifier/base | sort -u)" = "of image" || exit 7; '
+    "echo planted >/tests/conftest.py; echo forged >/tests/fixture; rm -r /tests/own; "
+    "ln -s /etc /tests/own; echo planted >/logs/verifier/more; rm /logs/verifier/base; "
+    "ln -s /etc/passwd /logs/verifier/base; echo mine >/logs/agent/mine"
+)
+"""An agent that plants, forges and removes files beside its grader's."""
+
+
+@pytest.mark.parametrize(
+    "mode", tiered(["same", "after_agent", "delivered"], default=["same", "delivered"])
+)
+def test_files_of_the_image_stay(trials: Trials, mode: str) -> None:
+    """With `image_files: keep` a grader finds what the image has, and nothing of the agent."""
+    image = build_image("labledger-test-with-tests", IMAGE_WITH_TESTS)
+    trials.images = {**trials.images, "with-tests": image}
+    settings: dict[str, Any] = {
+        "image": "with-tests",
+        "task": {"files": [packed(trials, image_files="keep")]},
+        "runtime": KEPT_OUTPUTS,
+    }
+    if mode != "same":
+        settings |= {"sealing": Sealing(mode), "grading": {"mode": mode}}
+    spec = trials.spec(MEDDLES, SEES_IMAGE, **settings)
+    result = run_attempt(spec)
+    assert brief(result) == ("completed", None, 0), trials.content(result, "grader_stderr")
+    with tarfile.open(fileobj=io.BytesIO(trials.content(result, "agent_outputs"))) as tar:
+        assert tar.getnames() == ["logs/agent/mine", "logs/agent/seed"]
+    assert len(trials.containers()) == 1
+    again = run_attempt(regraded_spec(trials, result, grader=SEES_IMAGE, **settings))
+    assert brief(again) == ("completed", None, 0), trials.content(again, "grader_stderr")
+
+
+def test_files_of_the_image_stay_for_another_user(trials: Trials) -> None:
+    """A container that does not start as root has the image's files as its own user's."""
+    image = build_image(
+        "labledger-test-with-odd-tests",
+        f"FROM {BUSYBOX}\nRUN mkdir -p /srv/tests/a /logs/verifier && echo x >/srv/tests/a/b && "
+        "printf x >/srv/tests/caf\\351 && chown -R 7:8 /srv/tests && chmod 700 /srv/tests/a/b && "
+        "cp -a /srv/tests/. /logs/verifier && chmod -R 777 /srv\n",
+    )
+    trials.images = {**trials.images, "with-tests": image}
+    places = "/srv/tests/a/b /srv/tests/caf* /logs/verifier/a/b /logs/verifier/caf*"
+    grader = f'for f in {places}; do grep -q x "$f" || exit 9; done; {GRADES}'
+    for user in ("1000", "root"):
+        result = trials.run(
+            "true",
+            grader,
+            image="with-tests",
+            task={"files": [packed(trials, path="/srv/tests", image_files="keep")]},
+            runtime=KEPT_OUTPUTS | {"user": user},
+        )
+        assert brief(result) == ("completed", None, 0), trials.content(result, "grader_stderr")
+
+
+def test_an_image_without_such_files_is_asked_once(
+    trials: Trials, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """That an image has nothing at these places is remembered; the grader has its own files."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    task = {"files": [packed(trials, image_files="keep")]}
+    asked: list[str] = []
+    create = type(ENGINE).create
+
+    def counting(self: Engine, name: str, config: JsonObject) -> str:
+        asked.append(name)
+        return create(self, name, config)
+
+    monkeypatch.setattr(Engine, "create", counting)
+    for containers in (2, 1):
+        asked.clear()
+        result = trials.run("true", GRADER, task=task, runtime=KEPT_OUTPUTS)
+        assert brief(result) == ("completed", None, 0)
+        assert len(asked) == containers

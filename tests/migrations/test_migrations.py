@@ -137,7 +137,7 @@ def test_views_and_triggers_change_only_with_a_revision() -> None:
     texts += views_and_triggers.TRIGGERS.values()
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     assert {migrations.HEAD: digest} == {
-        "0019": "a6f80f7c4d3d375a85777b4c6aa848e9c92c8fb678c9639f73f1d19f479fc1d1"
+        "0020": "b074e16e684aa81cf9df2c7a1e3097ea05a915eeba9d199912e03646bb013e8a"
     }
 
 

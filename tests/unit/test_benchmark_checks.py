@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from commands import run_forked
 from harbor_tasks import REFUSED, write_all, write_task
 
@@ -89,12 +90,14 @@ def test_skip_refused_beside_an_experiment(tmp_path: Path) -> None:
 
 
 def test_init_lists_refused_tasks(folder: Path) -> None:
-    """`init --from` writes what can be run, and lists the rest at the top of the file."""
+    """`init --from` writes what can be run, and records the rest in the file."""
     done = run_forked("init", "--from", ALL, "mine", "--agent", "nop", folder=folder)
     assert done.returncode == 0, done.stderr
-    text = (folder / "mine/experiment.yaml").read_text("utf-8")
-    for name, (_, reason) in REFUSED.items():
-        assert f"# Left out: {name}: {reason}" in text
+    document = yaml.safe_load((folder / "mine/experiment.yaml").read_text("utf-8"))
+    skipped = {task["id"]: task["reason"] for task in document["dataset"]["skipped"]}
+    assert set(skipped) == set(REFUSED)
+    assert all(skipped[name].startswith(reason) for name, (_, reason) in REFUSED.items())
+    assert "dataset.skipped says why the others cannot" in done.stderr
     assert (folder / "mine/tasks/plain/grader-tests/test.sh").stat().st_mode & 0o111
     assert not (folder / "mine/tasks/plain/solution").exists()
 

@@ -30,6 +30,7 @@ from labledger.checks.benchmark_findings import (
     left_out,
     task_findings,
 )
+from labledger.records.task_coverage import SkippedTask, TaskCoverage
 
 PASSED = CheckedTrial("t", "oracle", "pass", "completed", None, "pass", None, 1.0, 100, 100)
 FAILED = replace(PASSED, verdict="fail", reward=0.0)
@@ -226,18 +227,12 @@ def test_findings_of_a_benchmark(tmp_path: Path) -> None:
     ]
 
 
-def test_tasks_that_were_left_out(tmp_path: Path) -> None:
-    """A chosen task without a trial is named, with the format's reason if there is one."""
-    write_task(tmp_path / "tasks/good")
-    write_task(tmp_path / "tasks/windows", {"environment": {"os": "windows"}})
-    benchmark = read_benchmark(BenchmarkReference("harbor", str(tmp_path / "tasks")))
-    named = list(left_out(benchmark, ["windows", "good", "built"], {"good"}))
-    assert [(each.task_id, each.finding) for each in named] == [
-        ("windows", Remark.LEFT_OUT),
-        ("built", Remark.LEFT_OUT),
-    ]
-    assert "windows" in named[0].detail
-    assert "a warning said why" in named[1].detail
+def test_tasks_that_were_left_out() -> None:
+    """Each task that the run could not have is a remark with the reason."""
+    coverage = TaskCoverage(1, (SkippedTask("windows", "needs another system"),))
+    (named,) = left_out(coverage)
+    assert (named.task_id, named.finding, named.is_remark) == ("windows", Remark.LEFT_OUT, True)
+    assert "needs another system" in named.detail
 
 
 def test_a_benchmark_without_a_network(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ from labledger.benchmarks.formats import (
     RefusedTask,
     parse_reference,
     read_benchmark,
-    require_no_refused,
 )
+from labledger.benchmarks.task_selection import require_no_refused
 from labledger.benchmarks.translate import TranslatedExperiment, store_experiment, translate
 from labledger.errors import InvalidInput
 from labledger.experiment.experiment_file import load_experiment
@@ -249,16 +249,29 @@ def test_what_a_format_must_not_return(changes: dict[str, object], expected: str
 
 
 def test_refused_tasks_are_named() -> None:
-    """A refused task that is selected prevents the run; others are mentioned in the file."""
+    """A refused task that is selected prevents the run; the experiment records all of them."""
     some = benchmark(refused=(RefusedTask("b", "needs a\nsidecar"),))
     with pytest.raises(InvalidInput, match="b: needs a\nsidecar"):
         require_no_refused(some, ())
     with pytest.raises(InvalidInput):
         require_no_refused(some, ("b*",))
     require_no_refused(some, ("a",))
-    assert b"# Left out: b: needs a sidecar\n" in translated(some).files["experiment.yaml"]
+    text = translated(some).files["experiment.yaml"]
+    assert isinstance(text, bytes)
+    assert b"# 1 other task cannot be run here: dataset.skipped says why.\n" in text
+    skipped = yaml.safe_load(text)["dataset"]["skipped"]
+    assert skipped == [{"id": "b", "reason": "needs a sidecar"}]
     with pytest.raises(InvalidInput, match="no task that can be run"):
         translated(benchmark(tasks=()))
+
+
+def test_very_many_refused_tasks(tmp_path: Path) -> None:
+    """However many tasks cannot be run, and why, the experiment can be read."""
+    refused = tuple(RefusedTask(f"t{n:06}{'x' * 180}", "é" * 5000) for n in range(12_000))
+    path = store_experiment(translated(benchmark(refused=refused)), tmp_path)
+    skipped = resolve(load_experiment(path)).plan.dataset.skipped
+    assert len(skipped) == 10_001
+    assert skipped[-1].reason == "2,000 more tasks cannot be run"
 
 
 def test_a_stored_experiment_is_reused_and_not_overwritten(tmp_path: Path) -> None:

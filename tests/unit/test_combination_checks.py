@@ -31,9 +31,15 @@ CASES: dict[str, tuple[JsonObject, JsonObject, str, str]] = {
     "image": ({}, {"image": "x"}, "grader.image", "only for mode: separate; the mode is same"),
     "artifacts": (
         {},
-        {"mode": "delivered", "artifacts": []},
+        {"mode": "after_agent", "artifacts": []},
         "grader.artifacts",
-        "only for mode: separate; the mode is delivered",
+        "only for mode: separate or delivered; the mode is after_agent",
+    ),
+    "moved artifacts": (
+        {},
+        {"mode": "delivered", "artifacts": [{"path": "/a", "to": "/b"}]},
+        "grader.artifacts",
+        "`to` is only for mode: separate",
     ),
     "wait": ({}, {"wait_s": 5}, "grader.wait_s", "only for mode: delivered"),
     "sealed in same": ({}, {"mode": "same", "sealed": True}, "grader.mode", "another user"),
@@ -177,6 +183,7 @@ def test_what_fits_is_accepted(folder: Folder) -> None:
         "network": "full",
         "wait_s": 60,
         "user": "root",
+        "artifacts": [{"path": "/app/out", "optional": True}],
         "results": REWARDS,
     }
     assert folder.resolve().plan.runtime.workspace == "image"

@@ -8,6 +8,7 @@ import pytest
 from sample_trials import Trials
 from sealed_trials import KEPT
 
+from labledger.engine.engine import Engine
 from labledger.engine.engine_facts import ContainerState
 from labledger.trial.attempt_notes import parse_report
 from labledger.trial.attempt_spec import AttemptSpec
@@ -97,10 +98,10 @@ def test_report(text: str, expected: str | None) -> None:
 def test_what_was_delivered_is_left_alone(spec: AttemptSpec) -> None:
     """Delivering again changes no file that a grader may be using, and leaves nothing behind."""
     (spec.plan.sealed_dir / "key").write_text("42")
-    inputs.deliver(spec)
+    inputs.deliver(spec, Engine())
     files = sorted((spec.folder / "sealed").rglob("*"))
     assert [file.name for file in files] == ["grader", "key", "in", "grader.sh"]
     before = [file.stat() for file in files]
-    inputs.deliver(spec)
+    inputs.deliver(spec, Engine())
     assert [file.stat() for file in files] == before
     assert sorted(path.name for path in spec.folder.iterdir()) == ["in", "sealed", "state"]

@@ -47,6 +47,34 @@ def test_an_env_file_knows_comments_exports_and_quotes(tmp_path: Path) -> None:
     assert found == {"A": "one", "B": "two # 2", "C": '"', "D": "three", "exported": "1"}
 
 
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ('"key-12345678" # of the team', "key-12345678"),
+        ("'key-12345678'\t# of the team", "key-12345678"),
+        ("key-abcdefgh # old", "key-abcdefgh"),
+        ("a#b", "a#b"),
+        ("#b", "#b"),
+        ('"a # b"', "a # b"),
+        ('"a" b', '"a" b'),
+        ("", ""),
+        ("# nothing", "# nothing"),
+    ],
+)
+def test_comments_behind_values(tmp_path: Path, line: str, value: str) -> None:
+    """A comment behind a value is no part of it, and a # within a value or quotes is."""
+    path = tmp_path / "secrets.env"
+    path.write_text(f"A={line}\n", "utf-8")
+    assert run_options.read_env_file(path) == {"A": value}
+
+
+def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
+    """A file that Windows programs wrote, with a mark and their line ends, is read as others."""
+    path = tmp_path / "secrets.env"
+    path.write_bytes(b"\xef\xbb\xbfA=1\r\nB=2\r\n")
+    assert run_options.read_env_file(path) == {"A": "1", "B": "2"}
+
+
 def test_an_env_file_names_its_bad_lines(tmp_path: Path) -> None:
     """A line that is no assignment is named by number, without its text."""
     path = tmp_path / "secrets.env"

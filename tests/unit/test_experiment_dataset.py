@@ -137,7 +137,9 @@ def test_lines_without_end_are_refused(folder: Folder, monkeypatch: pytest.Monke
 
 def test_reading_stops_after_many_problems(folder: Folder) -> None:
     """A file full of mistakes does not take forever: a thousand of them are enough."""
-    assert len(refused(folder, b"[]\n" * 5000)) == dataset.MAX_PROBLEMS
+    [(line, text)] = refused(folder, b"[]\n" * 5000)
+    assert line == 1
+    assert f"also in 999 more rows, the last in line {dataset.MAX_PROBLEMS})" in text
 
 
 def test_a_task_without_any_image_is_refused(folder: Folder) -> None:

@@ -11,7 +11,8 @@ import pytest
 from experiment_files import TASKS, Folder
 
 from labledger.experiment.experiment_differences import differences
-from labledger.experiment.resolve import Overrides, ResolvedExperiment
+from labledger.experiment.experiment_file import load_experiment
+from labledger.experiment.resolve import Overrides, ResolvedExperiment, resolve
 from labledger.records import canonical_json
 
 
@@ -333,6 +334,29 @@ def test_changes_that_do_not_matter_are_not(
     new = folder.resolve()
     assert new.digest == old.digest
     assert differences(old.document, digests(old), new) == []
+
+
+def test_numbers_that_are_not_what_is_written(folder: Folder) -> None:
+    """A number that a command gets with another text is warned about, with line and remedy."""
+    written = {"mode": "3.10", "commit": "0123456", "sha": "5319e7", "seed": "7", "flag": "no"}
+    folder.data["baseline"]["bindings"] = {name: f"<{name}>" for name in written}
+    text = folder.experiment().read_text()
+    for name, number in written.items():
+        text = text.replace(f"<{name}>", number)
+    authored = load_experiment(folder.experiment(text))
+    assert [
+        (warning.field, warning.message, warning.hint)
+        for warning in authored.number_warnings()
+        if warning.field is not None and warning.field.startswith("baseline")
+    ] == [
+        (
+            f"baseline.bindings.{name}",
+            f"{written[name]} is a number, and the command gets {value}",
+            f"write '{written[name]}' in quotes if text is meant",
+        )
+        for name, value in (("mode", "3.1"), ("commit", "123456"), ("sha", "53190000000.0"))
+    ]
+    assert set(authored.number_warnings()) <= set(resolve(authored).warnings())
 
 
 def test_moving_the_folder_changes_nothing(folder: Folder, tmp_path: Path) -> None:

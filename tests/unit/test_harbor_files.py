@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
 from harbor_tasks import write, write_task
 
-from labledger.benchmarks.harbor.task_files import TaskFiles
+from labledger.benchmarks.harbor.task_files import TaskFiles, files_digest
 from labledger.errors import InvalidInput
+from labledger.files.durable_files import EmptyFolder, FileContent, LinkTo
 
 
 def names(files: TaskFiles, folder: str) -> list[str]:
@@ -37,10 +39,10 @@ def test_ignore_files(tmp_path: Path) -> None:
     )
     files = TaskFiles(task)
     assert names(files, "tests") == ["kept/keep.log", "test.sh"]
-    everything = list(files.all_in("tests"))
+    everything = list(files.context_in("tests"))
     assert everything[:3] == [".harborignore", "a.log", "cache/deep/b.txt"]
     # Only tests and solutions have ignore files; an image is built of everything.
-    assert list(files.all_in("environment")) == [".harborignore", "data.log"]
+    assert list(files.context_in("environment")) == [".harborignore", "data.log"]
 
 
 def test_a_needed_file_that_is_ignored(tmp_path: Path) -> None:
@@ -51,25 +53,122 @@ def test_a_needed_file_that_is_ignored(tmp_path: Path) -> None:
 
 
 def test_links(tmp_path: Path) -> None:
-    """Links within a task are followed; those out of it, in cycles or to nothing are refused."""
-    secret = tmp_path / "secret"
-    secret.write_text("x")
-    task = write_task(tmp_path / "t", files={"shared/data.txt": "shared"})
-    (task / "tests/data.txt").symlink_to("../shared/data.txt")
+    """Links of the tests stay links if a container has what they lead to, and else are followed."""
+    task = write_task(tmp_path / "t", files={"shared/deep/data.txt": "shared", "tests/v1/a": "1"})
+    (task / "shared/other").symlink_to("deep/data.txt")
+    links = {"current": "v1", "v1/up": "../test.sh", "dangling": "absent", "itself": "itself"}
+    for name, target in links.items():
+        (task / "tests" / name).symlink_to(target)
+    (task / "tests/data.txt").symlink_to("../shared/deep/data.txt")
     (task / "tests/folder").symlink_to("../shared")
-    assert names(TaskFiles(task), "tests") == ["data.txt", "folder/data.txt", "test.sh"]
-    for target, message in (
-        (secret, "leads out of the task's folder"),
-        (tmp_path, "leads out of the task's folder"),
+    (task / "tests/expected/nothing").mkdir(parents=True)
+    selected = TaskFiles(task).selected_in("tests")
+    assert selected == {
+        **{name: LinkTo(target) for name, target in links.items()},
+        "data.txt": task / "tests/data.txt",
+        "expected/nothing": EmptyFolder(),
+        "folder/deep/data.txt": task / "tests/folder/deep/data.txt",
+        "folder/other": task / "tests/folder/other",
+        "test.sh": task / "tests/test.sh",
+        "v1/a": task / "tests/v1/a",
+    }
+    assert list(selected) == sorted(selected)
+
+
+def test_a_folder_whose_files_are_ignored(tmp_path: Path) -> None:
+    """A folder remains if an ignore file leaves out all that is in it, as with Harbor."""
+    files = {"tests/.harborignore": "*.log\n", "tests/logs/a.log": "", "tests/logs/b/c.log": ""}
+    selected = TaskFiles(write_task(tmp_path / "t", files=files)).selected_in("tests")
+    assert selected["logs/b"] == EmptyFolder()
+    assert list(selected) == ["logs/b", "test.sh"]
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("{outside}/secret", "leads out of the task's folder"),
+        ("{outside}", "leads out of the task's folder"),
+        ("../../secret", "leads out of the task's folder"),
+        ("../../absent", "leads out of the task's folder"),
         ("../tests", "is a link to a folder that contains it"),
-        ("bad", "is a broken link"),
-        ("absent", "is a broken link"),
-    ):
-        link = task / "tests/bad"
-        link.symlink_to(target)
-        with pytest.raises(InvalidInput, match=message):
-            TaskFiles(task).selected_in("tests")
-        link.unlink()
+        ("..", "is a link to a folder that contains it"),
+        (".", "is a link to a folder that contains it"),
+        ("../environment/absent", "is a broken link"),
+    ],
+)
+def test_links_that_are_refused(tmp_path: Path, target: str, message: str) -> None:
+    """Links of the tests out of the task, in cycles, or to nothing elsewhere in it are refused."""
+    (tmp_path / "secret").write_text("x")
+    task = write_task(tmp_path / "t")
+    (task / "tests/bad").symlink_to(target.format(outside=tmp_path))
+    with pytest.raises(InvalidInput, match=message):
+        TaskFiles(task).selected_in("tests")
+
+
+def test_a_context(tmp_path: Path) -> None:
+    """An image is built of links as they are, wherever they lead, and of empty folders."""
+    outside = tmp_path / "outside"
+    write(outside / "secret", "not to be read")
+    task = write_task(
+        tmp_path / "t", files={"environment/app/x": "1", "shared/Dockerfile": "FROM scratch\n"}
+    )
+    environment = task / "environment"
+    links = {"absent": "/no/such", "cycle": "..", "file": str(outside / "secret")}
+    links |= {"folder": str(outside), "up": "../../outside", "x": "app/x"}
+    for name, target in links.items():
+        (environment / name).symlink_to(target)
+    (environment / "Dockerfile").symlink_to("../shared/Dockerfile")
+    (environment / "uploads").mkdir()
+    assert TaskFiles(task).context_in("environment") == {
+        **{name: LinkTo(target) for name, target in links.items()},
+        "Dockerfile": environment / "Dockerfile",
+        "app/x": environment / "app/x",
+        "uploads": EmptyFolder(),
+    }
+
+
+def test_a_dockerfile_outside(tmp_path: Path) -> None:
+    """A Dockerfile that leads out of the task is not read. It stays a link that no build takes."""
+    task = write_task(tmp_path / "t", files={"environment/app": ""})
+    write(tmp_path / "secret", "FROM scratch\n")
+    (task / "environment/Dockerfile").symlink_to(tmp_path / "secret")
+    context = TaskFiles(task).context_in("environment")
+    assert context["Dockerfile"] == LinkTo(str(tmp_path / "secret"))
+
+
+def test_the_digest_of_a_context(tmp_path: Path) -> None:
+    """It covers targets and empty folders, and is the earlier one where there are only files."""
+    write(tmp_path / "run.sh", "#!/bin/sh\n")
+    files: dict[str, FileContent] = {"a": b"1", "run.sh": tmp_path / "run.sh"}
+    earlier = f"a\0{sha256('1')}\nrun.sh\0{sha256('#!/bin/sh' + chr(10))} executable\n"
+    assert files_digest(files) == sha256(earlier)
+    others: list[dict[str, FileContent]] = [
+        {"e": EmptyFolder()},
+        {"e": b""},
+        {"e": b"folder"},
+        {"e": LinkTo("a")},
+        {"e": LinkTo("run.sh")},
+        {"e": LinkTo("a\nf\0folder")},
+        {"e": LinkTo("a"), "f": EmptyFolder()},
+    ]
+    digests = [files_digest(files | more) for more in ({}, *others)]
+    assert len(set(digests)) == len(digests)
+
+
+def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+    """Such a name can be in an image's context, and not in the tests."""
+    task = write_task(tmp_path / "t")
+    name = os.fsdecode(b"caf\xe9")
+    for folder in ("environment", "tests"):
+        write(task / folder / name, "1")
+    files = TaskFiles(task)
+    assert files_digest(files.context_in("environment"))
+    with pytest.raises(InvalidInput, match="a name that is not UTF-8"):
+        files.selected_in("tests")
+    (task / "tests" / name).unlink()
+    (task / "tests/link").symlink_to(name)
+    with pytest.raises(InvalidInput, match="is a broken link"):
+        files.selected_in("tests")
 
 
 def test_instructions_outside(tmp_path: Path) -> None:
@@ -126,3 +225,21 @@ def test_the_digest_with_a_gitignore(tmp_path: Path) -> None:
     write(task / ".gitignore", "*.tmp\n")
     expected = f"task.toml\0{sha256('')}\ntests/a.pyc\0{sha256('1')}\n"
     assert TaskFiles(task).digest() == sha256(expected)
+
+
+def test_the_digest_with_links(tmp_path: Path) -> None:
+    """As with Harbor, a link counts as the file it leads to, or not at all."""
+    task = tmp_path / "t"
+    for name, text in {"task.toml": "", "environment/a": "1", "environment/sub/b": "2"}.items():
+        write(task / name, text)
+    for name, target in {"copy": "a", "sub2": "sub", "absent": "/no/such"}.items():
+        (task / "environment" / name).symlink_to(target)
+    (task / "environment/empty").mkdir()
+    counted = {"environment/a": "1", "environment/copy": "1", "environment/sub/b": "2"}
+    lines = {**counted, "task.toml": ""}
+    expected = "".join(f"{name}\0{sha256(text)}\n" for name, text in lines.items())
+    assert TaskFiles(task).digest() == sha256(expected)
+    (tmp_path / "outside").write_text("x")
+    (task / "environment/out").symlink_to(tmp_path / "outside")
+    with pytest.raises(InvalidInput, match="leads out"):
+        TaskFiles(task).digest()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from harbor_tasks import write, write_task
 
-from labledger.benchmarks.harbor.sources import TaskSource, find_tasks
+from labledger.benchmarks.harbor.sources import Clones, TaskSource, find_tasks
 from labledger.benchmarks.harbor.task_files import TaskFiles
 from labledger.errors import InvalidInput
 
@@ -24,7 +24,19 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def ids(source: TaskSource) -> list[str]:
-    return [folder.name or folder.path.name for folder in source.folders]
+    return [task.name or task.folder.name for task in source.tasks]
+
+
+def folders(source: TaskSource) -> list[Path]:
+    clones = Clones()
+    return [task.checked_folder(clones) for task in source.tasks]
+
+
+def reason(source: TaskSource, number: int = 0) -> str:
+    """Return why the folder of a listed task cannot be had."""
+    with pytest.raises(InvalidInput) as raised:
+        source.tasks[number].checked_folder(Clones())
+    return raised.value.message
 
 
 def problem(location: Path | str) -> str:
@@ -88,6 +100,30 @@ def test_what_is_no_location(tmp_path: Path) -> None:
     assert f"did you mean {tmp_path}/top/tasks?" in problem(tmp_path / "top")
 
 
+@pytest.mark.parametrize("name", ["terminal-bench@2.0", "org/set", "org/set@latest", "set"])
+def test_names_of_the_hub(name: str) -> None:
+    """A name that Harbor looks up in its hub is no location: the error says how to get it."""
+    assert f"`harbor download {name} -o FOLDER` fetches its folders" in problem(name)
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("fix-it/task.yaml", "has tasks of Terminal-Bench 1 (task.yaml), which is another format"),
+        ("task.yaml", "`harbor task migrate -i THIS -o FOLDER` makes Harbor tasks of them"),
+        ("python/exercises/practice/x/x.py", "has exercises of the polyglot benchmark"),
+        ("tau_bench/run.py", "is tau-bench"),
+        ("notes.txt", "holds no task.toml"),
+    ],
+)
+def test_folders_of_other_benchmarks(tmp_path: Path, file: str, expected: str) -> None:
+    """A folder of another benchmark is one line that says what it is and what to do."""
+    write(tmp_path / "set" / file, "x")
+    message = problem(tmp_path / "set")
+    assert expected in message
+    assert len(message.splitlines()) == 2
+
+
 # -- dataset.toml
 
 
@@ -112,21 +148,23 @@ def test_a_dataset(tmp_path: Path) -> None:
     path = write_dataset(folder, *listed, ("org/gone", digests["good"]), extra=extra)
     for location in (folder, path):
         source = find_tasks(str(location))
-        assert (source.name, source.version, ids(source)) == ("some-set", "3", ["org/good"])
-        changed, gone = source.refused
-        assert changed.task_id == "changed"
-        assert f"and {path} says {digests['changed']}" in changed.reason
-        assert gone.task_id == "gone"
-        assert "is no task folder" in gone.reason
+        assert (source.name, source.version) == ("some-set", "3")
+        assert ids(source) == ["org/good", "org/changed", "org/gone"]
+        assert source.tasks[0].checked_folder(Clones()) == folder / "good"
+        assert f"and {path} says {digests['changed']}" in reason(source, 1)
+        assert "is no task folder" in reason(source, 2)
         assert source.notes == ("metric.py of the dataset is not used.",)
 
 
 def test_broken_datasets(tmp_path: Path) -> None:
-    """Unknown keys and digests that are none are problems of the dataset."""
-    message = problem(write_dataset(tmp_path, ("org/a", "md5:1"), extra="surprise = 1\n"))
+    """Digests that are none are problems of the dataset, and unknown keys are named."""
+    message = problem(write_dataset(tmp_path, ("org/a", "md5:1")))
     assert 'tasks[0].digest: found "md5:1"' in message
-    assert "tasks[0].surprise: unknown key 'surprise'" in message
     assert "tasks: lists no task" in problem(write_dataset(tmp_path))
+    listed = ("org/a", f"sha256:{'0' * 64}")
+    path = write_dataset(tmp_path, listed, extra="surprise = 1\n")
+    [ignored] = find_tasks(str(path)).ignored
+    assert str(ignored) == f"{path}: tasks[0].surprise: unknown key, which Harbor ignores"
 
 
 # -- registry.json and Git
@@ -140,23 +178,23 @@ def test_a_registry_with_git_tasks(
     for _ in range(2):
         source = find_tasks(str(path))
         assert (source.name, source.version, ids(source)) == ("set", "1.0", ["org/one"])
-        [folder] = source.folders
-        assert (folder.path / "instruction.md").read_text() == "first"
-        assert [entry.name for entry in cache.iterdir()] == [folder.path.parents[1].name]
+        [folder] = folders(source)
+        assert (folder / "instruction.md").read_text() == "first"
+        assert [entry.name for entry in cache.iterdir()] == [folder.parents[1].name]
 
 
 def test_a_changed_clone(tmp_path: Path, repository: tuple[str, str]) -> None:
     """A clone in which somebody changed or added a file is refused."""
     path = write_registry(tmp_path, dataset(git_task(*repository)))
-    [folder] = find_tasks(str(path)).folders
-    write(folder.path / "tests/extra.py", "x")
-    [refused] = find_tasks(str(path)).refused
-    assert "tasks/one/tests/extra.py was changed in" in refused.reason
-    assert "to have it cloned anew" in refused.reason
+    source = find_tasks(str(path))
+    [folder] = folders(source)
+    write(folder / "tests/extra.py", "x")
+    assert "tasks/one/tests/extra.py was changed in" in reason(source)
+    assert "to have it cloned anew" in reason(source)
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("change", "expected"),
     [
         ({"git_commit_id": None}, "found commit 'HEAD'; expected all its 40 hexadecimal digits"),
         ({"git_commit_id": "main"}, "found commit 'main'; expected all its 40"),
@@ -169,15 +207,13 @@ def test_a_changed_clone(tmp_path: Path, repository: tuple[str, str]) -> None:
     ],
 )
 def test_git_tasks_that_cannot_be_had(
-    tmp_path: Path, repository: tuple[str, str], cache: Path, change: dict[str, Any], reason: str
+    tmp_path: Path, repository: tuple[str, str], cache: Path, change: dict[str, Any], expected: str
 ) -> None:
     """A task that cannot be had at a fixed commit is refused, and leaves no half clone."""
     path = write_registry(tmp_path, dataset(git_task(*repository) | change))
     source = find_tasks(str(path))
-    assert source.folders == ()
-    [refused] = source.refused
-    assert refused.task_id == "org/one"
-    assert reason in refused.reason
+    assert ids(source) == ["org/one"]
+    assert expected in reason(source)
     assert not cache.exists() or not list(cache.glob(".*"))
 
 
@@ -201,8 +237,7 @@ def test_a_registry_starts_no_remote_helper(
     helper.chmod(0o755)
     monkeypatch.setenv("PATH", f"{os.environ['PATH']}:{helper.parent}")
     path = write_registry(tmp_path, dataset(git_task("helper://host/repository", "0" * 40)))
-    [refused] = find_tasks(str(path)).refused
-    assert "transport 'helper' not allowed" in refused.reason
+    assert "transport 'helper' not allowed" in reason(find_tasks(str(path)))
     assert not (tmp_path / "started").exists()
 
 
@@ -230,7 +265,6 @@ def test_broken_registries(tmp_path: Path) -> None:
         path.write_text(content)
         assert message in problem(path)
     surprising = dataset({"name": "a", "path": "a", "surprise": 1})
-    assert "tasks[0].surprise: unknown key 'surprise'" in problem(
-        write_registry(tmp_path, surprising)
-    )
+    [ignored] = find_tasks(str(write_registry(tmp_path, surprising))).ignored
+    assert str(ignored).endswith("tasks[0].surprise: unknown key, which Harbor ignores")
     assert "tasks: lists no task" in problem(write_registry(tmp_path, dataset()))

@@ -1,22 +1,29 @@
-"""`task.toml` of Harbor: every field, every refusal with file and key."""
+"""`task.toml` of Harbor: every field, what Harbor ignores, every refusal with file and key.
+
+The tables of accepted and refused values hold what Harbor 0.26 reads, whose reader was asked about
+each of them.
+"""
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 from harbor_tasks import to_toml
 
+from labledger.benchmarks.harbor.declared_artifacts import Artifact
 from labledger.benchmarks.harbor.task_toml import (
+    MAX_TIMEOUT_S,
     SCHEMAS,
     Agent,
-    Artifact,
     Collect,
     Environment,
     HealthCheck,
     NetworkMode,
     NetworkPolicy,
     TaskConfig,
+    TaskToml,
     Verifier,
     VerifierMode,
     read_task_toml,
@@ -26,7 +33,7 @@ from labledger.errors import InvalidInput
 WHOLE = """
 schema_version = "1.4"
 source = "somewhere"
-artifacts = ["/app/out", {source = "/app/log", destination = "logs", exclude = ["*.tmp"]}]
+artifacts = ["/app/out", {source = "/app/log", destination = "app-logs", exclude = ["*.tmp"]}]
 
 [task]
 name = "org/whole"
@@ -91,17 +98,28 @@ ANSWER = "42"
 """
 
 
-def read(tmp_path: Path, text: str) -> TaskConfig:
+def read_file(tmp_path: Path, text: str) -> TaskToml:
     path = tmp_path / "task.toml"
     path.write_text(text, "utf-8")
-    return read_task_toml(path)
+    toml = read_task_toml(path)
+    assert all(problem.where == str(path) for problem in (*toml.problems, *toml.ignored))
+    return toml
+
+
+def read(tmp_path: Path, text: str) -> TaskConfig:
+    toml = read_file(tmp_path, text)
+    assert toml.problems == ()
+    return toml.config
 
 
 def problems(tmp_path: Path, text: str) -> list[str]:
-    with pytest.raises(InvalidInput) as raised:
-        read(tmp_path, text)
-    assert all(problem.where == str(tmp_path / "task.toml") for problem in raised.value.problems)
-    return [f"{problem.field}: {problem.message}" for problem in raised.value.problems]
+    return [f"{each.field}: {each.message}" for each in read_file(tmp_path, text).problems]
+
+
+def ignored(tmp_path: Path, text: str) -> list[str]:
+    toml = read_file(tmp_path, text)
+    assert toml.problems == ()
+    return [f"{each.field}: {each.message}" for each in toml.ignored]
 
 
 def test_every_field(tmp_path: Path) -> None:
@@ -135,7 +153,7 @@ def test_every_field(tmp_path: Path) -> None:
             workdir="/app",
         ),
         solution_env={"ANSWER": "42"},
-        artifacts=(Artifact("/app/out"), Artifact("/app/log", "logs", ("*.tmp",))),
+        artifacts=(Artifact("/app/out"), Artifact("/app/log", "app-logs", ("*.tmp",))),
     )
 
 
@@ -150,11 +168,23 @@ def test_an_empty_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_every_schema(tmp_path: Path, schema: str) -> None:
-    """The schemas 1.0 to 1.4 are read, also under the old name of the key; no other is."""
-    assert read(tmp_path, f'schema_version = "{schema}"').schema_version == schema
-    assert read(tmp_path, f'version = "{schema}"').schema_version == schema
-    [problem] = problems(tmp_path, 'schema_version = "1.5"')
-    assert problem.startswith("schema_version: found '1.5'; expected 1.0, 1.1")
+    """The schemas 1.0 to 1.4 are read, also under the old name of the key."""
+    for key in ("schema_version", "version"):
+        text = f'{key} = "{schema}"'
+        assert read(tmp_path, text).schema_version == schema
+        assert ignored(tmp_path, text) == []
+
+
+def test_a_later_schema(tmp_path: Path) -> None:
+    """Of a later schema, what is known is read, and the rest is named."""
+    text = 'schema_version = "2.0"\nnews = 1\n[agent]\ntimeout_sec = 7'
+    assert read(tmp_path, text).agent.timeout_s == 7
+    assert ignored(tmp_path, text) == [
+        "news: unknown key, which Harbor ignores",
+        "schema_version: is '2.0'; labledger knows 1.0 to 1.4, and reads what it knows",
+    ]
+    [problem] = problems(tmp_path, "schema_version = 1.1")
+    assert problem.startswith("schema_version: found 1.1; expected text")
 
 
 @pytest.mark.parametrize(
@@ -176,22 +206,141 @@ def test_every_schema(tmp_path: Path, schema: str) -> None:
     ],
 )
 def test_unknown_keys(tmp_path: Path, text: str, field: str) -> None:
-    """A key that no schema has is refused in every table, with file and key."""
-    [problem] = problems(tmp_path, text)
-    assert problem.startswith(f"{field}: unknown key 'surprise'; known keys: ")
+    """A key that no schema has is ignored in every table, and named with file and place."""
+    assert ignored(tmp_path, text) == [f"{field}: unknown key, which Harbor ignores"]
 
 
 def test_a_key_with_a_mistake(tmp_path: Path) -> None:
     """The hint names the key that was probably meant."""
-    with pytest.raises(InvalidInput, match=r"did you mean 'timeout_sec'\?"):
-        read(tmp_path, "[agent]\ntimeout_secs = 5")
+    [note] = ignored(tmp_path, "[agent]\ntimeout_secs = 5")
+    assert note.endswith("; did you mean timeout_sec?")
+
+
+def test_keys_that_a_stranger_chose(tmp_path: Path) -> None:
+    """A warning shows a bounded part of a key, without control characters, and counts many."""
+    [note] = ignored(tmp_path, f'"\\u001b[31m{"x" * 1000}" = 1')
+    assert len(note) < 150
+    assert note.isprintable()
+    notes = ignored(tmp_path, "".join(f"k{number} = 1\n" for number in range(5000)))
+    assert len(notes) == 21
+    assert notes[-1] == "None: has 5,000 unknown keys, which Harbor ignores"
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "value"),
+    [
+        ("[agent]\ntimeout_sec = '60'", "agent.timeout_s", 60),
+        ("[agent]\ntimeout_sec = true", "agent.timeout_s", 1),
+        ("[agent]\ntimeout_sec = inf", "agent.timeout_s", MAX_TIMEOUT_S),
+        ("[verifier]\ntimeout_sec = 1e9", "verifier.timeout_s", MAX_TIMEOUT_S),
+        ("[agent]\nuser = ''", "agent.user", None),
+        ("[agent]\nuser = 0", "agent.user", "0"),
+        ("[agent]\nuser = 1000.0", "agent.user", "1000"),
+        ("[environment]\nmemory_mb = 2048.0", "environment.memory_mb", 2048),
+        ("[environment]\nmemory_mb = '2048'", "environment.memory_mb", 2048),
+        ("[environment]\nmemory_mb = 0", "environment.memory_mb", None),
+        ("[environment]\nmemory = '.5G'", "environment.memory_mb", 512),
+        ("[environment]\nmemory = 2048", "environment.memory_mb", None),
+        ("[environment]\ncpus = '2'", "environment.cpus", 2),
+        ("[environment]\ncpus = 0", "environment.cpus", None),
+        ("[environment]\ngpus = 1.0", "environment.gpus", 1),
+        ("[environment]\nos = 'LINUX'", "environment.os", "linux"),
+        ("[environment]\ndocker_image = ''", "environment.docker_image", None),
+        ("[environment]\nskills_dir = ''", "environment.skills_dir", None),
+        ("[environment]\nworkdir = ''", "environment.workdir", None),
+        ("[environment]\nworkdir = '//app/../srv//x/'", "environment.workdir", "/srv/x"),
+        (
+            "[environment]\nallow_internet = 'no'",
+            "environment.network",
+            NetworkPolicy(NetworkMode.NO_NETWORK),
+        ),
+        (
+            "[environment]\nallow_internet = false\nallowed_hosts = []",
+            "environment.network",
+            NetworkPolicy(NetworkMode.PUBLIC),
+        ),
+        (
+            "[environment.healthcheck]\ncommand = 'x'\nretries = 0",
+            "environment.healthcheck.retries",
+            1,
+        ),
+        (
+            "[environment.healthcheck]\ncommand = 'x'\nretries = '4'",
+            "environment.healthcheck.retries",
+            4,
+        ),
+        ("steps = []", "steps", 0),
+    ],
+)
+def test_values_that_harbor_converts(tmp_path: Path, text: str, field: str, value: object) -> None:
+    """A value that Harbor's reader converts or takes for nothing means the same here."""
+    assert attrgetter(field)(read(tmp_path, text)) == value
+
+
+def test_all_that_is_wrong_at_once(tmp_path: Path) -> None:
+    """A wrong value hides nothing else: the rest of the file is read, and all is reported."""
+    text = (
+        "artifacts = [5, '/a/../b', '/kept']\nnews = 1\n[task]\nversion = '1'\n[agent]\n"
+        "timeout_sec = 'soon'\nuser = 'me'\n[environment]\ngpus = 2\ngpu_types = ['T4']\n"
+        "[environment.env]\nA = 5\nB = 'b'\n[environment.healthcheck]\nretries = 2\n[[steps]]\n"
+    )
+    toml = read_file(tmp_path, text)
+    assert [problem.field for problem in toml.problems] == [
+        *("agent.timeout_sec", "artifacts[0]", "artifacts[1]", "environment.env.A"),
+        *("environment.healthcheck", "task"),
+    ]
+    assert [problem.field for problem in toml.ignored] == ["news"]
+    config = toml.config
+    assert (config.steps, config.agent, config.artifacts) == (
+        1,
+        Agent(user="me"),
+        (Artifact("/kept"),),
+    )
+    assert (config.environment.gpus, config.environment.env) == (2, {"B": "b"})
+
+
+def test_what_a_verifier_does_not_have(tmp_path: Path) -> None:
+    """Harbor gives servers, skills and health checks to agents: a verifier's are ignored."""
+    text = (
+        "[verifier.environment]\nskills_dir = '/s'\n[verifier.environment.healthcheck]\n"
+        "command = 'x'\n[[verifier.environment.mcp_servers]]\nname = 'a'"
+    )
+    assert read(tmp_path, text).verifier.environment == Environment()
+    assert ignored(tmp_path, text) == [
+        f"verifier.environment.{name}: has no effect in a verifier's container"
+        for name in ("healthcheck", "mcp_servers", "skills_dir")
+    ]
+
+
+def test_artifacts_that_harbor_leaves_out(tmp_path: Path) -> None:
+    """Of two artifacts with overlapping places on Harbor's host, the first is taken."""
+    text = (
+        "artifacts = [{source = '/a', destination = 'x'}, {source = '/b', destination = 'x/y'}, "
+        "'/c', '/c/d', 'relative']"
+    )
+    sources = [artifact.source for artifact in read(tmp_path, text).artifacts]
+    assert sources == ["/a", "/c", "/c/d"]
+    overlapping, relative = ignored(tmp_path, text)
+    assert overlapping.startswith("artifacts: /a and /b overlap on Harbor's host")
+    assert relative.startswith("artifacts: relative is no absolute path")
+    separate = f"{text}\n[verifier]\nenvironment_mode = 'separate'"
+    assert [a.source for a in read(tmp_path, separate).artifacts] == [
+        "/a",
+        "/c",
+        "/c/d",
+        "relative",
+    ]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[agent]\ntimeout_sec = '5'", 'agent.timeout_sec: found "5"; expected a number'),
-        ("[agent]\ntimeout_sec = true", "agent.timeout_sec: found true; expected a number"),
+        ("[agent]\ntimeout_sec = 'x'", 'agent.timeout_sec: found "x"; expected a number'),
+        ("[environment]\nos = ''", 'environment.os: found ""; expected linux'),
+        ("[environment]\nmemory = '2'", "environment.memory: found '2'; expected a size"),
+        ("[environment]\nallow_internet = 2", "environment.allow_internet: found 2; expected true"),
+        ("[agent]\nallowed_hosts = []", "agent.allowed_hosts: is only for"),
+        ("[task]\nversion = '1'", "task: 'name' is missing"),
         ("[agent]\ntimeout_sec = nan", "agent.timeout_sec: found NaN; expected a number"),
         ("[agent]\nuser = []", "agent.user: found []; expected text or a whole number"),
         ("[environment]\nmemory_mb = 1.5", "environment.memory_mb: found 1.5; expected a whole"),
@@ -260,6 +409,8 @@ def test_what_is_no_toml(tmp_path: Path) -> None:
         read(tmp_path, "[agent\n")
     with pytest.raises(InvalidInput, match="No such file"):
         read_task_toml(tmp_path / "absent.toml")
+    with pytest.raises(InvalidInput, match="is not TOML"):
+        read(tmp_path, f"x = {'9' * 5000}")
 
 
 def test_the_writer_of_these_tests(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,17 @@ import yaml
 from harbor_tasks import IMAGE, REFUSED, RUNNABLE, write, write_all, write_task
 
 from labledger.benchmarks.formats import Benchmark
+from labledger.benchmarks.harbor.task_names import unique_folder
 from labledger.benchmarks.harbor.translation import AGENTS, HARBOR
+from labledger.benchmarks.task_selection import refuse_ignored, require_known_tasks, warnings_of
 from labledger.benchmarks.translate import TranslatedExperiment, store_experiment, translate
 from labledger.errors import InvalidInput
 from labledger.experiment.experiment_file import load_experiment
 from labledger.experiment.plan_sections import Resources
 from labledger.experiment.resolve import resolve
 from labledger.experiment.templates import write_experiment
+from labledger.files.durable_files import EmptyFolder, LinkTo
+from labledger.records import json_schemas
 
 Row = dict[str, Any]
 
@@ -73,7 +79,12 @@ def test_a_plain_task(one: Path) -> None:
         "image": IMAGE,
         "timeout_s": 2_592_000,
         "files": [
-            {"path": "/tests", "directory": "tasks/one/grader-tests", "for": "grader"},
+            {
+                "path": "/tests",
+                "directory": "tasks/one/grader-tests",
+                "for": "grader",
+                "image_files": "keep",
+            },
             {
                 "path": "/solution",
                 "directory": "tasks/one/solution",
@@ -82,7 +93,7 @@ def test_a_plain_task(one: Path) -> None:
                 "writable": True,
             },
         ],
-        "runtime": {"network": "full", "grader": {"timeout_s": 600}},
+        "runtime": {"network": "full", "grader": {"timeout_s": 600}, "setup": None},
     }
 
 
@@ -101,7 +112,7 @@ def test_the_defaults(one: Path) -> None:
     assert grader["mode"] == "delivered"
     assert grader["results"]["from"] == "rewards"
     assert grader["results"]["folder"] == "/logs/verifier"
-    assert "setup" not in runtime
+    assert runtime["setup"]["files"] == ["healthcheck.sh"]
     assert "images" not in defaults
 
 
@@ -133,7 +144,7 @@ def test_resources_and_limits(one: Path) -> None:
     assert task["runtime"]["grader"] == {"timeout_s": 20}
     assert task["runtime"]["resources"] == {"cpus": 1.5, "memory": "512m", "gpus": 2}
     none = row(write_task(one, {"environment": {"cpus": 0, "memory_mb": 64}}))
-    assert none["runtime"]["resources"] == {"cpus": "unlimited", "memory": "64m"}
+    assert none["runtime"]["resources"] == {"memory": "64m"}
     without = row(write_task(one, {"environment": {"gpus": 0, "gpu_types": ["T4"]}}))
     assert "resources" not in without["runtime"]
 
@@ -281,6 +292,23 @@ def test_the_variables_of_a_solution(one: Path) -> None:
         assert output == f"{expected}\n"
 
 
+@pytest.mark.parametrize("name", ["tests/test.sh", "solution/solve.sh"])
+def test_windows_line_ends(one: Path, name: str) -> None:
+    """A script with them is translated as it is, with a note; other files may have them."""
+    write_task(one, files={"tests/data.csv": "a,b\r\n"})
+    assert HARBOR.read(str(one)).notes == ()
+    for text, why in (("#!/bin/sh\ntrue\n", "the kernel cannot start it"), ("true\n", "bash")):
+        (one / name).write_bytes(text.replace("\n", "\r\n").encode())
+        benchmark = HARBOR.read(str(one))
+        [note] = benchmark.notes
+        assert (note.task_id, note.where, note.is_ignored) == ("one", str(one / name), False)
+        assert note.message.startswith(f"{name} has Windows line ends (CRLF), so {why}")
+        place = name.replace("tests", "grader-tests")
+        assert benchmark.files[f"tasks/one/{place}"] == one / name
+    (one / name).write_bytes(b"#!/bin/sh\ntrue\r\n")
+    assert HARBOR.read(str(one)).notes == ()
+
+
 # -- images
 
 
@@ -312,6 +340,60 @@ def test_a_published_image_that_can_be_built(tmp_path: Path) -> None:
     assert HARBOR.read(str(tmp_path)).defaults["images"] == {"org/task:1": build}
     write_task(tmp_path / "c", toml, files={"environment/Dockerfile": "FROM other\n"})
     assert "images" not in HARBOR.read(str(tmp_path)).defaults
+
+
+def test_loose_files_of_an_environment(one: Path) -> None:
+    """Without a Dockerfile, they are copied into the working folder of an image made for that."""
+    files = {"environment/data": "1", "environment/.dockerignore": "*\n"}
+    write_task(one, {"environment": {"workdir": "/srv/my $w/"}}, files=files)
+    (one / "environment/link").symlink_to("/no/such")
+    (one / "environment/empty").mkdir()
+    benchmark = HARBOR.read(str(one))
+    [task] = benchmark.tasks
+    build = {"context": "tasks/one/environment", "timeout_s": 600}
+    assert benchmark.defaults["images"] == {task["image"]: build}
+    folder = "tasks/one/environment/"
+    context = {
+        name.removeprefix(folder): content
+        for name, content in benchmark.files.items()
+        if name.startswith(folder)
+    }
+    # Below another folder, the ignore file is one of the files and none of the context.
+    assert context == {
+        "Dockerfile": b'FROM labledger/python:3\nCOPY ["files/", "/srv/my \\\\$w/"]\n',
+        "files/.dockerignore": one / "environment/.dockerignore",
+        "files/data": one / "environment/data",
+        "files/empty": EmptyFolder(),
+        "files/link": LinkTo("/no/such"),
+    }
+    (one / "environment/empty").rmdir()
+    assert row(one)["image"] != task["image"]
+
+
+def test_loose_files_in_the_working_folder_of_the_image(one: Path) -> None:
+    """Without `workdir`, they go into the image's own; without files, the image is as it is."""
+    write_task(one, files={"environment/.gitkeep": ""})
+    dockerfile = HARBOR.read(str(one)).files["tasks/one/environment/Dockerfile"]
+    assert dockerfile == b'FROM labledger/python:3\nCOPY ["files/", "./"]\n'
+    (one / "environment/.gitkeep").unlink()
+    assert row(one)["image"] == IMAGE
+
+
+def test_loose_files_of_a_separate_verifier(one: Path) -> None:
+    """A verifier in the agent's image has them in its own working folder."""
+    verifier = {"environment_mode": "separate", "environment": {"workdir": "/judge"}}
+    toml = {"environment": {"workdir": "/srv"}, "verifier": verifier}
+    write_task(one, toml, files={"environment/data": "1"})
+    benchmark = HARBOR.read(str(one))
+    [task] = benchmark.tasks
+    contexts = {name: build["context"] for name, build in benchmark.defaults["images"].items()}
+    assert contexts == {
+        task["image"]: "tasks/one/environment",
+        task["runtime"]["grader"]["image"]: "tasks/one/verifier-environment",
+    }
+    judges = benchmark.files["tasks/one/verifier-environment/Dockerfile"]
+    assert isinstance(judges, bytes)
+    assert b'"/judge/"' in judges
 
 
 # -- separate verifiers
@@ -405,14 +487,23 @@ def test_refused_tasks(one: Path, name: str) -> None:
         ({"environment": {"gpus": 1, "gpu_types": ["T4"]}}, "gpu_types: asks for T4"),
         ({"environment": {"skills_dir": "/s"}}, "skills_dir: needs agents"),
         ({"environment": {"workdir": "app"}}, "workdir: found 'app'; needs an absolute path"),
-        ({"environment": {"workdir": "/"}}, "workdir: found '/'; needs an absolute path"),
         ({"environment": {"workdir": "/proc/x"}}, "workdir: found '/proc/x'"),
         ({"environment": {"memory_mb": 1}}, "memory_mb: a Docker engine needs at least 6 MB"),
         ({"environment": {"docker_image": ""}}, "there is no environment/Dockerfile"),
         ({"environment": {"env": {"A": "${A-B}"}}}, "${A-B} is not the name of"),
         ({"agent": {"timeout_sec": 0}}, "[agent].timeout_sec: found 0"),
-        ({"verifier": {"timeout_sec": 1e9}}, "[verifier].timeout_sec: found 1e+09"),
-        ({"verifier": {"collect": [{"command": "x"}]}}, "needs a separate verifier"),
+        ({"environment": {"docker_image": "$IMAGE"}}, 'image: found "$IMAGE"; expected an image'),
+        ({"environment": {"env": {"AGENTLAB_X": "1"}}}, "AGENTLAB_X is set by labledger"),
+        ({"agent": {"user": "a b"}}, 'runtime.agent.user: found "a b"; expected a user'),
+        ({"verifier": {"user": "a b"}}, 'runtime.grader.user: found "a b"; expected a user'),
+        (
+            {"verifier": {"user": "judge", "collect": [{"command": "x"}]}},
+            "[[verifier.collect]]: runs as the image's user, the tests as judge",
+        ),
+        (
+            {"verifier": {"collect": [{"command": "x", "user": "me"}]}},
+            "[[verifier.collect]]: runs as me, the tests as the image's user",
+        ),
         (
             {
                 "verifier": {
@@ -422,19 +513,12 @@ def test_refused_tasks(one: Path, name: str) -> None:
             },
             "[[verifier.collect]]: service db; needs compose",
         ),
-        (
-            {"verifier": {"environment": {"healthcheck": {"command": "x"}}}},
-            "[verifier.environment.healthcheck]: needs",
-        ),
         ({"verifier": {"environment": {"os": "windows"}}}, "[verifier.environment].os: is windows"),
         ({"artifacts": [{"source": "/a", "service": "db"}]}, "/a of service db; needs compose"),
-        ({"artifacts": ["out"]}, "artifacts: out: needs an absolute path"),
         (
-            {"artifacts": [{"source": "/a"}, {"source": "/b", "destination": "a"}]},
-            "/a and /b have overlapping places",
+            {"artifacts": ["out"], "verifier": {"environment_mode": "separate"}},
+            "artifacts: out: needs an absolute path",
         ),
-        ({"surprise": 1}, "task.toml: surprise: unknown key 'surprise'"),
-        ({"schema_version": "9"}, "task.toml: schema_version: found '9'"),
     ],
 )
 def test_settings_that_are_refused(one: Path, toml: Row, reason: str) -> None:
@@ -452,10 +536,170 @@ def test_missing_and_surplus_files(one: Path) -> None:
     assert reasons(one) == "instruction.md: is missing"
 
 
+def test_a_task_that_no_experiment_can_have(tmp_path: Path) -> None:
+    """A task that an experiment refuses does not end the whole set."""
+    write_task(tmp_path / "set/good")
+    write_task(tmp_path / "set/user", {"agent": {"user": "a b"}})
+    write_task(tmp_path / "set/long", instruction="\x01" * 4_000_001)
+    benchmark = HARBOR.read(str(tmp_path / "set"))
+    assert [task.task_id for task in benchmark.refused] == ["long", "user"]
+    path = store_experiment(translated(benchmark), tmp_path)
+    assert [task.task_id for task in resolve(load_experiment(path)).tasks] == ["good"]
+
+
 def test_every_reason_is_named(one: Path) -> None:
     """A task with several obstacles is refused with all of them."""
     toml = {"environment": {"os": "windows", "skills_dir": "/s"}, "steps": [{"name": "one"}]}
     assert len(reasons(write_task(one, toml)).split("; ")) >= 3
+
+
+def test_a_wrong_value_hides_no_other_reason(one: Path) -> None:
+    """Unknown keys, wrong values and what is not supported are found in one reading."""
+    toml = {
+        "surprise": 1,
+        "agent": {"timeout_sec": "soon"},
+        "environment": {"os": "windows", "surprise": 1},
+        "steps": [{"name": "one"}],
+    }
+    reason = reasons(write_task(one, toml, files={"environment/docker-compose.yaml": "x"}))
+    for part in (
+        "agent.timeout_sec: found",
+        "[[steps]]",
+        "[environment].os: is windows",
+        "environment/docker-compose.yaml: needs several containers",
+    ):
+        assert part in reason
+    assert "surprise" not in reason
+    benchmark = HARBOR.read(str(one))
+    assert [note.message for note in benchmark.notes] == [
+        "surprise: unknown key, which Harbor ignores",
+        "environment.surprise: unknown key, which Harbor ignores",
+    ]
+    [strict] = refuse_ignored(benchmark).refused
+    assert strict.reason.startswith(reason)
+    assert f"{one}/task.toml: surprise: unknown key" in strict.reason
+
+
+def test_collect_commands_of_a_shared_verifier(one: Path) -> None:
+    """They run before the tests, as the same user, and have their time beside that of the tests."""
+    collect = [{"command": "echo 'a b'", "timeout_sec": 5}, {"command": "false"}]
+    write_task(one, {"verifier": {"timeout_sec": 30, "collect": collect}})
+    task = row(one)
+    assert task["runtime"]["grader"]["timeout_s"] == 30 + 5 + 60
+    [folder] = [each["directory"] for each in task["files"] if each["path"] == "/harbor-collect"]
+    script = HARBOR.read(str(one)).files[f"{folder}/collect.sh"]
+    assert isinstance(script, bytes)
+    *_, first, second = script.decode().splitlines()
+    assert first == """run 5 'echo '"'"'a b'"'"''"""
+    assert second == "run 60 false"
+    ended = subprocess.run(["sh", "-s"], input=script, capture_output=True, check=True)
+    assert ended.stdout == b"a b\n"
+
+
+def test_unknown_keys_do_not_refuse(one: Path) -> None:
+    """A task with keys that Harbor ignores runs with a warning, and is refused if strict."""
+    benchmark = HARBOR.read(str(write_task(one, {"agent": {"timeout_secs": 5}})))
+    assert [task["id"] for task in benchmark.tasks] == ["one"]
+    [warning] = warnings_of(benchmark)
+    assert warning == (
+        f"{one}/task.toml: agent.timeout_secs: unknown key, which Harbor ignores; "
+        "did you mean timeout_sec?"
+    )
+    strict = refuse_ignored(benchmark)
+    assert [task.task_id for task in strict.refused] == ["one"]
+    assert strict.tasks == ()
+    assert warnings_of(strict) == []
+
+
+def test_a_warning_about_many_tasks(tmp_path: Path) -> None:
+    """What is the same in many tasks is said once, with how many and which."""
+    for number in range(5):
+        write_task(tmp_path / f"t{number}", {"surprise": number})
+    benchmark = HARBOR.read(str(tmp_path))
+    [warning] = warnings_of(benchmark)
+    assert (
+        warning == "surprise: unknown key, which Harbor ignores (in 5 tasks: t0, t1, t2 and 2 more)"
+    )
+    assert len(warnings_of(benchmark, ["t[01]"])) == 1
+    assert warnings_of(benchmark, ["other"]) == []
+
+
+ODD_NAMES = ("fix bug", "good (1)", "résumé", ".hidden", "-v", "_draft", "x" * 250, "()")
+
+
+def test_odd_folder_names(tmp_path: Path) -> None:
+    """A folder whose name can be no id gets one, which says so and does not depend on others."""
+    for name in (*ODD_NAMES, "good"):
+        write_task(tmp_path / "tasks" / name)
+    benchmark = HARBOR.read(str(tmp_path / "tasks"))
+    assert benchmark.refused == ()
+    ids = {task["id"] for task in benchmark.tasks}
+    assert len(ids) == len(ODD_NAMES) + 1
+    assert "good" in ids
+    assert "fix-bug@" in next(task_id for task_id in ids if task_id.startswith("fix"))
+    for task in benchmark.tasks:
+        json_schemas.require_valid(task, "task_v1")
+    assert len(warnings_of(benchmark)) == len(ODD_NAMES)
+    assert any("the task 'fix bug' is called fix-bug@" in each for each in warnings_of(benchmark))
+    # It is no reason to refuse the task.
+    assert refuse_ignored(benchmark).refused == ()
+    alone = HARBOR.read_selected(str(tmp_path / "tasks"), ["fix-bug@*"])
+    [task] = alone.tasks
+    assert task in benchmark.tasks
+    assert alone.version == benchmark.version
+    assert alone.defaults == benchmark.defaults
+
+
+def test_a_reason_with_any_bytes(tmp_path: Path) -> None:
+    """The experiment records a reason that names a folder of other bytes than UTF-8."""
+    write_task(tmp_path / "good")
+    broken = Path(os.fsdecode(os.fsencode(tmp_path) + b"/bad\xff\x1b[31m"))
+    write_task(broken)
+    (broken / "task.toml").write_text("[")
+    [skipped] = document(translated(HARBOR.read(str(tmp_path))))["dataset"]["skipped"]
+    assert "is not TOML" in skipped["reason"]
+    assert skipped["reason"].isprintable()
+
+
+def test_a_folder_that_is_listed_twice(tmp_path: Path) -> None:
+    """A link to a task folder is a task of its own, with an id that says which."""
+    write_task(tmp_path / "one")
+    (tmp_path / "two").symlink_to(tmp_path / "one")
+    benchmark = HARBOR.read(str(tmp_path))
+    assert [task["id"] for task in benchmark.tasks] == ["one@one", "one@two"]
+    assert warnings_of(benchmark) == []
+
+
+def test_tasks_have_folders_of_their_own(tmp_path: Path) -> None:
+    """Two ids never share a folder: each task is graded by its own tests."""
+    names = ["fix@1", "fix-1", "a:b", "a-b", "a+b", "a@b"]
+    for name in names:
+        write_task(tmp_path / name, files={"tests/own.txt": name})
+    benchmark = HARBOR.read(str(tmp_path))
+    for task in benchmark.tasks:
+        [folder] = [each["directory"] for each in task["files"] if each["for"] == "grader"]
+        own = benchmark.files[f"{folder}/own.txt"]
+        assert isinstance(own, Path)
+        assert own.read_text() == task["id"]
+    # A name that looks like the folder of another task is no id.
+    folder = unique_folder("fix@1")
+    write_task(tmp_path / folder)
+    folders = [unique_folder(task["id"]) for task in HARBOR.read(str(tmp_path)).tasks]
+    assert len(set(folders)) == len(names) + 1
+
+
+def test_only_selected_tasks_are_read(tmp_path: Path) -> None:
+    """`--task` reads the selected tasks alone, also where their names are in their files."""
+    for name in ("a", "b", "c"):
+        write_task(tmp_path / name, {"task": {"name": f"org/{name}"}} if name == "b" else None)
+    write(tmp_path / "c/tests/big.bin", "version https://git-lfs.github.com/spec/v1\n")
+    benchmark = HARBOR.read_selected(str(tmp_path), ["b"])
+    assert [task["id"] for task in benchmark.tasks] == ["b"]
+    assert (benchmark.refused, benchmark.unread) == ((), ("a", "c"))
+    require_known_tasks(benchmark, ["a", "b"])
+    with pytest.raises(InvalidInput, match="'d' matches none of 3 tasks"):
+        require_known_tasks(benchmark, ["d"])
+    assert [task.task_id for task in HARBOR.read_selected(str(tmp_path), ["[bc]"]).refused] == ["c"]
 
 
 def test_a_folder_with_all_kinds(tmp_path: Path) -> None:
@@ -524,6 +768,40 @@ def test_files_that_are_copied(tmp_path: Path, one: Path) -> None:
     (stored / "data.bin").chmod(0o755)
     with pytest.raises(InvalidInput, match=r"data\.bin: differs"):
         store_experiment(experiment, tmp_path / "stored")
+
+
+def test_links_and_empty_folders_are_written(tmp_path: Path, one: Path) -> None:
+    """A stored or initialised experiment has both, and the stored one notices their changes."""
+    write_task(one, files={"environment/Dockerfile": "FROM x\n", "tests/v1/a": ""})
+    (one / "tests/latest").symlink_to("v1")
+    (one / "environment/uploads").mkdir()
+    (one / "environment/absent").symlink_to("/no/such")
+    experiment = translated(HARBOR.read(str(one)))
+    stored = store_experiment(experiment, tmp_path / "stored").parent / "tasks/one"
+    latest, uploads = stored / "grader-tests/latest", stored / "environment/uploads"
+    assert str(latest.readlink()) == "v1"
+    assert str((stored / "environment/absent").readlink()) == "/no/such"
+    assert list(uploads.iterdir()) == []
+    written = write_experiment(tmp_path / "mine", experiment.files)
+    assert len(written) == len(experiment.files) - 1  # Without the folder.
+    assert str((tmp_path / "mine/tasks/one/grader-tests/latest").readlink()) == "v1"
+    assert (tmp_path / "mine/tasks/one/environment/uploads").is_dir()
+    store_experiment(experiment, tmp_path / "stored")
+    latest.unlink()
+    latest.symlink_to("test.sh")
+    write(uploads / "more", "1")
+    with pytest.raises(InvalidInput, match="has been changed") as caught:
+        store_experiment(experiment, tmp_path / "stored")
+    changed = {Path(problem.where) for problem in caught.value.problems}
+    assert changed == {latest, uploads}
+
+
+def test_files_beneath_links(one: Path) -> None:
+    """A format of another package cannot have files written through a link."""
+    benchmark = HARBOR.read(str(write_task(one)))
+    files = {**benchmark.files, "tasks/out": LinkTo("/"), "tasks/out/etc/x": b"1"}
+    with pytest.raises(InvalidInput, match="'tasks/out/etc/x' lies beneath a link"):
+        translated(replace(benchmark, files=files))
 
 
 # -- the programs

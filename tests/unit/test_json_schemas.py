@@ -48,12 +48,16 @@ for _name, _record in VALID.items():
 
 @pytest.mark.parametrize("path", sorted(resources.schemas().iterdir()), ids=lambda path: path.stem)
 def test_schemas_are_closed(path: Any) -> None:
-    """Every schema is of 2020-12, named as its file, and refuses fields that it does not know."""
+    """Every schema is of 2020-12, named as its file, and refuses fields that it does not know.
+
+    What another project's runner ignores in its own files is ignored here, too, and warned about.
+    """
     loaded = json_schemas.load_schema(path.stem)
     assert loaded["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert loaded["$id"] == f"urn:labledger:{path.stem}"
     assert loaded["type"] == "object"
-    assert loaded["additionalProperties"] is False
+    is_of_others = path.stem.startswith("harbor_")
+    assert loaded.get("additionalProperties") is (None if is_of_others else False)
 
 
 @pytest.mark.parametrize("name", VALID)

@@ -65,7 +65,8 @@ def dump(path: Path) -> list[object]:
 
 
 EMPTY_VIEWS = {
-    *("control_requests", "deleted_runs", "flaky_tasks", "notes", "reruns", "steps"),
+    *("control_requests", "deleted_runs", "flaky_tasks", "notes", "reruns", "skipped_tasks"),
+    "steps",
 }
 """Those that have no row for the runs of these tests."""
 

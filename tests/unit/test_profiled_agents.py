@@ -15,6 +15,7 @@ from labledger.experiment.experiment_file import load_experiment
 from labledger.experiment.plan_sections import VariantPlan
 from labledger.experiment.resolve import resolve
 from labledger.records.model_calls import Api
+from labledger.runner.run_options import RunOptions
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def location(tmp_path: Path) -> str:
 
 
 def benchmark_with(location: str, *agents: str) -> Benchmark:
-    found = given_benchmark(location, agents)
+    found = given_benchmark(location, RunOptions(agents=agents))
     assert found is not None
     return found
 

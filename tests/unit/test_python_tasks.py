@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import json
+import lzma
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +285,55 @@ def test_garbage_is_refused(content: bytes, tmp_path: Path) -> None:
     path.write_bytes(content)
     assert refused("humaneval", path)
     assert refused("mbpp", path)
+
+
+def forms(content: bytes) -> list[tuple[str, bytes]]:
+    return [
+        (
+            "is compressed with xz; labledger reads JSON lines or a JSON array",
+            lzma.compress(content),
+        ),
+        ("is compressed with bzip2;", bz2.compress(content)),
+        ("is UTF-16;", content.decode().encode("utf-16")),
+        ("is UTF-32;", content.decode().encode("utf-32")),
+        ("is binary;", content.decode().encode("utf-16-le")),
+        ("is Parquet;", b"PAR1" + content),
+        ("is a ZIP archive;", b"PK\x03\x04" + content),
+        ("is a pointer of Git LFS;", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
+        ("looks like HTML or XML;", b"\n<!DOCTYPE html>\n<html>\n" * 9),
+        ("none of 3 rows is a JSON object; the first ", b"a,b\n1,2\n3,4\n"),
+    ]
+
+
+@pytest.mark.parametrize("number", range(len(forms(b"{}"))))
+def test_a_file_in_another_form(number: int, tmp_path: Path) -> None:
+    """One problem says what the file is, whatever is in it."""
+    path = write_lines(tmp_path / "rows.jsonl", HUMANEVAL * 50)
+    expected, content = forms(path.read_bytes())[number]
+    path.write_bytes(content)
+    with pytest.raises(InvalidInput) as raised:
+        read_benchmark(BenchmarkReference("humaneval", str(path)))
+    [problem] = raised.value.problems
+    assert problem.message.startswith(expected)
+
+
+@pytest.mark.parametrize("write", [write_lines, write_array])
+def test_a_byte_order_mark_is_no_part_of_a_file(
+    write: Callable[[Path, Sequence[Row]], Path], tmp_path: Path
+) -> None:
+    """A file that Windows programs wrote reads as one without the mark, lines and arrays alike."""
+    path = write(tmp_path / "rows.json", HUMANEVAL)
+    plain = read_benchmark(BenchmarkReference("humaneval", str(path))).tasks
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read_benchmark(BenchmarkReference("humaneval", str(path))).tasks == plain
+
+
+def test_a_problem_of_many_rows_is_said_once(tmp_path: Path) -> None:
+    """What is wrong with every row is one problem, which counts the rows."""
+    rows = [{**HUMANEVAL[0], "task_id": f"t{n}", "plus_input": 1} for n in range(164)]
+    [problem] = refused("humaneval", write_lines(tmp_path / "rows.jsonl", rows))
+    assert problem.startswith("1: plus_input: is not a key of this format")
+    assert problem.endswith("(also in 163 more rows, the last in line 164)")
 
 
 @pytest.mark.parametrize(

@@ -225,12 +225,11 @@ def test_parquet_is_read_like_json(rows: list[Row], benchmark: Benchmark, tmp_pa
     ("change", "problem"),
     [
         ({"FAIL_TO_PASS": "not JSON"}, "FAIL_TO_PASS: expected a list of text"),
-        ({"PASS_TO_PASS": None}, "PASS_TO_PASS: is missing"),
         ({"instance_id": "a/b"}, "instance_id: found 'a/b'"),
         ({"image": "an image"}, "image: found 'an image'"),
         ({"eval_script": ""}, "eval_script: is empty"),
-        ({"patch": None}, "patch: is missing"),
-        ({"surprise": 1}, "surprise: is not a key of this format"),
+        ({"patch": 1}, "patch: expected text"),
+        ({"instance_id": None}, "instance_id: is missing"),
         ({"image_assets": "[1]"}, "image_assets: expected an object"),
     ],
 )
@@ -240,6 +239,50 @@ def test_rows_that_are_wrong(
     """Every problem of a row is reported with its line, before the package is asked."""
     path = write_rows(tmp_path / "v.jsonl", [rows[1], rows[0] | change])
     assert f"{path}:2: {problem}" in refused(lambda: read_dataset(str(path)))
+
+
+VERSION_5 = ("image", "eval_script", "log_parser", "eval_type")
+
+
+def test_rows_of_an_earlier_version(rows: list[Row], tmp_path: Path) -> None:
+    """A file of version 4 is one problem, which names the version and the missing columns."""
+    old = [
+        {key: value for key, value in row.items() if key not in VERSION_5}
+        | {"instance_id": f"old-{number}", "__index_level_0__": number}
+        for number, row in enumerate(rows * 20)
+    ]
+    path = write_rows(tmp_path / "v4.jsonl", old)
+    with pytest.raises(InvalidInput) as raised:
+        read_dataset(str(path))
+    [problem] = raised.value.problems
+    assert problem.where == str(path)
+    assert problem.message == (
+        f"has {len(old)} rows for version 4 of the swebench package or earlier (no `image`, "
+        "no `eval_script`, no `log_parser`); labledger reads those of version 5"
+    )
+
+
+def test_rows_that_bring_what_is_needed(rows: list[Row], tmp_path: Path) -> None:
+    """A row with image, script, parser and tests runs; columns more or less are named once."""
+    needed = ("instance_id", "repo", "base_commit", "image", "eval_script", "log_parser")
+    short = {key: rows[0][key] for key in (*needed, "FAIL_TO_PASS", "PASS_TO_PASS")}
+    short |= {"install_config": "x", "__index_level_0__": 0}
+    incomplete = rows[1] | {"image": None, "PASS_TO_PASS": None, "instance_id": "a-2"}
+    path = write_rows(tmp_path / "v.jsonl", [short, incomplete])
+    dataset = read_dataset(str(path))
+    assert [row.instance_id for row, _ in dataset.rows] == [rows[0]["instance_id"]]
+    assert [(task.task_id, task.reason) for task in dataset.refused] == [
+        ("a-2", "the row has no image, no PASS_TO_PASS")
+    ]
+    [unknown] = dataset.notes
+    assert unknown.message == "columns that are not used: __index_level_0__, install_config"
+    alone = read_dataset(str(write_rows(tmp_path / "w.jsonl", [short])))
+    absent = alone.notes[1].message
+    assert absent.startswith("no row has version, problem_statement, patch, test_patch, eval_type:")
+    assert absent.endswith("patch is empty, test_patch is empty, eval_type is pass_and_fail")
+    benchmark = SWEBENCH.read(str(tmp_path / "w.jsonl"))
+    # Without a reference patch, there is nothing that gold could answer.
+    assert any(name.endswith("agents/gold/no_prediction") for name in benchmark.files)
 
 
 def test_one_instance_twice(rows: list[Row], tmp_path: Path) -> None:

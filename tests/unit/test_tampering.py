@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 import pytest
+from sample_trials import BUSYBOX, Trials
+from waiting import wait_until
 
+from labledger.engine.engine import Engine
+from labledger.engine.engine_facts import ContainerState
 from labledger.trial.evidence.tampering import (
     MAX_PATHS,
     AgentPhase,
+    inspect_changes,
     is_autoloaded_file,
     suspicious_paths,
 )
+from labledger.trial.output_folders import isolation_of
 
 
 @pytest.mark.parametrize(
@@ -51,6 +58,65 @@ def test_work_in_a_folder_of_the_image_is_ordinary() -> None:
     assert suspicious_paths(changed, ["/srv/app"]) == (("/srv/apple",), 1)
 
 
+def next_hundredth() -> int:
+    """Wait for a hundredth of a second in which nothing has happened yet, and return the last."""
+    now = round(time.clock_gettime(time.CLOCK_BOOTTIME) * 100) + 2
+    wait_until(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) * 100 > now + 2)
+    return now
+
+
+@pytest.mark.parametrize("processes", ["kill", "keep"])
+@pytest.mark.parametrize("commands", [(), ("setup",), ("collect",), ("setup", "collect")])
+def test_what_other_commands_made(
+    tmp_path: Path, commands: tuple[str, ...], processes: str
+) -> None:
+    """What setup and collect commands made is ordinary unless an agent can have changed it."""
+    upper = tmp_path / "upper"
+    for name in ("setup/base", "setup/changed", "setup/moved"):
+        write(upper / name)
+    (upper / "setup/empty").mkdir()
+    begin = next_hundredth()
+    (upper / "setup/changed").write_text("")  # As setup made it, and when, as an agent may.
+    os.utime(upper / "setup/changed", (1, 1))
+    (upper / "setup/moved").rename(upper / "setup/new")
+    end = next_hundredth()
+    write(upper / "collect/made")
+    lines = [f"agent 0 {begin} {end} 0"]
+    if "setup" in commands:
+        lines.insert(0, f"setup 0 {begin - 100} {begin - 1} 0")
+    if "collect" in commands:
+        lines.append(f"collect_1 0 {end} {end + 100} 0")
+    runtime = {"processes": processes} if processes == "keep" else {}
+    isolation = isolation_of(Trials(tmp_path, {BUSYBOX: "sha256:1"}).spec(runtime=runtime))
+    write(isolation.folder / "state/phases", "\n".join(lines) + "\n")
+    state = ContainerState("id", "exited", 50, False, "", "", {}, upper_dir=str(upper))
+    expected = {"/setup/changed", "/setup/new"}
+    if "setup" not in commands:
+        expected |= {"/setup/base", "/setup/empty"}
+    if "collect" not in commands or processes == "keep":
+        expected.add("/collect/made")
+    found = inspect_changes(Engine(), isolation, "id", "before_grading", state)
+    assert found.suspected == tuple(sorted(expected))
+
+
+@pytest.mark.parametrize(("later_cs", "is_setups"), [(0, False), (1, False), (3, True)])
+def test_the_first_change_of_an_agent(tmp_path: Path, later_cs: int, is_setups: bool) -> None:
+    """In doubt a change is the agent's: the kernel may note it before its agent began."""
+    write(tmp_path / "upper/opt/x")
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    begin = int(((tmp_path / "upper/opt/x").stat().st_ctime - booted) * 100) + later_cs
+    isolation = isolation_of(Trials(tmp_path, {BUSYBOX: "sha256:1"}).spec())
+    phases = f"setup 0 {begin - 50} {begin - 3} 0\nagent 0 {begin} {begin + 100} 0\n"
+    state = ContainerState("id", "exited", 50, False, "", "", {}, upper_dir=str(tmp_path / "upper"))
+    found = inspect_changes(Engine(), isolation, "id", "before_grading", state, phases)
+    assert (found.suspected == ()) is is_setups
+
+
+def write(path: Path, text: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
 def test_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """However much has changed, a hundred short paths are kept and all are counted."""
     monkeypatch.setattr("labledger.trial.evidence.tampering._MAX_COMPARED", 150)
@@ -58,6 +124,16 @@ def test_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(found) == MAX_PATHS
     assert max(map(len, found)) == 512
     assert total == 400
+
+
+def test_artifacts_are_ordinary(tmp_path: Path) -> None:
+    """What an experiment declares as an artifact is the agent's work, but not the whole image."""
+    trials = Trials(tmp_path, {BUSYBOX: "sha256:1"})
+    artifacts = [{"path": "/swebench/model.patch"}, {"path": "/opt/out/"}, {"path": "/"}]
+    spec = trials.spec(grading={"mode": "separate", "artifacts": artifacts})
+    changed = ["/swebench/model.patch", "/swebench", "/opt/out/x", "/opt/other", "/swebench/more"]
+    found = suspicious_paths(changed, isolation_of(spec).own_folders)
+    assert found == (("/opt/other", "/swebench/more"), 2)
 
 
 def test_hooks() -> None:

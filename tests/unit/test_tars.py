@@ -1,4 +1,4 @@
-"""The bytes of tars, which are part of stored digests."""
+"""The bytes of tars, which are part of stored digests, and tars that end early."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import tarfile
 
 import pytest
 
-from labledger.files.tars import SizeChanged, TarEntry, tar_chunks
+from labledger.files import artifact_tars
+from labledger.files.tars import PieceStream, SizeChanged, TarEntry, tar_chunks
 from labledger.records.canonical_json import sha256_hex
 
 FILE = tarfile.REGTYPE
@@ -33,3 +34,21 @@ def test_file_that_changes_while_it_is_packed(content: bytes) -> None:
     """No tar is written whose headers do not describe its contents."""
     with pytest.raises(SizeChanged, match="a"):
         list(tar_chunks([(TarEntry("a", FILE, 3), [content])]))
+
+
+@pytest.mark.parametrize("blocks", [3, 5, 8])
+def test_an_artifact_that_ends_early(blocks: int) -> None:
+    """A tar that an engine broke off in a file is refused as an artifact."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        info = tarfile.TarInfo("top")
+        info.type = tarfile.DIRTYPE
+        archive.addfile(info)
+        for name in ("top/a", "top/b"):
+            info = tarfile.TarInfo(name)
+            info.size = 3 * tarfile.BLOCKSIZE
+            archive.addfile(info, io.BytesIO(bytes(info.size)))
+    stream = PieceStream(iter([buffer.getvalue()[: blocks * tarfile.BLOCKSIZE - 10]]))
+    packer, packed = artifact_tars.ArtifactPacker(), artifact_tars.PackedArtifact("/top", "/top")
+    with pytest.raises(artifact_tars.ArtifactsRefused, match="/top"):
+        list(packer.pack(stream, packed))

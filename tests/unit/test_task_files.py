@@ -88,6 +88,7 @@ def test_equal_files_are_packed_once(folder: Folder) -> None:
         ({"variants": ["reference"]}, "files[0].variants", "same for every variant"),
         ({"writable": True}, "files[0].writable", "always gets a copy"),
         ({"more": 1}, "files[0]", "more"),
+        ({"image_files": "replace"}, "files[0].image_files", "replace"),
     ],
 )
 def test_bad_files_are_refused(
@@ -101,9 +102,10 @@ def test_bad_files_are_refused(
 
 
 def test_bad_files_of_agents_are_refused(folder: Folder) -> None:
-    """An agent's files name variants that exist, and no owner."""
-    entry = GOLD | {"variants": ["reference", "golden"], "user": "root"}
+    """An agent's files name variants that exist, no owner, and lie beside none of the image's."""
+    entry = GOLD | {"variants": ["reference", "golden"], "user": "root", "image_files": "keep"}
     assert [field for field, _ in problems(with_files(folder, entry))] == [
+        "files[0].image_files",
         "files[0].user",
         "files[0].variants[1]",
     ]

@@ -23,6 +23,7 @@ if [ ! -f "$tests" ]; then
     echo "grader.sh: there is no $tests" >&2
     exit 1
 fi
+[ ! -f /harbor-collect/collect.sh ] || sh /harbor-collect/collect.sh >/dev/null 2>&1
 run_script "$tests" >/logs/verifier/test-stdout.txt 2>&1
 status=$?
 # For a person who looks at the trial; the host reads the file.

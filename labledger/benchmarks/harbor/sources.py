@@ -19,15 +19,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from labledger.benchmarks.formats import RefusedTask
+from labledger.benchmarks.harbor.accepted_tables import accept_tables
+from labledger.benchmarks.harbor.other_benchmarks import other_benchmark
 from labledger.benchmarks.harbor.task_files import TaskFiles
 from labledger.errors import InvalidInput, Problem
 from labledger.files import lab_folder
 from labledger.files.durable_files import filled_folder
 from labledger.files.project_files import ProjectFiles, require_location
 from labledger.host_programs import SAFE_FOLDER, environment, find_program
-from labledger.records import JsonObject, json_schemas
-from labledger.records.json_schemas import read_toml, refuse_problems
+from labledger.records import JsonObject
+from labledger.records.json_schemas import located_problems, read_toml_document, refuse_problems
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _CLONE_TIMEOUT_S = 3600
@@ -170,12 +171,38 @@ _MAX_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class TaskFolder:
-    """A task folder and the name by which its source lists it."""
+class ListedTask:
+    """A task of a location. Its folder may still have to be cloned or checked."""
 
-    path: Path
+    folder: Path
+    """Of a task in a Git repository, relative to the repository."""
     name: str | None = None
-    """None: the name is in the task, or that of its folder."""
+    """The name by which its source lists it; None if the task or its folder has the name."""
+    listing: Path | None = None
+    """The `dataset.toml` or `registry.json` that lists it."""
+    digest: str | None = None
+    """What a `dataset.toml` says about its content."""
+    url: str | None = None
+    """Its Git repository; None for a folder of this machine."""
+    commit: str = ""
+
+    def checked_folder(self, clones: Clones) -> Path:
+        """Return the task's folder, cloned if need be. Raises `InvalidInput`."""
+        if self.url is not None:
+            top = clones.checked_out(self.url, self.commit)
+            folder = top / self.folder
+            if not folder.resolve().is_relative_to(top.resolve()) or not _is_task(folder):
+                raise _problem(self.folder, f"is no task folder of {self.url}")
+            return folder
+        if self.listing is not None and not _is_task(self.folder):
+            message = f"{self.listing} lists it, and it is no task folder"
+            raise _problem(self.folder, message, "download it there")
+        if self.digest is not None:
+            actual = f"sha256:{TaskFiles(self.folder).digest()}"
+            if actual != self.digest:
+                message = f"its content has the digest {actual}, and {self.listing} says "
+                raise _problem(self.folder, message + self.digest)
+        return self.folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +213,11 @@ class TaskSource:
     """Of the benchmark."""
     version: str | None
     """The version that a registry or dataset names; None if there is none."""
-    folders: tuple[TaskFolder, ...]
-    refused: tuple[RefusedTask, ...] = ()
-    """Tasks that are listed and cannot be used, such as those whose content has changed."""
+    tasks: tuple[ListedTask, ...]
     notes: tuple[str, ...] = ()
     """Sentences about what is not used."""
+    ignored: tuple[Problem, ...] = ()
+    """Keys of the listing that Harbor and labledger ignore."""
 
 
 def find_tasks(location: str) -> TaskSource:
@@ -214,9 +241,9 @@ def find_tasks(location: str) -> TaskSource:
             return _read_registry(path, wanted, project)
         return _read_dataset(path, project)
     if not path.is_dir():
-        raise _problem(path, "there is no such file or folder")
+        raise _problem(path, "there is no such file or folder", _hub_hint(location))
     if (path / TASK_FILE).is_file():
-        return TaskSource(_folder_name(path), None, (TaskFolder(path),))
+        return TaskSource(_folder_name(path), None, (ListedTask(path),))
     project = ProjectFiles.of(path, f"harbor:{location}")
     if (path / DATASET_FILE).is_file():
         return _read_dataset(path / DATASET_FILE, project)
@@ -226,6 +253,8 @@ def find_tasks(location: str) -> TaskSource:
 def _read_folder(path: Path, project: ProjectFiles) -> TaskSource:
     folders = _task_folders(path)
     if not folders:
+        if (other := other_benchmark(path)) is not None:
+            raise _problem(path, *other)
         expected = f"holds no {TASK_FILE}, no {DATASET_FILE} and no folder with a {TASK_FILE}"
         inner = next((p for p in sorted(path.iterdir()) if p.is_dir() and _task_folders(p)), None)
         hint = None if inner is None else f"did you mean {inner}?"
@@ -233,58 +262,64 @@ def _read_folder(path: Path, project: ProjectFiles) -> TaskSource:
     for folder in folders:
         project.may_read(folder)
     project.require()
-    return TaskSource(_folder_name(path), None, tuple(TaskFolder(p) for p in folders))
+    return TaskSource(_folder_name(path), None, tuple(map(ListedTask, folders)))
 
 
 def _task_folders(path: Path) -> list[Path]:
     try:
-        return [p for p in sorted(path.iterdir()) if (p / TASK_FILE).is_file()]
+        return [p for p in sorted(path.iterdir()) if _is_task(p)]
     except OSError:
         return []
+
+
+def _is_task(folder: Path) -> bool:
+    return (folder / TASK_FILE).is_file()
+
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?(@[^/]*)?")
+
+
+def _hub_hint(location: str) -> str | None:
+    """Return what to do about a name that Harbor would look up in its hub or registry."""
+    if "://" in location:
+        return "clone the repository or download the file, and name it here"
+    if not _HUB_NAME.fullmatch(location):
+        return None
+    return (
+        f"if {location} is a name of Harbor's hub: `harbor download {location} -o FOLDER` fetches "
+        "its folders, and `labledger run harbor:FOLDER` runs them"
+    )
 
 
 # -- dataset.toml
 
 
 def _read_dataset(path: Path, project: ProjectFiles) -> TaskSource:
-    """Return the tasks of a `dataset.toml` that are in the folder beside it with their digests."""
+    """Return the tasks of a `dataset.toml`, which are in folders beside it."""
     project.may_read(path)
     project.require()
-    values = read_toml(path, "harbor_dataset_v1")
+    tables = accept_tables(read_toml_document(path), "harbor_dataset_v1")
+    refuse_problems(path, tables.problems)
+    values = tables.values
     _require_tasks(path, values)
     about = values["dataset"]
-    folders, refused = [], []
     for row in values["tasks"]:
         project.may_read(_listed_folder(path, row["name"]))
     project.require()
-    for task_name, digest in {row["name"]: row["digest"] for row in values["tasks"]}.items():
-        folder, reason = _checked_folder(path, task_name, digest)
-        if reason is None:
-            folders.append(TaskFolder(folder, task_name))
-        else:
-            refused.append(RefusedTask(task_name.rpartition("/")[2], reason))
+    digests = {row["name"]: row["digest"] for row in values["tasks"]}
+    tasks = tuple(
+        ListedTask(_listed_folder(path, name), name, path, digest)
+        for name, digest in digests.items()
+    )
     notes = tuple(f"{row['path']} of the dataset is not used." for row in values.get("files", ()))
     name = _as_name(about["name"].rpartition("/")[2])
-    return TaskSource(name, about.get("version"), tuple(folders), tuple(refused), notes)
+    ignored = located_problems(path, tables.ignored)
+    return TaskSource(name, about.get("version"), tasks, notes, ignored)
 
 
 def _require_tasks(path: Path, listing: JsonObject) -> None:
     if not listing.get("tasks"):
         refuse_problems(path, [(("tasks",), "lists no task")])
-
-
-def _checked_folder(dataset: Path, name: str, digest: str) -> tuple[Path, str | None]:
-    """Return the folder of a listed task, and why it cannot be used, if so."""
-    folder = _listed_folder(dataset, name)
-    if not (folder / TASK_FILE).is_file():
-        return folder, f"{dataset} lists it, and {folder} is no task folder; download it there"
-    try:
-        actual = f"sha256:{TaskFiles(folder).digest()}"
-    except InvalidInput as error:
-        return folder, "; ".join(map(str, error.problems))
-    if actual != digest:
-        return folder, f"its content has the digest {actual}, and {dataset} says {digest}"
-    return folder, None
 
 
 def _listed_folder(dataset: Path, name: str) -> Path:
@@ -307,22 +342,18 @@ def _read_registry(path: Path, wanted: str, project: ProjectFiles) -> TaskSource
     if not isinstance(datasets, list) or not all(isinstance(row, dict) for row in datasets):
         raise _problem(path, "expected a list of datasets")
     chosen = _chosen_dataset(path, datasets, wanted)
-    refuse_problems(path, json_schemas.problems(chosen, "harbor_registry_v1"))
+    tables = accept_tables(chosen, "harbor_registry_v1")
+    refuse_problems(path, tables.problems)
+    chosen = tables.values
     _require_tasks(path, chosen)
-    folders, refused = [], []
-    clones = Clones()
     for place in dict.fromkeys(_place_of(path, row) for row in chosen["tasks"]):
         if place is not None:
             project.may_read(place)
     project.require()
-    for row in chosen["tasks"]:
-        try:
-            folders.append(TaskFolder(_registered_folder(path, row, clones), row["name"]))
-        except InvalidInput as error:
-            refused.append(RefusedTask(row["name"], "; ".join(map(str, error.problems))))
     notes = ("The metrics of the dataset are not used.",) if chosen.get("metrics") else ()
-    name, version = _as_name(chosen["name"]), chosen["version"]
-    return TaskSource(name, version, tuple(folders), tuple(refused), notes)
+    tasks = tuple(_registered(path, row) for row in chosen["tasks"])
+    ignored = located_problems(path, tables.ignored)
+    return TaskSource(_as_name(chosen["name"]), chosen["version"], tasks, notes, ignored)
 
 
 def _chosen_dataset(path: Path, datasets: list[dict[str, Any]], wanted: str) -> dict[str, Any]:
@@ -348,20 +379,11 @@ def _place_of(registry: Path, row: JsonObject) -> Path | None:
     return local if local is not None and local.is_absolute() else None
 
 
-def _registered_folder(registry: Path, row: JsonObject, clones: Clones) -> Path:
-    """Return the folder of a task of a registry, cloned if need be. Raises `InvalidInput`.
-
-    The task is in a Git repository at a commit, or beside the registry.
-    """
-    url, top = row.get("git_url"), registry.parent
-    if url is not None:
-        top = clones.checked_out(url, row.get("git_commit_id") or "HEAD")
-    folder: Path = top / row["path"]
-    real = Path(os.path.realpath(folder))
-    outside = url is not None and not real.is_relative_to(os.path.realpath(top))
-    if outside or not (folder / TASK_FILE).is_file():
-        raise _problem(Path(row["path"]), f"is no task folder of {url or registry}")
-    return folder
+def _registered(registry: Path, row: JsonObject) -> ListedTask:
+    url = row.get("git_url")
+    folder = Path(row["path"]) if url is not None else registry.parent / row["path"]
+    commit = row.get("git_commit_id") or "HEAD"
+    return ListedTask(folder, row["name"], registry, url=url, commit=commit)
 
 
 def _folder_name(path: Path) -> str:

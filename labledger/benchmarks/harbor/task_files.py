@@ -1,34 +1,49 @@
 """The files of a task folder: which of them are used, and the digest of a task's content.
 
 `.harborignore` files in `tests` and `solution` leave files out of what a container gets, by the
-rules of `.gitignore`. The content digest is the one that `dataset.toml` names. No symbolic link may
-lead out of the task's folder, and no link to a folder may form a cycle. Nothing is read into memory
-whole.
+rules of `.gitignore`. Links stay links and empty folders stay folders, as in Git. Links of an
+environment are those of Docker's build context, which may lead anywhere; they are never followed.
+No link of `tests` or `solution` may lead out of the task's folder. The content digest is the one
+that `dataset.toml` names. Nothing is read into memory whole.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labledger.errors import InvalidInput, Problem
-from labledger.files.durable_files import FileContent, content_digest, content_key
+from labledger.experiment.authored_fields import is_utf8
+from labledger.files.durable_files import (
+    EmptyFolder,
+    FileContent,
+    LinkTo,
+    content_digest,
+    content_key,
+)
+from labledger.files.untrusted_files import link_stays_inside
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
 IGNORE_FILE = ".harborignore"
+DOCKERFILE = "Dockerfile"
 
 _FILTERED = ("tests", "solution")
 """The folders to which ignore files apply; below `steps`, those of each step."""
 _TOP_FILES = ("task.toml", "instruction.md", "README.md", "trajectory.json")
 _FOLDERS = ("environment", "tests", "solution", "steps")
+_READ_BY_BUILDER = (DOCKERFILE, ".dockerignore", f"{DOCKERFILE}.dockerignore")
+"""The files of a build context that must be files, and are read where a link leads."""
 _NEVER_PUBLISHED = ("__pycache__/", "*.pyc", ".DS_Store", "*.swp", "*.swo", "*~")
 """What a digest leaves out, unless the task has a `.gitignore`."""
+_SCRIPTS = ("tests/test.sh", "solution/solve.sh")
+_MAX_FIRST_LINE = 4096
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
@@ -55,16 +70,46 @@ class TaskFiles:
         except (OSError, UnicodeDecodeError) as error:
             raise _problem(path, getattr(error, "strerror", None) or str(error)) from error
 
-    def all_in(self, subfolder: str) -> dict[str, Path]:
-        """Return every file below a folder, as an image is built of it.
+    def context_in(self, subfolder: str) -> dict[str, FileContent]:
+        """Return everything below a folder, as an image is built of it, sorted by relative name.
 
-        The files are sorted by name, which is relative to the folder.
+        Links are those of the folder, wherever they lead.
         """
-        return self._listed(subfolder, filtered=False)
+        top = self.folder / subfolder
+        self.require_inside(top)
+        listed = dict(_context(top))
+        for name in _READ_BY_BUILDER:
+            path = top / name
+            if path.is_symlink() and self._is_inside(path) and path.is_file():
+                listed[name] = path
+        return _checked(listed)
 
-    def selected_in(self, subfolder: str) -> dict[str, Path]:
-        """Return the files below a folder that no ignore file leaves out, as `all_in` does."""
-        return self._listed(subfolder, filtered=True)
+    def selected_in(self, subfolder: str) -> dict[str, FileContent]:
+        """Return what is below a folder and no ignore file leaves out, sorted by relative name.
+
+        A link that stays in the folder is a link. One that leads elsewhere in the task is replaced
+        by what it leads to, because the container does not have the rest of the task.
+        """
+        top = self.folder / subfolder
+        return _checked(dict(self._selected(top, "")))
+
+    def windows_scripts(self) -> Iterator[Problem]:
+        """Yield a problem for each script that starts a phase and has Windows line ends."""
+        for name in _SCRIPTS:
+            path = self.folder / name
+            if not self.has(name) or not self._is_inside(path):
+                continue
+            with path.open("rb") as file:
+                first = file.readline(_MAX_FIRST_LINE)
+            if first.endswith(b"\r\n"):
+                cannot = (
+                    "the kernel cannot start it" if first[:2] == b"#!" else "bash cannot run it"
+                )
+                yield Problem(
+                    str(path),
+                    f"{name} has Windows line ends (CRLF), so {cannot}, as with Harbor; "
+                    "`sed -i 's/\\r$//'` converts it",
+                )
 
     def require_selected(self, name: str) -> None:
         """Raise `InvalidInput` if a file that is needed is left out by an ignore file."""
@@ -86,51 +131,78 @@ class TaskFiles:
         left_out = PathSpec.from_lines("gitignore", lines)
         paths = [self.folder / name for name in _TOP_FILES if self.has(name)]
         for subfolder in _FOLDERS:
-            paths += self._walk(self.folder / subfolder, filtered=True, into_links=False)
+            paths += self._files_below(self.folder / subfolder)
         for path in paths:
             self.require_inside(path)
         files = {path.relative_to(self.folder).as_posix(): path for path in paths}
         return {name: path for name, path in files.items() if not left_out.match_file(name)}
 
-    def _listed(self, subfolder: str, *, filtered: bool) -> dict[str, Path]:
-        top = self.folder / subfolder
-        paths = list(self._walk(top, filtered=filtered, into_links=True))
-        for path in paths:
-            _refuse_pointer(path)
-        return dict(sorted((path.relative_to(top).as_posix(), path) for path in paths))
+    def _files_below(self, top: Path) -> Iterator[Path]:
+        """Yield the files below a folder that no ignore file leaves out. Links are not entered.
 
-    def _walk(
-        self, top: Path, *, filtered: bool, into_links: bool, above: tuple[Path, ...] = ()
-    ) -> Iterator[Path]:
-        """Yield the files below a folder. Links to files are followed, those to folders if asked.
-
-        `above` are the folders, without links, through which `top` was reached.
+        A link to a file counts as a file, one that leads nowhere does not count.
         """
-        if not top.is_dir() or (filtered and self._is_ignored(top)):
+        if not top.is_dir() or self._is_ignored(top):
+            return
+        self.require_inside(top)
+        for path in sorted(top.iterdir()):
+            if self._is_ignored(path):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                yield from self._files_below(path)
+            elif path.is_file():
+                yield path
+
+    def _selected(
+        self, top: Path, prefix: str, followed: tuple[Path, ...] = ()
+    ) -> Iterator[tuple[str, FileContent]]:
+        """Yield what is below a folder of `tests` or `solution`, each with its name.
+
+        `prefix` precedes the names. `followed` are the folders around `top`, without links, if a
+        link led there: links below it are followed, too, as they are not where they lead from.
+        """
+        if not top.is_dir() or self._is_ignored(top):
             return
         self.require_inside(top)
         real = _real(top)
-        if real in above:
+        if real in followed:
             raise _problem(top, "is a link to a folder that contains it")
+        is_empty = True
         for path in sorted(top.iterdir()):
-            if filtered and self._is_ignored(path):
+            if self._is_ignored(path):
                 continue
             self.require_inside(path)
-            if path.is_dir():
-                if into_links or not path.is_symlink():
-                    yield from self._walk(
-                        path, filtered=filtered, into_links=into_links, above=(*above, real)
-                    )
+            is_empty, name = False, f"{prefix}{path.name}"
+            if not is_utf8(name):
+                raise _problem(path.parent, f"holds {path.name!r}, a name that is not UTF-8")
+            if path.is_symlink() and not followed and self._stays(path, name):
+                yield name, LinkTo(os.readlink(path))  # noqa: PTH115
+            elif path.is_dir():
+                follows = followed or path.is_symlink()
+                around = (*(followed or _real(path.parent).parents), real) if follows else ()
+                yield from self._selected(path, f"{name}/", around)
             elif path.is_file():
-                yield path
-            elif into_links:
+                yield name, path
+            else:
                 what = "is a broken link" if path.is_symlink() else "is no regular file"
                 raise _problem(path, what)
+        if is_empty and prefix:
+            yield prefix.rstrip("/"), EmptyFolder()
+
+    def _stays(self, link: Path, name: str) -> bool:
+        """Return whether a link can be a link where a container has the folder."""
+        if link.is_dir() and _real(link.parent).is_relative_to(_real(link)):
+            raise _problem(link, "is a link to a folder that contains it")
+        target = os.readlink(link)  # noqa: PTH115
+        return link_stays_inside(name, target) and is_utf8(target)
 
     def require_inside(self, path: Path) -> None:
         """Raise `InvalidInput` for a link that leads out of the task's folder."""
-        if not _real(path).is_relative_to(self.folder):
+        if not self._is_inside(path):
             raise _problem(path, "is a link that leads out of the task's folder")
+
+    def _is_inside(self, path: Path) -> bool:
+        return _real(path).is_relative_to(self.folder)
 
     def _is_ignored(self, path: Path) -> bool:
         """Return whether an ignore file matches a path, or what it links to in the task."""
@@ -176,16 +248,48 @@ class TaskFiles:
         return self._specs[folder]
 
 
+def _context(top: Path, prefix: str = "") -> Iterator[tuple[str, FileContent]]:
+    """Yield everything below a folder with its name, after `prefix`. Follows no link."""
+    if not top.is_dir():
+        return
+    with os.scandir(top) as entries:
+        names = sorted(entry.name for entry in entries)
+    for name in names:
+        path, relative = top / name, f"{prefix}{name}"
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            yield relative, LinkTo(os.readlink(path))  # noqa: PTH115
+        elif stat.S_ISDIR(mode):
+            yield from _context(path, f"{relative}/")
+        elif stat.S_ISREG(mode):
+            yield relative, path
+        else:
+            raise _problem(path, "is no regular file")
+    if not names and prefix:
+        yield prefix.rstrip("/"), EmptyFolder()
+
+
+def _checked(contents: Mapping[str, FileContent]) -> dict[str, FileContent]:
+    """Return contents sorted by name. Raises `InvalidInput` for what Git LFS has not fetched."""
+    for content in contents.values():
+        if isinstance(content, Path):
+            _refuse_pointer(content)
+    return dict(sorted(contents.items()))
+
+
 def _real(path: Path) -> Path:
     """Return a path without links. A link that leads to itself stays as it is."""
     return Path(os.path.realpath(path))
 
 
 def files_digest(files: Mapping[str, FileContent]) -> str:
-    """Return the SHA-256 (hex) over the names, contents and executable bits of files."""
+    """Return the SHA-256 (hex) over the names, contents and executable bits of files.
+
+    Links count with their targets, and folders if they are empty.
+    """
     hasher = hashlib.sha256()
     for name, content in sorted(files.items()):
-        hasher.update(f"{name}\0{content_key(content)}\n".encode())
+        hasher.update(os.fsencode(f"{name}\0{content_key(content)}\n"))
     return hasher.hexdigest()
 
 

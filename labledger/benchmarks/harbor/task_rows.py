@@ -8,16 +8,19 @@ has. `benchmarks.translate` decides whether NAME is set.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 from typing import Any
 
-from labledger.benchmarks.harbor.task_files import TaskFiles, files_digest
+from labledger.benchmarks.harbor.declared_artifacts import Artifact
+from labledger.benchmarks.harbor.task_files import DOCKERFILE, TaskFiles, files_digest
+from labledger.benchmarks.harbor.task_names import unique_folder
 from labledger.benchmarks.harbor.task_toml import (
-    Artifact,
+    MAX_TIMEOUT_S,
     Collect,
     Environment,
     NetworkMode,
@@ -26,7 +29,7 @@ from labledger.benchmarks.harbor.task_toml import (
     VerifierImage,
     VerifierMode,
 )
-from labledger.benchmarks.harbor.unsupported import MAX_TIMEOUT_S, healthcheck_limit_s
+from labledger.benchmarks.harbor.unsupported import healthcheck_limit_s
 from labledger.experiment.authored_fields import UNLIMITED
 from labledger.experiment.consistency_checks import is_root
 from labledger.files.durable_files import FileContent
@@ -84,8 +87,25 @@ def solution_script(env: Mapping[str, str]) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
+_COLLECT = """# The commands of [[verifier.collect]]. Their exit statuses have no meaning.
+run() {
+    shell=sh
+    ! command -v bash >/dev/null 2>&1 || shell=bash
+    limit="timeout -k 1 $1"
+    command -v timeout >/dev/null 2>&1 || limit=
+    $limit "$shell" -c "$2" || :
+}
+"""
+
+
+def collect_script(collects: Iterable[Collect]) -> bytes:
+    """Return a shell script that runs the collect commands of a shared verifier."""
+    calls = (f"run {_seconds(each.timeout_s)} {shlex.quote(each.command)}\n" for each in collects)
+    return (_COLLECT + "".join(calls)).encode()
+
+
 ORACLE = "oracle"
-AGENT_LOGS, ARTIFACTS = "/logs/agent", "/logs/artifacts"
+AGENT_LOGS, ARTIFACTS, VERIFIER_LOGS = "/logs/agent", "/logs/artifacts", "/logs/verifier"
 HEALTH_CHECK = "healthcheck.sh"
 
 _CANARY = re.compile(r"<!--.*canary.*-->|#.*canary.*", re.IGNORECASE)
@@ -124,17 +144,22 @@ def translate_task(
     task_id: str, config: TaskConfig, files: TaskFiles, verifier: VerifierImage
 ) -> TranslatedTask:
     """Return the translation of a task that is supported. Raises `InvalidInput` for its files."""
-    folder = "tasks/" + re.sub(r"[^A-Za-z0-9_.+-]+", "-", task_id)
+    folder = f"tasks/{unique_folder(task_id)}"
     instruction = _without_canary(files.text("instruction.md"))
     task = TranslatedTask({"id": task_id, "task": {"instruction": instruction}})
     environment = config.environment
-    agent_image = _image(task, files, folder, "environment", environment.docker_image, environment)
+    agent_image = _image_with_files(task, files, folder, environment)
     runtime = _runtime(config)
     runtime["grader"] = _grader(config)
-    if config.verifier.mode is VerifierMode.SEPARATE:
+    if config.verifier.mode is VerifierMode.SHARED:
+        runtime["grader"] |= _without_empty({"artifacts": _kept_artifacts(config.artifacts)})
+    else:
+        own = config.verifier.environment or environment
         image = agent_image
-        if verifier.has_tests:
-            own = config.verifier.environment or environment
+        if not verifier.has_tests and own.workdir != environment.workdir:
+            in_own_folder = replace(environment, workdir=own.workdir)
+            image = _image_with_files(task, files, folder, in_own_folder)
+        elif verifier.has_tests:
             image = _image(task, files, folder, verifier.built_from, verifier.docker_image, own)
         runtime["grader"] |= _separate(config) | {"image": image}
     timeout_s = config.agent.timeout_s
@@ -170,16 +195,57 @@ def _image(
     environment: Environment,
 ) -> str:
     """Return the name of an image, and add how to build it if the task has a Dockerfile."""
-    if built_from is None or not files.has(f"{built_from}/Dockerfile"):
+    if built_from is None or not files.has(f"{built_from}/{DOCKERFILE}"):
         assert docker_image is not None  # A task without either is not supported.
         return docker_image
-    context = files.all_in(built_from)
+    context = files.context_in(built_from)
+    name = docker_image or _image_name(task.row["id"], built_from, files_digest(context))
+    _add_build(task, name, f"{folder}/{built_from}", context, environment.build_timeout_s)
+    return name
+
+
+def _image_with_files(
+    task: TranslatedTask, files: TaskFiles, folder: str, environment: Environment
+) -> str:
+    """Return the image of `[environment]`, with the files of `environment/` in its working folder.
+
+    Harbor copies them there when a container starts, unless they have a Dockerfile that says what
+    becomes of them.
+    """
+    image = environment.docker_image
+    if image is None or files.has(f"environment/{DOCKERFILE}"):
+        return _image(task, files, folder, "environment", image, environment)
+    loose = files.context_in("environment")
+    if not loose:
+        return image
+    workdir = environment.workdir and str(PurePosixPath(environment.workdir))
+    dockerfile = _copying_dockerfile(image, workdir)
+    context = {DOCKERFILE: dockerfile} | {f"files/{name}": loose[name] for name in loose}
     digest = files_digest(context)
-    _add_files(task, f"{folder}/{built_from}", context)
-    build = ImageBuild(f"{folder}/{built_from}", digest, environment.build_timeout_s)
-    ref = docker_image or _image_name(task.row["id"], built_from, digest)
-    task.images[ref] = build
-    return ref
+    name = _image_name(task.row["id"], "environment", digest)
+    if name not in task.images:
+        # A separate verifier may have another working folder.
+        place = "environment" if not task.images else "verifier-environment"
+        _add_build(task, name, f"{folder}/{place}", context, environment.build_timeout_s)
+    return name
+
+
+def _copying_dockerfile(image: str, workdir: str | None) -> bytes:
+    """Return a Dockerfile that copies the folder `files` into an image's working folder."""
+    # The builder reads the path as a word of a shell.
+    target = re.sub(r"([\\\"'$])", r"\\\1", f"{(workdir or '.').rstrip('/')}/")
+    return f"FROM {image}\nCOPY {json.dumps(['files/', target])}\n".encode()
+
+
+def _add_build(
+    task: TranslatedTask,
+    name: str,
+    folder: str,
+    context: Mapping[str, FileContent],
+    timeout_s: float,
+) -> None:
+    _add_files(task, folder, context)
+    task.images[name] = ImageBuild(folder, files_digest(context), timeout_s)
 
 
 def _image_name(task_id: str, built_from: str, digest: str) -> str:
@@ -197,7 +263,18 @@ def _task_files(
     if not has_tests:
         files.require_selected("tests/test.sh")
         _add_files(task, f"{folder}/grader-tests", files.selected_in("tests"))
-        entries.append({"path": "/tests", "directory": f"{folder}/grader-tests", "for": "grader"})
+        entries.append(
+            {
+                "path": "/tests",
+                "directory": f"{folder}/grader-tests",
+                "for": "grader",
+                "image_files": "keep",
+            }
+        )
+    if config.verifier.mode is VerifierMode.SHARED and config.verifier.collect:
+        task.files[f"{folder}/collect/collect.sh"] = collect_script(config.verifier.collect)
+        directory = f"{folder}/collect"
+        entries.append({"path": "/harbor-collect", "directory": directory, "for": "grader"})
     for_oracle: dict[str, str] = {}
     solution = files.selected_in("solution") if files.has("solution/solve.sh") else {}
     if solution:
@@ -216,7 +293,7 @@ def _task_files(
     ]
 
 
-def _add_files(task: TranslatedTask, folder: str, files: Mapping[str, Path]) -> None:
+def _add_files(task: TranslatedTask, folder: str, files: Mapping[str, FileContent]) -> None:
     task.files |= {f"{folder}/{name}": path for name, path in files.items()}
 
 
@@ -301,7 +378,10 @@ def _seconds(value: float) -> str:
 
 def _grader(config: TaskConfig) -> JsonObject:
     verifier = config.verifier
-    grader: JsonObject = {"timeout_s": verifier.timeout_s}
+    collect_s = 0.0
+    if verifier.mode is VerifierMode.SHARED:
+        collect_s = sum(each.timeout_s for each in verifier.collect)
+    grader: JsonObject = {"timeout_s": min(verifier.timeout_s + collect_s, MAX_TIMEOUT_S)}
     own = verifier.environment
     env = {} if own is None else own.env
     network = verifier.network or (own or config.environment).network
@@ -329,12 +409,27 @@ def _separate(config: TaskConfig) -> JsonObject:
 
 
 def _artifacts(declared: tuple[Artifact, ...]) -> list[JsonObject]:
-    """Return the artifacts, each at its own path, and the folders that every task may fill.
+    """Return the artifacts of a separate verifier, with the folders that every task may fill."""
+    return _outermost((*declared, Artifact(ARTIFACTS), Artifact(AGENT_LOGS)))
+
+
+def _kept_artifacts(declared: tuple[Artifact, ...]) -> list[JsonObject]:
+    """Return the artifacts of a task with a shared verifier that are in no output folder."""
+    folders = [PurePosixPath(folder) for folder in (ARTIFACTS, AGENT_LOGS, VERIFIER_LOGS)]
+    return _outermost(
+        artifact
+        for artifact in declared
+        if not any(PurePosixPath(artifact.source).is_relative_to(folder) for folder in folders)
+    )
+
+
+def _outermost(artifacts: Iterable[Artifact]) -> list[JsonObject]:
+    """Return artifacts as an experiment has them, without those that lie in another one.
 
     As with Harbor, an artifact may be missing: the tests decide what that means.
     """
     entries: list[Artifact] = []
-    for artifact in (*declared, Artifact(ARTIFACTS), Artifact(AGENT_LOGS)):
+    for artifact in artifacts:
         path = PurePosixPath(artifact.source)
         if not any(path.is_relative_to(PurePosixPath(kept.source)) for kept in entries):
             entries = [a for a in entries if not PurePosixPath(a.source).is_relative_to(path)]

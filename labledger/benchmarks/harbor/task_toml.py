@@ -1,28 +1,34 @@
-"""What a `task.toml` of the schemas 1.0 to 1.4 says, and which image its verifier runs in.
+"""What a `task.toml` says, and which image its verifier runs in.
 
-Every key is known or refused, with the file and the key, by the schema `harbor_task_v1`. Deprecated
-keys (`version`, `allow_internet`, `memory`, `storage`) are read as Harbor reads them. Whether
-labledger can honour what the file asks for is decided by `unsupported`, not here. Names are those
-of Harbor's schema, with `_s` for seconds. A field that is None was not set: then Harbor's default
-or the task's environment decides. The image is chosen by Harbor's precedence.
+The file is read as Harbor reads it: keys that Harbor does not know are ignored and reported, and
+deprecated keys (`version`, `allow_internet`, `memory`, `storage`) keep their meaning. A value that
+Harbor refuses is a problem, and the rest of the file is read nevertheless, so that all that is
+wrong with a task is found at once. Whether labledger can honour what the file asks for is decided
+by `unsupported`, not here. Names are those of Harbor's schema, with `_s` for seconds. A field that
+is None was not set: then Harbor's default or the task's environment decides. The image is chosen by
+Harbor's precedence.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from labledger.benchmarks.harbor.accepted_tables import accept_tables
+from labledger.benchmarks.harbor.declared_artifacts import Artifact, split_artifacts
 from labledger.benchmarks.harbor.task_files import TaskFiles
 from labledger.engine.allowed_hosts import AllowedHosts, BadEntry
-from labledger.experiment.authored_fields import FieldPath, user_name
+from labledger.errors import Problem
+from labledger.experiment.authored_fields import FieldPath, unusable, user_name
 from labledger.records import JsonObject
 from labledger.records.json_codec import Section, normalize_number
-from labledger.records.json_schemas import read_toml, refuse_problems
+from labledger.records.json_schemas import located_problems, read_toml_document
+from labledger.text import quoted
 
 
 class NetworkMode(StrEnum):
@@ -122,17 +128,6 @@ class Verifier:
 
 
 @dataclass(frozen=True, slots=True)
-class Artifact:
-    """A path that is taken from the agent's container."""
-
-    source: str
-    destination: str | None = None
-    """Where Harbor stores it on the host; a separate verifier gets it at `source`."""
-    exclude: tuple[str, ...] = ()
-    service: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class TaskConfig:
     """A whole `task.toml`."""
 
@@ -146,6 +141,18 @@ class TaskConfig:
     artifacts: tuple[Artifact, ...] = ()
     steps: int = 0
     """How many `[[steps]]` there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskToml:
+    """A `task.toml` that was read."""
+
+    config: TaskConfig
+    """What it says. A value that is a problem is left out."""
+    problems: tuple[Problem, ...] = ()
+    """What Harbor refuses as well."""
+    ignored: tuple[Problem, ...] = ()
+    """What Harbor and labledger ignore, such as unknown keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,17 +182,20 @@ def verifier_image(config: TaskConfig, files: TaskFiles) -> VerifierImage:
 
 SCHEMAS = ("1.0", "1.1", "1.2", "1.3", "1.4")
 
-_SIZE = re.compile(r"\s*([0-9.]+)\s*([KMG])\s*", re.IGNORECASE)
+MAX_TIMEOUT_S = 2_592_000
+"""The longest time limit of an experiment, in seconds. A longer one is as good as none."""
+
 _MIB = {"K": 1 / 1024, "M": 1, "G": 1024}
 
 
-def read_task_toml(path: Path) -> TaskConfig:
-    """Return what a file says. Raises `InvalidInput` with every problem."""
-    values = read_toml(path, "harbor_task_v1")
-    reader = _Reader([])
-    config = reader.task(values)
-    refuse_problems(path, reader.problems)
-    return config
+def read_task_toml(path: Path) -> TaskToml:
+    """Return what a file says. Raises `InvalidInput` for what is not TOML."""
+    tables = accept_tables(read_toml_document(path), "harbor_task_v1")
+    reader = _Reader(list(tables.problems), list(tables.ignored))
+    config = reader.task(tables.values)
+    return TaskToml(
+        config, located_problems(path, reader.problems), located_problems(path, reader.ignored)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,35 +203,40 @@ class _Reader:
     """Reads tables that fit the schema, and collects what in them cannot be meant."""
 
     problems: list[tuple[FieldPath, str]]
+    ignored: list[tuple[FieldPath, str]]
 
     def task(self, top: JsonObject) -> TaskConfig:
-        schema = top.get("schema_version") or top.get("version") or SCHEMAS[-1]
-        if schema not in SCHEMAS:
-            message = f"found {schema!r}; expected {', '.join(SCHEMAS)}"
-            self.problems.append((("schema_version",), message))
         agent: JsonObject = top.get("agent", {})
+        verifier = self._verifier(top.get("verifier", {}))
         return TaskConfig(
-            schema_version=str(schema),
+            schema_version=self._schema_version(top),
             name=top.get("task", {}).get("name"),
-            verifier=self._verifier(top.get("verifier", {})),
+            verifier=verifier,
             agent=Agent(
-                timeout_s=_number(agent, "timeout_sec"),
-                user=user_name(agent.get("user")),
+                timeout_s=_seconds(agent, "timeout_sec") if "timeout_sec" in agent else None,
+                user=_user(agent),
                 network=self._network(agent, ("agent",)),
             ),
             environment=self._environment(top.get("environment", {}), ("environment",)),
             solution_env=top.get("solution", {}).get("env", {}),
-            artifacts=tuple(
-                self._artifact({"source": entry} if isinstance(entry, str) else entry, number)
-                for number, entry in enumerate(top.get("artifacts", ()))
-            ),
+            artifacts=self._artifacts(top.get("artifacts", ()), verifier),
             steps=len(top.get("steps", ())),
         )
+
+    def _schema_version(self, top: JsonObject) -> str:
+        key = "schema_version" if "schema_version" in top else "version"
+        version = top.get(key, SCHEMAS[-1])
+        if not isinstance(version, str):
+            self.problems.append(((key,), f"found {version!r}; expected text"))
+        elif version not in SCHEMAS:
+            known = f"labledger knows {SCHEMAS[0]} to {SCHEMAS[-1]}, and reads what it knows"
+            self.ignored.append(((key,), f"is {version!r}; {known}"))
+        return str(version)
 
     def _verifier(self, table: JsonObject) -> Verifier:
         path, mode, environment = ("verifier",), table.get("environment_mode"), None
         if "environment" in table:
-            environment = self._environment(table["environment"], (*path, "environment"))
+            environment = self._verifier_environment(table["environment"], (*path, "environment"))
             if mode == VerifierMode.SHARED:
                 message = (
                     "found shared, but there is a [verifier.environment], which needs separate"
@@ -231,32 +246,43 @@ class _Reader:
         return Verifier(
             timeout_s=_seconds(table, "timeout_sec", 600),
             env=table.get("env", {}),
-            user=user_name(table.get("user")),
+            user=_user(table),
             mode=VerifierMode(mode or default),
             environment=environment,
             collect=tuple(
                 Collect(
                     command=item["command"],
-                    service=item.get("service") or "main",
+                    service=item.get("service", "main").strip(),
                     timeout_s=_seconds(item, "timeout_sec", 60) or 60,
-                    user=user_name(item.get("user")),
+                    user=_user(item),
                 )
                 for item in table.get("collect", ())
             ),
             network=self._network(table, path),
         )
 
+    def _verifier_environment(self, table: JsonObject, path: FieldPath) -> Environment:
+        """Return the environment of a verifier, without what Harbor gives agents alone."""
+        self.ignored.extend(
+            ((*path, name), "has no effect in a verifier's container")
+            for name in ("healthcheck", "mcp_servers", "skills_dir")
+            if table.get(name)
+        )
+        environment = self._environment(table, path)
+        return replace(environment, healthcheck=None, mcp_servers=(), skills_dir=None)
+
     def _environment(self, table: JsonObject, path: FieldPath) -> Environment:
         check: JsonObject | None = table.get("healthcheck")
         gpus = table.get("gpus")
-        default = (
-            NetworkMode.PUBLIC if table.get("allow_internet", True) else NetworkMode.NO_NETWORK
-        )
+        # As in Harbor, both of the newer keys override the old one.
+        is_closed = table.get("allow_internet") is False and "allowed_hosts" not in table
+        default = NetworkMode.NO_NETWORK if is_closed else NetworkMode.PUBLIC
         return Environment(
             build_timeout_s=_seconds(table, "build_timeout_sec", 600) or 600,
             docker_image=table.get("docker_image") or None,
-            os=(table.get("os") or "linux").lower(),
-            cpus=_number(table, "cpus"),
+            os=table.get("os", "linux").lower(),
+            # As in Compose, 0 is no limit.
+            cpus=_number(table, "cpus") or None,
             memory_mb=self._megabytes(table, "memory", path),
             storage_mb=self._megabytes(table, "storage", path),
             gpus=None if gpus is None else int(gpus),
@@ -264,28 +290,37 @@ class _Reader:
             tpu="tpu" in table,
             mcp_servers=tuple(str(server.get("name")) for server in table.get("mcp_servers", ())),
             env=table.get("env", {}),
-            skills_dir=table.get("skills_dir"),
-            healthcheck=None if check is None else HealthCheck.from_json(check),
-            workdir=table.get("workdir"),
+            skills_dir=table.get("skills_dir") or None,
+            healthcheck=None if check is None else _healthcheck(check),
+            workdir=_workdir(table.get("workdir")),
             network=self._network(table, path) or NetworkPolicy(default),
         )
 
     def _megabytes(self, table: JsonObject, name: str, path: FieldPath) -> int | None:
         """Return `memory_mb` or `storage_mb`, or what its deprecated form with a unit says."""
         size, old = table.get(f"{name}_mb"), table.get(name)
-        match = _SIZE.fullmatch(old) if old is not None else None
-        if match is None:
-            return None if size is None else int(size)
-        old_size = int(float(match[1]) * _MIB[match[2].upper()])
+        if not isinstance(old, str):
+            if old is not None:
+                self.ignored.append(((*path, name), "is not text, and Harbor ignores it"))
+            return size or None
+        try:
+            text = old.strip().upper()
+            old_size = int(float(text[:-1]) * _MIB[text[-1:]])
+        except (KeyError, ValueError, OverflowError):
+            message = f"found {quoted(old)}; expected a size such as 512M or 2G"
+            self.problems.append(((*path, name), message))
+            return size
         if size not in (None, old_size):
             self.problems.append(((*path, name), f"found {old}, but {name}_mb is {size}"))
-        return old_size
+        return old_size or None
 
     def _network(self, table: JsonObject, path: FieldPath) -> NetworkPolicy | None:
         """Return the policy that a table sets, None if it sets none."""
         mode, hosts = table.get("network_mode"), table.get("allowed_hosts")
         path = (*path, "allowed_hosts")
-        if hosts is not None and mode != NetworkMode.ALLOWLIST:
+        is_phase = path[-2] != "environment"
+        refused = hosts is not None if is_phase and mode is None else bool(hosts)
+        if refused and mode != NetworkMode.ALLOWLIST:
             self.problems.append((path, 'is only for network_mode = "allowlist"'))
         if mode is None:
             return None
@@ -301,6 +336,33 @@ class _Reader:
                 allowed.append(normalized)
         return NetworkPolicy(NetworkMode(mode), tuple(dict.fromkeys(allowed)))
 
+    def _artifacts(self, entries: Sequence[Any], verifier: Verifier) -> tuple[Artifact, ...]:
+        """Return the artifacts that Harbor takes.
+
+        Verdicts of shared verifiers do not depend on artifacts: one that cannot be taken is
+        ignored there.
+        """
+        declared = [
+            self._artifact({"source": entry} if isinstance(entry, str) else entry, number)
+            for number, entry in enumerate(entries)
+        ]
+        taken, left_out = split_artifacts(declared)
+        for first, second in left_out:
+            message = (
+                f"{first.source} and {second.source} overlap on Harbor's host, which leaves out "
+                "the second"
+            )
+            self.ignored.append((("artifacts",), message))
+        if verifier.mode is VerifierMode.SEPARATE:
+            return taken
+        usable = tuple(artifact for artifact in taken if is_usable(artifact.source))
+        self.ignored.extend(
+            (("artifacts",), f"{artifact.source} is no absolute path of something in /")
+            for artifact in taken
+            if artifact not in usable
+        )
+        return usable
+
     def _artifact(self, table: JsonObject, number: int) -> Artifact:
         destination = table.get("destination") or None
         if destination is not None:
@@ -314,13 +376,34 @@ class _Reader:
         return Artifact(table["source"], destination, exclude, table.get("service"))
 
 
+def is_usable(path: str) -> bool:
+    """Return whether a path can be the working folder or an artifact of a trial."""
+    return path.startswith("/") and unusable(str(PurePosixPath(path))) is None
+
+
+def _workdir(path: str | None) -> str | None:
+    """Return a working folder as a container's engine understands it; None if none is named."""
+    if path and path.startswith("/"):
+        return f"/{posixpath.normpath(path).lstrip('/')}"
+    return path or None
+
+
+def _healthcheck(table: JsonObject) -> HealthCheck:
+    return HealthCheck.from_json(table | {"retries": max(1, table.get("retries", 3))})
+
+
+def _user(table: JsonObject) -> str | None:
+    """Return the user of a phase; None for the image's, as an empty name is."""
+    return user_name(table.get("user")) or None
+
+
 def _number(table: JsonObject, name: str) -> float | None:
     value = table.get(name)
     return None if value is None else normalize_number(value)
 
 
-def _seconds(table: JsonObject, name: str, default: float) -> float:
-    return normalize_number(table.get(name, default))
+def _seconds(table: JsonObject, name: str, default: float = 0) -> float:
+    return normalize_number(min(table.get(name, default), MAX_TIMEOUT_S))
 
 
 def _allowed_host(host: str) -> str | None:

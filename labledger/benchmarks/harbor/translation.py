@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from labledger import resources
-from labledger.benchmarks.formats import Benchmark, BenchmarkAgent, RefusedTask
+from labledger.benchmarks.formats import Benchmark, BenchmarkAgent, ReadingNote, RefusedTask
 from labledger.benchmarks.harbor import task_rows
-from labledger.benchmarks.harbor.sources import TASK_FILE, TaskFolder, TaskSource, find_tasks
-from labledger.benchmarks.harbor.task_files import TaskFiles, files_digest
+from labledger.benchmarks.harbor.sources import TASK_FILE, Clones, TaskSource, find_tasks
+from labledger.benchmarks.harbor.task_files import TaskFiles
+from labledger.benchmarks.harbor.task_names import NamedTask, digest_of, name_tasks
 from labledger.benchmarks.harbor.task_rows import (
     AGENT_LOGS,
     ARTIFACTS,
     HEALTH_CHECK,
     ORACLE,
+    VERIFIER_LOGS,
     ImageBuild,
     TranslatedTask,
     translate_task,
@@ -28,15 +29,18 @@ from labledger.benchmarks.harbor.task_toml import (
     verifier_image,
 )
 from labledger.benchmarks.harbor.unsupported import unsupported
-from labledger.errors import InvalidInput
+from labledger.benchmarks.task_selection import selects
+from labledger.errors import InvalidInput, Problem
 from labledger.experiment.authored_fields import UNLIMITED
+from labledger.experiment.consistency_checks import row_problems
 from labledger.files.durable_files import FileContent
-from labledger.records import JsonObject
+from labledger.records import JsonObject, json_schemas
 from labledger.records.outcomes import Reason
 
 AGENTS = (ORACLE, "nop")
-VERIFIER_LOGS = "/logs/verifier"
 
+_MAX_INSTRUCTION = 4_000_000
+"""How long an instruction may be, in characters. A line of `tasks.jsonl` has a limit."""
 _PROGRAMS = Path(__file__).parent
 _DESCRIPTION = (
     "The agent finds its instruction in $AGENTLAB_TASK_PATH, at task.instruction, and works in\n"
@@ -57,56 +61,76 @@ class HarborFormat:
         Raises `InvalidInput` if the location names no tasks. A task that cannot be run is refused
         in the benchmark, with every reason.
         """
+        return self.read_selected(location, ())
+
+    def read_selected(self, location: str, globs: Sequence[str]) -> Benchmark:
+        """Return what `read` does, and read and clone only the tasks that globs select."""
         source = find_tasks(location)
-        outcomes = [_read_task(name, folder.path) for name, folder in _named(source.folders)]
-        tasks = [each for each in outcomes if isinstance(each, TranslatedTask)]
-        refused = [each for each in outcomes if isinstance(each, RefusedTask)]
-        return _benchmark(source, tasks, [*source.refused, *refused])
+        named = name_tasks(source.tasks)
+        selected = [task for task in named if selects(globs, task.task_id)]
+        clones = Clones()
+        outcomes = [_read_task(task, clones) for task in selected]
+        benchmark = _benchmark(source, outcomes)
+        version = source.version or f"sha256:{digest_of(named)[:16]}"
+        unread = [task.task_id for task in named if task not in selected]
+        return replace(benchmark, version=version, unread=tuple(unread))
 
 
-def _named(folders: Sequence[TaskFolder]) -> list[tuple[str, TaskFolder]]:
-    """Return folders with their ids: the name without its organization, unless two have it."""
-    names = [folder.name or _declared_name(folder.path) for folder in folders]
-    short = [name.rpartition("/")[2] for name in names]
-    counts = Counter(short)
-    ids = [n if counts[s] > 1 else s for n, s in zip(names, short, strict=True)]
-    doubled = Counter(ids)
-    numbered = []
-    for task_id, folder in zip(ids, folders, strict=True):
-        if doubled[task_id] > 1:
-            task_id = f"{task_id}@{folder.path.name}"
-        numbered.append((task_id, folder))
-    return numbered
+@dataclass(frozen=True, slots=True)
+class _ReadTask:
+    """What became of a task, and what was ignored in it."""
+
+    outcome: TranslatedTask | RefusedTask
+    notes: tuple[ReadingNote, ...] = ()
 
 
-def _declared_name(folder: Path) -> str:
-    """Return the name in a task's file, or that of its folder."""
+def _read_task(task: NamedTask, clones: Clones) -> _ReadTask:
+    """Return the translation of a task, or every reason why it cannot be run."""
+    notes: list[ReadingNote] = []
+    if task.given_name is not None:
+        message = f"the task {task.given_name!r} is called {task.task_id} here"
+        notes.append(ReadingNote(message, task.task_id, is_ignored=False))
+    reasons: list[str] = []
     try:
-        return _read_config(TaskFiles(folder)).name or folder.resolve().name
-    except InvalidInput:
-        return folder.resolve().name
-
-
-def _read_config(files: TaskFiles) -> TaskConfig:
-    path = files.folder / TASK_FILE
-    files.require_inside(path)
-    return read_task_toml(path)
-
-
-def _read_task(task_id: str, folder: Path) -> TranslatedTask | RefusedTask:
-    """Return the translation of a task, or with every reason why it cannot be run."""
-    files = TaskFiles(folder)
-    try:
-        config = _read_config(files)
-        image = verifier_image(config, files)
-        reasons = [*_unusable_env(config), *unsupported(config, files, image)]
+        files = TaskFiles(task.listed.checked_folder(clones))
+        path = files.folder / TASK_FILE
+        files.require_inside(path)
+        toml = read_task_toml(path)
+        notes += [_note(task.task_id, each) for each in toml.ignored]
+        notes += [
+            replace(_note(task.task_id, each), is_ignored=False) for each in files.windows_scripts()
+        ]
+        image = verifier_image(toml.config, files)
+        reasons += map(str, toml.problems)
+        reasons += [*_unusable_env(toml.config), *unsupported(toml.config, files, image)]
         if not reasons:
-            return translate_task(task_id, config, files, image)
+            translated = translate_task(task.task_id, toml.config, files, image)
+            reasons += _row_problems(translated.row)
+            if not reasons:
+                return _ReadTask(translated, tuple(notes))
     except InvalidInput as error:
-        reasons = [str(problem) for problem in error.problems]
+        reasons += map(str, error.problems)
     except OSError as error:
-        reasons = [f"{error.filename}: cannot be read: {error.strerror}"]
-    return RefusedTask(task_id, "; ".join(reasons))
+        reasons.append(f"{error.filename}: cannot be read: {error.strerror}")
+    return _ReadTask(RefusedTask(task.task_id, "; ".join(reasons)), tuple(notes))
+
+
+def _row_problems(row: JsonObject) -> Iterator[str]:
+    """Yield what an experiment refuses in a task's row, such as a user that cannot be one.
+
+    Otherwise one such task would end the whole experiment.
+    """
+    if len(row["task"]["instruction"]) > _MAX_INSTRUCTION:
+        yield f"instruction.md: has more than {_MAX_INSTRUCTION:,} characters"
+    for path, message in json_schemas.problems(row, "task_v1"):
+        yield f"{json_schemas.dotted(path)}: {message}"
+    for problem in row_problems(row):
+        yield f"{json_schemas.dotted(problem.path)}: {problem.message}"
+
+
+def _note(task_id: str | None, problem: Problem) -> ReadingNote:
+    message = f"{problem.field}: {problem.message}" if problem.field else problem.message
+    return ReadingNote(message, task_id, problem.where)
 
 
 def _unusable_env(config: TaskConfig) -> list[str]:
@@ -124,30 +148,35 @@ def _unusable_env(config: TaskConfig) -> list[str]:
     ]
 
 
-def _benchmark(
-    source: TaskSource, tasks: list[TranslatedTask], refused: list[RefusedTask]
-) -> Benchmark:
-    has_healthcheck = any("setup" in task.row["runtime"] for task in tasks)
-    if has_healthcheck:
-        for task in tasks:
-            task.row["runtime"].setdefault("setup", None)
+def _benchmark(source: TaskSource, outcomes: Sequence[_ReadTask]) -> Benchmark:
+    """Return the benchmark without its version.
+
+    What its tasks share does not depend on which are selected, so that a run can be extended.
+    """
+    tasks = [each.outcome for each in outcomes if isinstance(each.outcome, TranslatedTask)]
+    refused = [each.outcome for each in outcomes if isinstance(each.outcome, RefusedTask)]
+    for task in tasks:
+        task.row["runtime"].setdefault("setup", None)
     files: dict[str, FileContent] = {
         name: (_PROGRAMS / name).read_bytes() for name in ("agent.sh", "grader.sh")
     }
-    if has_healthcheck:
-        files[HEALTH_CHECK] = resources.health_check_script().read_bytes()
+    files[HEALTH_CHECK] = resources.health_check_script().read_bytes()
     for task in tasks:
         files |= task.files
     return Benchmark(
         name=source.name,
-        version=source.version or f"sha256:{files_digest(files)[:16]}",
+        version="",
         split="test",
         tasks=tuple(task.row for task in tasks),
         files=files,
         agents=_agents({task.row["id"]: task.oracle_env for task in tasks if task.oracle_env}),
-        defaults=_defaults(_builds(tasks), has_healthcheck=has_healthcheck),
+        defaults=_defaults(_builds(tasks)),
         description="\n".join([_DESCRIPTION, *source.notes]),
         refused=tuple(sorted(refused, key=lambda task: task.task_id)),
+        notes=(
+            *(_note(None, problem) for problem in source.ignored),
+            *(note for each in outcomes for note in each.notes),
+        ),
     )
 
 
@@ -183,7 +212,7 @@ def _builds(tasks: Iterable[TranslatedTask]) -> JsonObject:
     return section
 
 
-def _defaults(images: JsonObject, *, has_healthcheck: bool) -> JsonObject:
+def _defaults(images: JsonObject) -> JsonObject:
     runtime: JsonObject = {
         "user": "image",
         "agent": {"command": ["sh", "agent.sh", "$agent"], "files": ["agent.sh"]},
@@ -194,17 +223,16 @@ def _defaults(images: JsonObject, *, has_healthcheck: bool) -> JsonObject:
         "entrypoint": "image",
         "healthcheck": "image",
         "outputs": [
-            {"path": AGENT_LOGS, "phase": "agent"},
-            {"path": ARTIFACTS, "phase": "agent"},
-            {"path": VERIFIER_LOGS, "phase": "grader"},
+            {"path": AGENT_LOGS, "phase": "agent", "image_files": "keep"},
+            {"path": ARTIFACTS, "phase": "agent", "image_files": "keep"},
+            {"path": VERIFIER_LOGS, "phase": "grader", "image_files": "keep"},
         ],
         "resources": dict.fromkeys(("cpus", "memory", "pids"), UNLIMITED),
     }
-    if has_healthcheck:
-        # Tasks without a health check have no setup.
-        arguments = ["true", "5", "30", "0", "5", "3"]
-        command = ["sh", HEALTH_CHECK, *arguments]
-        runtime["setup"] = {"command": command, "files": [HEALTH_CHECK]}
+    # Tasks without a health check have no setup.
+    arguments = ["true", "5", "30", "0", "5", "3"]
+    command = ["sh", HEALTH_CHECK, *arguments]
+    runtime["setup"] = {"command": command, "files": [HEALTH_CHECK]}
     defaults: JsonObject = {
         "runtime": runtime,
         "benchmark": {

@@ -1,8 +1,10 @@
 """Read the rows of a SWE-bench data set, and files of predictions for them.
 
 Rows have the columns of data sets for version 5 of the `swebench` package, as JSONL, a JSON array
-or Parquet. The package itself prepares each row, so that what runs in the containers is what it
-would run; a row that needs what the package does in its own containers alone is refused. A file of
+or Parquet. A row runs if it brings what a container and a judge need: image, script, the log's
+parser and the tests. The package itself prepares each row, so that what runs in the containers is
+what it would run; a row that needs what the package does in its own containers alone is refused. A
+file without such rows, such as one for version 4, is one problem. A file of
 predictions has the form that the package accepts, and holds those of one model.
 """
 
@@ -12,12 +14,13 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labledger.benchmarks.formats import RefusedTask
+from labledger.benchmarks.file_forms import as_json_text
+from labledger.benchmarks.formats import ReadingNote, RefusedTask
 from labledger.benchmarks.swebench.harness import (
     HarnessFailed,
     PreparedRow,
@@ -32,6 +35,8 @@ from labledger.text import counted
 
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
 _LISTED = 3
+_MAX_COLUMNS = 8
+"""How many columns a note names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,7 @@ def read_predictions(location: str, instance_ids: Collection[str]) -> Prediction
     path = Path(location)
     what = f"cannot read predictions:{location}"
     project = ProjectFiles.of_location(path, f"predictions:{location}", is_allowed_by_name=False)
-    content = read_content(what, path, project)
+    content = as_json_text(what, path, read_content(what, path, project))
     problems: list[Problem] = []
     models: set[str] = set()
     patches: dict[str, str] = {}
@@ -128,10 +133,14 @@ def _parse(path: Path, line: int, text: str) -> Any:
         raise InvalidInput("JSON", [Problem(str(path), f"is not JSON: {error}", line)]) from error
 
 
-_TEXTS = (
-    *("instance_id", "repo", "base_commit", "version", "image", "problem_statement"),
-    *("patch", "test_patch", "eval_script", "log_parser", "eval_type"),
-)
+_NEEDED = ("instance_id", "repo", "base_commit", "image", "eval_script", "log_parser")
+_OF_VERSION_5 = ("image", "eval_script", "log_parser")
+"""The columns that no earlier version has."""
+_DEFAULTS = {
+    **dict.fromkeys(("version", "problem_statement", "patch", "test_patch"), ""),
+    "eval_type": "pass_and_fail",
+}
+"""The columns that a row can do without."""
 _TESTS = ("FAIL_TO_PASS", "PASS_TO_PASS")
 _NOT_USED = (
     *("created_at", "datasets", "difficulty", "environment_setup_commit", "hints_text"),
@@ -151,6 +160,12 @@ class SwebenchRow:
     split: str | None
     assets: tuple[str, ...]
     """Binary files that the row's patches need and cannot hold."""
+    missing: tuple[str, ...] = ()
+    """The columns without which it cannot be run."""
+    unknown: tuple[str, ...] = ()
+    """Columns that are not used."""
+    given: frozenset[str] = frozenset()
+    """The columns with a value, among those that a row can do without."""
 
     @property
     def instance_id(self) -> str:
@@ -158,6 +173,10 @@ class SwebenchRow:
 
     def text(self, column: str) -> str:
         return str(self.fields[column])
+
+    def has(self, column: str) -> bool:
+        """Return whether the file has a value for a column that a row can do without."""
+        return column in self.given
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +188,8 @@ class Dataset:
     split: str
     digest: str
     """SHA-256 (hex) of the file."""
+    notes: tuple[ReadingNote, ...] = ()
+    """What was ignored, and what was taken for columns that no row has."""
 
 
 def read_dataset(location: str) -> Dataset:
@@ -176,14 +197,24 @@ def read_dataset(location: str) -> Dataset:
     require_for("reading swebench:FILE", "swebench", "swebench")
     what, path = f"cannot read swebench:{location}", Path(location)
     content = read_content(what, path, ProjectFiles.of_location(path, f"swebench:{location}"))
-    is_parquet = content[:4] == b"PAR1"
-    numbered = _parquet_rows(what, path, content) if is_parquet else json_rows(path, content)
-    rows = tasks_of_rows(what, path, numbered, _read_row, "swebench", id_key="instance_id")
+    if content[:4] == b"PAR1":
+        numbered: Iterator[TaskRow | Problem] = _parquet_rows(what, path, content)
+    else:
+        numbered = json_rows(path, as_json_text(what, path, content))
+    all_rows = tasks_of_rows(what, path, numbered, _read_row, "swebench", id_key="instance_id")
+    rows = [row for row in all_rows if not row.missing]
+    if not rows:
+        raise InvalidInput(what, [_of_another_version(path, all_rows)])
     try:
         prepared = prepare_rows([row.fields for row in rows])
     except HarnessFailed as error:
         raise InvalidInput(what, [Problem(str(path), error.message)]) from error
-    usable, refused = [], []
+    usable = []
+    refused = [
+        RefusedTask(row.instance_id, f"the row has no {', no '.join(row.missing)}")
+        for row in all_rows
+        if row.missing
+    ]
     for row, outcome in zip(rows, prepared, strict=True):
         if isinstance(outcome, str):
             refused.append(RefusedTask(row.instance_id, outcome))
@@ -197,7 +228,36 @@ def read_dataset(location: str) -> Dataset:
             usable.append((row, outcome))
     splits = {row.split for row in rows if row.split}
     split = splits.pop() if len(splits) == 1 else "test"
-    return Dataset(tuple(usable), tuple(refused), split, hashlib.sha256(content).hexdigest())
+    digest = hashlib.sha256(content).hexdigest()
+    notes = tuple(_notes(path, all_rows))
+    return Dataset(tuple(usable), tuple(refused), split, digest, notes)
+
+
+def _of_another_version(path: Path, rows: Sequence[SwebenchRow]) -> Problem:
+    """Return the one problem of a file without a row that can be run."""
+    missing = [
+        column for column in (*_NEEDED, *_TESTS) if all(column in row.missing for row in rows)
+    ]
+    columns = ", ".join(f"no `{column}`" for column in missing) or "columns that are not set"
+    is_older = set(missing) >= set(_OF_VERSION_5)
+    kind = "rows for version 4 of the swebench package or earlier" if is_older else "rows"
+    return Problem(
+        str(path),
+        f"has {len(rows):,} {kind} ({columns}); labledger reads those of version 5",
+        hint="data sets for version 5 have the columns " + ", ".join(_OF_VERSION_5),
+    )
+
+
+def _notes(path: Path, rows: Sequence[SwebenchRow]) -> Iterator[ReadingNote]:
+    unknown = sorted({column for row in rows for column in row.unknown})
+    if unknown:
+        columns = ", ".join(unknown[:_MAX_COLUMNS]) + (", …" if len(unknown) > _MAX_COLUMNS else "")
+        yield ReadingNote(f"columns that are not used: {columns}", where=str(path))
+    absent = [column for column in _DEFAULTS if not any(row.has(column) for row in rows)]
+    if absent:
+        taken = ", ".join(f"{column} is {_DEFAULTS[column] or 'empty'}" for column in absent)
+        message = f"no row has {', '.join(absent)}: {taken}"
+        yield ReadingNote(message, where=str(path), is_ignored=False)
 
 
 def _parquet_rows(what: str, path: Path, content: bytes) -> Iterator[TaskRow]:
@@ -215,27 +275,33 @@ def _parquet_rows(what: str, path: Path, content: bytes) -> Iterator[TaskRow]:
 
 
 def _read_row(row: TaskRow) -> SwebenchRow:
-    row.require_known_keys((*_TEXTS, *_TESTS, *_NOT_USED))
-    fields: JsonObject = {column: row.text(column) for column in _TEXTS}
-    fields |= {column: _tests(row, column) for column in _TESTS}
+    missing = tuple(c for c in (*_NEEDED, *_TESTS) if row.fields.get(c) is None)
+    known = {*_NEEDED, *_DEFAULTS, *_TESTS, *_NOT_USED}
+    unknown = tuple(column for column in row.fields if column not in known)
+    fields: JsonObject = {c: row.text(c) for c in _NEEDED if c not in missing}
+    given = {c: row.text(c) for c in _DEFAULTS if row.fields.get(c) is not None}
+    fields |= _DEFAULTS | given
+    fields |= {column: _tests(row, column) for column in _TESTS if column not in missing}
     patterns = {"instance_id": _INSTANCE_ID, "image": _IMAGE, "base_commit": _COMMIT}
     for column, pattern in patterns.items():
         # What is missing has its own problem.
-        if fields[column] and not pattern.fullmatch(fields[column]):
+        if fields.get(column) and not pattern.fullmatch(fields[column]):
             row.add_problem(column, f"found {fields[column]!r}, which is none")
     for column in ("instance_id", "image", "eval_script"):
         if row.fields.get(column) == "":
             row.add_problem(column, "is empty")
     split = row.fields.get("split")
-    return SwebenchRow(fields, split if isinstance(split, str) else None, _assets(row))
+    if "instance_id" in missing:
+        row.add_problem("instance_id", "is missing")
+    split = split if isinstance(split, str) else None
+    return SwebenchRow(fields, split, _assets(row), missing, unknown, frozenset(given))
 
 
 def _tests(row: TaskRow, column: str) -> list[str]:
     """Return a list of tests, which data sets hold as a list or as its JSON text."""
     value = _parsed(row.fields.get(column))
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        missing = row.fields.get(column) is None
-        row.add_problem(column, "is missing" if missing else "expected a list of text")
+        row.add_problem(column, "expected a list of text")
         return []
     return value
 

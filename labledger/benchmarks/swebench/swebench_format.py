@@ -63,12 +63,13 @@ def swebench_benchmark(dataset: Dataset) -> Benchmark:
         defaults=_defaults(),
         description=_DESCRIPTION,
         refused=dataset.refused,
+        notes=dataset.notes,
         cluster="task.repo",
     )
     gold = BenchmarkAgent(
         "gold", "Leaves the reference patch: must pass", expects="pass", needs_files=True
     )
-    patches = {row.instance_id: row.text("patch") for row, _ in dataset.rows}
+    patches = {row.instance_id: row.text("patch") for row, _ in dataset.rows if row.has("patch")}
     with_gold = with_patches(benchmark, gold, patches)
     return replace(with_gold, agents=(with_gold.agents[-1], *benchmark.agents))
 

@@ -55,13 +55,22 @@ def init(
         ),
     ] = None,
     agent: arguments.Agents = None,
+    strict: arguments.Strict = False,
 ) -> None:
     """Create a commented experiment that runs as it is: a small one, or that of a benchmark."""
-    agents = tuple(agent or ())
+    warnings: list[str] = []
     for path in labledger.create_experiment(
-        directory, profile, image=image, benchmark=benchmark, agents=agents
+        directory,
+        profile,
+        image=image,
+        benchmark=benchmark,
+        agents=tuple(agent or ()),
+        strict=strict,
+        on_event=lambda event: warnings.append(event["message"]),
     ):
         out(str(path))
+    for warning in warnings:
+        say(f"warning: {warning}")
     say()
     say(f"next: labledger run {shlex.quote(str(directory / 'experiment.yaml'))}")
 
@@ -326,12 +335,15 @@ def _print_check(check: BenchmarkCheck, *, as_json: bool) -> None:
                 "findings": [found.as_json() for found in check.findings],
                 "remarks": [remark.as_json() for remark in check.remarks],
                 "problem": check.problem,
+                **check.outcome.coverage.as_json(),
             }
         )
         return
     tasks = len({trial.task_id for trial in check.trials})
     wrong = len({found.task_id for found in check.findings})
-    out(f"{tasks - wrong} of {counted(tasks, 'task')} behave as expected")
+    skipped = len(check.outcome.coverage.skipped)
+    left_out = f"; {counted(skipped, 'other task')} cannot be run" if skipped else ""
+    out(f"{tasks - wrong} of {counted(tasks, 'task')} behave as expected{left_out}")
     if check.tasks:
         rows = [
             (

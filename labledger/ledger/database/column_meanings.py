@@ -140,6 +140,7 @@ _COMMON = {
     "setup_duration_ms": "milliseconds in the setup phase; null if it did not run",
     "setup_exit_status": "the setup command's exit status",
     "state": "`answered`, `failed`, `cut`, `refused`, or `unknown`: the gateway never saw its end",
+    "skipped_tasks": "tasks of the benchmark that the run leaves out: the view `skipped_tasks`",
     "skipped_pruned": "committed slots with this status: never run, as their variant was pruned",
     "slot_commit_id": "id of the commit that published it",
     "source": "where the metric comes from: result, score, events, runner or gateway",
@@ -297,6 +298,8 @@ _EXCEPTIONS = {
     "its replication's number; `compare` weighs tasks alike, so that its difference can have the "
     "other sign",
     "flaky_tasks.runs": "runs with this digest that count for its pass rate",
+    "skipped_tasks.task_id": "id of a task that labledger cannot run",
+    "skipped_tasks.reason": "why it cannot be run",
     "same_experiment.digest": "digest of everything that affects results; that of every shard",
     "same_experiment.runs": "runs with this digest, this one included",
     "same_experiment.shard": "the shard that it ran, such as `2/5`; null if it ran all slots",

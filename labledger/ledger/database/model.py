@@ -16,6 +16,7 @@ from labledger.records.json_schemas import Count, PositiveInt, Text
 from labledger.records.model_costs import NO_PRICES, PriceTable
 from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.records.pass_rate import PassCounts
+from labledger.records.task_coverage import TaskCoverage
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +326,11 @@ class RunInfo(JsonForm):
         """Of a regrading: its root run, its generation, its grader's digest; else None."""
         regrades: JsonObject | None = self.resolved.get("regrades")
         return regrades
+
+    @property
+    def coverage(self) -> TaskCoverage:
+        """How many tasks the run has, and which of its benchmark's were left out."""
+        return TaskCoverage.of_document(self.resolved)
 
     @property
     def replays(self) -> JsonObject | None:

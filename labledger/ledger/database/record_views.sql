@@ -20,6 +20,7 @@ CREATE VIEW runs AS SELECT
     (SELECT json_group_array(tag) FROM
       (SELECT tag FROM run_tag WHERE run_tag.run_no = run.run_no ORDER BY tag)) AS tags,
     run.resolved ->> '$.replays.run_id' AS replays,
+    coalesce(json_array_length({newest resolved run resolved}, '$.dataset.skipped'), 0) AS skipped_tasks,
     {newest run_digest run digest} AS digest,
     {newest source_path run source_path} AS source_path,
     run.labledger_version,
@@ -210,6 +211,13 @@ FROM run_part
 JOIN run ON run.run_no = run_part.run_no
 JOIN counted ON counted.root_no = run.run_no
 JOIN schedule_progress ON schedule_progress.run_no = run.run_no;
+
+-- one row per task of a run's benchmark that the run leaves out, and why; a pass rate over the
+-- others is not the benchmark's
+CREATE VIEW skipped_tasks AS SELECT
+    runs.run_id, runs.experiment_id, skipped.value ->> '$.id' AS task_id,
+    skipped.value ->> '$.reason' AS reason
+FROM runs, json_each(runs.resolved, '$.dataset.skipped') AS skipped;
 
 -- one row per note that somebody wrote about a run
 CREATE VIEW notes AS SELECT run.run_id, run_note.note_no, run_note.noted_at, run_note.note

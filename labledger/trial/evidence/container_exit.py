@@ -171,7 +171,7 @@ class ContainerExit:
     agent_part_phases: str | None = None
     """The `phases` file as the host stored it between two starts; None if there was one start."""
     artifacts: TakenArtifacts | None = None
-    """The artifacts that were taken for a separate grader."""
+    """The artifacts that were taken for a separate grader, or are only kept."""
     deadline_s: float | None = None
     """The deadline that it had, in seconds, if it is not that of the trial."""
     other_container_id: str | None = None

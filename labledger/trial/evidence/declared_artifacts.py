@@ -1,7 +1,8 @@
-"""Take the declared artifacts out of an agent's stopped container, and keep them durably.
+"""Take the declared artifacts out of an agent's container, and keep them durably.
 
 They are packed into one tar in the artifact store before the agent's container may go: it is what a
-separate grader gets, the evidence of what was graded, and what a regrading restores. Files that
+separate grader gets, the evidence of what was graded, and what a regrading restores. With a
+delivered grader it is evidence alone, and the container still runs. Files that
 hold a secret are never stored; then the complete tar stays in the trial folder for the grader, and
 a regrading cannot restore it.
 """
@@ -57,7 +58,7 @@ class TakenArtifacts:
     with_secrets: tuple[str, ...] = ()
     """Names of files that hold secrets. They are in the tar in the trial folder only."""
     refused: str | None = None
-    """Why the trial cannot be graded, if so."""
+    """Why nothing was taken, if so. A trial with a separate grader cannot be graded then."""
 
     @classmethod
     def from_json(cls, fields: JsonObject) -> Self:
@@ -83,7 +84,8 @@ class TakenArtifacts:
 
     def problem(self) -> str | None:
         """Return what is missing in the stored tar or was not there, or None."""
-        problems = [
+        problems = [] if self.refused is None else [self.refused]
+        problems += [
             f"{facts['path']} does not exist"
             for facts in self.packed
             if facts["kind"] == "missing" and not facts.get("optional")
@@ -134,7 +136,7 @@ class ArtifactSource:
 def take_artifacts(
     engine: Engine, source: ArtifactSource, state: ContainerState, redactor: Redactor
 ) -> TakenArtifacts:
-    """Take the declared artifacts of a stopped container. They are durable when this returns.
+    """Take the declared artifacts of a container. They are durable when this returns.
 
     `state` is the container's. Raises `OSError`, `NoSuchContainer`, `ContainerFailed` and
     `EngineUnavailable`; the call can be repeated.

@@ -127,7 +127,7 @@ class EvidenceCollector:
     def collect_artifacts(
         self, taken: TakenArtifacts, collect_commands: Iterable[CollectCommand]
     ) -> None:
-        """Add the artifacts that a separate grader got, and the outputs of its collect commands."""
+        """Add the declared artifacts, and the outputs of a separate grader's collect commands."""
         statuses = read_collect_statuses(self.outputs.folder)
         for number, collect in enumerate(collect_commands, start=1):
             name = f"collect_{number}"

@@ -1,10 +1,12 @@
 """Find changes of a container's own file system that could affect grading.
 
 A change outside of the ordinary folders (temporary files, logs, home folders) is recorded as
-suspected tampering, never as proved, and changes neither status nor score. A program or library of
-the image that the agent removed or replaced is more: something that a grader may need is gone, so
-it decides whether a trial that could not be graded counts (`ledger/database/pass_rate.sql`). What
-setup or the grader changed is told apart by the time of the change, which no container can set.
+suspected tampering, never as proved, and changes neither status nor score. Declared artifacts, and
+what setup or a collect command made and the agent left alone, are ordinary as well. A program or
+library of the image that the agent removed or replaced is more: something that a grader may need is
+gone, so it decides whether a trial that could not be graded counts
+(`ledger/database/pass_rate.sql`). What other commands changed is told apart by the time of the
+change, which no container can set.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ import math
 import os
 import stat
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal, Self
 
@@ -29,7 +32,7 @@ from labledger.experiment.plan_sections import Rights
 from labledger.files import untrusted_files
 from labledger.records import JsonObject
 from labledger.trial import contract
-from labledger.trial.attempt_notes import phase_fields
+from labledger.trial.attempt_notes import collect_start, parse_phase_fields, phase_fields
 
 LIBRARY_FOLDERS = frozenset({"site-packages", "dist-packages"})
 """Folders from which an interpreter loads code."""
@@ -37,6 +40,11 @@ _FOLDERS = frozenset({"bin", "sbin"}) | LIBRARY_FOLDERS
 """Folders whose direct children are programs and libraries."""
 _RUN_BY_ALL = ("libc.so.", "ld-linux", "ld-musl-", "libc.musl-")
 """How the names of the C library and of its loader begin. Without them no program starts."""
+
+
+_DOUBT_S = 0.02
+"""How much earlier than noted, with the hundredth of a second that `begin` leaves out, a change can
+seem to be: the kernel notes the time of a change up to that much too early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +61,18 @@ class AgentPhase:
     """The end of the hundredth of a second in which the grader began; infinite if it did not."""
     after_setup: bool
     """Whether a setup command ran before it."""
+    collected: float = math.inf
+    """The end of the hundredth of a second in which a collect command began, if one ran."""
 
     @classmethod
-    def of(cls, folder: Path) -> Self | None:
+    def of(cls, folder: Path, phases: str | None = None) -> Self | None:
         """Return it on the machine on which a trial ran, once `trial.sh` has ended it.
 
-        `folder` is the trial folder. None if no agent ran.
+        `folder` is the trial folder. `phases` are the phases so far of a trial that waits for its
+        grader. None if no agent ran.
         """
-        fields = phase_fields(folder)
+        fields = phase_fields(folder) if phases is None else parse_phase_fields(phases)
+        collected = collect_start(folder) if phases is None else None
         if "agent" not in fields:
             return None
         booted = clock.unix_time() - time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -68,7 +80,23 @@ class AgentPhase:
         # Noted times are rounded down.
         begin = booted + (fields["agent"][1] + after_setup) / 100
         end = booted + (fields["grader"][1] + 1) / 100 if "grader" in fields else math.inf
-        return cls(begin, end, after_setup)
+        return cls(
+            begin,
+            end,
+            after_setup,
+            math.inf if collected is None else booted + (collected + 1) / 100,
+        )
+
+    def has_left(self, status: os.stat_result, *, keeps_processes: bool) -> bool:
+        """Return True if what has this status dates from setup, or from a collect command.
+
+        A deleted file does not count, because its mark may have the time of another one. With
+        `keeps_processes`, what changes while commands collect may be the agent's.
+        """
+        if is_whiteout(status):
+            return False
+        is_collected = status.st_ctime >= self.collected and not keeps_processes
+        return is_collected or (self.after_setup and status.st_ctime < self.begin - _DOUBT_S)
 
 
 def changed_programs(
@@ -205,11 +233,13 @@ def inspect_changes(
     container: str,
     checked: Checked,
     state: ContainerState | None = None,
+    phases: str | None = None,
 ) -> FilesystemChanges:
-    """Return the suspicious changes to the image in a stopped container.
+    """Return the suspicious changes to the image in a container that runs no phase.
 
     `container` is its id, `checked` says when this happens. `state` is the container's, if the
-    caller has it. A refusal of the engine is recorded as `unchecked`. Raises `EngineUnavailable`.
+    caller has it; `phases` as for `AgentPhase.of`. A refusal of the engine is recorded as
+    `unchecked`. Raises `EngineUnavailable`.
     """
     if isolation.root_read_only:
         return FilesystemChanges(checked)
@@ -220,8 +250,10 @@ def inspect_changes(
             # Faster: the engine compares the whole image, 0.2 s for 6,000 files.
             with suppress(OSError):
                 upper = state.upper_dir
-                changes = suspicious_paths(_paths_below(Path(upper)), folders)
-                programs = _changed_programs(isolation.folder, upper, state.lower_dirs)
+                agent = AgentPhase.of(isolation.folder, phases)
+                left_alone = partial(_is_left_alone, agent, isolation.keeps_processes, upper)
+                changes = suspicious_paths(_paths_below(Path(upper)), folders, left_alone)
+                programs = _changed_programs(agent, upper, state.lower_dirs)
                 return FilesystemChanges(checked, *changes, programs=programs)
         files = ContainerFiles(engine, container)
         changed = (path for path, _ in files.changes(with_engines_own=False))
@@ -230,9 +262,21 @@ def inspect_changes(
         return FilesystemChanges(None, unchecked=error.message)
 
 
-def _changed_programs(folder: Path, upper: str, lower: Sequence[str]) -> tuple[str, ...]:
+def _is_left_alone(agent: AgentPhase | None, keeps_processes: bool, upper: str, path: str) -> bool:
+    """Return True for what another command than the agent's made, and the agent left alone."""
+    if agent is None:
+        return False
+    try:
+        status = os.lstat(f"{upper}{path}")
+    except OSError:
+        return False
+    return agent.has_left(status, keeps_processes=keeps_processes)
+
+
+def _changed_programs(
+    agent: AgentPhase | None, upper: str, lower: Sequence[str]
+) -> tuple[str, ...]:
     """Return the programs of the image that the agent changed. Raises `OSError`."""
-    agent = AgentPhase.of(folder)
     if agent is None:
         return ()
     changed = changed_programs(_paths_below(Path(upper)), upper, lower, agent)
@@ -253,12 +297,14 @@ def _paths_below(top: Path) -> Iterator[str]:
 
 
 def suspicious_paths(
-    changed: Iterable[str], own_folders: Collection[str] = ()
+    changed: Iterable[str],
+    own_folders: Collection[str] = (),
+    is_ordinary: Callable[[str], bool] = lambda _: False,
 ) -> tuple[tuple[str, ...], int]:
     """Return the first `MAX_PATHS` changed paths that look like tampering, and how many do.
 
-    Changes in the trial's `own_folders` are ordinary. A folder counts only if no changed path is
-    in it: a folder changes with its content.
+    Changes in the trial's `own_folders` are ordinary, and those that `is_ordinary`. A folder counts
+    only if no changed path is in it: a folder changes with its content.
     """
     candidates: set[str] = set()
     parents: set[str] = set()
@@ -266,6 +312,8 @@ def suspicious_paths(
     for path in changed:
         is_own = any(f"{path}/".startswith(f"{folder.rstrip('/')}/") for folder in own_folders)
         ordinary_path = path if is_own else _ordinary_reason(path)
+        if ordinary_path is None and is_ordinary(path):
+            ordinary_path = path
         if ordinary_path is not None:
             parents.update(untrusted_files.parents(ordinary_path))
         elif len(candidates) < _MAX_COMPARED:

@@ -42,6 +42,8 @@ class OutputMount:
     """In the container."""
     phase: str
     """`agent` or `grader`: the phase that writes there."""
+    keeps_image_files: bool = False
+    """Whether it begins with what the image has at its path."""
 
     def name_in_tar(self, relative: str) -> str:
         """Return the name of one of its files in the tars that are evidence."""

@@ -11,10 +11,9 @@ evidence.
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from labledger import clock
 from labledger.engine.container_files import ContainerFiles
@@ -32,6 +31,7 @@ from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
 from labledger.trial.evidence.change_collection import StoppedContainer
 from labledger.trial.free_disk_space import OutputUnreadable
+from labledger.trial.life import image_files
 from labledger.trial.life.container_config import container_config
 from labledger.trial.life.start_limiter import TrialContext
 from labledger.trial.trial_plan import ImageFacts
@@ -208,21 +208,7 @@ def stopped_container(spec: AttemptSpec, context: TrialContext) -> StoppedContai
     state = find_container(context.engine, spec)
     if state is None:
         return None
-
-    @contextmanager
-    def helper() -> Iterator[ContainerFiles]:
-        name = f"{spec.container_name}-image-{secrets.token_hex(4)}"
-        labels = spec.labels() | {Labels.HELPER: "image"}
-        config = {
-            "Image": spec.image_id,
-            "Entrypoint": ["true"],
-            "Labels": labels,
-            "NetworkDisabled": True,
-            "HostConfig": {"NetworkMode": "none", "LogConfig": {"Type": "none"}},
-        }
-        try:
-            yield ContainerFiles(context.engine, context.engine.create(name, config))
-        finally:
-            context.engine.remove(name)
-
-    return StoppedContainer(ContainerFiles(context.engine, state.container_id), helper)
+    return StoppedContainer(
+        ContainerFiles(context.engine, state.container_id),
+        partial(image_files.container_of_image, context.engine, spec),
+    )

@@ -1,8 +1,9 @@
 """Delivered trials: the running container gets its grader's files when its agent has ended.
 
 `trial.sh` reports the end of the agent in `state/agent_ended` and waits. The host stores the agent
-part, puts the grader's files in place and writes `in/go`, which containers cannot write. A
-coordinator that takes over finds in these files which step is next, and every step can be repeated.
+part with the declared artifacts, puts the grader's files in place and writes `in/go`, which
+containers cannot write. A coordinator that takes over finds in these files which step is next, and
+every step can be repeated.
 The agent can write the report too. So the host believes a report only when no other process runs,
 unless processes are kept, and `trial.sh` ends a trial whose report was believed before its agent
 had ended.
@@ -16,20 +17,23 @@ from dataclasses import replace
 from labledger import clock, fault_points
 from labledger.engine.engine_errors import ContainerFailed, NoSuchContainer, ProcessEnded
 from labledger.engine.engine_facts import ContainerState
+from labledger.errors import EngineUnavailable
 from labledger.files.durable_files import write_file
 from labledger.files.untrusted_files import PHASES_CAP, read_ascii
 from labledger.trial import contract
 from labledger.trial.attempt_notes import parse_report, phase_fields, phase_lines
 from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.collect import redactor_for
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.evidence.declared_artifacts import TakenArtifacts, take_artifacts
 from labledger.trial.evidence.tampering import inspect_changes
 from labledger.trial.free_disk_space import trial_stays
 from labledger.trial.life import inputs, model_access, trial_networks
 from labledger.trial.life.container_start import monotonic_start
 from labledger.trial.life.start_limiter import TrialContext
 from labledger.trial.life.two_part_trials import AgentPart, combined_exit
-from labledger.trial.output_folders import isolation_of
+from labledger.trial.output_folders import artifact_source, isolation_of
 
 _CHECK_AGAIN_S = 1.0
 """Seconds until a report is checked again that was not believed and has not changed."""
@@ -135,7 +139,9 @@ def _store_agent_part(
     fault_points.fault_point("before_unseal", spec.slot.schedule_idx)
     engine = context.engine
     state = engine.inspect_existing(container)
-    changes = inspect_changes(engine, isolation_of(spec), container, "before_grading", state)
+    changes = inspect_changes(
+        engine, isolation_of(spec), container, "before_grading", state, report.phases
+    )
     started = clock.parse(state.started_at)
     ended = max(started, clock.of_timestamp(min(report.written_at, clock.unix_time())))
     was_full = context.full_disks.were_full_since(spec.plan.disks, monotonic_start(state))
@@ -151,8 +157,29 @@ def _store_agent_part(
         disk_was_full=was_full,
         unchecked_processes=report.unchecked,
         processes_left=_has_processes_left(spec, context, container),
+        artifacts=_kept_artifacts(spec, context, state),
     ).write(spec.folder)
     fault_points.fault_point("agent_part_stored", spec.slot.schedule_idx)
+
+
+def _kept_artifacts(
+    spec: AttemptSpec, context: TrialContext, state: ContainerState
+) -> TakenArtifacts | None:
+    """Take the declared artifacts of a running container, as evidence; None if none are declared.
+
+    The trial is graded without them as well: a process that the agent left may change a file while
+    it is read, and the engine then breaks off.
+    """
+    source = artifact_source(spec)
+    if not source.declared:
+        return None
+    try:
+        return take_artifacts(context.engine, source, state, redactor_for(spec))
+    except NoSuchContainer:
+        raise
+    except (ContainerFailed, EngineUnavailable) as error:
+        context.engine.inspect_existing(state.container_id)  # Raises if the engine is gone.
+        return TakenArtifacts((), refused=error.message)
 
 
 def _has_processes_left(spec: AttemptSpec, context: TrialContext, container: str) -> bool | None:
@@ -186,7 +213,7 @@ def _deliver(spec: AttemptSpec, context: TrialContext, container: str) -> None:
     (spec.folder / "in" / contract.AGENT_ENDED_FILE).touch()
     model_access.close(spec, context.gateway)
     trial_networks.change_network(spec, context, container)
-    inputs.deliver(spec)
+    inputs.deliver(spec, context.engine)
     fault_points.fault_point("after_unseal", spec.slot.schedule_idx)
     context.limiter.require_starting_allowed()
     write_file(spec.folder / "in" / contract.GO_FILE, clock.utc_now().encode())

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from labledger import fault_points
+from labledger.engine.engine import Engine
 from labledger.experiment.authored_fields import escape_names, text_parts
 from labledger.experiment.grading_settings import Sealing
 from labledger.experiment.plan_sections import PhasePlan
@@ -24,7 +25,7 @@ from labledger.files.workspace_seed import OPEN_FOLDER, make_readable_folder, wr
 from labledger.records import JsonObject, canonical_json
 from labledger.trial import attempt_notes, contract
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.life import model_access, shared_files, trial_networks
+from labledger.trial.life import image_files, model_access, shared_files, trial_networks
 from labledger.trial.life.helper_containers import ModelsHelper
 from labledger.trial.life.start_limiter import TrialContext
 from labledger.trial.output_folders import output_mounts
@@ -47,7 +48,8 @@ def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
     partial = Path(tempfile.mkdtemp(dir=incoming, prefix=f"{spec.folder.name}."))
     try:
         partial.chmod(0o755)
-        _fill_trial_folder(partial, spec)
+        with image_files.fetched(spec, context.engine, partial):
+            _fill_trial_folder(partial, spec)
         if spec.starts_entrypoint:
             image = context.engine.image_config(spec.image_id) or {}
             _write_entrypoint_script(spec, image, partial / "in")
@@ -71,11 +73,12 @@ def _fill_trial_folder(folder: Path, spec: AttemptSpec) -> None:
     _write_json(inputs_folder / "policy.json", spec.plan.benchmark.policy.as_json())
     for phase in spec.settings.phases:
         if _is_mounted_at_start(spec, phase):
-            write_phase_script(spec, phase, inputs_folder)
+            write_phase_script(spec, phase, inputs_folder, folder)
     if spec.sealing is not Sealing.NONE:
         make_readable_folder(folder / "sealed")
     if spec.sealing is Sealing.UNREADABLE:
-        write_phase_script(spec, "grader", folder / "sealed")
+        write_phase_script(spec, "grader", folder / "sealed", folder)
+    image_files.fill_outputs(spec, folder)
     shared_files.unpack_agent_files(spec, folder)
     if spec.has_grader_container:
         _write_collect_scripts(spec, inputs_folder)
@@ -94,8 +97,11 @@ def _is_mounted_at_start(spec: AttemptSpec, phase: str) -> bool:
     return phase in spec.kind.phases
 
 
-def write_phase_script(spec: AttemptSpec, phase: str, folder: Path) -> None:
-    """Write the script of a phase into `folder`; with the grader's, also its task's files."""
+def write_phase_script(spec: AttemptSpec, phase: str, folder: Path, fetched: Path) -> None:
+    """Write the script of a phase into `folder`; with the grader's, also its task's files.
+
+    `fetched` has what the image has at their places.
+    """
     enter = f"cd {shlex.quote(spec.workspace)} || exit 126"
     if phase == "grader" and not spec.has_mounted_workspace:
         # The agent may have deleted the folder: its grader says what that means.
@@ -105,7 +111,7 @@ def write_phase_script(spec: AttemptSpec, phase: str, folder: Path) -> None:
         plan = replace(plan, env={**model_access.agent_variables(spec), **plan.env})
     _write_script(spec, phase, plan, enter, folder)
     if phase == "grader":
-        shared_files.place_grader_files(spec, folder)
+        shared_files.place_grader_files(spec, folder, fetched)
 
 
 def _write_entrypoint_script(spec: AttemptSpec, image: JsonObject, folder: Path) -> None:
@@ -199,7 +205,7 @@ def sealed_tmpfs(spec: AttemptSpec) -> dict[str, str]:
     return {contract.SEALED: "mode=0700,size=64k"} if is_unreadable else {}
 
 
-def unseal(spec: AttemptSpec, phases: str) -> None:
+def unseal(spec: AttemptSpec, engine: Engine, phases: str) -> None:
     """Put the grader's files and the phases so far into a stopped container.
 
     `phases` is in the format of `trial.sh`. Can be repeated after an interruption at any point.
@@ -207,11 +213,11 @@ def unseal(spec: AttemptSpec, phases: str) -> None:
     folder = spec.folder / "sealed"
     for path in folder.iterdir():
         shutil.rmtree(path)
-    _fill(spec, folder)
+    _fill(spec, engine, folder)
     attempt_notes.provide_phases(spec.folder, phases)
 
 
-def deliver(spec: AttemptSpec) -> None:
+def deliver(spec: AttemptSpec, engine: Engine) -> None:
     """Put the grader's files into a running container that waits for them.
 
     Can be repeated after an interruption at any point. Each folder appears as a whole, and one that
@@ -219,7 +225,7 @@ def deliver(spec: AttemptSpec) -> None:
     """
     new = Path(tempfile.mkdtemp(dir=spec.folder, prefix="unsealing."))
     try:
-        _fill(spec, new)
+        _fill(spec, engine, new)
         for path in sorted(new.iterdir()):
             if not (target := spec.folder / "sealed" / path.name).exists():
                 path.rename(target)
@@ -227,9 +233,10 @@ def deliver(spec: AttemptSpec) -> None:
         shutil.rmtree(new, ignore_errors=True)
 
 
-def _fill(spec: AttemptSpec, folder: Path) -> None:
+def _fill(spec: AttemptSpec, engine: Engine, folder: Path) -> None:
     """Write into `folder` what `/agentlab/sealed` holds while the grader runs."""
     shutil.copytree(spec.plan.sealed_dir, folder / "grader")
     fault_points.fault_point("inside_unseal", spec.slot.schedule_idx)
     make_readable_folder(folder / "in")
-    write_phase_script(spec, "grader", folder / "in")
+    with image_files.fetched(spec, engine, folder):
+        write_phase_script(spec, "grader", folder / "in", folder)

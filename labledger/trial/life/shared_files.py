@@ -7,7 +7,7 @@ frozen digests was made from outside. Callers look for one before another proces
 Each tar with files of a task is unpacked once into the run folder. The agent's files are mounted
 from there, in trials of their variants only. The grader's are linked beside its phase script,
 wherever that is, so that they are sealed as the script is; `files.sh` copies them to their paths
-just before the command.
+just before the command, with what the image has there if that is to stay.
 """
 
 from __future__ import annotations
@@ -34,10 +34,19 @@ from labledger.files.durable_files import (
     sync_tree,
 )
 from labledger.files.fingerprints import fingerprint
-from labledger.files.workspace_seed import TarSeed, make_readable_folder, write_readable_file
+from labledger.files.workspace_seed import (
+    OPEN_FILE,
+    OPEN_FOLDER,
+    TarSeed,
+    make_readable_folder,
+    set_modes,
+    write_readable_file,
+)
 from labledger.records import JsonObject, canonical_json
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.life import image_files
+from labledger.trial.life.image_files import KeptFiles
 from labledger.trial.stored_trial import EvidenceIncomplete
 
 INCOMING = "incoming"
@@ -241,9 +250,17 @@ def unpack_agent_files(spec: AttemptSpec, folder: Path) -> None:
     """
     for index, files in enumerate(_agent_files(spec)):
         if files.writable:
-            _copy_files(spec, files, folder / _COPIES / str(index))
+            copy = folder / _COPIES / str(index)
+            _copy_files(spec, files, copy)
+            if not _is_root_agent(spec):
+                copy.chmod(OPEN_FOLDER)
+                set_modes(copy, OPEN_FOLDER, OPEN_FILE)
         else:
             _unpack(spec, files)
+
+
+def _is_root_agent(spec: AttemptSpec) -> bool:
+    return spec.starts_as_root and spec.user_of_phase(spec.settings.runtime.agent_user) is None
 
 
 def _agent_files(spec: AttemptSpec) -> list[TaskFiles]:
@@ -251,19 +268,68 @@ def _agent_files(spec: AttemptSpec) -> list[TaskFiles]:
     return [each for each in files if each.is_for_agent_of(spec.slot.variant_id)]
 
 
-def place_grader_files(spec: AttemptSpec, folder: Path) -> None:
+def place_grader_files(spec: AttemptSpec, folder: Path, fetched: Path) -> None:
     """Put the task's files for its grader, and the script that copies them, into `folder`.
 
-    `folder` has the grader's phase script. Raises `LedgerError` if a tar is gone, in a regrading
-    `EvidenceIncomplete`.
+    `folder` has the grader's phase script, and `fetched` what the image has at the places of files.
+    Raises `LedgerError` if a tar is gone, in a regrading `EvidenceIncomplete`.
     """
+    lines: list[str] = []
+    for name, path in image_files.kept_outputs(spec, "grader"):
+        kept = KeptFiles.at(fetched, path)
+        lines += _kept_output(spec, kept, path, folder / _FILES / f"output-{Path(name).name}")
     graders = [files for files in spec.task.files or () if files.recipient == "grader"]
-    if not graders:
-        return
-    make_readable_folder(folder / _FILES)
     for index, files in enumerate(graders):
-        _copy_files(spec, files, folder / _FILES / str(index))
-    write_readable_file(folder / COPY_SCRIPT, _copy_script(graders))
+        lines += _placed_files(spec, files, KeptFiles.at(fetched, files.path), folder, index)
+    if lines:
+        write_readable_file(folder / COPY_SCRIPT, "\n".join(["umask 022", *lines]) + "\n")
+
+
+def _placed_files(
+    spec: AttemptSpec, files: TaskFiles, kept: KeptFiles, folder: Path, index: int
+) -> Iterator[str]:
+    """Copy files of the task to `folder`, and yield the commands that copy them to their path.
+
+    The commands replace what is there, links included, by a fresh copy.
+    """
+    target = folder / _FILES / str(index)
+    if not target.parent.exists():
+        make_readable_folder(target.parent)
+    _copy_files(spec, files, target)
+    remaining: set[str] = set()
+    if kept.exists():
+        own, target = target, target.with_name(f"merged-{index}")
+        remaining = kept.under(own, target)
+    path, parent = shlex.quote(files.path), shlex.quote(posixpath.dirname(files.path))
+    yield f"rm -rf -- {path} || exit {_COPY_FAILED}"
+    yield f"mkdir -p -- {parent} || exit {_COPY_FAILED}"
+    yield f'cp -RP -- "${{0%/*}}/{_FILES}/{target.name}" {path} || exit {_COPY_FAILED}'
+    if files.user is not None:
+        yield f"chown -R -- {shlex.quote(files.user)} {path} || exit {_COPY_FAILED}"
+    elif remaining and spec.starts_as_root:
+        yield from kept.restoring_lines(files.path, remaining, _COPY_FAILED)
+
+
+def _kept_output(spec: AttemptSpec, kept: KeptFiles, path: str, target: Path) -> Iterator[str]:
+    """Copy the image's files of an output folder to `target`, and yield the commands that use them.
+
+    `trial.sh` has emptied the folder. Until the files are there, only root can write to it, if the
+    container starts as root.
+    """
+    if not kept.exists():
+        return
+    if not target.parent.exists():
+        make_readable_folder(target.parent)
+    shutil.copytree(kept.content, target, symlinks=True)
+    names = " ".join(shlex.quote(f"{path}/{child}") for child in image_files.names_of(target))
+    quoted = shlex.quote(path)
+    if spec.starts_as_root:
+        yield f"chmod 755 -- {quoted} || exit {_COPY_FAILED}"
+    yield f"rm -rf -- {names} || exit {_COPY_FAILED}"
+    yield f'cp -RP -- "${{0%/*}}/{_FILES}/{target.name}/." {quoted} || exit {_COPY_FAILED}'
+    if spec.starts_as_root:
+        yield from kept.restoring_lines(path, kept.facts(), _COPY_FAILED)
+        yield f"chmod 777 -- {quoted} || exit {_COPY_FAILED}"
 
 
 def find_changes_of_task_files(
@@ -317,21 +383,6 @@ def _copy_files(spec: AttemptSpec, files: TaskFiles, target: Path) -> None:
         _copied_from[source] = before.digest
 
 
-def _copy_script(graders: list[TaskFiles]) -> str:
-    """Return the script that replaces what is at each path, links included, by a fresh copy."""
-    lines = ["umask 022"]
-    for index, files in enumerate(graders):
-        path, parent = shlex.quote(files.path), shlex.quote(posixpath.dirname(files.path))
-        lines += [
-            f"rm -rf -- {path} || exit {_COPY_FAILED}",
-            f"mkdir -p -- {parent} || exit {_COPY_FAILED}",
-            f'cp -RP -- "${{0%/*}}/{_FILES}/{index}" {path} || exit {_COPY_FAILED}',
-        ]
-        if files.user is not None:
-            lines.append(f"chown -R -- {shlex.quote(files.user)} {path} || exit {_COPY_FAILED}")
-    return "\n".join(lines) + "\n"
-
-
 def mounted_tars(spec: AttemptSpec) -> list[str]:
     """Return the tars with files of a trial's task whose unpacked files its agent mounts."""
     return [files.tar for files in _agent_files(spec) if not files.writable]
@@ -362,6 +413,8 @@ def _unpack(spec: AttemptSpec, files: TaskFiles) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with filled_folder(folder) as partial:
         TarSeed(store, files.tar).fill(partial)
+        # As in a checkout: programs that refuse files which others can write accept them.
+        set_modes(partial, 0o755, 0o644)
         partial.chmod(0o755)
         sync_tree(partial)
     sync_folder(folder.parent)

@@ -53,7 +53,7 @@ class AgentPart:
     processes_left: bool | None = None
     """`delivered`, with processes kept: whether any runs on; None if it is not known."""
     artifacts: TakenArtifacts | None = None
-    """What was taken for a separate grader."""
+    """What was taken for a separate grader or, `delivered`, to be kept."""
 
     @classmethod
     def of(
@@ -186,7 +186,7 @@ def _run_grader_part(
     engine = context.engine
     model_access.close(spec, context.gateway)
     trial_networks.change_network(spec, context, container)
-    inputs.unseal(spec, agent_part.phases)
+    inputs.unseal(spec, engine, agent_part.phases)
     fault_points.fault_point("after_unseal", spec.slot.schedule_idx)
 
     def start() -> None:

@@ -1,0 +1,68 @@
+"""The artifacts that a task declares, and which of them Harbor takes.
+
+Harbor stores each artifact of a trial in a place on the host. If two places overlap, it keeps the
+first artifact and leaves out the other, unless the first one holds the other anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+PUBLISHED = "/logs/artifacts"
+"""The folder that Harbor takes from every task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A path that is taken from the agent's container."""
+
+    source: str
+    destination: str | None = None
+    """Where Harbor stores it on the host; a separate verifier gets it at `source`."""
+    exclude: tuple[str, ...] = ()
+    service: str | None = None
+
+    @property
+    def stored_at(self) -> PurePosixPath:
+        """The place on Harbor's host, below the trial's folder of artifacts."""
+        return PurePosixPath((self.destination or self.source).lstrip("/") or ".")
+
+
+def split_artifacts(
+    declared: Sequence[Artifact],
+) -> tuple[tuple[Artifact, ...], tuple[tuple[Artifact, Artifact], ...]]:
+    """Return the artifacts that Harbor takes, and each that it leaves out, behind the first one."""
+    published = Artifact(PUBLISHED)
+    is_declared = any(artifact.source.rstrip("/") == PUBLISHED for artifact in declared)
+    claimed = [] if is_declared else [published]
+    taken, left_out = [], []
+    for artifact in declared:
+        if not any(_covers(earlier, artifact) for earlier in claimed):
+            clash = next((earlier for earlier in claimed if _overlap(earlier, artifact)), None)
+            if clash is not None:
+                left_out.append((clash, artifact))
+                continue
+            claimed.append(artifact)
+        taken.append(artifact)
+    return tuple(taken), tuple(left_out)
+
+
+def _overlap(first: Artifact, second: Artifact) -> bool:
+    """Return whether Harbor stores two artifacts in places that overlap."""
+    a, b = first.stored_at, second.stored_at
+    return a.is_relative_to(b) or b.is_relative_to(a)
+
+
+def _covers(first: Artifact, second: Artifact) -> bool:
+    """Return whether an earlier artifact holds a later one, in the same place."""
+    outer, inner = PurePosixPath(first.source), PurePosixPath(second.source)
+    if (first.service or "main") != (second.service or "main"):
+        return False
+    if not inner.is_relative_to(outer):
+        return False
+    if outer == inner and first.stored_at == second.stored_at:
+        return first.exclude == second.exclude
+    moved = first.stored_at / inner.relative_to(outer)
+    return not first.exclude and second.stored_at == moved

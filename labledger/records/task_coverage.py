@@ -1,0 +1,79 @@
+"""How many of a benchmark's tasks a run has, and which tasks were left out of it, and why.
+
+A resolved experiment records the tasks that its benchmark has and that labledger cannot run. A pass
+rate over the others is not the benchmark's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Self
+
+from labledger.records import JsonObject
+from labledger.records.json_codec import Section
+from labledger.records.json_schemas import Text
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedTask(Section):
+    """A task of a benchmark that was left out."""
+
+    id: Text
+    reason: Annotated[str, ("type", "string")]
+    """Why labledger cannot run it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCoverage:
+    """The tasks of a run, and those of its benchmark that were left out."""
+
+    run: int
+    """How many tasks the run has."""
+    skipped: tuple[SkippedTask, ...] = ()
+    is_limited: bool = False
+    """Whether a limit chose among the tasks, so that the benchmark has more of them."""
+
+    @classmethod
+    def of_document(cls, document: JsonObject) -> Self:
+        """Return what a resolved experiment says; those of earlier versions left nothing out."""
+        dataset = document.get("dataset") or {}
+        filters = dataset.get("filters") or {}
+        return cls(
+            run=dataset.get("tasks") or 0,
+            skipped=tuple(map(SkippedTask.from_json, dataset.get("skipped") or ())),
+            is_limited=any(each.get("limit") is not None for each in (dataset, filters)),
+        )
+
+    @classmethod
+    def of_json(cls, members: JsonObject) -> Self:
+        """Return what `as_json` made."""
+        return cls(
+            members.get("tasks", 0),
+            tuple(map(SkippedTask.from_json, members.get("skipped_tasks", ()))),
+            members.get("benchmark_tasks") is None,
+        )
+
+    @classmethod
+    def together(cls, coverages: Sequence[Self], tasks: int) -> Self:
+        """Return that of several runs that are taken as one and have so many tasks."""
+        skipped = {task.id: task for each in coverages for task in each.skipped}
+        limited = any(each.is_limited for each in coverages)
+        return cls(tasks, tuple(skipped.values()), limited)
+
+    @property
+    def share(self) -> str:
+        """How many of how many tasks the run has, such as `25 of 30`."""
+        if self.is_limited:
+            return f"{self.run:,}"
+        return f"{self.run:,} of {self.run + len(self.skipped):,}"
+
+    def as_json(self) -> JsonObject:
+        """Return the members that documents about a run get; nothing if no task was left out."""
+        if not self.skipped:
+            return {}
+        return {
+            "tasks": self.run,
+            "benchmark_tasks": None if self.is_limited else self.run + len(self.skipped),
+            "skipped_tasks": [task.as_json() for task in self.skipped],
+        }

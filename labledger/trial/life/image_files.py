@@ -1,0 +1,333 @@
+"""The files that an image has where its trial puts other files, or mounts an output folder.
+
+With `image_files: keep` they stay. They are read from the image, in a container that never runs: an
+agent can neither add to them nor change them. Output folders begin with their files. Those of the
+grader, and the places of its files, get them again just before the grader's command, whatever the
+agent left there. An image's tar is as untrusted as any output:
+nothing is written through a link. Devices and FIFOs are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shlex
+import shutil
+import stat
+import tarfile
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from labledger.engine.container_files import ContainerFiles
+from labledger.engine.engine import Engine
+from labledger.engine.engine_errors import ContainerFailed, retry_engine_errors
+from labledger.experiment.grading_settings import GradingMode
+from labledger.experiment.plan_sections import KEEP
+from labledger.files import lab_folder
+from labledger.files.tars import Readable, content_of, each_member, open_stream
+from labledger.files.untrusted_files import is_safe_name, parents
+from labledger.files.workspace_seed import OPEN_FILE, OPEN_FOLDER, make_readable_folder, set_modes
+from labledger.records import canonical_json
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.contract import Labels
+from labledger.trial.output_folders import outputs_of
+
+_FOLDER = "image_files"
+_CONTENT, _FACTS = "content", "facts.json"
+_ORDINARY_MODES = frozenset({0o644, 0o755})
+"""Those that a copy has anyway."""
+_PATHS_PER_COMMAND = 100
+
+
+@contextmanager
+def container_of_image(engine: Engine, spec: AttemptSpec) -> Iterator[ContainerFiles]:
+    """Yield a container of an attempt's image that never runs, and remove it.
+
+    One that a process which was killed has left of this slot is removed as well.
+    """
+    labels = spec.labels() | {Labels.HELPER: "image"}
+    of_slot = {key: value for key, value in labels.items() if key != Labels.ATTEMPT}
+    for left in engine.containers_with_labels(of_slot):
+        engine.remove(left.container_id)
+    name = f"{spec.container_name}-image-{secrets.token_hex(4)}"
+    config = {
+        "Image": spec.image_id,
+        "Entrypoint": ["true"],
+        "Labels": labels,
+        "NetworkDisabled": True,
+        "HostConfig": {"NetworkMode": "none", "LogConfig": {"Type": "none"}},
+    }
+    try:
+        yield ContainerFiles(engine, engine.create(name, config))
+    finally:
+        engine.remove(name)
+
+
+def kept_outputs(spec: AttemptSpec, phase: str) -> list[tuple[str, str]]:
+    """Return the output folders of a phase in which the image's files stay: names and paths.
+
+    Those of a separate grader begin empty, and those of an agent are restored in a regrading.
+    """
+    is_separate = spec.grading_mode is GradingMode.SEPARATE
+    if is_separate if phase == "grader" else not spec.runs_agent:
+        return []
+    return [(each.name, each.path) for each in outputs_of(spec, phase) if each.keeps_image_files]
+
+
+def grader_places(spec: AttemptSpec) -> list[str]:
+    """Return the paths at which a grader in this container finds the image's files."""
+    if spec.has_grader_container:
+        return []
+    return [path for _, path in kept_outputs(spec, "grader")] + [
+        files.path
+        for files in spec.task.files or ()
+        if files.recipient == "grader" and files.image_files == KEEP
+    ]
+
+
+@contextmanager
+def fetched(spec: AttemptSpec, engine: Engine, folder: Path) -> Iterator[None]:
+    """Have what the attempt's image holds at all these places below `folder`, during a block.
+
+    Nothing of it stays there, where another process could change it before the grader gets it.
+    Raises `OSError`, and `ContainerFailed` or `EngineUnavailable` if the engine cannot read it.
+    """
+    places = [path for _, path in kept_outputs(spec, "agent")] + grader_places(spec)
+    wanted = [path for path in places if lab_folder.read_cached(_nothing_at(spec, path)) is None]
+
+    def copy_all() -> None:
+        shutil.rmtree(folder / _FOLDER, ignore_errors=True)
+        with container_of_image(engine, spec) as files:
+            for path in wanted:
+                if not _copy(files, path, KeptFiles.at(folder, path)):
+                    lab_folder.store_cached(_nothing_at(spec, path), b"")
+
+    if wanted:
+        retry_engine_errors(copy_all)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder / _FOLDER, ignore_errors=True)
+
+
+def _nothing_at(spec: AttemptSpec, path: str) -> str:
+    """Return the name under which it is remembered that the image has nothing at a path."""
+    # An image's id determines its content.
+    return f"image-without-{canonical_json.digest([spec.image_id, path])}"
+
+
+def fill_outputs(spec: AttemptSpec, folder: Path) -> None:
+    """Copy the image's files into the new output folders of a trial folder, if its agent runs.
+
+    The grader's folders are emptied later, and filled again.
+    """
+    if not spec.runs_agent:
+        return
+    for name, path in (*kept_outputs(spec, "agent"), *kept_outputs(spec, "grader")):
+        kept = KeptFiles.at(folder, path)
+        if not kept.exists():
+            continue
+        shutil.copytree(kept.content, folder / name, symlinks=True, dirs_exist_ok=True)
+        (folder / name).chmod(OPEN_FOLDER)
+        if spec.starts_as_root:
+            _restore(folder / name, kept.facts())
+        else:
+            # Without root, nobody could delete the image's files.
+            set_modes(folder / name, OPEN_FOLDER, OPEN_FILE)
+
+
+def _restore(top: Path, facts: Mapping[str, tuple[int, int, int]]) -> None:
+    """Give files the owners and permissions that the image has, as far as this user can."""
+    # What is in a folder comes before the folder.
+    for name, (mode, uid, gid) in sorted(facts.items(), reverse=True):
+        target = top / name
+        if os.geteuid() == 0:
+            os.chown(target, uid, gid, follow_symlinks=False)
+        if not target.is_symlink():
+            target.chmod(mode & 0o777)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFiles:
+    """A copy of what an image has at one path."""
+
+    folder: Path
+
+    @classmethod
+    def at(cls, top: Path, path: str) -> KeptFiles:
+        return cls(top / _FOLDER / canonical_json.sha256_hex(path.encode())[:16])
+
+    @property
+    def content(self) -> Path:
+        return self.folder / _CONTENT
+
+    def unpack(self, stream: Readable) -> bool:
+        """Fill the copy from the engine's tar of the path. Return False if it holds nothing.
+
+        Raises `OSError`, and `tarfile.TarError`, `ValueError` or `EOFError` for a damaged tar.
+        """
+        unpacking = _Unpacking(self.content)
+        unpacking.unpack(stream)
+        if not unpacking.made:
+            shutil.rmtree(self.content, ignore_errors=True)
+            return False
+        facts = [[os.fsencode(name).hex(), values] for name, values in unpacking.facts.items()]
+        (self.folder / _FACTS).write_bytes(canonical_json.dump_bytes(facts))
+        return True
+
+    def exists(self) -> bool:
+        """Return whether the image has anything in the folder at the path."""
+        return self.content.is_dir()
+
+    def facts(self) -> dict[str, tuple[int, int, int]]:
+        """Return mode, user and group of what differs from an ordinary file of root, by name."""
+        listed = json.loads((self.folder / _FACTS).read_bytes())
+        return {os.fsdecode(bytes.fromhex(name)): tuple(values) for name, values in listed}
+
+    def under(self, newer: Path, target: Path) -> set[str]:
+        """Make `target`, a new folder, of these files and those of a folder in their place.
+
+        Return which of `facts` are still about what is there.
+        """
+        shutil.copytree(self.content, target, symlinks=True)
+        _lay_over(newer, target)
+        return {
+            name
+            for name in self.facts()
+            if not os.path.lexists(newer / name)
+            and os.path.lexists(target / name)
+            and not any((target / parent).is_symlink() for parent in parents(name))
+        }
+
+    def restoring_lines(self, path: str, names: Collection[str], failed: int) -> Iterator[str]:
+        """Yield shell commands that give copies below `path` their owners and permissions.
+
+        Folders come last, the deepest first: until then only root can change what is in them, so
+        that no process of the agent can put a link in a command's way.
+        """
+        facts = {name: facts for name, facts in self.facts().items() if name in names}
+        folders = {n for n in facts if self._is_folder(n)}
+        commands: dict[str, list[str]] = defaultdict(list)
+        for name in sorted(facts.keys() - folders):
+            for command in self._commands(name, facts[name]):
+                commands[command].append(f"{path}/{name}")
+        # Owners before modes, because a change of the owner may clear bits of the mode.
+        for command, paths in sorted(commands.items(), reverse=True):
+            for start in range(0, len(paths), _PATHS_PER_COMMAND):
+                yield _command(command, paths[start : start + _PATHS_PER_COMMAND], failed)
+        for name in sorted(folders, reverse=True):
+            for command in self._commands(name, facts[name]):
+                yield _command(command, [f"{path}/{name}"], failed)
+
+    def _is_folder(self, name: str) -> bool:
+        path = self.content / name
+        return path.is_dir() and not path.is_symlink()
+
+    def _commands(self, name: str, facts: tuple[int, int, int]) -> Iterator[str]:
+        mode, uid, gid = facts
+        if (uid, gid) != (0, 0):
+            yield f"chown -h -- {uid}:{gid}"
+        if not (self.content / name).is_symlink():
+            yield f"chmod -- {mode:o}"
+
+
+def _command(words: str, paths: list[str], failed: int) -> str:
+    return f"{words} {' '.join(map(shlex.quote, paths))} || exit {failed}"
+
+
+def _lay_over(newer: Path, target: Path) -> None:
+    """Copy a folder over another one. Folders are merged, anything else takes its place."""
+    with os.scandir(newer) as entries:
+        for entry in entries:
+            path = target / entry.name
+            is_folder = entry.is_dir(follow_symlinks=False)
+            is_real_folder = path.is_dir() and not path.is_symlink()
+            if is_real_folder and not is_folder:
+                shutil.rmtree(path)
+            elif not is_real_folder:
+                path.unlink(missing_ok=True)
+            if is_folder and not is_real_folder:
+                make_readable_folder(path)
+            if is_folder:
+                _lay_over(Path(entry.path), path)
+            else:
+                shutil.copy2(entry.path, path, follow_symlinks=False)
+
+
+# -- reading an image
+
+
+def _copy(files: ContainerFiles, path: str, kept: KeptFiles) -> bool:
+    """Copy what is in the folder at a path. Return False if there is nothing."""
+    with files.tar_of(path) as stream:
+        if stream is None:
+            return False
+        try:
+            return kept.unpack(stream)
+        except (tarfile.TarError, ValueError, EOFError) as error:
+            raise ContainerFailed(f"{path} of the image cannot be read: {error}") from error
+
+
+@dataclass(slots=True)
+class _Unpacking:
+    """A folder of an image while it is unpacked into a new folder."""
+
+    top: Path
+    facts: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    made: dict[str, bytes] = field(default_factory=dict)
+    """What was unpacked so far: the kind of each member of the tar, by name below the folder."""
+    _links: dict[str, str] = field(default_factory=dict)
+
+    def unpack(self, stream: Readable) -> None:
+        """Unpack a tar whose first member is the folder; nothing if that is no folder."""
+        archive = open_stream(stream)
+        name_of_top = ""
+        for member in each_member(archive):
+            first, _, name = member.name.strip("/").partition("/")
+            if not name_of_top:
+                if not member.isdir() or name:
+                    return
+                name_of_top = first
+                make_readable_folder(self.top)
+            elif first == name_of_top and self._can_make(name):
+                self._make(archive, member, name)
+        # Links are made last, so that nothing is written through them.
+        for name, target in self._links.items():
+            (self.top / name).symlink_to(target)
+
+    def _can_make(self, name: str) -> bool:
+        parent = name.rpartition("/")[0]
+        in_folder = not parent or self.made.get(parent) == tarfile.DIRTYPE
+        return is_safe_name(name) and in_folder and name not in self.made
+
+    def _make(self, archive: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> None:
+        target = self.top / name
+        if member.isdir():
+            make_readable_folder(target)
+        elif member.issym():
+            self._links[name] = member.linkname
+        elif member.islnk():
+            earlier = member.linkname.strip("/").partition("/")[2]
+            if self.made.get(earlier) != tarfile.REGTYPE:
+                return
+            shutil.copy2(self.top / earlier, target)
+        elif member.isreg():
+            with target.open("xb") as file:
+                file.writelines(content_of(archive, member))
+            target.chmod(0o755 if member.mode & stat.S_IXUSR else 0o644)
+        else:
+            return
+        self.made[name] = tarfile.REGTYPE if member.islnk() else member.type
+        facts = (stat.S_IMODE(member.mode), member.uid, member.gid)
+        usual = {0o755} if member.isdir() else _ORDINARY_MODES
+        if (member.uid, member.gid) != (0, 0) or not (member.issym() or facts[0] in usual):
+            self.facts[name] = facts
+
+
+def names_of(content: Path) -> list[str]:
+    """Return the names in a folder, sorted."""
+    return sorted(os.listdir(content))  # noqa: PTH208

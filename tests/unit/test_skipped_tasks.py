@@ -1,0 +1,257 @@
+"""Tasks of a benchmark that cannot be run: recorded in the experiment, and said everywhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sample_ledgers as kit
+import view_servers
+import yaml
+from commands import run_forked
+from harbor_tasks import write_task
+
+import labledger
+from labledger import RunOptions
+from labledger.errors import InvalidInput
+from labledger.export.summary import build_summary
+from labledger.ledger import notifications
+from labledger.ledger.reader import LedgerReader
+from labledger.ledger.verify import verify
+from labledger.ledger.writer import LedgerWriter
+from labledger.records.pass_rate import PassCounts
+from labledger.records.task_coverage import SkippedTask, TaskCoverage
+from labledger.runner.run_outcome import RunOutcome
+
+SKIPPED = ({"id": "needs-gpu", "reason": "needs T4"}, {"id": "steps", "reason": "has 2 steps"})
+SAID = "2 of 4 tasks of the benchmark are in run-1, and a pass rate is not the benchmark's"
+NAMED = "skipped: needs-gpu (needs T4); steps (has 2 steps)"
+
+
+def resolved(**dataset: Any) -> dict[str, Any]:
+    """Return a resolved experiment of two tasks."""
+    return {
+        "benchmark": kit.BENCHMARK,
+        "dataset": {"tasks": 2, "limit": None, "filters": {"limit": None}, **dataset},
+        "design": {"replications": 1},
+    }
+
+
+@pytest.fixture
+def lab(path: Path, writer: LedgerWriter) -> Path:
+    """The folder of a lab with a run whose experiment leaves out two tasks of its benchmark."""
+    run = kit.new_run(resolved=resolved(skipped=list(SKIPPED)))
+    writer.create_run(run, kit.tasks(2), kit.slots(4))
+    lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30.0)
+    for idx in range(4):
+        writer.commit_result(lease, kit.result(idx))
+    writer.leases.release(lease, labledger.RunStatus.COMPLETED)
+    return path.parent
+
+
+def test_status_and_runs(lab: Path) -> None:
+    """`status` says how many of how many tasks, which not and why; so do views and JSON."""
+    status = run_forked("status", kit.RUN, "--lab-dir", lab, folder=lab).stdout
+    assert f"{SAID}; {NAMED}" in " ".join(status.split())
+    document = json.loads(
+        run_forked("status", kit.RUN, "--json", "--lab-dir", lab, folder=lab).stdout
+    )
+    assert (document["tasks"], document["benchmark_tasks"]) == (2, 4)
+    assert document["skipped_tasks"] == list(SKIPPED)
+    with labledger.open_ledger(lab_dir=lab) as ledger:
+        rows = ledger.query(
+            "SELECT task_id AS id, reason FROM skipped_tasks WHERE run_id = 'run-1'"
+        )
+        assert rows == list(SKIPPED)
+        assert ledger.query("SELECT skipped_tasks FROM runs") == [{"skipped_tasks": 2}]
+
+
+def test_summary_and_outcome(lab: Path, reader: LedgerReader) -> None:
+    """The exported summary records the tasks, and the outcome of a run reads them there."""
+    summary = build_summary(reader, kit.RUN)
+    assert summary["ext"]["skipped_tasks"] == list(SKIPPED)
+    outcome = RunOutcome(kit.RUN, lab, complete=True, summary=summary)
+    assert outcome.coverage == TaskCoverage(2, tuple(SkippedTask(**task) for task in SKIPPED))
+    [sentence] = labledger.skipped_sentences("run-1", outcome.coverage)
+    assert sentence == f"{SAID}; {NAMED}"
+    assert verify(reader.path).is_clean
+
+
+def test_reports_and_comparisons(lab: Path) -> None:
+    """The report says it in its headline and its notices, and a comparison in its facts."""
+    with labledger.open_ledger(lab_dir=lab) as ledger:
+        document = ledger.report(kit.RUN)
+        markdown = ledger.rendered_report(kit.RUN, "markdown").decode()
+        compared = ledger.compare(kit.RUN)
+    assert "On 2 of 4 tasks of the benchmark: 2 tasks were skipped." in document["headline"]
+    assert f"{SAID}; {NAMED}." in document["missing"]
+    assert document["run"]["skipped_tasks"] == list(SKIPPED)
+    assert "2 of 4 tasks of the benchmark are in run-1" in markdown
+    [text] = labledger.comparison_texts(compared)
+    assert any(f"{SAID}; {NAMED}" in fact.text for fact in text.facts)
+
+
+def test_the_page_of_a_run(lab: Path) -> None:
+    """The page says it among what needs attention, and its document has the tasks."""
+    with view_servers.serving(lab) as server:
+        document = server.document(f"/runs/{kit.RUN}")
+    assert f"{SAID}; {NAMED}." in document["sentences"]["notices"]
+    assert (document["benchmark_tasks"], document["skipped_tasks"]) == (4, list(SKIPPED))
+
+
+def test_a_notification_says_it() -> None:
+    """Whoever is told that a run finished is told how many of how many tasks it has."""
+    passes = {"base": PassCounts(2)}
+    whole = notifications.finished(2, passes)
+    assert "tasks of the benchmark" not in whole.text
+    coverage = TaskCoverage.of_document(resolved(skipped=list(SKIPPED)))
+    notice = notifications.finished(2, passes, coverage)
+    assert notice.text == f"{whole.text}; on 2 of 4 tasks of the benchmark"
+    assert notice.details == whole.details | {"tasks": 2, "skipped_tasks": 2}
+
+
+def test_an_archive_has_them(lab: Path, tmp_path: Path) -> None:
+    """A run that was archived and imported elsewhere still says what it leaves out."""
+    run_forked("archive", kit.RUN, tmp_path / "run.tar", "--lab-dir", lab, folder=tmp_path)
+    run_forked("import", tmp_path / "run.tar", "--lab-dir", tmp_path / "there", folder=tmp_path)
+    with labledger.open_ledger(lab_dir=tmp_path / "there") as ledger:
+        assert [task.id for task in ledger.run(kit.RUN).coverage.skipped] == ["needs-gpu", "steps"]
+
+
+@pytest.mark.parametrize("limits", [{"limit": 2}, {"filters": {"limit": 2}}])
+def test_a_limited_run_does_not_say_of_how_many(limits: dict[str, Any]) -> None:
+    """Where a limit chose among the tasks, the benchmark has more of them than are known."""
+    coverage = TaskCoverage.of_document(resolved(skipped=list(SKIPPED), **limits))
+    assert coverage.share == "2"
+    assert TaskCoverage.of_json(coverage.as_json()) == coverage
+
+
+def test_an_older_experiment_leaves_nothing_out() -> None:
+    """Documents of earlier versions, and of complete benchmarks, have no such keys."""
+    for document in ({}, {"dataset": None}, resolved()):
+        coverage = TaskCoverage.of_document(document)
+        assert (coverage.skipped, coverage.as_json()) == ((), {})
+        assert labledger.skipped_sentences("run", coverage) == ()
+
+
+def test_many_skipped_tasks() -> None:
+    """A sentence names ten tasks, and says where the others are listed."""
+    skipped = tuple(SkippedTask(f"t{number}", "x" * 400) for number in range(12))
+    [sentence] = labledger.skipped_sentences("run", TaskCoverage(1, skipped))
+    assert sentence.startswith("1 of 13 tasks of the benchmark is in run")
+    assert sentence.endswith("; and 2 more, which the view skipped_tasks lists")
+    assert len(sentence) < 2_500
+
+
+# -- from a benchmark to the experiment
+
+
+def preflight(experiment: Path | str, folder: Path, *words: str) -> list[dict[str, Any]]:
+    """Return the checks of an experiment. No engine answers in these tests."""
+    done = run_forked("preflight", experiment, "--json", *words, folder=folder)
+    document = json.loads(done.stdout)
+    checks: list[dict[str, Any]] = document if isinstance(document, list) else document["checks"]
+    return checks
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    """The folder of a benchmark with three tasks; two of them cannot be run."""
+    write_task(tmp_path / "set/good")
+    write_task(tmp_path / "set/windows", {"environment": {"os": "windows"}})
+    write_task(tmp_path / "set/steps", {"steps": [{"name": "one"}], "surprise": 1})
+    return tmp_path / "set"
+
+
+def test_the_experiment_of_a_run_records_them(tasks: Path) -> None:
+    """The selected tasks that are left out are in the resolved experiment, not in its digest."""
+    options = RunOptions(skip_refused=True)
+    plan = labledger.plan_run(f"harbor:{tasks}", options)
+    coverage = TaskCoverage.of_document(plan.resolved)
+    assert coverage.share == "1 of 3"
+    assert [task.id for task in coverage.skipped] == ["steps", "windows"]
+    assert coverage.skipped[1].reason == "[environment].os: is windows; needs windows containers"
+    chosen = labledger.plan_run(
+        f"harbor:{tasks}", RunOptions(skip_refused=True, tasks=("good", "win*"))
+    )
+    assert [task.id for task in TaskCoverage.of_document(chosen.resolved).skipped] == ["windows"]
+    alone = labledger.plan_run(f"harbor:{tasks}", RunOptions(tasks=("good",)))
+    assert "skipped" not in alone.resolved["dataset"]
+    assert plan.digest == chosen.digest == alone.digest
+    with pytest.raises(InvalidInput, match="no selected task that can be run"):
+        labledger.plan_run(f"harbor:{tasks}", RunOptions(skip_refused=True, tasks=("win*",)))
+
+
+def test_init_writes_and_says_it(tasks: Path, tmp_path: Path) -> None:
+    """An experiment of a benchmark has the key, which its runs keep, and `init` says how many."""
+    done = run_forked("init", tmp_path / "own", "--from", f"harbor:{tasks}", folder=tmp_path)
+    said = " ".join(done.stderr.split())
+    assert "1 of 3 tasks can be run; dataset.skipped says why the others cannot" in said
+    assert "surprise: unknown key, which Harbor ignores" in said
+    written = yaml.safe_load((tmp_path / "own/experiment.yaml").read_text())
+    assert [task["id"] for task in written["dataset"]["skipped"]] == ["steps", "windows"]
+    plan = labledger.plan_run(tmp_path / "own")
+    assert TaskCoverage.of_document(plan.resolved).share == "1 of 3"
+    with pytest.raises(InvalidInput, match=r"tasks: windows is skipped: \[environment\]\.os"):
+        labledger.plan_run(tmp_path / "own", RunOptions(tasks=("windows",)))
+    both = labledger.plan_run(tmp_path / "own", RunOptions(tasks=("windows", "good")))
+    assert TaskCoverage.of_document(both.resolved).share == "1 of 2"
+    [check] = [
+        check for check in preflight(tmp_path / "own", tmp_path) if check["name"] == "skipped tasks"
+    ]
+    assert check["detail"].startswith("2 tasks of the benchmark cannot be run and are skipped: ")
+    assert check["warning"]
+
+
+def test_preflight_of_a_benchmark(tasks: Path, tmp_path: Path) -> None:
+    """Preflight says which tasks cannot be run and what is ignored, once."""
+    checks = preflight(f"harbor:{tasks}", tmp_path, "--skip-refused")
+    details = [check["detail"] for check in checks]
+    assert "2 of 3 tasks cannot be run" in details
+    assert f"{tasks}/steps/task.toml: surprise: unknown key, which Harbor ignores" in details
+    assert not any("are skipped" in detail for detail in details)
+
+
+def test_strict_refuses_what_is_ignored(tasks: Path) -> None:
+    """With `strict`, a task with an unknown key cannot be run, and `skip_refused` leaves it out."""
+    write_task(tasks / "good", {"surprise": 1})
+    write_task(tasks / "better")
+    with pytest.raises(InvalidInput, match=r"good/task\.toml: surprise: unknown key"):
+        labledger.plan_run(f"harbor:{tasks}", RunOptions(strict=True, tasks=("good",)))
+    options = RunOptions(strict=True, skip_refused=True)
+    plan = labledger.plan_run(f"harbor:{tasks}", options)
+    coverage = TaskCoverage.of_document(plan.resolved)
+    assert [task.id for task in coverage.skipped] == ["good", "steps", "windows"]
+    with pytest.raises(InvalidInput, match="strict: is for FORMAT:LOCATION"):
+        labledger.plan_run(tasks, RunOptions(strict=True))
+
+
+def test_a_renamed_agent_is_one_problem(tmp_path: Path) -> None:
+    """A variant that tasks name by its old id is one problem, however many tasks name it."""
+    for number in range(5):
+        write_task(tmp_path / f"set/t{number}")
+    labledger.create_experiment(tmp_path / "own", benchmark=f"harbor:{tmp_path}/set")
+    path = tmp_path / "own/experiment.yaml"
+    path.write_text(path.read_text().replace("variant_id: oracle", "variant_id: reference"))
+    with pytest.raises(InvalidInput) as raised:
+        labledger.plan_run(path)
+    [problem] = raised.value.problems
+    assert problem.line == 1
+    assert problem.message.startswith("there is no variant 'oracle'; the experiment has nop, ref")
+    assert problem.message.endswith("(also in 4 more rows, the last in line 5)")
+    assert problem.hint is not None
+    assert "call a variant oracle again" in problem.hint
+    tasks = tmp_path / "own/tasks.jsonl"
+    tasks.write_text(tasks.read_text().replace('["oracle"]', '["reference"]'))
+    assert labledger.plan_run(path).variants == ("reference", "nop")
+
+
+def test_a_person_may_not_write_just_anything(tasks: Path, tmp_path: Path) -> None:
+    """Unknown keys of the record are refused, as everywhere in an experiment."""
+    labledger.create_experiment(tmp_path / "own", benchmark=f"harbor:{tasks}")
+    path = tmp_path / "own/experiment.yaml"
+    path.write_text(path.read_text().replace("- id: steps", "- id: steps\n    because: x"))
+    with pytest.raises(InvalidInput, match="unknown key 'because'"):
+        labledger.plan_run(path)
