@@ -36,31 +36,31 @@ class NamedTask:
 
     task_id: str
     listed: ListedTask
-    content: bytes
-    """Of its `task.toml`; empty for one that is listed by name, and so is not read yet."""
+    digest: str
+    """SHA-256 (hex) of its `task.toml`, or what its listing says about its content."""
     given_name: str | None = None
     """Its name, if that can be no id."""
 
 
 def name_tasks(listed: Sequence[ListedTask]) -> list[NamedTask]:
     """Return listed tasks with their ids, which are unique."""
-    contents = [_task_file(task) for task in listed]
-    names = [
-        task.name or _declared_name(content) or _folder_name(task)
-        for task, content in zip(listed, contents, strict=True)
-    ]
+    names, digests = [], []
+    for task in listed:
+        content = _task_file(task)
+        names.append(task.name or _declared_name(content) or _folder_name(task))
+        digests.append(task.digest or hashlib.sha256(content).hexdigest())
     short = [name.rpartition("/")[2] for name in names]
     counts = Counter(short)
     whole = [n if counts[s] > 1 else s for n, s in zip(names, short, strict=True)]
     doubled = Counter(whole)
     named: dict[str, NamedTask] = {}
-    for name, task, content in zip(whole, listed, contents, strict=True):
+    for name, task, digest in zip(whole, listed, digests, strict=True):
         own = f"{name}@{task.folder.name}" if doubled[name] > 1 else name
         task_id = _usable_id(own)
         if task_id in named:
             # Two names with one digest, or a folder that is listed twice.
             task_id = _with_digest(task_id, f"{own}\0{len(named)}")
-        named[task_id] = NamedTask(task_id, task, content, None if task_id == own else own)
+        named[task_id] = NamedTask(task_id, task, digest, None if task_id == own else own)
     return list(named.values())
 
 
@@ -68,8 +68,7 @@ def digest_of(tasks: Sequence[NamedTask]) -> str:
     """Return the SHA-256 (hex) over the ids of tasks, and their `task.toml` or listed digests."""
     hasher = hashlib.sha256()
     for task in sorted(tasks, key=lambda task: task.task_id):
-        content = hashlib.sha256(task.content).hexdigest()
-        hasher.update(f"{task.task_id}\0{task.listed.digest or content}\n".encode())
+        hasher.update(f"{task.task_id}\0{task.digest}\n".encode())
     return hasher.hexdigest()
 
 
