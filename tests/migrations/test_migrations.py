@@ -137,7 +137,7 @@ def test_views_and_triggers_change_only_with_a_revision() -> None:
     texts += views_and_triggers.TRIGGERS.values()
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     assert {migrations.HEAD: digest} == {
-        "0020": "b074e16e684aa81cf9df2c7a1e3097ea05a915eeba9d199912e03646bb013e8a"
+        "0020": "ad3cc49ae11334a1c7f388ce0df5208f9dc5343ba75f3c485a571487c8c2da1b"
     }
 
 
