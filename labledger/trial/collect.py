@@ -16,7 +16,7 @@ from labledger import clock, fault_points
 from labledger.experiment.grading_settings import ResultSource, find_reader
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.durable_files import file_pieces
-from labledger.records import JsonObject, canonical_json, json_schemas
+from labledger.records import JsonObject, canonical_json, grader_failures, json_schemas
 from labledger.records.attempt_result import AttemptResult, Metric, Phase
 from labledger.records.model_costs import beside_counted, model_metrics
 from labledger.records.outcomes import Reason, SlotStatus
@@ -92,6 +92,8 @@ def collect_result(
     fault_points.fault_point("reading_outputs", spec.slot.schedule_idx)
     evidence.collect_logs(_logged_phases(spec, container_exit, phases))
     evidence.collect_grading(outcome)
+    if (failure := outcome.failure(spec.plan.grader.digest)) is not None:
+        evidence.ext[grader_failures.KEY] = failure.as_json()
     result = evidence.collect_agent_result()
     events, dropped = evidence.collect_events()
     if spec.runs_agent and not spec.has_mounted_workspace:
@@ -247,15 +249,18 @@ def _outcome_by_script(
         outputs=trial_outputs(spec),
         redactor=redactor,
         artifacts=lambda: _artifact_chunks(spec, container_exit),
+        agent_command=spec.settings.phases["agent"].command if spec.runs_agent else (),
+        agent_files=spec.plan.deps_dir / "agent",
     )
     limits_s = {phase: spec.settings.timeout_s(phase) for phase in contract.PHASE_NAMES}
     outcome = graded_outcome(trial, exit_status, limits_s)
-    if container_exit.disk_was_full and outcome.reason not in {None, Reason.DISK_FULL}:
+    failed = outcome.reason or (outcome.complaint and outcome.complaint.sentence)
+    if container_exit.disk_was_full and failed not in {None, Reason.DISK_FULL}:
         where = " or ".join(map(str, spec.plan.disks))
-        message = f"the disk was full while it ran ({where}); without that: {outcome.reason}"
+        message = f"the disk was full while it ran ({where}); without that: {failed}"
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.DISK_FULL, message)
-    if container_exit.was_paused and outcome.reason is not None:
-        message = f"{WAS_PAUSED}; without that: {outcome.reason}"
+    if container_exit.was_paused and failed is not None:
+        message = f"{WAS_PAUSED}; without that: {failed}"
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.CONTAINER_PAUSED, message)
     if container_exit.out_of_memory and outcome.status is not SlotStatus.COMPLETED:
         limit = spec.settings.runtime.resources.memory_bytes

@@ -90,7 +90,7 @@ def _cache_inputs() -> Iterator[tuple[str, str]]:
 REVISIONS = (
     *("0001", "0002", "0003", "0004", "0005", "0006"),
     *("0007", "0008", "0009", "0010", "0011", "0012", "0013", "0014"),
-    *("0015", "0016", "0017", "0018"),
+    *("0015", "0016", "0017", "0018", "0021"),
 )
 """Every revision in order; this labledger reads and writes the last one."""
 
