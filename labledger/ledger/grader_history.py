@@ -12,7 +12,9 @@ import json
 from dataclasses import dataclass, replace
 from typing import Self
 
+from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.model import FailedGradings, ToldSince
 from labledger.records import JsonObject, canonical_json
 from labledger.records.attempt_result import Artifact, AttemptResult
 from labledger.records.grader_failures import (
@@ -89,6 +91,55 @@ def find_telling(
         if failure is not None and failure.by_reference:
             return TellingTrial(run_id, idx, failure.way(reason))
     return None
+
+
+_FAILED_SQL = statements.expand("""
+SELECT evidence_record.record ->> '$.ext.grader_failure.counts' AS counts,
+  evidence_record.record ->> '$.ext.grader_failure.ground' AS ground,
+  count(*), max(trial.schedule_idx)
+FROM trial
+JOIN evidence_record ON evidence_record.run_no = trial.run_no
+  AND evidence_record.schedule_idx = trial.schedule_idx
+  AND evidence_record.attempt = trial.attempt
+WHERE trial.run_no = ?1 AND trial.schedule_idx >= ?2 AND trial.message IS NOT NULL
+  AND trial.status IN ('completed', 'grade_error') AND {not_superseded trial}
+  AND evidence_record.record ->> '$.ext.grader_failure.counts' IS NOT NULL
+GROUP BY 1, 2 ORDER BY 1, 2""")
+_UNDECIDED_SQL = statements.expand("""
+SELECT trial.schedule_idx, run_task.task_id, trial.image_id, evidence_record.record
+FROM trial
+JOIN slot ON slot.run_no = trial.run_no AND slot.schedule_idx = trial.schedule_idx
+JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
+JOIN evidence_record ON evidence_record.run_no = trial.run_no
+  AND evidence_record.schedule_idx = trial.schedule_idx
+  AND evidence_record.attempt = trial.attempt
+WHERE trial.run_no = ?1 AND trial.message IS NOT NULL
+  AND trial.status IN ('completed', 'grade_error') AND {not_superseded trial}
+  AND evidence_record.record ->> '$.ext.grader_failure.ground' = 'nothing_known'
+ORDER BY trial.schedule_idx DESC LIMIT 20""")
+
+
+def count_failed_gradings(
+    connection: Connection, run_no: int, start: int = 0
+) -> list[FailedGradings]:
+    """Return how many trials, from the slot `start` on, count by which decision."""
+    return [FailedGradings(*row) for row in connection.execute(_FAILED_SQL, (run_no, start))]
+
+
+def find_told_since(connection: Connection, run_no: int) -> list[ToldSince]:
+    """Return which of the newest 20 undecided trials a trial that was committed later tells of."""
+    told_since = []
+    for idx, task_id, image_id, text in connection.execute(_UNDECIDED_SQL, (run_no,)).all():
+        record = json.loads(text)
+        failure = GraderFailure.of_evidence(record)
+        if failure is None:
+            continue
+        isolation = record.get("ext", {}).get("isolation", {})
+        setting = GraderSetting.of(image_id, failure.grader, isolation)
+        told = find_telling(connection, run_no, task_id, setting)
+        if told is not None:
+            told_since.append(ToldSince(idx, told.as_json(), told.way is None))
+    return told_since
 
 
 def settle(connection: Connection, run_no: int, result: AttemptResult) -> AttemptResult:

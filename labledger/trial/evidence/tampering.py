@@ -1,10 +1,11 @@
 """Find changes of a container's own file system that could affect grading.
 
 A change outside of the ordinary folders (temporary files, logs, home folders) is recorded as
-suspected tampering, never as proved, and changes neither status nor score. A program or library of
-the image that the agent removed or replaced, or that is not found any more because it put another
-one before it, is more: something that a grader may need is gone, so it decides whether a trial that could not be graded counts (`ledger/database/pass_rate.sql`). What
-setup or the grader changed is told apart by the time of the change, which no container can set.
+suspected tampering, never as proved, and changes neither status nor score. More is known about a
+program or library of the image that the agent removed or replaced, also by one that is found in its
+place: something that a grader may need is gone, so it decides whether a trial that could not be
+graded counts (`ledger/database/pass_rate.sql`). What setup or the grader changed is told apart by
+the time of the change, which no container can set.
 """
 
 from __future__ import annotations

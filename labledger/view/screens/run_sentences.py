@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from labledger import clock
 from labledger.compare.comparison_document import Comparison, Conclusion
-from labledger.compare.run_caveats import unread_sentences
+from labledger.compare.run_caveats import grading_sentences, unread_sentences
 from labledger.errors import LabLedgerError
 from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus, SlotStatus
@@ -77,7 +77,10 @@ def notices(facts: RunFacts) -> Iterator[str]:
         yield f"It stopped before its end: {run.stop.message}"
     for answers in facts.model_answers:
         yield from (f"{_capitalized(sentence)}." for sentence in answers.sentences)
-    for sentence in unread_sentences(run.run_id, facts.unread_results):
+    for sentence in (
+        *unread_sentences(run.run_id, facts.unread_results),
+        *grading_sentences(run.run_id, facts.failed_gradings, facts.told_since),
+    ):
         yield f"{sentence}."
     for latch, asked in facts.pauses.items():
         since = _moment(asked.applied_at)
