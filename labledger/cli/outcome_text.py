@@ -314,8 +314,8 @@ def print_summary(summary: JsonObject) -> None:
         out(f"not passed, without a verdict, because the agent failed: {no_verdict - broken}")
     if broken:
         out(
-            "not passed, without a verdict, because the agent broke the grader, or it works for "
-            f"other trials: {broken}"
+            "not passed, without a verdict, because the grader works for other trials, or the "
+            f"agent could break it: {broken}"
         )
     if left_out:
         out(f"left out of the pass rate, because something other than the agent failed: {left_out}")

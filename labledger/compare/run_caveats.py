@@ -176,7 +176,7 @@ _GROUNDS = {
     "reference_failed": "the reference solution failed in the same way",
     "processes_left": "processes were left running when the agent had ended",
     "system_changed": "the system was changed before the grader began",
-    "nothing_known": "nothing shows whose failure it was (an oracle run, `labledger check`, can)",
+    "nothing_known": "nothing shows whose failure it was (`labledger check` runs the oracle)",
 }
 
 _OUTPUTS = {"trial_output": "a result.json", "events": "an events.jsonl"}

@@ -87,6 +87,8 @@ class KnownFacts:
     way: str
     """In which way it did not work: the tool that complains, or else the reason."""
     by_reference: bool = False
+    by_benchmark: bool = False
+    """Whether a benchmark's own rule reads the results: there, no verdict counts as 0."""
     programs_changed: tuple[str, ...] = ()
     system_changed: tuple[str, ...] = ()
     """Paths of programs, libraries and settings that were changed before the grader began."""
@@ -151,10 +153,10 @@ _RULES = (
     ),
     _Rule(
         Ground.NOTHING_KNOWN,
-        lambda facts: facts.has_reward,
+        lambda facts: facts.has_reward or facts.by_benchmark,
         Counts.NOT_PASSED,
         lambda _: (
-            "the agent can have caused this, and the grader's reward is 0; an oracle run "
+            "the agent can have caused this, and the benchmark counts it as 0; an oracle run "
             "(`labledger check`) shows whether the grader works"
         ),
     ),
@@ -162,7 +164,7 @@ _RULES = (
         Ground.NOTHING_KNOWN,
         lambda _: True,
         Counts.LEFT_OUT,
-        lambda _: "nothing shows whose failure it was; an oracle run (`labledger check`) can",
+        lambda _: "nothing shows whose failure it was",
     ),
 )
 """The first rule that applies decides."""
@@ -206,6 +208,8 @@ class GraderFailure(JsonForm):
     """What it says, redacted: of a `Complaint`."""
     by_reference: bool = False
     """Whether the agent is the benchmark's own, with the reference solution."""
+    by_benchmark: bool = False
+    """Whether a benchmark's own rule reads the results."""
     counts: str | None = None
     """One of `Counts`; None until the slot is committed, and for an agent that failed."""
     ground: str | None = None
@@ -259,6 +263,7 @@ class GraderFailure(JsonForm):
             has_reward=has_reward,
             way=self.way(reason),
             by_reference=self.by_reference,
+            by_benchmark=self.by_benchmark,
             programs_changed=tuple(isolation.get("programs_changed", ())),
             system_changed=tuple(path for path in suspected if _is_of_system(path)),
             processes_left=is_kept and isolation.get("processes_left") is not False,

@@ -92,8 +92,7 @@ def collect_result(
     fault_points.fault_point("reading_outputs", spec.slot.schedule_idx)
     evidence.collect_logs(_logged_phases(spec, container_exit, phases))
     evidence.collect_grading(outcome)
-    if (failure := outcome.failure(spec.plan.grader.digest)) is not None:
-        evidence.ext[grader_failures.KEY] = failure.as_json()
+    _add_failure(spec, evidence, outcome)
     result = evidence.collect_agent_result()
     events, dropped = evidence.collect_events()
     if spec.runs_agent and not spec.has_mounted_workspace:
@@ -138,6 +137,15 @@ def collect_result(
         events_dropped=dropped,
         model_calls=() if models is None else models.calls,
     )
+
+
+def _add_failure(spec: AttemptSpec, evidence: EvidenceCollector, outcome: GradingOutcome) -> None:
+    """Add what is known of tests that did not work. The commit decides how the trial counts."""
+    source = (spec.settings.grading.results or ResultSource()).source
+    by_benchmark = find_reader(source).judge is not None
+    failure = outcome.failure(spec.plan.grader.digest, by_benchmark=by_benchmark)
+    if failure is not None:
+        evidence.ext[grader_failures.KEY] = failure.as_json()
 
 
 def _add_circumstances(

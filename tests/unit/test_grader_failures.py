@@ -47,6 +47,12 @@ TABLE: list[tuple[str, dict[str, Any], Counts, Ground]] = [
     # what the agent printed, deleted or left: nothing else is known
     ("a line of the log, and reward 0", {}, PASSED, Ground.NOTHING_KNOWN),
     ("no reward", {"has_reward": False}, OUT, Ground.NOTHING_KNOWN),
+    (
+        "no reward of a benchmark",
+        {"has_reward": False, "by_benchmark": True},
+        PASSED,
+        Ground.NOTHING_KNOWN,
+    ),
     # the reference solution itself
     ("the oracle", {"by_reference": True}, OUT, Ground.REFERENCE_AGENT),
     (

@@ -215,7 +215,8 @@ def test_a_complaint_in_the_log_of_an_agent(
     assert outcome.complaint == Complaint("curl", NO_NETWORK.strip())
     failure = outcome.failure("the-digest")
     assert failure is not None
-    assert failure.as_json() == {"grader": "the-digest", "tool": "curl", "line": NO_NETWORK.strip()}
+    expected = {"grader": "the-digest", "tool": "curl", "line": NO_NETWORK.strip()}
+    assert failure.as_json() == expected | {"by_benchmark": True}
 
 
 @pytest.mark.parametrize("files", REWARDS)

@@ -57,17 +57,18 @@ class GradingOutcome:
         if self.status is not SlotStatus.GRADE_ERROR:
             self.status, self.reason, self.message = SlotStatus.GRADE_ERROR, reason, message
 
-    def failure(self, grader: str) -> GraderFailure | None:
+    def failure(self, grader: str, *, by_benchmark: bool = True) -> GraderFailure | None:
         """Return what the evidence says if the tests did not work; None if they did.
 
-        `grader` is the digest of the grader.
+        `grader` is the digest of the grader, `by_benchmark` whether a benchmark's judge read its
+        results.
         """
         if self.complaint is None and self.status is not SlotStatus.GRADE_ERROR:
             return None
-        if self.complaint is None:
-            return GraderFailure(grader, by_reference=self.by_reference)
-        tool, line = self.complaint.tool, self.complaint.line
-        return GraderFailure(grader, tool, line, self.by_reference)
+        tool, line = (None, None)
+        if self.complaint is not None:
+            tool, line = self.complaint.tool, self.complaint.line
+        return GraderFailure(grader, tool, line, self.by_reference, by_benchmark)
 
 
 @dataclass(frozen=True, slots=True)
