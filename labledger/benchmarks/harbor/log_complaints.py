@@ -84,6 +84,7 @@ COMPLAINTS = {
     ),
     "missing tool": (
         r"(?:^|: )(?:uvx?|pytest|bats): (?:command )?not found$",
+        r"^/tests/[^:]+: (?:line )?\d+: [^:]+: (?:command )?not found$",
         r"\.local/bin/env: No such file",
         r": No module named '?pytest'?$",
     ),
