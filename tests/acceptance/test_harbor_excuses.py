@@ -20,7 +20,9 @@ EXCUSES = {
         "chmod +x /tmp/fake; mv /tmp/fake /usr/local/sbin/python3"
     ),
     "deletes": "touch left; (while :; do rm -f /logs/verifier/reward.txt; done) >/dev/null 2>&1 &",
-    "scribbles": "touch left; (while :; do echo '{' >/logs/verifier/reward.json; done) >/dev/null 2>&1 &",
+    "scribbles": (
+        "touch left; (while :; do echo '{' >/logs/verifier/reward.json; done) >/dev/null 2>&1 &"
+    ),
     "kills": "printf '#!/bin/sh\\nkill -9 $PPID' >prog",
 }
 """What an agent does in place of its work, by task."""

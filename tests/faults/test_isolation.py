@@ -241,8 +241,8 @@ def test_both_ways_of_looking_agree(trials: Trials, monkeypatch: pytest.MonkeyPa
 def test_programs_of_the_image_that_the_agent_changed(
     trials: Trials, readable_layers: bool
 ) -> None:
-    """Removed or replaced by the agent they are listed, or by one that is found first; those that it
-    added, and what setup and the grader replaced, are not."""
+    """Those that the agent removed, or replaced by one that is found first, are listed; those that
+    it added, and what setup and the grader replaced, are not."""
     agent = (
         "sleep 0.1; rm /usr/bin/env; echo exit 0 >/new; mv /new /usr/bin/nl; "
         "cp /usr/bin/wc /usr/bin/added; cp /usr/bin/wc /usr/local/sbin/sort; "
