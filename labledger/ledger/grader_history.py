@@ -25,30 +25,34 @@ from labledger.records.grader_failures import (
     TellingTrial,
     decide,
 )
-from labledger.records.outcomes import Reason, SlotStatus
+from labledger.records.outcomes import Reason, SlotStatus, Verdict
 
-_TELLING_SQL = f"""
-SELECT run.run_id, other.schedule_idx, other.verdict,
-  coalesce(score.record, evidence_record.record) AS record, trial.reason
+_MAX_REPLICATIONS = 10
+"""How many replications of a task, in each variant of a run, are looked at."""
+
+_CANDIDATES_SQL = f"""
+SELECT other.run_no, run.run_id, other.schedule_idx, other.verdict, trial.reason, trial.attempt
 FROM run_task AS own
 JOIN run_task AS same ON same.task_id = own.task_id AND same.digest = own.digest
 CROSS JOIN run_variant ON run_variant.run_no = same.run_no
 CROSS JOIN slot_outcome AS other
   ON other.run_no = same.run_no AND other.variant_idx = run_variant.variant_idx
-  AND other.task_idx = same.task_idx
+  AND other.task_idx = same.task_idx AND other.repl_idx < {_MAX_REPLICATIONS}
 CROSS JOIN trial ON trial.run_no = other.run_no AND trial.schedule_idx = other.schedule_idx
 CROSS JOIN slot_commit
   ON slot_commit.run_no = other.run_no AND slot_commit.schedule_idx = other.schedule_idx
 CROSS JOIN run ON run.run_no = other.run_no
-LEFT JOIN score ON other.verdict IS NOT NULL AND score.run_no = other.run_no
-  AND score.schedule_idx = other.schedule_idx AND score.row_seq = 0
-LEFT JOIN evidence_record ON other.verdict IS NULL AND evidence_record.run_no = other.run_no
-  AND evidence_record.schedule_idx = other.schedule_idx
-  AND evidence_record.attempt = trial.attempt
 WHERE own.run_no = ?1 AND own.task_id = ?2 AND trial.image_id = ?3
-  AND (other.verdict = 'pass' OR other.status = '{SlotStatus.GRADE_ERROR}')
-  AND coalesce(score.record, evidence_record.record) IS NOT NULL
+  AND (other.verdict = '{Verdict.PASS}' OR (other.status = '{SlotStatus.GRADE_ERROR}' AND EXISTS (
+    SELECT 1 FROM evidence_record
+    WHERE evidence_record.run_no = trial.run_no
+      AND evidence_record.schedule_idx = trial.schedule_idx
+      AND evidence_record.attempt = trial.attempt
+      AND evidence_record.record ->> '$.ext.{KEY}.by_reference')))
 ORDER BY slot_commit.committed_at DESC, other.run_no DESC, other.schedule_idx DESC"""  # noqa: S608
+_SCORE_SQL = "SELECT record FROM score WHERE run_no = ? AND schedule_idx = ? AND row_seq = 0"
+_EVIDENCE_SQL = """
+SELECT record FROM evidence_record WHERE run_no = ? AND schedule_idx = ? AND attempt = ?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +82,22 @@ def find_telling(
     It is one of any run, of the same task in the same setting: a trial that passed, or one of the
     reference solution that could not be graded.
     """
-    rows = connection.execute(_TELLING_SQL, (run_no, task_id, setting.image_id))
-    for run_id, idx, verdict, record, reason in rows:
-        parsed = json.loads(record)
-        ext = parsed.get("ext", {})
-        failure = GraderFailure.of_evidence(parsed) if verdict is None else None
-        grader = ext.get("grader", {}).get("digest") if failure is None else failure.grader
-        if GraderSetting.of(setting.image_id, grader, ext.get("isolation", {})) != setting:
-            continue
+    candidates = connection.execute(_CANDIDATES_SQL, (run_no, task_id, setting.image_id)).all()
+    for other_no, run_id, idx, verdict, reason, attempt in candidates:
         if verdict is not None:
-            return TellingTrial(run_id, idx, None)
-        if failure is not None and failure.by_reference:
-            return TellingTrial(run_id, idx, failure.way(reason))
+            text = connection.execute(_SCORE_SQL, (other_no, idx)).scalar_one()
+            ext = json.loads(text).get("ext", {})
+            grader, told = ext.get("grader", {}).get("digest"), TellingTrial(run_id, idx, None)
+        else:
+            text = connection.execute(_EVIDENCE_SQL, (other_no, idx, attempt)).scalar_one()
+            record = json.loads(text)
+            failure = GraderFailure.of_evidence(record)
+            if failure is None:
+                continue
+            ext, grader = record["ext"], failure.grader
+            told = TellingTrial(run_id, idx, failure.way(reason))
+        if GraderSetting.of(setting.image_id, grader, ext.get("isolation", {})) == setting:
+            return told
     return None
 
 

@@ -7,6 +7,7 @@ and command counts alike is tried on real ledgers.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -137,6 +138,14 @@ def test_every_ground_is_tried() -> None:
     assert {row[3] for row in TABLE} == set(Ground)
     counted = [counted_by(ground) for ground in Ground]
     assert len(grading_sentences("demo", counted)) == len(Ground)
+
+
+def test_every_ground_is_documented() -> None:
+    """The page on outcomes has a row of the table for each ground, in the order of the rule."""
+    page = (Path(__file__).parents[2] / "docs/reference/outcomes.md").read_text("utf-8")
+    table = page.partition("## Graders that could not work")[2].partition("\n- ")[0]
+    grounds = re.findall(r"\| `(\w+)` \|$", table, re.MULTILINE)
+    assert list(dict.fromkeys(grounds)) == [ground.value for ground in Ground]
 
 
 def counted_by(ground: Ground) -> FailedGradings:
