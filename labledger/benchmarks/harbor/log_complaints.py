@@ -19,7 +19,7 @@ from labledger.records.grader_failures import Complaint
 MAX_LOG_BYTES = 2 * MIB
 """A longer log is not searched: a grader that could not begin writes little."""
 
-_MAX_LINE = 2_000
+_MAX_LINE = 1_000
 """How many characters of a line are searched."""
 
 _LOCAL = r"(?!.*(?:\blocalhost\b|\b127\.\d|\b0\.0\.0\.0\b|\[?::1\b))"
