@@ -14,7 +14,7 @@ import difflib
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -35,6 +35,20 @@ def counted(number: int, noun: str) -> str:
 def counted_of(part: int, total: int, noun: str) -> str:
     """Return such as ``0 of 1 slot`` or ``3 of 1,200 slots``, with a noun as `counted` takes."""
     return f"{part:,} of {counted(total, noun)}"
+
+
+def model_labels(asked: Sequence[tuple[str | None, str | None]]) -> list[str]:
+    """Return a label for each provider and model: the model's name.
+
+    The provider stands before a model that several providers have in the same list.
+    """
+    providers: dict[str | None, set[str | None]] = {}
+    for provider, model in asked:
+        providers.setdefault(model, set()).add(provider)
+    return [
+        f"{provider}/{model}" if provider and len(providers[model]) > 1 else model or ""
+        for provider, model in asked
+    ]
 
 
 def quoted(text: str) -> str:

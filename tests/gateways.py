@@ -188,7 +188,8 @@ class ServedGateway:
 def served_gateway(lab: Path, **settings: float) -> Iterator[ServedGateway]:
     """Yield a gateway in a process of its own, which ends with the block.
 
-    With settings of `PaceSettings`, it is a child of this process.
+    With settings of `PaceSettings`, it is a child of this process. `stalled_s` is how long an agent
+    may take for a piece of an answer.
     """
     gateway = ServedGateway(lab)
     child = _start_with(lab, settings) if settings else None
@@ -202,11 +203,15 @@ def served_gateway(lab: Path, **settings: float) -> Iterator[ServedGateway]:
 
 
 def _start_with(lab: Path, settings: Mapping[str, float]) -> subprocess.Popen[str]:
+    pace = dict(settings)
+    stalled_s = pace.pop("stalled_s", 300)
     program = f"""
 from pathlib import Path
+from labledger.gateway import answer_relay
 from labledger.gateway.pacing import PaceSettings
 from labledger.gateway.process import serve
-settings = PaceSettings(**{dict(settings)!r})
+answer_relay._STALLED_S = {stalled_s!r}
+settings = PaceSettings(**{pace!r})
 serve(Path({str(lab / "gateway")!r}), lambda: print("started", flush=True), settings=settings)
 """
     child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from labledger.errors import InvalidInput, MalformedJson, Problem
 from labledger.experiment.dataset import decompressed
-from labledger.files.project_files import open_regular
+from labledger.files.project_files import ProjectFiles
 from labledger.records import JsonObject, canonical_json
 from labledger.text import quoted
 
@@ -118,15 +118,18 @@ def read_tasks(
     """
     what = f"cannot read {format_name}:{location}"
     path = Path(location)
-    content = read_content(what, path)
+    content = read_content(what, path, ProjectFiles.of_location(path, f"{format_name}:{location}"))
     tasks = tasks_of_rows(what, path, json_rows(path, content), read_task, format_name)
     return tasks, hashlib.sha256(content).hexdigest()
 
 
-def read_content(what: str, path: Path) -> bytes:
-    """Return the content of a file, decompressed. Raises `InvalidInput` that says `what` failed."""
+def read_content(what: str, path: Path, project: ProjectFiles) -> bytes:
+    """Return the content of a file, decompressed. Raises `InvalidInput` that says `what` failed.
+
+    Raises `PermissionNeeded` for a file that leads out of its project.
+    """
     try:
-        with decompressed(open_regular(path)[0]) as handle:
+        with decompressed(project.open(path)) as handle:
             content = handle.read(MAX_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)

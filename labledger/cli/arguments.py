@@ -295,11 +295,3 @@ def parse_environment(words: Sequence[str] | None) -> dict[str, str]:
     if problems:
         raise InvalidInput("the environment given", problems)
     return values
-
-
-def require_folder_of_out(path: Path) -> None:
-    """Raise `InvalidInput` if the file of `--out` cannot be written: its folder does not exist."""
-    if not path.parent.is_dir():
-        message = f"cannot write {path}: there is no folder {path.parent}"
-        problem = Problem("--out", message, hint="create the folder first, or choose another")
-        raise InvalidInput("the file to write", [problem])

@@ -31,7 +31,7 @@ from labledger.cli.run_progress import (
     waiting_requests_text,
     without_verdict,
 )
-from labledger.text import counted, counted_of, percent, usd
+from labledger.text import counted, counted_of, model_labels, percent, usd
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -218,13 +218,15 @@ def print_status(state: RunState, lab_dir: Path | None) -> None:
 
 def print_model_usage(usage: Iterable[ModelUse]) -> None:
     """Print what each variant used of each model; nothing if nothing was used."""
+    uses = list(usage)
+    labels = model_labels([(use.provider, use.model) for use in uses])
     rows = [
         (
-            *(use.variant_id, use.model, use.calls, use.tokens_in, use.tokens_out),
+            *(use.variant_id, label, use.calls, use.tokens_in, use.tokens_out),
             *(usd(use.cost_usd, 4), use.cost_unknown, use.refused, use.failed),
             f"{use.waited_s:,.1f}",
         )
-        for use in usage
+        for use, label in zip(uses, labels, strict=True)
     ]
     columns = (
         *("variant", "model", "calls", "tokens in", "tokens out", "cost", "cost unknown"),

@@ -107,8 +107,24 @@ def _names_no_container(error: APIError) -> bool:
 
 
 def first_line(error: Any) -> str:
-    text = getattr(error, "explanation", None) or str(error) or type(error).__name__
+    """Return the engine's explanation or the system's reason, else the error's first line."""
+    explanation = getattr(error, "explanation", None) or _system_reason(error)
+    text = explanation or str(error) or type(error).__name__
     return str(text).strip().splitlines()[0][:300]
+
+
+def _system_reason(error: Any) -> str | None:
+    """Return why the system refused a connection, if the HTTP library's error repeats the reason.
+
+    The library's own text is a tuple, or the name of its class with every argument.
+    """
+    cause = error
+    while isinstance(cause, BaseException):
+        reason = getattr(cause, "strerror", None)
+        if cause is not error and reason and str(reason) in str(error):
+            return str(reason)
+        cause = cause.__cause__ or cause.__context__
+    return None
 
 
 def refused_socket_error(address: str) -> EngineUnavailable | None:

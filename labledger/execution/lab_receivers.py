@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-import stat
 from collections.abc import Iterator
 from dataclasses import replace
 
-from labledger.errors import LabLedgerError
+from labledger.errors import InvalidInput, LabLedgerError
 from labledger.execution.receivers import Receiver
 from labledger.files.lab_folder import LabFolder
 from labledger.files.lab_trust import permission_to_ask_for
@@ -21,36 +21,40 @@ _MAX_LISTED = 20
 def permissions_of_lab(lab: LabFolder) -> tuple[Permission, ...]:
     """Return the permission that makes a lab folder trusted; None if it is already trusted.
 
-    The permission's sentence names every receiver of the lab. Raises `LabLedgerError` if no
-    permission can make the folder trusted.
+    The permission's sentence names every receiver of the lab, and what could not be read. Raises
+    `LabLedgerError` if no permission can make the folder trusted.
     """
     needed = permission_to_ask_for(lab)
     if needed is None:
         return ()
-    named = list(dict.fromkeys(_named_receivers(lab)))
+    named = list(dict.fromkeys((*_of_settings(lab), *_of_ledger(lab))))
     more = [f"and {len(named) - _MAX_LISTED} more"] if len(named) > _MAX_LISTED else []
     listed = "; ".join([*named[:_MAX_LISTED], *more]) or "none yet"
     return (replace(needed, sentence=f"{needed.sentence} (receivers: {listed})"),)
 
 
-def _named_receivers(lab: LabFolder) -> Iterator[str]:
-    """Yield each receiver of the settings and of the ledger, as messages show it."""
+def _of_settings(lab: LabFolder) -> Iterator[str]:
+    """Yield each receiver of the settings as messages show it, or why there is no list."""
     try:
-        # Anything else, such as a FIFO, is an error when the lab is used.
-        if stat.S_ISREG(lab.settings.stat().st_mode):
-            for setting in lab.read_settings().get("notify", ()):
-                yield _description(Receiver.of_setting(setting))
-    except FileNotFoundError:
-        pass
-    except (LabLedgerError, OSError):
-        yield "settings that cannot be read"
-    if not lab.ledger.exists():
+        for setting in lab.read_settings().get("notify", ()):
+            yield _description(Receiver.of_setting(setting))
+    except InvalidInput as error:
+        # The file may be a link to a secret, and a problem of a field repeats its text.
+        has_fields = any(each.field for each in error.problems)
+        what = "its fields are not those of settings" if has_fields else error.problems[0].message
+        yield f"unknown ones of {lab.settings.name}, which cannot be read: {escape_line(what)}"
+
+
+def _of_ledger(lab: LabFolder) -> Iterator[str]:
+    """Yield each receiver of the ledger as messages show it, or why there is no list."""
+    if not os.path.lexists(lab.ledger):
         return
     try:
         for stored in sorted(stored_receivers(lab.ledger)):
             yield _description(Receiver.of_stored(stored))
-    except (LabLedgerError, ValueError, KeyError, TypeError):
-        yield "a ledger that cannot be read"
+    except (LabLedgerError, OSError, ValueError, KeyError, TypeError) as error:
+        why = escape_line(getattr(error, "message", None) or type(error).__name__)
+        yield f"unknown ones of {lab.ledger.name}, which cannot be read: {why}"
 
 
 def _description(receiver: Receiver) -> str:

@@ -4,7 +4,8 @@ One trial without an answer proves nothing, because its agent chose what it sent
 of a variant called models, and no trial of the variant ever got an answer, the run stops and can be
 resumed. It stops at the first such trial if the gateway showed that the provider refuses the
 account, the key or the address. If answers stop in the middle of a run, it stops at the third such
-trial in a row.
+attempt in a row. An attempt that ends as `provider_failed` for this does not use its slot up: the
+slot gets another attempt when the run is resumed.
 
 The ledger's trials of earlier coordinators count. But only a trial that this coordinator started
 stops the run, because a user who resumes may have repaired the cause. A stop excuses no trial: it
@@ -50,8 +51,8 @@ class _Unanswered:
     """Other slots. Each counts once, however often it was attempted."""
     was_answered: bool = False
     """Whether any trial of the variant ever got an answer."""
-    is_shown: bool = False
-    """Whether the gateway showed that the configuration is wrong."""
+    shown: int = 0
+    """Attempts for which the gateway showed that the configuration is wrong."""
     is_new: bool = False
     """Whether this coordinator started one of these trials."""
     last: LastRefusal | None = None
@@ -64,8 +65,8 @@ class _Unanswered:
     def is_wrong(self) -> bool:
         """Whether the evidence against the variant's configuration is enough to stop the run."""
         if self.was_answered:
-            return len(self.slots) >= UNANSWERED_TRIALS
-        return self.is_new and (self.is_shown or self.trials >= UNANSWERED_TRIALS)
+            return self.shown >= UNANSWERED_TRIALS
+        return self.is_new and (self.shown > 0 or self.trials >= UNANSWERED_TRIALS)
 
 
 @dataclass(slots=True)
@@ -129,7 +130,7 @@ class UnansweredVariants:
             is_shown = any(call.fault is CallFault.CONFIGURATION for call in calls)
             if is_shown or not unanswered.was_answered:
                 unanswered.slots.add(idx)
-                unanswered.is_shown |= is_shown
+                unanswered.shown += is_shown
                 unanswered.last = LastRefusal.of(calls[-1])
         return answer
 
@@ -171,8 +172,9 @@ class UnansweredVariants:
         # The ledger stores this as the stop's message. Stored messages keep their words.
         return (
             f"no model has answered variant {self._wrong} since {since}, and {trials} called "
-            f"models{last}; repair the key or the account and resume, or begin a new run with "
-            "another model or upstream, or resume with --continue-unanswered"
+            f"models{last}; repair the key or the account and resume, which also repeats trials "
+            "that ended as provider_failed for this, or begin a new run with another model or "
+            "upstream, or resume with --continue-unanswered"
         )
 
 

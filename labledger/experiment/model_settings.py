@@ -15,7 +15,7 @@ from labledger.experiment.authored_fields import FieldProblem
 from labledger.records import JsonObject
 from labledger.records.json_codec import Section
 from labledger.records.model_calls import Api
-from labledger.records.model_costs import ModelPrice, condition_of, parts_of
+from labledger.records.model_costs import SERVED, ModelPrice, condition_of, parts_of
 from labledger.records.model_grants import (
     DEFAULT_PROVIDERS,
     CallLimits,
@@ -151,7 +151,8 @@ def _prices(provider: str, models: JsonObject) -> Iterator[ModelPrice]:
 
 def _canonical(condition: str) -> str:
     """Return an authored condition in the form that calls use."""
-    return condition_of(parts_of(condition.casefold()))
+    parts = parts_of(condition)
+    return condition_of({n: v if n == SERVED else v.casefold() for n, v in parts.items()})
 
 
 def _price(provider: str, model: str, condition: str, dollars: JsonObject) -> ModelPrice:

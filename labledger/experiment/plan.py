@@ -9,6 +9,7 @@ where the context lies and how long a build may take change no result. Nothing i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -88,7 +89,8 @@ def build_context(authored: JsonObject, folder: Path) -> BuildContext:
         authored.get("target"),
         None if args is None else {name: _text(args[name]) for name in sorted(args)},
     )
-    if not context.resolve().is_relative_to(folder.resolve()):
+    real = Path(os.path.realpath(context))
+    if not real.is_relative_to(os.path.realpath(folder)):
         raise UnusablePath(f"{authored['context']!r} is a link that leads out of the folder")
     try:
         source.require_usable()

@@ -7,6 +7,7 @@ ones of `templates/common` and those of its own folder. If writing fails, no fil
 from __future__ import annotations
 
 import json
+import os
 import re
 import unicodedata
 from collections.abc import Mapping
@@ -59,7 +60,7 @@ def write_experiment(directory: Path, contents: Mapping[str, FileContent]) -> li
 
 def experiment_id(directory: Path, fallback: str) -> str:
     """Return a directory's name as an experiment id, or `fallback` if no character is usable."""
-    name = unicodedata.normalize("NFKD", directory.resolve().name)
+    name = unicodedata.normalize("NFKD", Path(os.path.realpath(directory)).name)
     ascii_name = name.encode("ascii", "ignore").decode()
     slug = re.sub(r"[^A-Za-z0-9_.-]+", "-", ascii_name).lstrip("_.-")
     return slug[:_MAX_ID_CHARACTERS].rstrip("_.-") or fallback

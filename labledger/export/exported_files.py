@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.export import inspect_logs, mirrors, otel_spans, summary, trajectories
 from labledger.export.data_frames import require_parquet
-from labledger.files.output_files import open_output, replace_output
+from labledger.files.output_files import open_output, replace_output, require_folder_for
 from labledger.ledger import committed_rows
 from labledger.ledger.committed_rows import Column, ColumnType
 from labledger.ledger.database.connection import batched
@@ -187,6 +187,8 @@ def write_records(
     if folder is None and out is None:
         message = "several runs have no run folder in common; expected a file or a folder"
         raise InvalidInput("the export", [Problem(Parameter("out"), message)])
+    if out is not None:
+        require_folder_for(out)
     folder, paths = folder or Path(), _paths(form)
     if what != "all":
         _require_known(what, form, "all")

@@ -21,6 +21,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -30,7 +31,6 @@ from labledger.errors import InvalidInput, LedgerError, Problem
 from labledger.files.durable_files import make_folder, sync_folder, write_file
 from labledger.records import JsonObject
 from labledger.records.canonical_json import sha256_hex
-from labledger.text import yaml_fault
 
 FOLDER = ".lab"
 VARIABLE = "LABLEDGER_DIR"
@@ -100,10 +100,10 @@ class LabFolder:
     def create(self) -> None:
         """Create the lab folder, closed to other users of this machine.
 
-        The folder becomes trusted if it was missing or empty: see `lab_trust`.
+        The folder becomes trusted if it was missing or empty: see `lab_trust`. A folder that other
+        users could write to until now loses the user's trust, because they may have changed it.
         """
         is_new = self._make_root()
-        self.root.chmod(0o700)
         with suppress(FileExistsError), (self.root / ".gitignore").open("xb") as ignore:
             ignore.write(b"*\n")
         if is_new:
@@ -113,17 +113,36 @@ class LabFolder:
             trust_new(self)
 
     def _make_root(self) -> bool:
-        """Create the lab folder if it is missing; return whether it is empty and belongs to this
-        user."""
+        """Create the lab folder if it is missing, and close it to other users.
+
+        Return whether it is empty and belongs to this user.
+        """
         make_folder(self.root.parent)
         try:
             self.root.mkdir(0o700)
         except FileExistsError:
             make_folder(self.root)  # Raises for anything but a folder.
-            is_mine = self.root.stat().st_uid == os.geteuid()
+            is_mine = self._close()
             return is_mine and next(self.root.iterdir(), None) is None
+        self.root.chmod(0o700)  # An umask may have taken rights from this user, too.
         sync_folder(self.root.parent)
         return True
+
+    def _close(self) -> bool:
+        """Close the lab folder to other users, and return whether it belongs to this user."""
+        # Imported late: labs are created once.
+        from labledger.files import permissions
+
+        status = self.root.stat()
+        was_open = bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+        # Before, because this process may be killed in between. After, because other users can put
+        # the old mark back until the folder is closed.
+        if was_open:
+            permissions.forget_lab_folder(self.root)
+        self.root.chmod(0o700)
+        if was_open:
+            permissions.forget_lab_folder(self.root)
+        return status.st_uid == os.geteuid()
 
     def read_settings(self) -> JsonObject:
         """Return the settings of the lab. Raises `InvalidInput` with every problem of the file."""
@@ -139,15 +158,13 @@ class LabFolder:
             message = error.strerror or str(error)
             raise InvalidInput(f"cannot read {path}", [Problem(str(path), message)]) from error
         # Imported late: few labs have the file, and every command finds the lab.
-        import yaml
-
         from labledger.records import json_schemas
+        from labledger.records.bounded_yaml import NotYaml, load_yaml
 
         try:
-            document: JsonObject = yaml.safe_load(text)
-        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-            problem = Problem(str(path), yaml_fault(error))
-            raise InvalidInput(f"cannot read {path}", [problem]) from error
+            document: JsonObject = load_yaml(text)
+        except NotYaml as error:
+            raise InvalidInput(f"cannot read {path}", [Problem(str(path), str(error))]) from None
         if not isinstance(document, dict):
             # The file is not a settings file and may be a secret, so no message repeats its text.
             json_schemas.refuse_problems(path, [((), "expected a mapping")])

@@ -8,7 +8,7 @@ copy, a folder of the same name, and an older state of the folder on another ino
 folders. A folder that was moved needs a new permission, too.
 
 A folder is not trusted if other users could change it unnoticed: if one of them owns the settings
-or the ledger, or can write to the folder.
+or the ledger, can write to the folder, or can replace what a path or a link leads to.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ import shlex
 import stat
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn, Self
 
 from labledger.errors import LabLedgerError, PermissionNeeded, Problem
 from labledger.files import permissions
 from labledger.files.lab_folder import LabFolder
 from labledger.files.permissions import Permission, PermissionStore
+from labledger.files.replaceable_paths import replaceable_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,4 +125,14 @@ def _changed_by_others(lab: LabFolder, folder: os.stat_result) -> str | None:
         if status.st_mode & stat.S_IWOTH:
             mode = stat.S_IMODE(status.st_mode)
             return f"other users can write to {path.name} in it (its mode is {mode:o})"
-    return None
+        if path.is_symlink() and (place := _replaceable(path, folder)) is not None:
+            return f"{path.name} in it is a link, and {place}"
+    # A team may share the folder above: another lab in its place has another inode and mark.
+    return _replaceable(lab.root, folder, may_share=True)
+
+
+def _replaceable(path: Path, folder: os.stat_result, *, may_share: bool = False) -> str | None:
+    try:
+        return replaceable_at(path, owners=[folder.st_uid], may_share=may_share)
+    except OSError as error:
+        return f"its path cannot be examined ({error.strerror})"

@@ -5,7 +5,8 @@ durable, and the mode is kept. A link stays, and the file behind it is replaced 
 pipes and the descriptors of this process (`/dev/stdout`, `/dev/fd/N`) are written to as they are. A
 folder or a socket is an error, and so is a file of a ledger.
 
-Every output at a path that the user names must be written with these functions.
+Every output at a path that the user names must be written with these functions. Its folder must
+exist, because a missing folder is usually a slip: see `require_folder_for`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from io import BufferedWriter, FileIO
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from labledger.errors import LabLedgerError
+from labledger.errors import InvalidInput, LabLedgerError, Problem
 from labledger.files.durable_files import Fence, replace_file, set_aside
 from labledger.text import escape_lines
 
@@ -42,6 +43,14 @@ def open_output(
     if isinstance(out, str | Path):
         return replace_output(Path(out), fence, needs_seek=needs_seek)
     return _spooled(out) if needs_seek else nullcontext(out)
+
+
+def require_folder_for(out: str | Path | BinaryIO) -> None:
+    """Raise `InvalidInput` if the folder of an output that the user names does not exist."""
+    if isinstance(out, str | Path) and not (folder := Path(out).parent).is_dir():
+        message = f"cannot write {out}: there is no folder {folder}"
+        problem = Problem(str(out), message, hint="create the folder first, or choose another")
+        raise InvalidInput("the output", [problem])
 
 
 @contextmanager
@@ -246,5 +255,5 @@ def _spooled(stream: BinaryIO) -> Iterator[BinaryIO]:
 
 def _is_in_lab(path: Path) -> bool:
     """Return whether a folder above `path` holds a ledger."""
-    folder = path.parent.resolve()
+    folder = Path(os.path.realpath(path.parent))
     return any(os.access(parent / _LEDGER, os.F_OK) for parent in (folder, *folder.parents))

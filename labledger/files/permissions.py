@@ -33,7 +33,8 @@ from labledger.errors import (
     PermissionNeeded,
     Problem,
 )
-from labledger.files.durable_files import make_folder, write_file
+from labledger.files.durable_files import make_folder, set_aside, write_file
+from labledger.files.replaceable_paths import replaceable_at
 from labledger.records import JsonObject, canonical_json
 from labledger.records.json_codec import JsonForm
 from labledger.text import counted
@@ -98,6 +99,14 @@ def mark_lab_folder(folder: Path) -> None:
     """Give a lab folder a mark, unless it has one. Raises `OSError`."""
     if not _mark_of(folder):
         write_file(folder / _MARK, secrets.token_hex(_MARK_BYTES).encode())
+
+
+def forget_lab_folder(folder: Path) -> None:
+    """Remove the user's trust from a lab folder, by a new mark, if it has one. Raises `OSError`."""
+    mark = folder / _MARK
+    if os.path.lexists(mark):
+        set_aside(mark)
+        write_file(mark, secrets.token_hex(_MARK_BYTES).encode())
 
 
 def _mark_of(folder: Path) -> str:
@@ -213,6 +222,9 @@ class PermissionStore:
         wait."""
         folder = self.path.parent
         try:
+            # Before the folder is created, which would be refused later, and before it is closed,
+            # which would hide that other users could write to it.
+            self._check_folder(must_exist=False)
             make_folder(folder)
             folder.chmod(0o700)
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -229,8 +241,7 @@ class PermissionStore:
             os.close(descriptor)
 
     def _read_safely(self) -> bytes:
-        folder = self.path.parent.stat()
-        self._check_owner(folder, "its folder")
+        self._check_folder()
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with os.fdopen(os.open(self.path, flags), "rb") as file:
             status = os.fstat(file.fileno())
@@ -241,6 +252,15 @@ class PermissionStore:
         if len(content) > MAX_BYTES:
             raise self._refused(f"it is larger than {MAX_BYTES >> 20} MiB")
         return content
+
+    def _check_folder(self, *, must_exist: bool = True) -> None:
+        """Refuse a store whose folder, or a folder above, lets other users replace it."""
+        folder = self.path.parent
+        if must_exist or folder.exists():
+            self._check_owner(folder.stat(), "its folder")
+        nearest = next(each for each in (folder, *folder.parents) if each.exists())
+        if (problem := replaceable_at(nearest / FILE)) is not None:
+            raise self._refused(problem)
 
     def _check_owner(self, status: os.stat_result, what: str) -> None:
         if status.st_uid != os.geteuid():
@@ -342,17 +362,21 @@ def require(permissions: Iterable[Permission], name: str) -> None:
         raise refusal(needed, name)
 
 
-def refusal(needed: Sequence[Permission], name: str) -> PermissionNeeded:
-    """Return the error that lists what is not allowed, and how to allow it."""
+def refusal(needed: Sequence[Permission], name: str, *, by_name: bool = True) -> PermissionNeeded:
+    """Return the error that lists what is not allowed, and how to allow it.
+
+    Without `by_name`, `labledger allow` does not take the name, and the user allows the digests.
+    """
     problems = [Problem(each.where or name, f"it would {each.sentence}") for each in needed]
     subject = f"{name} needs your permission"
-    return PermissionNeeded(subject, problems, hint=hint_for(needed, name), needed=tuple(needed))
+    names = [name] if by_name else [each.digest for each in needed]
+    return PermissionNeeded(subject, problems, hint=hint_for(needed, *names), needed=tuple(needed))
 
 
-def hint_for(needed: Sequence[Permission], name: str) -> str:
-    """Return how the user allows the needed permissions."""
+def hint_for(needed: Sequence[Permission], *names: str) -> str:
+    """Return how the user allows the needed permissions. `labledger allow` takes the names."""
     digests = ",".join(each.digest for each in needed)
     return (
-        f"if you trust it, allow exactly this: `labledger allow {shlex.quote(name)}`; where "
+        f"if you trust it, allow exactly this: `labledger allow {shlex.join(names)}`; where "
         f"nothing can be asked, such as in CI, set {VARIABLE}={digests}"
     )

@@ -5,6 +5,9 @@ project is the repository that holds the experiment, or else the folder that hol
 the experiment's own folder. The home folder as a whole is never a project. A path that leads out of
 the project, also through a link, needs the user's permission. The file that was opened decides
 where a path leads, and never an earlier look at the path.
+
+A benchmark's location is a path that the user names. It is judged alike: what it leads to must be
+in the project of the folder that the user named, unless the path has no link.
 """
 
 from __future__ import annotations
@@ -93,12 +96,19 @@ class ProjectFiles:
     """The argument for `labledger allow`."""
     root: Path
     """The project's folder, without links."""
+    is_allowed_by_name: bool = True
+    """Whether `labledger allow` takes the name. Otherwise it takes the digests."""
     _needed: dict[str, Permission] = field(default_factory=dict)
 
     @classmethod
     def of(cls, folder: Path, name: str | Path) -> Self:
         """Return the files of the project to which a folder belongs."""
         return cls(str(name), _project_of(Path(os.path.realpath(folder))))
+
+    @classmethod
+    def of_location(cls, path: Path, name: str, *, is_allowed_by_name: bool = True) -> Self:
+        """Return the files of the project that a path was named in, before any link in it."""
+        return cls(name, _project_of(_named_folder(path)), is_allowed_by_name=is_allowed_by_name)
 
     def open(self, path: Path) -> BufferedReader:
         """Open a regular file of the project, or an allowed file outside.
@@ -154,7 +164,31 @@ class ProjectFiles:
     def refuse(self, others: Iterable[Permission] = ()) -> NoReturn:
         """Raise `PermissionNeeded` with everything that was asked for so far."""
         needed = (*self._needed.values(), *permissions.missing(others))
-        raise permissions.refusal(needed, self.name)
+        raise permissions.refusal(needed, self.name, by_name=self.is_allowed_by_name)
+
+    def require_exactly(self, path: Path) -> None:
+        """Raise `PermissionNeeded` if a path leads out of the project and is not allowed."""
+        if not self._may_read(Path(os.path.realpath(path)), exact=True):
+            self.refuse()
+
+
+def require_location(path: Path, name: str) -> None:
+    """Raise `PermissionNeeded` for a benchmark's location that is a link out of its project."""
+    ProjectFiles.of_location(path, name).require_exactly(path)
+
+
+def _named_folder(path: Path) -> Path:
+    """Return the real folder of the first link in a path, or the folder of a path without a link.
+
+    A link counts below the working directory, and as the last name. The user has chosen the rest.
+    """
+    place, working_dir = path.absolute(), Path.cwd()
+    below = [each for each in place.parents if each.is_relative_to(working_dir)]
+    candidates = [place, *(each for each in below if each != working_dir)]
+    links = [each for each in candidates if each.is_symlink()]
+    return (
+        Path(os.path.realpath(links[-1].parent)) if links else Path(os.path.realpath(place)).parent
+    )
 
 
 def _project_of(folder: Path) -> Path:

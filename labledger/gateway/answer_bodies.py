@@ -7,7 +7,13 @@ from typing import Any, Protocol
 
 from labledger.gateway.answers import AnswerCut
 from labledger.gateway.families.answer_reader import AnswerReader
-from labledger.gateway.families.event_stream import BodyForm, Event, EventReader, form_of
+from labledger.gateway.families.event_stream import (
+    BodyForm,
+    Event,
+    EventReader,
+    form_of,
+    is_ambiguous,
+)
 from labledger.gateway.refusals import sentence_in
 
 MAX_WHOLE = 64 << 20
@@ -58,9 +64,13 @@ class EventsBody:
                 self._reader.note_unread()
 
     def _take(self, event: Event) -> None:
+        if self._reader.finished:
+            return  # The call has ended, or does so after this piece.
+        if "usage" in event.data:
+            if event.document is None:
+                self._reader.note_unread()
+            note_ambiguous(self._reader, event.data.encode("utf-8", "replace"))
         self._reader.take_event(event)
-        if "usage" in event.data and event.document is None:
-            self._reader.note_unread()
         self.has_read = True
         if self._reader.failed and self.detail is None:
             self.detail = sentence_in(event.data)
@@ -84,7 +94,7 @@ class DocumentBody:
 
     def end(self) -> None:
         try:
-            take_documents(self._reader, documents_of(bytes(self._body)))
+            read_body(self._reader, bytes(self._body))
             self.has_read = True
         except (ValueError, RecursionError):
             return
@@ -148,10 +158,23 @@ def documents_of(body: bytes) -> list[Any]:
         return documents
 
 
-def take_documents(reader: AnswerReader, documents: list[Any]) -> None:
-    """Read an answer in one JSON value, or a stream of JSON objects."""
+def read_body(reader: AnswerReader, body: bytes) -> None:
+    """Read an answer in one JSON value, or a stream of JSON objects, one a line.
+
+    Raises as `documents_of`.
+    """
+    documents = documents_of(body)
+    for text in [body] if len(documents) == 1 else body.splitlines():
+        note_ambiguous(reader, text)
     if len(documents) == 1:
         reader.take_whole(documents[0])
         return
     for document in documents:
-        reader.take_event(Event("", json.dumps(document)))
+        if not reader.finished:
+            reader.take_event(Event("", json.dumps(document)))
+
+
+def note_ambiguous(reader: AnswerReader, text: bytes) -> None:
+    """Note if a part of an answer that may say its usage says it twice, with different values."""
+    if b"usage" in text and is_ambiguous(text):
+        reader.note_ambiguous()

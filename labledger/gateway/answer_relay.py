@@ -26,7 +26,8 @@ from labledger.gateway.answer_bodies import (
     LabeledBody,
     StreamBody,
     documents_of,
-    take_documents,
+    note_ambiguous,
+    read_body,
 )
 from labledger.gateway.answers import Answer, AnswerCut, Headers, NoAnswer, for_agent, request_id
 from labledger.gateway.calls import OpenCall
@@ -62,6 +63,9 @@ class Relay:
         self._reader = charging.reader
         self._max_bytes = _BYTES_MORE + _BYTES_FOR_A_TOKEN * output_tokens
         self._recording, self._background = recording, background
+        self._loop = asyncio.get_running_loop()
+        self._writing_since: float | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
 
     async def run(self, answer: Answer) -> web.StreamResponse:
         """Pass an answer, and end the call. Raises `NoAnswer`, `JournalBroken`."""
@@ -90,6 +94,8 @@ class Relay:
             raise
         finally:
             answer.close()
+            if self._stall_timer is not None:
+                self._stall_timer.cancel()
             if self._recording and (writing := self._recording.end_early()):
                 self._background(writing)
 
@@ -194,6 +200,7 @@ class Relay:
         """Read the end of a stream. Return a word why it is not whole; None if it is."""
         body.end()
         self._note_error(body)
+        self._reader.transferred = answer.is_framed and cut is None
         is_whole = answer.is_framed and body.has_read if cut is None else self._reader.finished
         if is_whole or (cut is None and (self._reader.whole or self._reader.failed)):
             return None
@@ -219,14 +226,32 @@ class Relay:
 
     async def _write(self, response: web.StreamResponse, piece: bytes) -> None:
         """Give a piece to the agent, which takes them at its own speed."""
+        self._writing_since = self._loop.time()
+        if self._stall_timer is None:
+            self._stall_timer = self._loop.call_later(_STALLED_S, self._end_stalled)
         try:
-            async with asyncio.timeout(_STALLED_S):
-                await response.write(piece)
-        except (TimeoutError, ConnectionError):
+            await response.write(piece)
+        except ConnectionError:
             self._call.leave(**self._facts())
             if self._request.transport is not None:
                 self._request.transport.abort()
             raise ConnectionResetError("the agent takes no more of the answer") from None
+        finally:
+            self._writing_since = None
+
+    def _end_stalled(self) -> None:
+        """Close the agent's connection if it took too long for a piece, which fails its write.
+
+        One timer serves all pieces, because most are taken at once.
+        """
+        self._stall_timer = None
+        if self._writing_since is None:
+            return
+        left_s = self._writing_since + _STALLED_S - self._loop.time()
+        if left_s > 0:
+            self._stall_timer = self._loop.call_later(left_s, self._end_stalled)
+        elif self._request.transport is not None:
+            self._request.transport.abort()
 
     async def _whole(
         self, answer: Answer, headers: Headers, pieces: AsyncIterator[bytes]
@@ -246,6 +271,7 @@ class Relay:
             message = "labledger: the provider's answer ended too early"
             raise NoAnswer(cut.reason, 502, message) from None
         await self._record(is_cut=False)
+        self._reader.transferred = answer.is_framed
         self._end_whole(answer.status, bytes(body))
         await asyncio.shield(self._call.durable())
         kept = CIMultiDict(_without_length(headers))
@@ -255,6 +281,7 @@ class Relay:
         """Read an error. Return whether it says what its request used, which is then charged."""
         if self._charging.counts_tokens:
             return False
+        note_ambiguous(self._reader, body)
         try:
             return self._reader.take_error(json.loads(body))
         except (ValueError, RecursionError):
@@ -268,9 +295,10 @@ class Relay:
             self._call.end(CallState.ANSWERED, reason=refusal.reason, **facts)
             return
         try:
-            documents = documents_of(body)
-            if not self._charging.counts_tokens:
-                take_documents(self._reader, documents)
+            if self._charging.counts_tokens:
+                documents_of(body)
+            else:
+                read_body(self._reader, body)
         except (ValueError, RecursionError):
             self._call.end(CallState.FAILED, reason="not_an_answer", **self._about)
             return

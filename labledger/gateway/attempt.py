@@ -30,7 +30,6 @@ from labledger.gateway.caps import (
     CapReached,
     Caps,
     WorstCase,
-    counted_request,
     worst_case,
 )
 from labledger.gateway.charging import Charging
@@ -49,7 +48,6 @@ from labledger.records.model_calls import (
     JOURNAL_FAILED,
     NO_SHARE,
     CallState,
-    ModelCall,
 )
 from labledger.records.model_costs import PriceTable
 from labledger.records.model_grants import (
@@ -297,20 +295,13 @@ class Attempt:
         self, request: web.BaseRequest, target: Target, asked: Asked
     ) -> tuple[OpenCall, WorstCase]:
         """Begin a call with the most that it can use. Raises `CapReached`, and `Refused`."""
-        trace, betas = asked.trace, _betas(request)
-        most = None if trace is None else self._known.most_tokens(trace, betas)
+        asked = self._known.bounded(asked)
+        trace = asked.trace
+        most = None if trace is None else self._known.most_tokens(trace, _betas(request))
         worst = worst_case(
             asked, target.provider.name, self.grant.unstated_output, self._prices, most
         )
-        call = await self._begin(target, asked.model, worst)
-
-        def note(ended: ModelCall) -> None:
-            counted = counted_request(ended, worst)
-            if trace is not None and counted is not None:
-                self._known.note(trace, betas, ended, counted.request)
-
-        call.when_ended = note
-        return call, worst
+        return await self._begin(target, asked.model, worst), worst
 
     async def _begin(self, target: Target, model: str, worst: WorstCase) -> OpenCall:
         """Begin a call as soon as caps allow it. Raises `CapReached`, and `Refused`."""
@@ -330,6 +321,13 @@ class Attempt:
             asking.target, judged.asked, judged.settings, self._prices, call.started_at
         )
         call.describe(**charging.asked_fields())
+        call.when_ended = partial(
+            self._known.note_answer,
+            judged.asked.trace,
+            _betas(asking.request),
+            asking.worst,
+            charging.reader.item_names,
+        )
         relay = Relay(
             asking.request,
             call,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -28,6 +28,8 @@ from labledger.records.model_grants import ProviderConfig
 _MAX_REFUSALS = 1000
 """How many refused calls are journaled, so that an agent cannot fill the disk."""
 _KEPT_TIMES = 64
+AGENT_GONE = "agent_gone"
+"""The reason of a call whose answer the agent did not wait for."""
 _Key = tuple[str, int]
 """The provider and the number of a call."""
 _UNKNOWN = "unknown"
@@ -50,6 +52,8 @@ class Calls:
         """The calls that have begun and not ended, with what says that they have ended."""
         self._ended_at: dict[_Key, float] = {}
         """When the newest calls ended, by `time.monotonic`."""
+        self._given_up_at: dict[str, float] = {}
+        """By provider, when the agent last gave a call up that the provider may still work on."""
         self.after_end: Callable[[ModelCall, float], None] = lambda _call, _began: None
         """Gets each call that has ended, and when it began, by `time.monotonic`."""
         self.closing = False
@@ -59,6 +63,8 @@ class Calls:
 
     def _count(self, call: ModelCall) -> None:
         self._refusals += call.state is CallState.REFUSED
+        if call.reason == AGENT_GONE:
+            self._given_up_at[call.provider] = time.monotonic()
         self._caps.add(call)
 
     async def begin(self, target: Target, model: str, worst: WorstCase) -> OpenCall:
@@ -142,6 +148,11 @@ class Calls:
         if any(_is_other(key, call) for key in self._under_way):
             return True
         return any(at >= since for key, at in self._ended_at.items() if _is_other(key, call))
+
+    def given_up_at(self, providers: Container[str]) -> float | None:
+        """Return when the agent last gave up a call to one of some providers; None if never."""
+        times = (at for name, at in self._given_up_at.items() if name in providers)
+        return max(times, default=None)
 
     async def others_ended(self, call: ModelCall) -> None:
         """Return when the other calls to the same provider that are under way now have ended."""
@@ -248,7 +259,7 @@ class OpenCall:
         if not self.progress.sent:
             self.end(CallState.FAILED, reason="not_sent")
             return
-        reason = "attempt_closed" if self._calls.closing else "agent_gone"
+        reason = "attempt_closed" if self._calls.closing else AGENT_GONE
         self.end(CallState.CUT, reason=reason, **fields)
 
     async def written(self) -> None:

@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 
 from labledger.gateway.families.family import Asked, Feature
 from labledger.gateway.families.named_requests import named_request
+from labledger.gateway.families.requests.media import WINDOW
 from labledger.gateway.status import CallTotals
 from labledger.records.model_calls import NO_TOKENS, CallState, ModelCall, Usage
-from labledger.records.model_costs import PICODOLLARS, PriceTable, call_cost, is_of_time
+from labledger.records.model_costs import PICODOLLARS, PriceTable, call_cost, comes_unasked
 from labledger.records.model_grants import ENDLESS, NOTHING, Amounts, CallLimits, CapShare, ShareUse
 
 
@@ -33,6 +34,8 @@ class WorstCase:
     """In picodollars; None if some of the possible use has no known price."""
     least_request: int = 1
     """The gateway does not believe a smaller number of tokens of the request."""
+    has_file: bool = False
+    """Whether the request holds a file that counts with a whole context window."""
 
     @property
     def amounts(self) -> Amounts:
@@ -69,14 +72,14 @@ def worst_case(
     least = max(1, asked.text_bytes // MOST_BYTES)
     all_tiers = Feature.SERVICE_TIERS in asked.features
     fees = prices.most_search_fees(provider, asked.model, asked.searches)
-    worst = WorstCase(Usage(request, output=output), None, least)
+    worst = WorstCase(Usage(request, output=output), None, least, asked.has_file)
     for kind in _KINDS:
         usage = Usage(output=output, **{kind: request})
         cost = prices.most_cost_of(provider, asked.model, usage, all_tiers=all_tiers)
         if cost is None or asked.other_prices:
             continue
         if cost + fees > (-1 if worst.cost is None else worst.cost):
-            worst = WorstCase(usage, cost + fees, least)
+            worst = replace(worst, usage=usage, cost=cost + fees)
     return worst
 
 
@@ -166,11 +169,16 @@ class Account:
             ("usd", cost, usd, bound.cost, "${:g}"),
         ):
             if cap is not None and used > min(cap, own):
-                return self._reached(kind, words.format(getattr(limits, kind)))
+                return self._reached(kind, words.format(getattr(limits, kind)), worst)
         return None
 
-    def _reached(self, kind: str, cap: str) -> CapReached:
+    def _reached(self, kind: str, cap: str, worst: WorstCase) -> CapReached:
         message = f"the next request may exceed the cap of {cap} of this {self.name}"
+        if worst.has_file and kind != "requests":
+            message += (
+                f"; it holds a file whose length cannot be read, such as a PDF, which counts with "
+                f"{WINDOW:,} tokens"
+            )
         return CapReached(f"cap_{kind}", message)
 
     @contextmanager
@@ -251,6 +259,6 @@ class Caps:
             if cost is not None:
                 return cost
         reserved = call.reserved or NO_TOKENS
-        all_tiers = not is_of_time(call.price_condition or "")
+        all_tiers = not comes_unasked(call.price_condition or "")
         most = self._prices.most_cost_of(call.provider, call.model, reserved, all_tiers=all_tiers)
         return None if most is None else most + (call.fees or 0)

@@ -1,7 +1,8 @@
 """What a call costs, from its answer, its request, and the prices.
 
-The tier, speed, region and time of a call select its price. If the answer contradicts itself, or
-states something that is not understood, the cost is unknown, and the call says why.
+The tier, speed, region and time of a call select its price. If another model than the asked one
+served the call, its price applies. If the answer contradicts itself, or states something that is
+not understood, the cost is unknown, and the call says why.
 """
 
 from __future__ import annotations
@@ -10,9 +11,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from labledger.gateway.admission import Target
-from labledger.gateway.families.answer_reader import AnswerReader, CallSettings
+from labledger.gateway.families.answer_reader import AnswerReader, CallSettings, is_word
 from labledger.gateway.families.family import Asked, Feature
-from labledger.records.model_costs import PriceTable, condition_of, time_parts
+from labledger.records.model_costs import (
+    SERVED,
+    PriceTable,
+    condition_of,
+    parts_of,
+    priced_as,
+    time_parts,
+)
+from labledger.records.served_models import is_same_model
+from labledger.text import counted
 
 _PLAUSIBLE = 10
 """How many times a provider's charge may be larger or smaller than the price table gives."""
@@ -100,13 +110,34 @@ class Charging:
     def _model(self) -> tuple[str, str]:
         return self._target.provider.name, self._asked.model
 
+    @property
+    def _other_model(self) -> str | None:
+        """The model that served, if it is another one than the model that was asked for."""
+        served = self.reader.model
+        is_same = served is None or is_same_model(self._asked.model, served)
+        return None if is_same else served
+
+    @property
+    def _conditions(self) -> tuple[str, ...]:
+        """The conditions of the prices that may apply."""
+        asked, other = self._prices.conditions(*self._model), self._other_model
+        if other is None or any(parts_of(each).get(SERVED) == other for each in asked):
+            return asked
+        return self._prices.conditions(self._target.provider.name, other)
+
     def _condition(self, reader: AnswerReader, ended_at: str) -> str | None:
-        times = time_parts(self._prices.conditions(*self._model), ended_at)
-        return condition_of({**times, **reader.tiers}) or None
+        parts = {**time_parts(self._conditions, ended_at), **reader.tiers}
+        if (other := self._other_model) is not None:
+            parts[SERVED] = other
+        return condition_of(parts) or None
 
     def _range(self, request_tokens: int, condition: str | None) -> int | None:
-        price = self._prices.price_of(*self._model, request_tokens, condition)
-        return None if price is None else price.from_tokens
+        provider, asked = self._model
+        for model, its_condition in priced_as(asked, condition):
+            price = self._prices.price_of(provider, model, request_tokens, its_condition)
+            if price is not None:
+                return price.from_tokens
+        return None
 
     def _fees(self, reader: AnswerReader, condition: str | None) -> int | None:
         fees = self._prices.search_fees(*self._model, reader.searches, condition)
@@ -116,10 +147,12 @@ class Charging:
         self, reader: AnswerReader, condition: str | None, ended_at: str
     ) -> Iterator[str]:
         yield from reader.problems()
+        if not is_word(self._other_model or "-"):
+            yield "another model served the call, and its name is not understood"
         for name, value in self.settings.tiers.items():
             if name not in reader.named_tiers:
                 yield f"the request asks for {name}={value}, but the answer names no {name}"
-        conditions = self._prices.conditions(*self._model)
+        conditions = self._conditions
         if time_parts(conditions, self._started_at) != time_parts(conditions, ended_at):
             yield "its price changed during the call"
         sizes = reader.request_sizes
@@ -129,7 +162,8 @@ class Charging:
         ):
             yield "its price depends on the size of a request, and the provider made several"
         if self._fees(reader, condition) is None:
-            yield f"the provider searched {reader.searches:,} times, but a search has no price"
+            times = counted(reader.searches, "time")
+            yield f"the provider searched {times}, but a search has no price"
         if Feature.WEB_SEARCH in self._asked.features and not reader.counts_searches:
             yield "the answer does not say how often the provider searched"
         for feature, name in _NOT_COUNTED.items():

@@ -4,7 +4,9 @@ An agent chooses what it sends, so it can provoke nearly every failure. A failur
 or the configuration's, only if it does not depend on the agent's request: no connection was
 possible, or a probe fails alike. A probe is the gateway's own tiny request to the same model with
 the same key. An agent can also take up a provider's connections and places with other calls. If it
-made other calls, a limit or a missing connection needs a probe after those calls have ended.
+made other calls, the probe waits until those have ended. A server may also continue to work on a
+call that the agent gave up, which a gateway cannot see. Until it has answered a request that began
+later, neither a limit nor a missing connection shows that it failed.
 Failures of other attempts prove nothing, because two agents can provoke the same failure at once.
 If a model never answered a variant's agents, but another model does, the agents do not need it.
 
@@ -36,8 +38,8 @@ _OVERLOAD_S = 10.0
 """For how long before a failure an answer shows that the provider had room for the attempt."""
 _ROOM_S = {Trouble.LIMIT: math.inf, Trouble.UNREACHABLE: 30.0}
 """The same for other kinds of failure."""
-_CAUSED_BY_COMPANY = frozenset({Trouble.LIMIT, Trouble.UNREACHABLE})
-"""What a call can meet because other calls of its attempt take up what the provider has."""
+_CAUSED_BY_OTHERS = frozenset({Trouble.LIMIT, Trouble.UNREACHABLE})
+"""What a probe can meet because calls of the attempt take up what the provider has."""
 
 
 class FaultFinder:
@@ -65,7 +67,7 @@ class FaultFinder:
             had_company = self._calls.had_company(call, began)
             self._begin(call, CallFailure(trouble, now, has_room, had_company))
         elif call.is_answer and (place := self._place(call)) is not None:
-            self._upstream.note_answer(place, self._variant)
+            self._upstream.note_answer(place, self._variant, began)
 
     def _begin(self, call: ModelCall, failure: CallFailure) -> None:
         task = asyncio.get_running_loop().create_task(self._find(call, failure))
@@ -90,7 +92,7 @@ class FaultFinder:
 
     async def _find(self, call: ModelCall, failure: CallFailure) -> None:
         fault, place, probes = None, self._place(call), self._upstream.probes
-        if failure.had_company and failure.trouble in _CAUSED_BY_COMPANY:
+        if failure.had_company:
             await self._calls.others_ended(call)
             failure = replace(failure, at=time.monotonic())
         try:
@@ -108,12 +110,22 @@ class FaultFinder:
         if call.status is not None and failure.trouble is not Trouble.UNREACHABLE:
             self._upstream.note_refusal(place, call.status, call.detail)
         probes = self._upstream.probes
-        if failure.trouble is Trouble.UNREACHABLE and not failure.had_company:
+        is_occupied = self._may_be_occupied(place)
+        if failure.trouble is Trouble.UNREACHABLE and not (failure.had_company or is_occupied):
             return CallFault.PROVIDER
         answer = await probes.after(place, failure.at, self._allowance)
-        if answer is None:
+        if answer is None or (is_occupied and answer.trouble in _CAUSED_BY_OTHERS):
             return None
         return fault_of(failure, answer, may_not_fit=probes.may_not_fit(place))
+
+    def _may_be_occupied(self, place: Place) -> bool:
+        """Return whether a server may still work on a call that the agent gave up."""
+        upstream = place.provider.upstream
+        names = {name for name, each in self._providers.items() if each.upstream == upstream}
+        given_up_at = self._calls.given_up_at(names)
+        return given_up_at is not None and not self._upstream.probes.answered_since(
+            upstream, given_up_at
+        )
 
     def _place(self, call: ModelCall) -> Place | None:
         """Return the target of a probe for a call; None if there can be none."""

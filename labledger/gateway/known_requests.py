@@ -26,6 +26,9 @@ Why this is an upper bound:
   remembered: some servers leave out cached tokens. If another model answers than before, the counts
   of that model are forgotten.
 
+An item that only names what the provider stored, such as reasoning, counts with the output of the
+answer that it came in. If the gateway did not see that answer, it counts with the largest output.
+
 New images count by the table of `media`. Afterwards, the provider's count includes them.
 
 All of this is bounded and in memory, as digests. After a restart, a gateway reserves by bytes until
@@ -35,14 +38,18 @@ each conversation has had an answer.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
+from labledger.gateway.caps import WorstCase, counted_request
+from labledger.gateway.families.family import Asked
 from labledger.gateway.families.request_trace import Digest, RequestTrace, TracedTurn
+from labledger.gateway.families.requests.media import STORED_ITEM_TOKENS
 from labledger.records.model_calls import CallState, ModelCall
 
 _KEPT = 64
 """How many requests of an attempt are remembered."""
+_KEPT_ITEMS = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,8 @@ class KnownRequests:
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[str, Digest, Digest], _Known] = OrderedDict()
+        self._items: OrderedDict[str, int] = OrderedDict()
+        """The most tokens of items that the provider may have stored."""
         self._served: dict[tuple[str, str], set[str]] = {}
         """The first two models that answered, for each requested model."""
 
@@ -74,8 +83,40 @@ class KnownRequests:
             known = self._known.get((betas, trace.setting, turn.digest))
             if known is not None:
                 found.append(known.tokens + more + _new_bytes(trace, number, known))
-            more += turn.more_tokens
+            stored = self._items.get(turn.stored or "", turn.more_tokens)
+            more += min(turn.more_tokens, stored)
         return min(found) + trace.overhead if found else None
+
+    def bounded(self, asked: Asked) -> Asked:
+        """Return a request with the tokens of the stored items that it names, as far as known."""
+        if not asked.stored:
+            return asked
+        tokens = sum(self._items.get(name, STORED_ITEM_TOKENS) for name in asked.stored)
+        fewer = max(0, asked.stored_tokens - tokens)
+        return replace(asked, request_tokens=asked.request_tokens - fewer)
+
+    def note_answer(
+        self,
+        trace: RequestTrace | None,
+        betas: str,
+        worst: WorstCase,
+        item_names: Iterable[str],
+        call: ModelCall,
+    ) -> None:
+        """Remember what a call that has ended shows about the tokens of later requests."""
+        counted = counted_request(call, worst)
+        if trace is not None and counted is not None:
+            self.note(trace, betas, call, counted.request)
+        if call.usage is not None:
+            self._note_items(item_names, call.usage.output)
+
+    def _note_items(self, names: Iterable[str], tokens: int) -> None:
+        """Remember the names of an answer's items. None of them has more tokens than the answer."""
+        for name in names:
+            self._items.pop(name, None)
+            self._items[name] = tokens
+        while len(self._items) > _KEPT_ITEMS:
+            self._items.popitem(last=False)
 
     def note(self, trace: RequestTrace, betas: str, call: ModelCall, tokens: int) -> None:
         """Remember how many tokens a provider counted for a request."""

@@ -75,13 +75,27 @@ class Probes:
         self._session, self._interval_s = session, interval_s
         self._shared: dict[_Name, _Shared] = {}
         self._answered: set[_Name] = set()
+        self._newest_answered: dict[str, float] = {}
+        """By address, when the newest request that was answered had begun."""
         self._answered_probes: set[_Name] = set()
         self._answered_variants: defaultdict[tuple[str, str], set[_Name]] = defaultdict(set)
 
-    def note_answer(self, place: Place, variant: tuple[str, str]) -> None:
-        """Note that a call of an agent was answered there. A variant includes its run's id."""
+    def note_answer(self, place: Place, variant: tuple[str, str], began: float) -> None:
+        """Note that a call of an agent that began at a time was answered there.
+
+        A variant includes its run's id.
+        """
+        self._note_request(place, began)
         self._answered.add(_name(place))
         self._answered_variants[variant].add(_name(place))
+
+    def _note_request(self, place: Place, began: float) -> None:
+        upstream = place.provider.upstream
+        self._newest_answered[upstream] = max(began, self._newest_answered.get(upstream, began))
+
+    def answered_since(self, upstream: str, since: float) -> bool:
+        """Return whether a server has answered a request that began after a time, by anyone."""
+        return self._newest_answered.get(upstream, float("-inf")) > since
 
     def may_not_fit(self, place: Place) -> bool:
         """Return whether this gateway saw answers for agents there, but none for a probe.
@@ -109,12 +123,14 @@ class Probes:
             if allowance.left <= 0:
                 return None
             await asyncio.sleep(max(0.0, shared.ended_at + self._interval_s - time.monotonic()))
+            began = time.monotonic()
             shared.answer = answer = await ask_model(
                 self._session, place.provider, place.key, place.api, place.model, _ANSWER_S
             )
             shared.ended_at = time.monotonic()
             if answer.is_answer:
                 allowance.left -= 1
+                self._note_request(place, began)
                 self._answered_probes.add(_name(place))
             return answer
 

@@ -211,10 +211,10 @@ class Upstream:
         sent = _Sent(address, for_provider(headers, key_headers), body, proxy_of(provider.upstream))
         return await self._ask_paced(sent, self._paced(provider, key), clock, progress)
 
-    def note_answer(self, place: Place, variant: tuple[str, str]) -> None:
-        """Note a good answer to a call of a variant's agent."""
+    def note_answer(self, place: Place, variant: tuple[str, str], began: float) -> None:
+        """Note a good answer to a call of a variant's agent that began at a time."""
         self._paced(place.provider, place.key).refusal = None
-        self.probes.note_answer(place, variant)
+        self.probes.note_answer(place, variant, began)
 
     def note_refusal(self, place: Place, status: int, detail: str | None) -> None:
         """Note a provider's answer to a failed call, until its next good answer."""

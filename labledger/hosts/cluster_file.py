@@ -22,8 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
-import yaml
-
 from labledger import clock
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.experiment.authored_fields import FieldPath
@@ -34,8 +32,8 @@ from labledger.files.project_files import read_regular
 from labledger.hosts.host_messages import StorePlace
 from labledger.hosts.host_service import HostSettings
 from labledger.records import JsonObject, json_schemas
+from labledger.records.bounded_yaml import NotYaml, load_yaml
 from labledger.resources import require_for
-from labledger.text import yaml_fault
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -150,13 +148,13 @@ class Cluster:
     @classmethod
     def _of_file(cls, path: Path, *, insecure: bool) -> Self:
         try:
-            document = yaml.safe_load(read_regular(path, _MAX_BYTES).decode())
+            document = load_yaml(read_regular(path, _MAX_BYTES))
         except OSError as error:
             hint = "`on=` takes the address of a scheduler, such as tls://HOST:8786, or a file"
             text = f"{path} cannot be read: {error.strerror}"
             raise _invalid(Parameter("on"), text, hint=hint) from error
-        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-            raise _invalid(str(path), yaml_fault(error)) from None
+        except NotYaml as error:
+            raise _invalid(str(path), str(error)) from None
         problems = [
             Problem(str(path), message, field=json_schemas.dotted(field) or None)
             for field, message in _file_problems(document)

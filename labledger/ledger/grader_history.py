@@ -181,8 +181,10 @@ def _decided(
 ) -> AttemptResult:
     """Return a result with a decision, in its evidence and for a person."""
     ext = record.get("ext", {}) | {KEY: failure.as_json()}
-    what = failure.sentence if result.message is None else result.message
-    result = replace(result, message=f"{what}; {decision.sentence}")
+    said = result.message or ""
+    quoted = "" if failure.sentence in said else failure.sentence
+    message = "; ".join(filter(None, (said, quoted, decision.sentence)))
+    result = replace(result, message=message)
     if result.status is SlotStatus.COMPLETED and decision.counts is Counts.LEFT_OUT:
         rejected = [Artifact.inline(canonical_json.dump_bytes(row)) for row in result.scores[:1]]
         ext |= {"rejected": {"score": rejected[0].reference}}

@@ -78,7 +78,7 @@ from labledger.ledger.progress_rows import (
 )
 from labledger.ledger.run_rows import read_hosts, read_notes
 from labledger.ledger.slot_commits import (
-    count_stopped_attempts,
+    count_exempt_attempts,
     read_last_dispatches,
     read_staged,
 )
@@ -253,7 +253,7 @@ class LedgerReader:
     staged_calls = _query(read_staged_calls)
     model_record = _query(read_model_record)
     staged = _query(read_staged)
-    count_stopped = _query(count_stopped_attempts)
+    count_exempt = _query(count_exempt_attempts)
     last_dispatches = _query(read_last_dispatches)
     committed_slots = _query(read_committed_slots)
     last_failed = _query(read_last_failed)

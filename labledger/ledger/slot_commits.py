@@ -24,6 +24,8 @@ from labledger.ledger.slot_rows import slot_records, slot_rows
 from labledger.records import canonical_json
 from labledger.records.attempt_result import Artifact, AttemptResult, EventFile, SlotRecords
 from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id
+from labledger.records.model_answers import was_account_refused
+from labledger.records.model_calls import ModelCall
 from labledger.records.outcomes import Reason
 
 _ROWS_PER_BATCH = 1000
@@ -34,9 +36,9 @@ _DELETE_STAGED = "DELETE FROM staged_result WHERE run_no = ? AND schedule_idx = 
 _STAGED_ATTEMPTS_SQL = """
 SELECT schedule_idx, attempt, final FROM staged_result WHERE run_no = ?
 ORDER BY schedule_idx, attempt"""
-_STOPPED_SQL = """
-SELECT count(*) FROM staged_result
-WHERE run_no = ? AND schedule_idx = ? AND payload ->> '$.reason' = ?"""
+_EXEMPT_SQL = """
+SELECT payload ->> '$.reason', payload -> '$.model_calls' FROM staged_result
+WHERE run_no = ? AND schedule_idx = ? AND payload ->> '$.reason' IN (?, ?)"""
 _DISPATCHES_SQL = """
 SELECT schedule_idx, attempt, container, host, dispatched_at FROM dispatch
 WHERE run_no = ? AND schedule_idx >= ? ORDER BY schedule_idx, attempt, epoch"""
@@ -199,10 +201,17 @@ def read_staged(connection: Connection, run_no: int) -> dict[int, StagedAttempt]
     return {idx: StagedAttempt(attempt, bool(final)) for idx, attempt, final in rows}
 
 
-def count_stopped_attempts(connection: Connection, run_no: int, schedule_idx: int) -> int:
-    """Return how many staged attempts of a slot ended because a person stopped the run."""
-    key = (run_no, schedule_idx, Reason.RUN_STOPPED)
-    return int(connection.execute(_STOPPED_SQL, key).scalar_one())
+def count_exempt_attempts(connection: Connection, run_no: int, schedule_idx: int) -> int:
+    """Return how many staged attempts of a slot count in no limit of attempts.
+
+    A person stopped their run, or their provider refused the account.
+    """
+    key = (run_no, schedule_idx, Reason.RUN_STOPPED, Reason.PROVIDER_FAILED)
+    return sum(
+        reason == Reason.RUN_STOPPED
+        or was_account_refused(reason, map(ModelCall.from_json, json.loads(calls or "[]")))
+        for reason, calls in connection.execute(_EXEMPT_SQL, key)
+    )
 
 
 def read_last_dispatches(

@@ -229,8 +229,8 @@ class GraderFailure(JsonForm):
 
     @property
     def sentence(self) -> str:
-        """What the tests' log says."""
-        return Complaint(self.tool or "", self.line or "").sentence
+        """What the tests' log says; empty if it says nothing."""
+        return "" if self.tool is None else Complaint(self.tool, self.line or "").sentence
 
     def way(self, reason: str | None) -> str:
         """Return in which way the tests of a trial that ended with `reason` did not work."""

@@ -14,7 +14,8 @@ from typing import Self
 
 from labledger.records import JsonObject, canonical_json
 from labledger.records.json_codec import Section
-from labledger.records.model_calls import NO_SHARE, NO_TOKENS, CallState, ModelCall
+from labledger.records.model_calls import NO_SHARE, NO_TOKENS, CallFault, CallState, ModelCall
+from labledger.records.outcomes import Reason
 from labledger.text import counted_of, escape_line
 
 _MAX_DETAIL = 300
@@ -63,6 +64,17 @@ def answer_of(calls: Iterable[ModelCall]) -> TrialAnswer:
     if any(map(got_answer, calls)):
         return TrialAnswer.ANSWERED
     return TrialAnswer.UNCLEAR if any(map(_is_unclear, calls)) else TrialAnswer.UNANSWERED
+
+
+def was_account_refused(reason: str | None, calls: Iterable[ModelCall]) -> bool:
+    """Return whether a trial ended because its provider refuses the account, key, model or address.
+
+    No call of such a trial got an answer, so it says nothing about its agent.
+    """
+    calls = list(calls)
+    is_shown = any(call.fault is CallFault.CONFIGURATION for call in calls)
+    is_unanswered = answer_of(calls) is TrialAnswer.UNANSWERED
+    return reason == Reason.PROVIDER_FAILED and is_shown and is_unanswered
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,7 +188,13 @@ class ModelCall(Section):
         if self.usage is not None:
             return self.usage
         free = self.reserved == NO_TOKENS or self.reason in NOT_SENT
-        return NO_TOKENS if free or self.is_refusal or not self.asked else None
+        free = free or (self.is_refusal and not self._states_use)
+        return NO_TOKENS if free or not self.asked else None
+
+    @property
+    def _states_use(self) -> bool:
+        """Whether the answer says that it is charged, also if its numbers cannot be right."""
+        return self.raw_usage is not None or self.cost_unknown is not None
 
 
 _FREE = canonical_json.dumps(NO_TOKENS.as_json())
@@ -196,7 +202,8 @@ _NOT_SENT_LIST = ", ".join(f"'{reason}'" for reason in sorted(NOT_SENT))
 CHARGED_NOTHING_SQL = f"""\
 ({{CALL}}.state = 'refused' OR {{CALL}}.reserved = '{_FREE}'
     OR {{CALL}}.reason IN ({_NOT_SENT_LIST})
-    OR ({{CALL}}.state = 'answered' AND {{CALL}}.status >= 400))"""
+    OR ({{CALL}}.state = 'answered' AND {{CALL}}.status >= 400
+        AND {{CALL}}.raw_usage IS NULL AND {{CALL}}.cost_unknown IS NULL))"""
 """Whether `ModelCall.charged` is zeros for a call without usage, as SQL over its row.
 
 It is 1, or else 0 or null. Views are made of it: a change needs a migration.

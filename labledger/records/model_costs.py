@@ -4,7 +4,8 @@ A price is in micro-dollars for a million tokens, so tokens times price is a cos
 These are integers, so a cost is exact here and in SQL. An unknown value is None, and never 0.
 Prices come from the experiment, and from `labledger.records.known_prices` for other models. A price
 may apply only to some calls, such as calls of a service tier or at certain hours. It then has a
-condition, and a call with another condition has no known cost.
+condition, and a call with another condition has no known cost. If another model served a call, its
+price applies, if the run has it.
 
 If the gateway counted, only its counts are the use of an attempt: `cost_usd`, `tokens_in` and
 `tokens_out` are its metrics. Values that the experiment takes under these names from the agent's
@@ -14,7 +15,7 @@ budgets, views and comparisons never mistake one for the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -102,20 +103,25 @@ class PriceTable:
         """
         if not usage.total:
             return 0
-        price = self.price_of(provider, model, usage.request, condition)
-        return None if price is None else price.cost_of(usage)
+        for name, its_condition in priced_as(model, condition):
+            price = self.price_of(provider, name, usage.request, its_condition)
+            cost = None if price is None else price.cost_of(usage)
+            if cost is not None:
+                return cost
+        return None
 
     def most_cost_of(
         self, provider: str, model: str, usage: Usage, *, all_tiers: bool = False
     ) -> int | None:
-        """Return the largest cost of a call at any time; None if none is known.
+        """Return the largest cost of a call at any time, from any model with a price of its own.
 
-        With `all_tiers`, includes prices that apply only to calls of a tier, speed or region.
+        Returns None if no cost is known. With `all_tiers`, includes prices that apply only to calls
+        of a tier, speed or region.
         """
         costs = (
             self.cost_of(provider, model, usage, condition)
             for condition in self.conditions(provider, model)
-            if all_tiers or is_of_time(condition)
+            if all_tiers or comes_unasked(condition)
         )
         known = [cost for cost in costs if cost is not None]
         return max(known, default=0 if not usage.total else None)
@@ -124,12 +130,13 @@ class PriceTable:
         self, provider: str, model: str, searches: int, condition: str | None = None
     ) -> int | None:
         """Return the picodollars for this many searches by the provider; None if not known."""
-        price = self.price_of(provider, model, 0, condition)
         if not searches:
             return 0
-        if price is None or price.web_search is None:
-            return None
-        return searches * price.web_search * 1000
+        for name, its_condition in priced_as(model, condition):
+            price = self.price_of(provider, name, 0, its_condition)
+            if price is not None and price.web_search is not None:
+                return searches * price.web_search * 1000
+        return None
 
     def most_search_fees(self, provider: str, model: str, searches: int) -> int:
         """Return the largest known fees for this many searches."""
@@ -137,10 +144,10 @@ class PriceTable:
         fees = (self.search_fees(provider, model, searches, each) for each in conditions)
         return max((fee for fee in fees if fee is not None), default=0)
 
-    def of_models(self, models: Iterable[tuple[str, str]]) -> PriceTable:
-        """Return the prices of some models, each a provider and a name, from the same source."""
-        wanted = set(models)
-        kept = (price for price in self.prices if (price.provider, price.model) in wanted)
+    def of_providers(self, names: Iterable[str]) -> PriceTable:
+        """Return the prices of all models of some providers, from the same source."""
+        wanted = set(names)
+        kept = (price for price in self.prices if price.provider in wanted)
         return PriceTable(tuple(sorted(kept, key=price_order)), self.source)
 
     @cached_property
@@ -164,6 +171,8 @@ def price_order(price: ModelPrice) -> tuple[str, str, str, int]:
 
 SINCE, HOURS = "since", "utc"
 """Names in conditions: the first day of a price, and the hours of each day."""
+SERVED = "model"
+"""Name in conditions: the model that served a call, if it is not the model that was asked for."""
 
 
 def condition_of(parts: Mapping[str, str]) -> str:
@@ -176,10 +185,20 @@ def parts_of(condition: str) -> dict[str, str]:
     return dict(part.partition("=")[::2] for part in condition.split())
 
 
-def is_of_time(condition: str) -> bool:
-    """Return whether a condition only limits the time of its price. The standard one has no
-    limit."""
-    return parts_of(condition).keys() <= {SINCE, HOURS}
+def comes_unasked(condition: str) -> bool:
+    """Return whether a call may meet a condition that its request does not ask for.
+
+    Its time and the model that serves it are such conditions, and so is the standard one.
+    """
+    return parts_of(condition).keys() <= {SINCE, HOURS, SERVED}
+
+
+def priced_as(model: str, condition: str | None) -> Iterator[tuple[str, str | None]]:
+    """Yield the models and conditions whose prices may apply to a call: the asked model first."""
+    yield model, condition
+    parts = parts_of(condition or "")
+    if served := parts.pop(SERVED, None):
+        yield served, condition_of(parts)
 
 
 def time_parts(conditions: Iterable[str], at: str) -> dict[str, str]:

@@ -48,10 +48,14 @@ class Reason(StrEnum):
     STATUS_FORGED = "status_forged"
     """The container ended in a way that only the agent can have caused."""
     SCRIPT_HINDERED = "script_hindered"
-    """The agent changed the limits of `trial.sh`, the container's first process, as `prlimit
-    --pid 1` does, moved a folder that the host reads, left files in an output folder of the grader
-    that cannot be removed, or removed or replaced programs or the C library of the image, after
-    which `trial.sh` failed."""
+    """The agent changed the limits or the priority of `trial.sh`, the container's first process, as
+    `prlimit --pid 1` does, moved a folder that the host reads, left files in an output folder of
+    the grader that cannot be removed, or removed or replaced programs or the C library of the
+    image, after which `trial.sh` failed."""
+
+    OUT_OF_PROCESSES = "out_of_processes"
+    """The agent left processes that used up the limit of processes, and the grader, which could not
+    start its own, failed."""
 
     ARTIFACTS_REFUSED = "artifacts_refused"
     """The agent left more than a separate grader may get, or what cannot be read."""
@@ -149,7 +153,9 @@ class Reason(StrEnum):
     DISK_FULL = "disk_full"
     """A phase failed, and a disk was full while it ran."""
     OUT_OF_MEMORY = "out_of_memory"
-    """The memory limit killed the container's first process."""
+    """The memory limit killed the container's first process. With the status `agent_error`, the
+    agent ran in that container, or left most of the memory in use, and the grader failed for
+    it."""
     HOST_LOST = "host_lost"
     """Somebody declared the host of the trial lost (`labledger hosts declare-lost`)."""
     DELIVERY_TIMEOUT = "delivery_timeout"
@@ -167,6 +173,18 @@ NOT_STARTED: frozenset[str] = frozenset(
     }
 )
 """Reasons of an `infra_error` that mean that nothing of the trial has run."""
+
+
+HINDERED: frozenset[str] = frozenset(
+    {
+        *(Reason.STATUS_FORGED, Reason.SCRIPT_HINDERED, Reason.ARTIFACTS_REFUSED),
+        *(Reason.OUT_OF_MEMORY, Reason.OUT_OF_PROCESSES),
+    }
+)
+"""Reasons of an `agent_error` that mean that the agent kept its own trial from its end.
+
+No regrading grades such a trial, and no failure of a model excuses it.
+"""
 
 
 NOT_WORTH_RETRYING: frozenset[str] = frozenset({Reason.REPLAY_MISS, Reason.CANCELLED})

@@ -9,7 +9,7 @@ from labledger.compare import comparison_sentences
 from labledger.compare.ranking import ranking_text
 from labledger.report import outcome_tally, sentences, time_and_metrics
 from labledger.report.report_document import Report
-from labledger.text import DASH, confidence_level, count, rounded, usd
+from labledger.text import DASH, confidence_level, count, model_labels, rounded, usd
 
 _MAX_HARDEST = 10
 """How many of the hardest tasks are listed."""
@@ -158,15 +158,16 @@ def _metrics(report: Report) -> Iterator[str]:
 
 
 def _models(report: Report) -> Iterator[str]:
+    labels = model_labels([(use.provider, use.model) for use in report.models])
     rows = [
         (
-            *(_code(use.variant_id), _code(use.model)),
+            *(_code(use.variant_id), _code(label)),
             *(count(use.calls), rounded(use.tokens_in), rounded(use.tokens_out)),
             usd(use.cost_usd, 4),
             *map(count, (use.cost_unknown, use.refused, use.failed)),
             rounded(use.waited_s),
         )
-        for use in report.models
+        for use, label in zip(report.models, labels, strict=True)
     ]
     yield from _explained(sentences.MODEL_COLUMNS, rows, sentences.MODELS)
     rows = [

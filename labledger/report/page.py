@@ -18,6 +18,7 @@ from labledger import resources
 from labledger.compare import comparison_sentences
 from labledger.compare.comparison_document import Comparison
 from labledger.compare.ranking import ranking_text
+from labledger.ledger.model_usage import ModelUse
 from labledger.ledger.reader import LedgerReader
 from labledger.report import charts, outcome_tally, sentences, time_and_metrics
 from labledger.report.chart_drawing import Chart, draw
@@ -37,6 +38,7 @@ from labledger.text import (
     counted,
     date_and_time,
     duration,
+    model_labels,
     rounded,
     usd,
     usd_range,
@@ -115,9 +117,15 @@ def _template() -> Any:
         "css": _CSS.__getitem__,
         "json": lambda value: json.dumps(value, ensure_ascii=False),
         "shortened": _shortened,
+        "with_labels": _with_labels,
         "adds_up": time_and_metrics.adds_up,
     }
     return environment.get_template("page.html.j2")
+
+
+def _with_labels(uses: Sequence[ModelUse]) -> Iterator[tuple[ModelUse, str]]:
+    """Return what was used of each model, with the model's label."""
+    return zip(uses, model_labels([(use.provider, use.model) for use in uses]), strict=True)
 
 
 def _view(report: Report, listed: Sequence[Trial]) -> View:

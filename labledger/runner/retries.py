@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from labledger.execution.dispatch_pauses import REFUSALS_BEFORE_PAUSE
 from labledger.experiment.schedule import Retry
 from labledger.records.attempt_result import AttemptResult
+from labledger.records.model_answers import was_account_refused
 from labledger.records.outcomes import NOT_STARTED, NOT_WORTH_RETRYING, Reason, SlotStatus
 from labledger.records.resource_pressure import timed_out_under_pressure
 from labledger.trial.attempt_spec import AttemptSpec
@@ -27,8 +28,13 @@ class RetryPolicy:
     retry: Retry
     retries_starved: bool = False
     """Whether attempts that timed out short of processors are retried, as far as `retry` goes."""
-    count_stopped: Callable[[int], int] = lambda _: 0
-    """How many attempts of a slot, by `schedule_idx`, a person stopped: these count in no limit."""
+    count_exempt: Callable[[int], int] = lambda _: 0
+    """How many attempts of a slot, by `schedule_idx`, count in no limit."""
+    repeats_refused: bool = True
+    """Whether attempts whose account was refused are repeated without a limit.
+
+    The run stops soon if each of them is refused, and the slots are open until the cause is gone.
+    """
 
     def applies_to(self, result: AttemptResult, spec: AttemptSpec) -> bool:
         """Return whether the slot of an attempt that ended gets another one."""
@@ -37,9 +43,11 @@ class RetryPolicy:
             return False
         if result.reason == Reason.RUN_STOPPED:
             return True
+        if self.repeats_refused and was_account_refused(result.reason, result.model_calls):
+            return True
         starved = self.retries_starved and timed_out_under_pressure(result)
-        stopped = self.count_stopped(result.schedule_idx) if result.attempt > 1 else 0
-        return self.allows(result.status, result.reason, result.attempt - stopped, starved=starved)
+        exempt = self.count_exempt(result.schedule_idx) if result.attempt > 1 else 0
+        return self.allows(result.status, result.reason, result.attempt - exempt, starved=starved)
 
     def allows(
         self, status: SlotStatus, reason: str | None, attempt: int, *, starved: bool = False

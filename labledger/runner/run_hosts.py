@@ -6,6 +6,7 @@ not continued on a cluster, nor one whose open attempts are on hosts of a cluste
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 
 from labledger.errors import InvalidInput, Parameter, PreflightFailed, Problem
@@ -50,7 +51,7 @@ def _cluster_of(on: str) -> str:
     """Return the cluster that `--on` names; empty for this machine."""
     if on == LOCAL:
         return ""
-    return on if "://" in on else str(expand_home(on).resolve())
+    return on if "://" in on else os.path.realpath(expand_home(on))
 
 
 def has_keys(cluster: str | None, plan: ExperimentPlan, *, insecure: bool) -> bool:

@@ -163,7 +163,8 @@ class SlotExecution:
             retry_policy=RetryPolicy(
                 experiment.design.retry,
                 retries_starved=experiment.benchmark.policy.timeouts_under_pressure == "retry",
-                count_stopped=partial(reader.count_stopped, run.run_id),
+                count_exempt=partial(reader.count_exempt, run.run_id),
+                repeats_refused=not self.options.continue_unanswered,
             ),
             pauses=pauses,
             folder_retention=self.options.keep,

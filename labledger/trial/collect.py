@@ -21,7 +21,7 @@ from labledger.records.attempt_result import AttemptResult, Metric, Phase
 from labledger.records.model_costs import beside_counted, model_metrics
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trajectories.atif import FinalMetrics
-from labledger.trial import contract
+from labledger.trial import contract, limit_hits
 from labledger.trial.attempt_notes import has_begun, parse_phases, read_phases
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
@@ -171,6 +171,8 @@ def _add_circumstances(
             evidence.add_problem("models", problem)
     if pressure := _pressure(spec, container_exit):
         evidence.ext["pressure"] = pressure
+    if hits := limit_hits.LimitHits.of_trial(spec, container_exit).as_json(spec):
+        evidence.ext["limits_hit"] = hits
 
 
 def _logged_agent(spec: AttemptSpec) -> LoggedAgent:
@@ -237,8 +239,7 @@ def _outcome(
             )
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.DEADLINE, message)
     if container_exit.out_of_memory and container_exit.exit_status in ExitStatus.OF_ENGINE:
-        message = "the memory limit killed the container's first process"
-        return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.OUT_OF_MEMORY, message)
+        return limit_hits.out_of_memory(spec, container_exit)
     if container_exit.exit_status in ExitStatus.OF_ENGINE:
         message = f"the container was ended from outside (status {container_exit.exit_status})"
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.CONTAINER_KILLED, message)
@@ -270,13 +271,7 @@ def _outcome_by_script(
     if container_exit.was_paused and failed is not None:
         message = f"{WAS_PAUSED}; without that: {failed}"
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.CONTAINER_PAUSED, message)
-    if container_exit.out_of_memory and outcome.status is not SlotStatus.COMPLETED:
-        limit = spec.settings.runtime.resources.memory_bytes
-        limit_text = "" if limit is None else f" of {limit:,} bytes"
-        if spec.has_grader_container:
-            limit_text = " of one of its containers"
-        outcome.message = f"{outcome.message}; the memory limit{limit_text} was hit"
-    return outcome
+    return limit_hits.judge(spec, container_exit, outcome)
 
 
 def graded_outcome(
@@ -359,7 +354,7 @@ def _pressure(spec: AttemptSpec, container_exit: ContainerExit) -> JsonObject:
     """Return how short of processors and memory the trial was, as far as it is known."""
     if not spec.runs_agent or not container_exit.is_by_script:
         return {}
-    in_parts = container_exit.agent_part_phases is not None
+    in_parts = limit_hits.has_grader_start(spec, container_exit)
     return pressure_of(spec.folder, spec.grader_folder if in_parts else None)
 
 

@@ -168,12 +168,16 @@ check_why_no_clock() {
     case $limits in "$first_limits") exit 70 ;; esac
 }
 
-# Sets $cgroup to the folder of this container's control group, with the counters of its processors.
-# Before any command runs: under version 1, root can write beside the folders.
+# Sets $cgroup to the folder of this container's control group, with the counters of its processors, and
+# $memory, $memory_hits and $processes to those of memory, of kills at its limit, and of processes. Before
+# any command runs: under version 1, root can write beside the folders.
 find_cgroup() {
-    cgroup=/sys/fs/cgroup/cpu
+    cgroup=/sys/fs/cgroup/cpu memory=/sys/fs/cgroup/memory processes=/sys/fs/cgroup/pids
+    memory_hits=$memory/memory.oom_control
     [ ! -e /sys/fs/cgroup/cgroup.controllers ] || while IFS=: read -r number _ path; do
-        [ "$number" != 0 ] || cgroup=/sys/fs/cgroup${path%/}
+        [ "$number" = 0 ] || continue
+        cgroup=/sys/fs/cgroup${path%/}
+        memory=$cgroup memory_hits=$cgroup/memory.events processes=$cgroup
     done </proc/self/cgroup
 }
 
@@ -182,6 +186,26 @@ add_pressure() {
     [ -r "$2" ] && while read -r line; do
         pressure="$pressure$1 $line$newline"
     done <"$2"
+} 2>/dev/null
+
+# Adds how often the limits of memory and of processes were hit until now, at the end of phase $1.
+add_hits() {
+    add_pressure "memory$1" "$memory_hits"
+    add_pressure "processes$1" "$processes/pids.events"
+}
+
+# Adds what the agent has left in memory, in processes, in files and in the kernel for both, and how many
+# processes. Version 1 counts the memory of the kernel in a file of its own.
+add_held() {
+    [ -r "$memory/memory.stat" ] && while read -r kind bytes; do
+        case $kind in
+            anon | rss | shmem) pressure="${pressure}held memory $bytes$newline" ;;
+            slab_unreclaimable) pressure="${pressure}held memory $bytes$newline"; break ;;
+            pgpgin) break ;;
+        esac
+    done <"$memory/memory.stat"
+    add_pressure "held memory" "$memory/memory.kmem.usage_in_bytes"
+    add_pressure "held pids" "$processes/pids.current"
 } 2>/dev/null
 
 # Adds the clock, the times of all processors of the machine, and how long anything on it waited for
@@ -211,14 +235,27 @@ store_output() {
     { cat >"$2" || cat >/dev/null; } <"$1"
 }
 
-# Sets $limits to the resource limits of this process, to nothing if too few files may be open.
+# Sets $limits to the resource limits of this process and to its priority, to nothing if too few files may
+# be open.
 read_limits() {
-    limits=''
+    limits='' stat=''
     {
         while read -r line; do
             limits="$limits$line;"
         done </proc/1/limits
+        read -r stat </proc/1/stat
     } 2>/dev/null
+    # shellcheck disable=SC2086
+    [ -z "$limits" ] || add_priority ${stat##*) }
+}
+
+# Adds nice value, real-time priority and scheduling policy of this process to $limits. The arguments are
+# the words of its `stat` after its name. Later phases inherit them.
+add_priority() {
+    shift 16
+    limits="$limits$1;"
+    shift 21
+    limits="$limits$1;$2"
 }
 
 # Gives this shell free memory of its own, of which it can go on if an agent takes the right to more.
@@ -240,6 +277,14 @@ check_limits() {
         grader) finish 40 ;;
         *) finish 72 ;;
     esac
+}
+
+# Undoes what a phase may have done so that the kernel kills this process when memory runs out: the rest
+# of the trial needs it.
+restore_score() {
+    { read -r score </proc/self/oom_score_adj; } 2>/dev/null || score=$own_score
+    [ "$score" != "$own_score" ] || return 0
+    { echo "$own_score" >/proc/self/oom_score_adj; } 2>/dev/null
 }
 
 # Sets $mounts to all mount points, each on a line, as the kernel writes them.
@@ -588,6 +633,9 @@ run_phase() {
         keep:setup | keep:agent | keep:collect_*) kill -KILL "$alarm" "$last_alarm" 2>/dev/null ;;
         *) end_processes ;;
     esac
+    restore_score
+    add_hits "$1"
+    [ "$1" != agent ] || add_held
     reopen "$OUT" "$STATE" ${SHARED_WORKSPACE:+"$WORKSPACE"}
     # Checked at once: when the trial ends, there may be free space again.
     [ "$status" = 0 ] || has_space || finish 71

@@ -28,7 +28,7 @@ from labledger.files.workspace_seed import seed_tar
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult, Event, EventFile, Metric, Phase
 from labledger.records.identity import TrialIds
-from labledger.records.outcomes import Reason, SlotStatus
+from labledger.records.outcomes import HINDERED, Reason, SlotStatus
 from labledger.trial import attempt_notes, contract
 from labledger.trial.attempt_spec import AttemptSpec, TrialKind
 from labledger.trial.collect import (
@@ -181,8 +181,6 @@ class RegradedEvidence(EvidenceCollector):
 
 
 _GRADED = frozenset({SlotStatus.COMPLETED, SlotStatus.GRADE_ERROR})
-_UNGRADABLE = frozenset({Reason.STATUS_FORGED, Reason.SCRIPT_HINDERED, Reason.ARTIFACTS_REFUSED})
-"""Reasons of agent failures after which a trial is never graded."""
 _AGENT_FAILED = frozenset({SlotStatus.AGENT_ERROR, SlotStatus.AGENT_TIMEOUT})
 
 
@@ -215,7 +213,7 @@ class RegradedTrial(TrialKind):
     def is_carried_over(self, spec: AttemptSpec) -> bool:
         """Return True unless the trial was graded, or would have been under this run's policy."""
         status, reason = self.stored.record["status"], self.stored.record["reason"]
-        can_be_graded = status in _AGENT_FAILED and reason not in _UNGRADABLE
+        can_be_graded = status in _AGENT_FAILED and reason not in HINDERED
         return status not in _GRADED and not (
             can_be_graded and spec.plan.benchmark.policy.grade_failed_agents
         )

@@ -4,11 +4,11 @@ A trial's evidence may say so since this revision. Views are created again by ev
 table changes: slots of earlier revisions count as before.
 
 Revision ID: 0021
-Revises: 0018
+Revises: 0019
 """
 
 revision = "0021"
-down_revision = "0018"
+down_revision = "0019"
 branch_labels = None
 depends_on = None
 

@@ -352,13 +352,50 @@ def test_a_run_with_a_refused_key_stops_and_goes_on_when_the_key_is_repaired(
         assert before.run.next_schedule_idx < 12
         project.environment["TEST_PROVIDER_KEY"] = KEY
         resumed = project.command("resume", "r")
+        assert resumed.returncode == 0, resumed.stderr
         with open_ledger(lab_dir=project.lab) as ledger:
             after = ledger.state("r")
         assert after.run.next_schedule_idx == 12, resumed.stderr
         [answers] = after.model_answers
-        refused = before.run.next_schedule_idx + before.staged
-        assert (answers.answered, answers.unanswered) == (12 - refused, refused)
-        assert "got no answer, and other trials got answers" in resumed.stdout
+        assert (answers.answered, answers.unanswered) == (12, 0)
+        assert "left out of the pass rate" not in resumed.stdout
+        project.check_whole("r")
+
+
+def test_credit_that_ends_in_the_middle_costs_no_slot(tmp_path: Path) -> None:
+    """The run stops when the account is refused; once that is repaired, a resume completes it.
+
+    No answered trial runs again, and `resume` says by its exit status that nothing is missing.
+    """
+    credit = {"left": 5}
+
+    def spends(asked: Asked) -> Answer:
+        if credit["left"] <= 0:
+            return 400, NO_CREDIT
+        credit["left"] -= not asked.is_probe
+        return 200, COMPLETION
+
+    programs = {f"task{number}": NEEDS_ANSWER for number in range(10)}
+    with (
+        refusing_provider(spends) as provider,
+        project_in(tmp_path, provider.url, programs) as project,
+    ):
+        project.document["design"] |= {"retry": {"max_attempts": 1}, "max_concurrency": 2}
+        project.save()
+        stopped = project.command("run", project.experiment, "--run-id", "r")
+        assert stopped.returncode == 3, stopped.stderr
+        assert "Your credit balance is too low; repair the key or the account" in stopped.stderr
+        again = project.command("resume", "r")
+        assert again.returncode == 3, again.stderr
+        credit["left"] = 100
+        resumed = project.command("resume", "r")
+        assert resumed.returncode == 0, resumed.stderr
+        assert credit["left"] == 95, "the five answered trials did not run again"
+        with open_ledger(lab_dir=project.lab) as ledger:
+            statuses = ledger.query("SELECT DISTINCT status FROM trials WHERE run_id = 'r'")
+            refused = ledger.query("SELECT count(*) AS n FROM model_calls WHERE status = 400")
+        assert [row["status"] for row in statuses] == ["completed"]
+        assert [row["n"] >= 4 for row in refused] == [True]
         project.check_whole("r")
 
 

@@ -120,6 +120,135 @@ def test_memory_limit(trials: Trials) -> None:
     assert result.verdict == "pass"
 
 
+HUNGRY = "python3 -c 'print(len(bytearray(300 << 20)))'"
+
+
+@pytest.mark.parametrize("ending", ["true", "exit 3"])
+def test_a_kill_for_memory_is_named_whatever_the_agent_returned(
+    trials: Trials, ending: str
+) -> None:
+    """Message and evidence name the limit and whose process was killed; the verdict stays."""
+    agent = f"{HUNGRY}; {ending}"
+    result = trials.run(agent, image=PYTHON, runtime=resources(memory_bytes=64 << 20))
+    status, verdict = ("completed", "pass") if ending == "true" else ("agent_error", "pass")
+    assert (result.status.value, result.verdict) == (status, verdict)
+    assert "memory limit of 67,108,864 bytes was hit" in str(result.message)
+    assert "killed 1 process of the agent" in str(result.message)
+    found = result.evidence[0]["ext"]["limits_hit"]
+    assert found == {"memory": {"agent": {"count": 1, "limit": 64 << 20}}}
+
+
+def test_hit_limits_are_named_for_the_phase_that_hit_them(trials: Trials) -> None:
+    """A grader that memory or processes run out for is not called the agent, and passes."""
+    forks = python(
+        """
+import os, time
+try:
+    while True:
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+except BlockingIOError:
+    pass
+"""
+    )
+    grader = f"{HUNGRY}; {GRADES}"
+    limits = resources(memory_bytes=96 << 20, pids=12)
+    result = trials.run(phase(forks), grader, image=PYTHON, runtime=limits)
+    assert brief(result) == ("completed", None, 0)
+    found = result.evidence[0]["ext"]["limits_hit"]
+    assert (set(found["memory"]), set(found["pids"])) == ({"grader"}, {"agent"})
+    assert found["pids"]["agent"]["limit"] == 12
+    message = str(result.message)
+    assert "killed 1 process of the grader" in message
+    assert "the limit of 12 processes was hit: the agent could not start a process" in message
+
+
+BELOW_TRIAL_SH = """
+echo 1000 >/proc/1/oom_score_adj; echo 0 >/proc/self/oom_score_adj
+for each in 1 2 3 4; do
+    python3 -c 'import time; x = bytearray(9 << 20); time.sleep(9)' &
+done; wait; sleep 9"""
+"""Has the kernel prefer the first process when memory runs out."""
+
+
+def test_an_agent_that_has_trial_sh_killed_for_memory_has_failed(trials: Trials) -> None:
+    """The kernel kills the first process while the agent runs: the trial stays in the rate."""
+    limit = resources(memory_bytes=32 << 20)
+    result = trials.run(BELOW_TRIAL_SH, image=PYTHON, runtime=limit)
+    assert brief(result) == ("agent_error", "out_of_memory", 137)
+    assert "the memory limit of 33,554,432 bytes killed" in str(result.message)
+
+
+def test_an_agent_that_leaves_no_memory_to_its_grader_has_failed(trials: Trials) -> None:
+    """Files in memory that the agent left are not the grader's failure."""
+    agent = "cat /dev/zero >/dev/shm/full; true"
+    needs = "python3 -c 'bytearray(20 << 20)' || exit 1"
+    limit = resources(memory_bytes=96 << 20)
+    result = trials.run(agent, f"{needs}; {GRADES}", image=PYTHON, runtime=limit)
+    assert (result.status.value, result.verdict) == ("completed", "pass"), "there was room"
+    grader = f"python3 -c 'bytearray(60 << 20)' || exit 1; {GRADES}"
+    result = trials.run(agent, grader, image=PYTHON, runtime=limit)
+    assert brief(result) == ("agent_error", "out_of_memory", 40)
+    assert "the agent left" in str(result.message)
+    assert "killed 1 process of the grader" in str(result.message)
+    result = trials.run("true", grader.replace("60", "120"), image=PYTHON, runtime=limit)
+    assert brief(result) == ("grade_error", "grader_exit_nonzero", 40)
+
+
+def test_files_without_content_use_up_memory_too(trials: Trials) -> None:
+    """The kernel's own memory for files counts as what the agent left."""
+    agent = """
+import os
+try:
+    for number in range(10**6):
+        os.mkdir(f'/dev/shm/{number}')
+except OSError:
+    pass
+"""
+    grader = f"python3 -c 'bytearray(30 << 20)' || exit 1; {GRADES}"
+    limit = resources(memory_bytes=64 << 20)
+    result = trials.run(phase(python(agent)), grader, image=PYTHON, runtime=limit)
+    assert (result.status.value, result.reason) == ("agent_error", "out_of_memory")
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["os.setpriority(os.PRIO_PROCESS, 1, 19)", "os.sched_setscheduler(1, 5, os.sched_param(0))"],
+    ids=("nice", "idle"),
+)
+def test_an_agent_that_slows_its_grader_down_has_failed(trials: Trials, change: str) -> None:
+    """Phases inherit the priority of the first process, which an agent that is root can lower."""
+    agent = phase(python(f"import os; {change}"))
+    result = trials.run(agent, image=PYTHON)
+    assert brief(result) == ("agent_error", "script_hindered", 72)
+
+
+def test_an_agent_that_leaves_no_processes_to_its_grader_has_failed(trials: Trials) -> None:
+    """Processes that the agent left may run on, but they do not take the trial out of the rate."""
+    runtime = resources(pids=24) | {"processes": "keep"}
+    agent = "for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14; do sleep 99 & done"
+    grader = f"for n in 1 2 3 4 5 6 7 8 9; do sleep 9 & done; {GRADES}"
+    result = trials.run(agent, grader, image=PYTHON, runtime=runtime)
+    assert (result.status.value, result.reason) == ("agent_error", "out_of_processes")
+    result = trials.run(
+        "true",
+        grader.replace("9;", "9 10 11 12 13 14 15 16 17 18 19 20 21;"),
+        image=PYTHON,
+        runtime=runtime,
+    )
+    assert (result.status.value, result.reason) == ("grade_error", "grader_exit_nonzero")
+
+
+def test_trial_sh_takes_back_what_the_kernel_would_kill_it_for(trials: Trials) -> None:
+    """An agent cannot have the first process killed later, when the grader needs memory."""
+    look = "cat /proc/1/oom_score_adj"
+    result = trials.run(f"{look}; echo 1000 >/proc/1/oom_score_adj; {look}", f"{look}; {GRADES}")
+    assert brief(result) == ("completed", None, 0)
+    before, raised = trials.content(result, "agent_stdout").split()
+    assert (raised, trials.content(result, "grader_stdout").split()) == (b"1000", [before])
+
+
 @pytest.mark.parametrize(
     ("limit", "yields"),
     # With control groups of version 2, the start of runc 1.1 itself needs about 15 MB.

@@ -105,7 +105,7 @@ def test_a_cluster_file_is_a_small_regular_file(tmp_path: Path, kind: str) -> No
         file.write_text("[" * 10_000 if kind == "nested" else "#" * (1 << 20) + "#")
     with pytest.raises(InvalidInput) as raised:
         Cluster.read(str(file))
-    expected = {"large": "larger than 1,024 KiB", "nested": "is not YAML"}
+    expected = {"large": "larger than 1,024 KiB", "nested": "nests deeper than 64 levels"}
     assert expected.get(kind, "a regular file is expected") in raised.value.message
 
 

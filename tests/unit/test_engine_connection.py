@@ -157,6 +157,18 @@ def test_a_context_that_cannot_be_used_is_an_error(
     assert str(config) in caught.value.message
 
 
+def test_an_engine_that_does_not_answer_is_named_in_plain_words(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message has the system's reason, not how a library writes its errors."""
+    add_context(config, "chosen", endpoint("tcp://127.0.0.1:1"))
+    monkeypatch.setenv("DOCKER_CONTEXT", "chosen")
+    with pytest.raises(EngineUnavailable) as caught:
+        Engine().connect()
+    expected = "no Docker engine answers at tcp://127.0.0.1:1: Connection refused"
+    assert caught.value.message == expected
+
+
 def test_contexts_of_the_working_directory_are_not_read(
     config: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

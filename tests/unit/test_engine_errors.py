@@ -128,4 +128,5 @@ def test_a_missing_socket_says_to_start_an_engine(socket_of_group: Path) -> None
     """Where there is no socket, an engine is to be started."""
     message, hint = refusal(socket_of_group.with_name("other.sock"))
     assert "no Docker engine answers at" in message
+    assert message.endswith("other.sock: No such file or directory")
     assert "start Docker" in hint

@@ -14,38 +14,42 @@ from typing import Any
 import pytest
 from gateways import SOURCE, GatewayTrial, ServedGateway, served_gateway
 from raw_providers import RawAnswer, events, raw_provider
+from waiting import wait_until
 
 from labledger.gateway.families.event_stream import BodyForm, EventReader, form_of
 from labledger.records.model_calls import Api, CallState, ModelCall, Usage
 from labledger.records.model_costs import ModelPrice, PriceTable, call_cost
-from labledger.records.model_grants import RECORD, ProviderConfig
+from labledger.records.model_grants import RECORD, CallLimits, ProviderConfig
 
-HELLO = {"model": "m-1", "choices": [{"index": 0, "delta": {"content": "hello"}}]}
-STOP = {"model": "m-1", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+HELLO = {"model": "m-2026-01-01", "choices": [{"index": 0, "delta": {"content": "hello"}}]}
+STOP = {"model": "m-2026-01-01", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
 USED = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
-USAGE = {"model": "m-1", "choices": [], "usage": USED}
+USAGE = {"model": "m-2026-01-01", "choices": [], "usage": USED}
 CHAT = events(HELLO, STOP, USAGE, "[DONE]")
-OPENED = {"type": "message_start", "message": {"model": "m-1", "usage": {"input_tokens": 1000}}}
+OPENED = {
+    "type": "message_start",
+    "message": {"model": "m-2026-01-01", "usage": {"input_tokens": 1000}},
+}
 STOPPED = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}
 CLOSED = {"type": "message_stop"}
 
 
 def anthropic(*usages: dict[str, Any], end: bytes = b"\n\n") -> bytes:
     """A stream that says these usages in its start and in its deltas."""
-    start = {**OPENED, "message": {"model": "m-1", "usage": usages[0]}}
+    start = {**OPENED, "message": {"model": "m-2026-01-01", "usage": usages[0]}}
     deltas = [{**STOPPED, "usage": usage} for usage in usages[1:]]
     return events(start, *deltas, CLOSED, names=True, end=end)
 
 
 def responses(usage: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"model": "m-1", "status": "completed", "output": [], "usage": usage, **more}
+    return {"model": "m-2026-01-01", "status": "completed", "output": [], "usage": usage, **more}
 
 
 RESPONSE = responses({"input_tokens": 1000, "output_tokens": 100, "total_tokens": 1100})
 RESPONDED = events({"type": "response.completed", "response": RESPONSE}, names=True, end=b"")
 GEMINI_USED = {"promptTokenCount": 1000, "candidatesTokenCount": 100, "totalTokenCount": 1100}
 GEMINI = {
-    "modelVersion": "m-1",
+    "modelVersion": "m-2026-01-01",
     "candidates": [{"content": {}, "finishReason": "STOP"}],
     "usageMetadata": GEMINI_USED,
 }
@@ -81,7 +85,15 @@ WHOLE = {
 }
 NO_MARK = events(HELLO, HELLO)
 MESSAGES_OPEN = events(OPENED, names=True)
+BUSY = {"prompt_tokens": 1000, "completion_tokens": 10}
+FINISHED = {**STOP, "usage": BUSY}
 TORN = {
+    "torn-after-a-finish-chunk": ("chat", RawAnswer(events(HELLO, FINISHED), torn=True)),
+    "torn-after-a-delta": (
+        "anthropic",
+        RawAnswer(events(OPENED, {**STOPPED, "usage": {"output_tokens": 1}}), torn=True),
+    ),
+    "torn-after-a-reason": ("gemini", RawAnswer(events(GEMINI, GEMINI), torn=True)),
     "closed-before-its-mark": ("chat", RawAnswer(NO_MARK, framing="close")),
     "messages-closed": ("anthropic", RawAnswer(MESSAGES_OPEN, framing="close")),
     "closed-in-a-line": ("responses", RawAnswer(RESPONDED[:-9], framing="close")),
@@ -437,6 +449,8 @@ PLAIN: dict[str, tuple[str, Any, tuple[int, ...] | None, float | None, str | Non
         "0 tokens",
     ),
 }
+USAGE_TWICE = json.dumps(USAGE).replace('"usage": {', '"usage": {"prompt_tokens": 9000, ')
+"""A chunk whose usage has two numbers under one name."""
 STREAMED: dict[str, tuple[str, bytes, tuple[int, ...] | None, str | None, str | None]] = {
     # name: API, body, right tokens, why the cost is unknown, what contradicts itself
     "delta-of-zero": (
@@ -606,6 +620,66 @@ STREAMED: dict[str, tuple[str, bytes, tuple[int, ...] | None, str | None, str | 
         "image_generation_call",
         None,
     ),
+    "another-end": (
+        "responses",
+        events(
+            {"type": "response.completed", "response": RESPONSE},
+            {"type": "response.completed", "response": responses({**SAID, "input_tokens": 5000})},
+        ),
+        T1,
+        None,
+        None,
+    ),
+    "usage-after-the-mark": (
+        "chat",
+        events(HELLO, STOP, USAGE, "[DONE]", {**USAGE, "usage": {**USED, "prompt_tokens": 9000}}),
+        T1,
+        None,
+        None,
+    ),
+    "delta-after-the-mark": (
+        "anthropic",
+        anthropic({"input_tokens": 1000}, {"output_tokens": 100})
+        + events({**STOPPED, "usage": {"output_tokens": 9000}}),
+        T1,
+        None,
+        None,
+    ),
+    "grows-after-the-finish": (
+        "chat",
+        events(HELLO, FINISHED, USAGE, "[DONE]"),
+        T1,
+        None,
+        None,
+    ),
+    "a-name-twice": (
+        "chat",
+        events(HELLO, STOP, USAGE_TWICE, "[DONE]"),
+        None,
+        "names one member twice",
+        None,
+    ),
+    "a-name-twice-with-one-value": (
+        "chat",
+        events(HELLO, STOP, USAGE_TWICE.replace(": 9000", ": 1000"), "[DONE]"),
+        T1,
+        None,
+        None,
+    ),
+    "two-usages": (
+        "chat",
+        events(HELLO, STOP, json.dumps(USAGE)[:-1] + ', "usage": {}}', "[DONE]"),
+        None,
+        "names one member twice",
+        None,
+    ),
+    "other-names-twice": (
+        "chat",
+        events('{"id": 1, "id": 2, "choices": []}', HELLO, STOP, USAGE, "[DONE]"),
+        T1,
+        None,
+        None,
+    ),
     "two-ends": (
         "responses",
         events(
@@ -645,7 +719,8 @@ STREAMED: dict[str, tuple[str, bytes, tuple[int, ...] | None, str | None, str | 
     ),
 }
 
-ERRORS: dict[str, tuple[str, dict[str, Any], int | None]] = {
+TWICE = '{"error": "no", "usage": {"prompt_tokens": 9000, "prompt_tokens": 5, "cost": 0.1}}'
+ERRORS: dict[str, tuple[str, str | dict[str, Any], int | None]] = {
     # name: API, body with an error's status, right cost in micro-dollars
     "error-alone": ("chat", {"error": {"message": "no"}}, 0),
     "error-with-zeros": ("chat", {"error": {"message": "no"}, "usage": {"prompt_tokens": 0}}, 0),
@@ -656,6 +731,7 @@ ERRORS: dict[str, tuple[str, dict[str, Any], int | None]] = {
         {"error": "no", "usage": {**USED, "total_tokens": 7000}},
         None,
     ),
+    "error-with-charge-twice": ("chat", TWICE, None),
     "error-of-messages": (
         "anthropic",
         {"type": "error", "error": {"message": "no"}, "usage": SAID},
@@ -693,6 +769,8 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "ticks-as-text": in_chat('"cost_in_usd_ticks": "5"'),
     "endless-ticks": in_chat(f'"cost_in_usd_ticks": {HUGE}'),
     "stated-without-number": in_chat('"cost": NaN'),
+    "a-name-twice": in_chat('"prompt_tokens": 9'),
+    "a-charge-twice": in_chat('"cost": 0.01, "cost": 0.02'),
     "own-key-without-charge": in_chat('"cost": 0, "is_byok": true, "cost_details": [1]'),
     "types-that-are-lists": in_messages('"iterations": [{"type": [], "n": 1}, 7, null]'),
     "endless-searches": in_messages('"server_tool_use": {"web_search_requests": 1e999}'),
@@ -724,7 +802,7 @@ def plain_answers() -> Iterator[tuple[str, RawAnswer]]:
         if api == "chat" and "choices" not in said:
             document = {**STOP, "usage": said}
         if api == "anthropic":
-            document = {"type": "message", "model": "m-1", "usage": said}
+            document = {"type": "message", "model": "m-2026-01-01", "usage": said}
         yield name, RawAnswer(json.dumps(document).encode(), "application/json", "length")
 
 
@@ -741,7 +819,11 @@ def address() -> Iterator[str]:
     answers |= {name: RawAnswer(body) for name, (_, body, *_) in STREAMED.items()}
     answers |= dict(plain_answers()) | dict(hostile_answers())
     answers |= {
-        name: RawAnswer(json.dumps(body).encode(), "application/json", "length", status=422)
+        name: RawAnswer(
+            (body if isinstance(body, str) else json.dumps(body)).encode(),
+            *("application/json", "length"),
+            status=422,
+        )
         for name, (_, body, _) in ERRORS.items()
     }
     with raw_provider(answers) as address:
@@ -789,7 +871,7 @@ def test_a_transfer_that_ended_properly_is_a_whole_answer(trial: GatewayTrial, n
     call = trial.call
     assert (call.state, call.reason) == (CallState.ANSWERED, None)
     assert tokens(call) == T1
-    assert call.model_served == "m-1"
+    assert call.model_served == "m-2026-01-01"
     assert call_cost(call, PRICES) == 2 * 10**9
 
 
@@ -801,8 +883,8 @@ def test_a_transfer_that_did_not_end_is_cut(trial: GatewayTrial, name: str) -> N
         trial.ask(api, f"do {name}.", stream=True)
     call = trial.call
     assert (call.state, call.reason) == (CallState.CUT, "provider_cut")
-    # All chunks may have been read before the connection broke, and then the usage is known.
-    assert tokens(call) in ({None, T1} if name == "chunks-not-ended" else {None})
+    assert tokens(call) is None
+    assert call.charged is None
 
 
 @pytest.mark.parametrize("framing", ["length", "chunked", "close"])
@@ -822,6 +904,60 @@ def test_a_stream_without_its_mark_is_whole_if_its_transfer_is(
             assert other.call.state is CallState.ANSWERED
             assert "no mark of its end" in str(other.call.cost_unknown)
         assert other.call.usage is None
+        gateway.client.close(other.folder)
+
+
+def test_an_agent_that_leaves_before_the_end_lowers_no_usage(gateway: ServedGateway) -> None:
+    """The usage beside the reason of the end is not final, because a larger one may follow."""
+    left = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+                connection.sendall(head + b"Content-Length: 9999999\r\n\r\n")
+                # The agent gets a piece that may be the last one only when more follows.
+                connection.sendall(events(HELLO, FINISHED, *[HELLO] * 9000))
+                assert left.wait(60)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        provider = ProviderConfig("openai", (Api.OPENAI_CHAT,), address, SOURCE)
+        trial = gateway.trial(address, providers=(provider,), models={"openai": ("m",)})
+        connection = trial.connection()
+        body = json.dumps({"model": "m", "messages": [], "stream": True})
+        headers = {"Authorization": f"Bearer {trial.token}"}
+        connection.request("POST", "/openai/v1/chat/completions", body, headers)
+        response = connection.getresponse()
+        got = b""
+        while b"finish_reason" not in got:
+            got += response.read1()
+        response.close()
+        connection.close()
+        wait_until(lambda: trial.call.state is CallState.CUT)
+        left.set()
+        thread.join()
+        call = trial.call
+        assert (call.reason, call.usage, call.charged) == ("agent_gone", None, None)
+        assert call.raw_usage == BUSY
+        gateway.client.close(trial.folder)
+
+
+@pytest.mark.parametrize("framing", ["length", "close"])
+def test_a_usage_is_final_if_nothing_can_follow(gateway: ServedGateway, framing: str) -> None:
+    """A closed connection may hide the last chunk, whose usage would be larger."""
+    body = RawAnswer(events(HELLO, {**STOP, "usage": USED}), framing=framing)
+    with raw_provider({"it": body}) as address:
+        provider = ProviderConfig("openai", (Api.OPENAI_CHAT,), address, SOURCE)
+        other = gateway.trial(address, providers=(provider,), models={"openai": ("m",)})
+        assert other.ask("chat", "do it.", stream=True).body == body.body
+        call = other.call
+        assert call.state is CallState.ANSWERED
+        assert tokens(call) == (T1 if framing == "length" else None)
+        assert framing == "length" or "no mark of its end" in str(call.cost_unknown)
         gateway.client.close(other.folder)
 
 
@@ -864,6 +1000,68 @@ def test_a_cost_is_exact_or_unknown_with_a_reason(trial: GatewayTrial, name: str
         assert why in f"{call.cost_unknown} {call.price_condition}"
 
 
+def test_a_stored_item_is_reserved_with_the_answer_that_it_came_in(gateway: ServedGateway) -> None:
+    """Reasoning that is sent back by its name alone may be as long as the whole answer."""
+    item = {"type": "reasoning", "id": "rs_1", "summary": []}
+    done = {"type": "response.output_item.done", "item": item}
+    body = events(done, {"type": "response.completed", "response": RESPONSE})
+    with raw_provider({"it": RawAnswer(body)}) as address:
+        provider = ProviderConfig("openai", (Api.OPENAI_RESPONSES,), address, SOURCE)
+        granted: dict[str, Any] = {"providers": (provider,), "models": {"openai": ("m",)}}
+        limits = CallLimits(tokens=10**7)
+        other = gateway.trial(address, prices=PRICES.prices, limits=limits, **granted)
+        said = {"role": "user", "content": "do it."}
+        sizes = []
+        for names in (["rs_unseen"], [], ["rs_1"], ["rs_1", "rs_unseen"]):
+            items = [said, *({**item, "id": name} for name in names)]
+            sent = {"model": "m", "stream": True, "max_output_tokens": 50, "input": items}
+            assert other.send("/openai/v1/responses", sent).status == 200
+            reserved = other.calls[-1].reserved
+            assert reserved is not None
+            sizes.append(reserved.request)
+        first, _, known, both = sizes
+        assert 128_000 < first < 133_000
+        assert 1_000 + 100 < known < 6_000
+        assert 128_000 + 1_000 < both < 136_000
+        gateway.client.close(other.folder)
+
+
+SERVED: list[tuple[str, str | None, float | None, str]] = [
+    # asked, served, right cost in micro-dollars, condition
+    ("m", None, 2000, ""),
+    ("m", "models/M-2026-01-01", 2000, ""),
+    ("m-large", "m", 2000, "model=m"),
+    ("m", "m-large", 6000, "model=m-large"),
+    ("m", "m-mini", None, "model=m-mini"),
+    ("m", "vendor/M@next", 7000, "model=vendor/M@next"),
+    ("m", "m mini", None, "name is not understood"),
+]
+
+
+@pytest.mark.parametrize(("asked", "served", "micros", "why"), SERVED)
+def test_the_model_that_served_decides_the_price(
+    gateway: ServedGateway, asked: str, served: str | None, micros: float | None, why: str
+) -> None:
+    """Another model has its own price, or the asked model's under this condition, or none."""
+    body = json.dumps({**STOP, "model": served, "usage": USED}).encode()
+    prices = [*PRICES.prices, ModelPrice("openai", "m-large", input=3_000_000, output=30_000_000)]
+    own = [
+        *prices,
+        ModelPrice("openai", "m", 0, 4_000_000, 30_000_000, condition="model=vendor/M@next"),
+    ]
+    with raw_provider({"it": RawAnswer(body, "application/json", "length")}) as address:
+        provider = ProviderConfig("openai", (Api.OPENAI_CHAT,), address, SOURCE)
+        models = {"openai": ("m", "m-large")}
+        other = gateway.trial(address, providers=(provider,), models=models, prices=own)
+        assert other.ask("chat", "do it.", model=asked).status == 200
+        call = other.call
+        cost = call_cost(call, PriceTable(tuple(own)))
+        assert cost == (None if micros is None else micros * 10**6)
+        assert why in f"{call.price_condition} {call.cost_unknown}"
+        assert why or call.price_condition is None
+        gateway.client.close(other.folder)
+
+
 def test_searches_in_events_alone_are_counted(gateway: ServedGateway) -> None:
     """A search whose item is in an event, and not in the last one, has its price once."""
     item = {"type": "web_search_call", "action": {"type": "search"}}
@@ -889,6 +1087,7 @@ def test_an_error_costs_nothing_unless_it_says_its_usage(trial: GatewayTrial, na
     assert (call.state, call.status) == (CallState.ANSWERED, 422)
     assert call_cost(call, PRICES) == (None if micros is None else micros * 10**6)
     assert (call.cost_unknown is None) == (micros is not None)
+    assert (call.charged is None) == (micros is None)
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -285,6 +286,89 @@ def test_connections_that_an_agent_takes_up_excuse_it_not(gateway: ServedGateway
     assert faults == {"no_answer": None, "unreachable": None}
 
 
+def reply(connection: socket.socket, status: str, document: Any) -> None:
+    """Answer on a connection, and close it."""
+    body = json.dumps(document).encode()
+    head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    with connection:
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+
+
+def give_up(trial: GatewayTrial, listener: socket.socket) -> socket.socket:
+    """Send a call, and hang up; return the connection of a server that works on nevertheless."""
+    path, body = PATHS["chat"], json.dumps(request_body("chat", "hold"))
+    with closing(trial.connection()) as connection:
+        connection.request("POST", path, body, {"Authorization": f"Bearer {trial.token}"})
+        accepted, _ = listener.accept()
+    wait_until(lambda: any(call.reason == "agent_gone" for call in trial.calls), "its end")
+    return accepted
+
+
+def test_a_server_that_works_for_an_agent_that_hung_up_excuses_it_not(
+    gateway: ServedGateway,
+) -> None:
+    """No connection to a server shows nothing while it may work on a call that the agent left."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        trial = gateway.trial(f"http://127.0.0.1:{port}")
+        with give_up(trial, listener):
+            listener.close()
+            assert trial.ask("chat", "well").status == 502
+            gateway.client.close(trial.folder)
+    assert [call.fault for call in trial.calls] == [None, None]
+
+
+def test_a_server_that_answers_again_works_for_no_agent_that_hung_up(
+    gateway: ServedGateway,
+) -> None:
+    """Once the server has answered anyone, an outage excuses also an agent that left a call."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        trial = gateway.trial(f"http://127.0.0.1:{port}")
+        give_up(trial, listener).close()
+        other = gateway.trial(f"http://127.0.0.1:{port}")
+        with ThreadPoolExecutor() as pool:
+            asking = pool.submit(other.ask, "chat", "well")
+            reply(listener.accept()[0], "200 OK", COMPLETION)
+            assert asking.result().status == 200
+    assert trial.ask("chat", "well").status == 502
+    gateway.client.close(trial.folder)
+    assert [call.fault for call in trial.calls] == [None, CallFault.PROVIDER]
+
+
+def test_a_limit_excuses_no_agent_that_left_calls_to_a_busy_server(gateway: ServedGateway) -> None:
+    """A server without a free place may work on calls that the agent did not wait for."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        trial = gateway.trial(f"http://127.0.0.1:{port}")
+        give_up(trial, listener).close()
+    with refusing_provider(lambda _: (503, BUSY), port):
+        assert trial.ask("chat", "well").status == 503
+        gateway.client.close(trial.folder)
+    assert [call.fault for call in trial.calls] == [None, None]
+
+
+def test_a_probe_waits_for_calls_that_may_take_up_all_connections(gateway: ServedGateway) -> None:
+    """A provoked error beside calls that leave no connection for the probe excuses nobody."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
+        port = listener.getsockname()[1]
+        trial = gateway.trial(f"http://127.0.0.1:{port}")
+        holding = pool.submit(trial.ask, "chat", "hold")
+        held, _ = listener.accept()
+        provoking = pool.submit(trial.ask, "chat", TRICK)
+        refused, _ = listener.accept()
+        listener.close()
+        reply(refused, "500 Oops", SERVER_ERROR)
+        assert provoking.result().status == 500
+        time.sleep(0.5)  # Long enough for a probe that does not wait.
+        with refusing_provider(refuses_all(200, COMPLETION), port):
+            held.close()
+            assert holding.result().status == 502
+            gateway.client.close(trial.folder)
+    faults = {call.status: call.fault for call in trial.calls}
+    assert faults == {502: None, 500: None}
+
+
 def test_no_agent_is_excused_whose_other_call_was_answered_meanwhile(
     gateway: ServedGateway,
 ) -> None:
@@ -296,10 +380,7 @@ def test_no_agent_is_excused_whose_other_call_was_answered_meanwhile(
         listener.close()
         failing = pool.submit(trial.ask, "chat", "well")
         time.sleep(0.05)
-        body = json.dumps(COMPLETION).encode()
-        with connection:
-            head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"
-            connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        reply(connection, "200 OK", COMPLETION)
         assert (holding.result().status, failing.result().status) == (200, 502)
         gateway.client.close(trial.folder)
     faults = {call.reason: call.fault for call in trial.calls}

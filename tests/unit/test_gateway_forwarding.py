@@ -6,6 +6,7 @@ import http.client
 import json
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -198,6 +199,20 @@ def test_an_agent_that_leaves_ends_its_call(trial: GatewayTrial, stream: bool) -
     wait_until(lambda: trial.calls[0].state is not CallState.UNKNOWN)
     assert (trial.call.state, trial.call.reason) == (CallState.CUT, "agent_gone")
     assert trial.call.usage is None
+
+
+def test_an_agent_that_takes_no_piece_ends_its_call(
+    tmp_path: Path, provider: ServedProvider
+) -> None:
+    """A call whose agent is there but stops reading is cut, although more of the answer comes."""
+    with served_gateway(tmp_path / "lab", stalled_s=0.5) as gateway:
+        trial = gateway.trial(provider.url)
+        connection = trial.connection()
+        body = json.dumps(request_body("anthropic", "do endless.", stream=True))
+        connection.request("POST", PATHS["anthropic"], body, {"x-api-key": trial.token})
+        wait_until(lambda: bool(trial.calls) and trial.call.state is not CallState.UNKNOWN)
+        connection.close()
+        assert (trial.call.state, trial.call.reason) == (CallState.CUT, "agent_gone")
 
 
 def test_closing_an_attempt_ends_its_calls(

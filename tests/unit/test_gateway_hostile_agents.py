@@ -326,7 +326,7 @@ def test_a_refusal_names_what_is_not_known(trial: GatewayTrial, unasked: None) -
     body = request_body("anthropic", "say well", messages=[{"role": "user", "content": content}])
     reply = trial.send(PATHS["anthropic"], body | {"new_member": {}})
     assert "not granted other_tools" in reply.document["error"]["message"]
-    assert "the block from_next_year, the member newmember" in reply.document["error"]["message"]
+    assert "the block from_next_year, the member `new_member`" in reply.document["error"]["message"]
 
 
 def test_a_granted_feature_passes(gateway: ServedGateway, provider: ServedProvider) -> None:

@@ -34,6 +34,7 @@ from labledger.gateway.caps import (
 )
 from labledger.gateway.families.family import Asked
 from labledger.gateway.families.requests.bodies import HIDDEN_TOKENS
+from labledger.gateway.families.requests.media import STORED_ITEM_TOKENS
 from labledger.gateway.known_requests import KnownRequests
 from labledger.records.canonical_json import dumps
 from labledger.records.model_calls import Api, CallState, ModelCall, Usage
@@ -407,6 +408,39 @@ def test_an_image_counts_by_its_pixels_when_it_is_new_and_by_the_count_afterward
     turns += [turn(ANTHROPIC, "assistant", "a"), turn(ANTHROPIC, "user", "q" * 5_000)]
     reserved = agent.worst(encoded(ANTHROPIC, body_of(ANTHROPIC, turns, [], [])))[1]
     assert 8_700 < reserved.usage.request < 8_700 + HIDDEN_TOKENS + 600
+
+
+def test_a_stored_item_counts_with_the_answer_that_it_came_in() -> None:
+    """An item that only names what is stored counts with its answer, or with the largest one."""
+    known = KnownRequests()
+    trial = admission(CallLimits(tokens=1))
+    target = trial.target("POST", PATHS[Api.OPENAI_RESPONSES])
+    said = {"role": "user", "content": "Hello"}
+    stored = [{"type": "reasoning", "id": f"rs_{number}", "summary": []} for number in (1, 2)]
+
+    def read(*items: Any, **more: Any) -> Asked:
+        body = {"model": "m", "max_output_tokens": 9, "input": items, **more}
+        return trial.read(target, json.dumps(body).encode())[0]
+
+    def end(asked: Asked, name: str, usage: Usage | None) -> None:
+        call = ModelCall(1, "", "openai", Api.OPENAI_RESPONSES, "m", usage=usage)
+        call = replace(call, state=CallState.ANSWERED if usage else CallState.CUT)
+        known.note_answer(asked.trace, "", WorstCase(Usage(), 0), [name], call)
+
+    first, second = read(said), read(said, *stored)
+    assert second.trace is not None
+    end(first, "rs_1", Usage(50, output=700))
+    continued = known.most_tokens(second.trace, "")
+    assert continued is not None
+    assert STORED_ITEM_TOKENS + 700 < continued < STORED_ITEM_TOKENS + 5_000
+    assert known.bounded(second).request_tokens < STORED_ITEM_TOKENS + 5_000
+    # An answer whose usage is unknown bounds nothing.
+    end(first, "rs_2", None)
+    assert known.most_tokens(second.trace, "") == continued
+    end(first, "rs_2", Usage(50, output=300))
+    assert (known.most_tokens(second.trace, "") or 0) < 5_000
+    elsewhere = known.bounded(read(said, *stored, temperature=0.5, reasoning={"effort": "low"}))
+    assert 1_000 < elsewhere.request_tokens < 5_000
 
 
 def test_what_is_remembered_is_bounded() -> None:

@@ -50,7 +50,7 @@ def provider() -> Iterator[ServedProvider]:
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedGateway]:
     lab = tmp_path_factory.mktemp("lab")
-    with served_gateway(lab, pause_s=0.05, patience_s=2.0) as served:
+    with served_gateway(lab, pause_s=0.15, patience_s=2.0, probe_interval_s=0.2) as served:
         yield served
 
 

@@ -279,6 +279,19 @@ def test_a_line_of_the_log_alone_is_a_failure_of_the_agent(
     assert "labledger check" in message
 
 
+def test_a_message_quotes_the_line_once(path: Path, writer: LedgerWriter) -> None:
+    """What the trial's message says already stays, and the line follows it unless it is there."""
+    of_run(writer, "own", oracle_failed(0, "own"), not_graded(1, "own", line=LINE))
+    quoted = rows(path, "SELECT message FROM trials ORDER BY schedule_idx")
+    for (message,) in quoted:
+        assert message.startswith("the grader left no reward; the tests' log says")
+        assert message.count(LINE) == 1
+    said = failed(1, "two", message=f"the tests' log says that the grader could not work: {LINE}")
+    of_run(writer, "two", no_trial("two"), said)
+    sql = "SELECT message FROM trials WHERE run_id = 'two' AND schedule_idx = 1"
+    assert rows(path, sql)[0][0].count(LINE) == 1
+
+
 @pytest.mark.parametrize(
     ("earlier", "expected"),
     [

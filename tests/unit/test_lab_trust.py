@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,16 @@ from labledger.records import JsonObject
 
 OTHER_USER = 4711
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+_BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join(['*' + old] * 10)}]\n"
+    for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+_MERGES = "a: &a {k: 1}\n" + "".join(
+    f"{new}: &{new} {{<<: [{', '.join(['*' + old] * 10)}]}}\n"
+    for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
 
 
 @pytest.fixture(autouse=True)
@@ -121,6 +132,35 @@ def test_the_settings_of_a_stranger_are_not_read(
     assert "unclosed" not in needed.sentence
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ("fifo", "it is a FIFO; a regular file is expected"),
+        ("password: [unclosed", "is not YAML"),
+        ("password", "expected a mapping"),
+        ("password: hunter2", "its fields are not those of settings"),
+        ("version: 1\nnotify: [{command: hunter2}]", "its fields are not those of settings"),
+        (_BOMB, "holds more than 100,000 values"),
+    ],
+)
+def test_what_cannot_be_read_before_it_is_allowed_is_named(
+    tmp_path: Path, settings: str, expected: str
+) -> None:
+    """The question does not say that there are no receivers, and repeats no text of a secret."""
+    other = LabFolder(tmp_path / "cloned")
+    other.root.mkdir()
+    if settings == "fifo":
+        os.mkfifo(other.settings)
+    else:
+        other.settings.write_text(settings)
+    other.ledger.write_bytes(b"no ledger" * 100)
+    [needed] = labledger.needed_permissions(other.root)
+    assert f"unknown ones of settings.yaml, which cannot be read: {expected}" in needed.sentence
+    assert "unknown ones of ledger.sqlite, which cannot be read: " in needed.sentence
+    assert "hunter2" not in needed.sentence
+    assert "password" not in needed.sentence
+
+
 @pytest.mark.parametrize("kind", ["fifo", "device", "large"])
 def test_settings_are_a_small_regular_file(lab: LabFolder, kind: str) -> None:
     """A FIFO does not hang the run of a trusted lab, and a device does not fill its memory."""
@@ -180,6 +220,126 @@ def test_a_folder_that_others_can_write_to_does_not_act(lab: LabFolder, mode: in
     assert "chmod go-w" in (raised.value.hint or "")
 
 
+def test_a_folder_that_a_run_closes_stays_without_trust(lab: LabFolder) -> None:
+    """Others may have changed it while it was open, so closing it makes nothing act."""
+    lab.root.chmod(0o777)
+    lab.create()  # As a run does.
+    assert lab.root.stat().st_mode & 0o777 == 0o700
+    assert of_lab(lab) is None
+    labledger.allow(labledger.needed_permissions(lab.root))
+    assert len(of_lab(lab) or ()) == 1
+    lab.create()
+    assert len(of_lab(lab) or ()) == 1
+
+
+@pytest.mark.parametrize("mode", [0o777, pytest.param(0o770, marks=needs_root)])
+@pytest.mark.parametrize("way", ["link", "linked folder", "link to a link"])
+def test_settings_that_others_can_exchange_do_not_act(
+    lab: LabFolder, tmp_path: Path, mode: int, way: str
+) -> None:
+    """A link into a folder that others can write to leads wherever they want."""
+    shared, safe = tmp_path / "shared", tmp_path / "safe"
+    safe.mkdir()
+    shared.mkdir()
+    lab.settings.rename(safe / "settings.yaml")
+    lab.settings.symlink_to(safe / "settings.yaml")
+    assert len(of_lab(lab) or ()) == 1
+    shared.chmod(mode)
+    if mode == 0o770:  # The group of the user alone is not another user.
+        os.chown(shared, -1, OTHER_USER)
+    lab.settings.unlink()
+    if way == "link":
+        (safe / "settings.yaml").rename(shared / "settings.yaml")
+        lab.settings.symlink_to(shared / "settings.yaml")
+    elif way == "linked folder":
+        (shared / "way").symlink_to(safe)
+        lab.settings.symlink_to(shared / "way/settings.yaml")
+    else:
+        (shared / "way").symlink_to(safe / "settings.yaml")
+        lab.settings.symlink_to("../../shared/way")
+    assert of_lab(lab) is None
+    with pytest.raises(LabLedgerError, match=f"can write to the folder {shared}"):
+        labledger.needed_permissions(lab.root)
+
+
+def test_a_lab_that_every_user_can_exchange_does_not_act(lab: LabFolder, tmp_path: Path) -> None:
+    """A folder above it without the sticky bit; a team may share one, and `/tmp` is safe."""
+    above = lab.root.parent
+    for mode, is_trusted in ((0o777, False), (0o1777, True), (0o2775, True)):
+        above.chmod(mode)
+        assert LabTrust.of(lab).is_trusted == is_trusted, f"{mode:o}"
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "open/link").symlink_to(lab.root)
+    assert not LabTrust.of(LabFolder(tmp_path / "open/link")).is_trusted
+
+
+@needs_root
+def test_settings_behind_a_folder_of_another_user_do_not_act(
+    lab: LabFolder, tmp_path: Path
+) -> None:
+    """Its owner can exchange what is in it, whatever its mode is."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    lab.settings.rename(theirs / "settings.yaml")
+    lab.settings.symlink_to(theirs / "settings.yaml")
+    os.chown(theirs, OTHER_USER, OTHER_USER)
+    assert of_lab(lab) is None
+    assert f"{theirs} belongs to the user with the id {OTHER_USER}" in LabTrust.of(lab).sentence()
+
+
+@pytest.mark.parametrize("place", ["labledger", ".", "link"])
+def test_permissions_that_others_can_exchange_are_not_used(
+    lab: LabFolder, config: Path, tmp_path: Path, place: str
+) -> None:
+    """Neither is a folder of them closed first: then nobody could see that it was open."""
+    folder = config / "labledger"
+    if place == "link":
+        (tmp_path / "open").mkdir()
+        folder.rename(tmp_path / "open/labledger")
+        folder.symlink_to(tmp_path / "open/labledger")
+    opened = {"link": tmp_path / "open", ".": config}.get(place, folder)
+    opened.chmod(0o777)
+    with pytest.raises(LabLedgerError, match="other users can write to"):
+        PermissionStore.of_user().add([])
+    assert opened.stat().st_mode & 0o777 == 0o777
+    assert of_lab(lab) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"version: 1\n{_BOMB}", "more than 100,000"),
+        (_MERGES, "more than 100,000"),
+        ("notify: &a [*a]\n", "contains itself"),
+        ("[" * 100_000, "nests deeper than 64 levels"),
+        (f"version: {'9' * 5000}\n", "is not YAML"),
+        ("version: 2026-99-99\n", "is not YAML"),
+        ("version: !!int ''\n", "is not YAML"),
+        ("version: !!timestamp x\n", "is not YAML"),
+        ("version: *b\n", "is not YAML"),
+        ("\xff\xfe", "is not YAML|expected a mapping"),
+        ("? {a: b}\n: c\n", "is not YAML"),
+    ],
+)
+def test_settings_that_would_fill_the_memory_are_refused(
+    lab: LabFolder, text: str, expected: str
+) -> None:
+    """Aliases are counted as the values that they stand for, and nothing else breaks the reader."""
+    lab.settings.write_bytes(text.encode("latin-1"))
+    with pytest.raises(InvalidInput) as raised:
+        lab.read_settings()
+    assert re.search(expected, str(raised.value.problems[0]))
+
+
+@pytest.mark.parametrize("key", ["2026-01-01", "1", "null", "!!binary aGk="])
+def test_keys_of_settings_that_are_no_text_are_refused(lab: LabFolder, key: str) -> None:
+    """YAML knows more kinds of keys than JSON."""
+    lab.settings.write_text(f"version: 1\n{key}: x\n")
+    with pytest.raises(InvalidInput):
+        lab.read_settings()
+
+
 def test_settings_of_the_user_that_cannot_be_used_trust_nothing(
     lab: LabFolder, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +352,17 @@ def test_settings_of_the_user_that_cannot_be_used_trust_nothing(
     new = LabFolder(lab.root.with_name("new"))
     new.create()
     assert not LabTrust.of(new).is_trusted
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777])
+def test_the_first_permission_makes_no_folder_that_is_refused(
+    config: Path, tmp_path: Path, mode: int
+) -> None:
+    """A folder above that others can write to is refused first; with the sticky bit it is safe."""
+    config.chmod(mode)
+    LabFolder(tmp_path / "new").create()
+    assert (config / "labledger").exists() == (mode == 0o1777)
+    assert LabTrust.of(LabFolder(tmp_path / "new")).is_trusted == (mode == 0o1777)
 
 
 def test_permissions_of_removed_labs_are_forgotten(lab: LabFolder, tmp_path: Path) -> None:

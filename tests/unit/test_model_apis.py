@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from labledger.gateway.families import FAMILIES
-from labledger.gateway.families.event_stream import EventReader
+from labledger.gateway.families.event_stream import Event, EventReader
 from labledger.gateway.families.family import Asked, Feature, Refused
 from labledger.gateway.families.requests.bodies import HIDDEN_TOKENS
 from labledger.gateway.families.requests.media import ANTHROPIC_IMAGE_TOKENS, IMAGE_TOKENS
@@ -58,6 +58,7 @@ def read(api: Api, *parts: bytes) -> Any:
     for part in parts:
         for event in events.feed(part):
             reader.take_event(event)
+    reader.ended = True
     return reader
 
 
@@ -92,6 +93,42 @@ def test_a_stream_that_is_cut_has_no_usage(api: Api) -> None:
         assert reader.usage is None
         assert not reader.finished
         assert api is Api.OPENAI_CHAT or not reader.whole
+
+
+FINISHED: dict[Api, list[dict[str, Any]]] = {
+    Api.ANTHROPIC_MESSAGES: [
+        {"type": "message_start", "message": {"usage": {"input_tokens": 9}}},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn"},
+            "usage": {"output_tokens": 1},
+        },
+    ],
+    Api.OPENAI_CHAT: [
+        {
+            "choices": [{"finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 9, "completion_tokens": 1},
+        }
+    ],
+    Api.GEMINI: [
+        {
+            "candidates": [{"finishReason": "STOP"}],
+            "usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 1},
+        }
+    ],
+}
+
+
+@pytest.mark.parametrize("api", FINISHED)
+def test_a_usage_beside_the_reason_of_the_end_is_not_final(api: Api) -> None:
+    """Another one may follow, so it counts only if the transfer shows that nothing does."""
+    reader = FAMILIES[api].reader()
+    for document in FINISHED[api]:
+        reader.take_event(Event("", json.dumps(document)))
+    assert reader.usage is None
+    assert reader.raw_usage
+    reader.ended = reader.transferred = True
+    assert reader.usage == Usage(9, output=1)
 
 
 @pytest.mark.parametrize("api", Api)

@@ -14,7 +14,7 @@ from labledger.gateway.families import FAMILIES
 from labledger.gateway.families.family import Asked, Feature, Refused
 from labledger.gateway.families.requests.bodies import HIDDEN_TOKENS
 from labledger.gateway.families.requests.image_headers import image_size
-from labledger.gateway.families.requests.media import IMAGE_TOKENS, WINDOW
+from labledger.gateway.families.requests.media import IMAGE_TOKENS, STORED_ITEM_TOKENS, WINDOW
 from labledger.records.model_calls import Api
 
 PATHS = {
@@ -293,6 +293,7 @@ def test_a_file_counts_for_a_context_window(
     content = {"parts" if api is Api.GEMINI else "content": [part]}
     asked = ask(api, {name: [{"role": "user", **content}]})
     assert asked.request_tokens > WINDOW
+    assert asked.has_file
     assert asked.other_prices == is_sound
 
 
@@ -313,6 +314,45 @@ def test_what_is_not_in_the_request_counts_for_a_context_window(
 ) -> None:
     """An address, a stored file or a tool of the provider brings tokens that the body has not."""
     assert ask(api, body).request_tokens > WINDOW
+
+
+STORED: list[dict[str, Any]] = [
+    {"type": "reasoning", "id": "rs_1", "summary": []},
+    {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "short"}]},
+    {"type": "reasoning", "id": "rs_1", "encrypted_content": None, "content": []},
+    {"type": "reasoning", "ID": "rs_1", "encryptedContent": ""},
+    {"type": "reasoning", "id": "rs_1", "encrypted_content": " "},
+    {"type": "reasoning", "id": "rs_1", "encrypted_content": {"a": 1}},
+    {"type": "compaction", "id": "cmp_1"},
+    {"id": "msg_1", "role": "assistant"},
+    {"type": "message", "id": "msg_1", "role": "assistant"},
+    {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f"},
+    {"type": "custom_tool_call", "id": "ct_1", "call_id": "c", "name": "f", "input": None},
+]
+
+
+@pytest.mark.parametrize("item", STORED)
+def test_an_item_that_only_names_what_is_stored_counts_for_an_answer(item: dict[str, Any]) -> None:
+    """The provider adds what it stored under the name, which may be as long as an answer."""
+    one = ask(Api.OPENAI_RESPONSES, {"input": [item]})
+    assert len(one.stored) == 1
+    assert STORED_ITEM_TOKENS < one.request_tokens < STORED_ITEM_TOKENS + 5_000
+    many = ask(Api.OPENAI_RESPONSES, {"input": [item] * 20})
+    assert WINDOW < many.request_tokens < WINDOW + 10_000
+
+
+def test_an_item_with_its_content_counts_by_its_bytes() -> None:
+    """Agents that send reasoning with its encrypted content reserve no more for it."""
+    items = [
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x" * 900},
+        {"type": "message", "id": "msg_1", "role": "assistant", "content": []},
+        {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": ""},
+        {"type": "reasoning", "summary": []},
+        {"role": "user", "content": "Hello"},
+    ]
+    asked = ask(Api.OPENAI_RESPONSES, {"input": items})
+    assert asked.stored == ()
+    assert asked.request_tokens < 5_000
 
 
 def test_references_to_a_tool_count_for_its_description() -> None:
@@ -342,6 +382,58 @@ def test_a_second_request_in_the_first_is_refused(api: Api, body: dict[str, Any]
     with pytest.raises(Refused) as refused:
         ask(api, body)
     assert refused.value.status == 400
+
+
+@pytest.mark.parametrize("named", ["m-2", "models/m-2", "models/M-1", ["m-1"], {"m-1": 1}, ""])
+def test_a_model_in_the_body_that_is_not_the_model_of_the_path_is_refused(named: Any) -> None:
+    """A server that reads the body's `model` would ask another model than the granted one."""
+    for body in ({"model": named}, {"Model": named}):
+        with pytest.raises(Refused) as refused:
+            ask(Api.GEMINI, body)
+        assert refused.value.reason == "model_not_granted"
+    counting = FAMILIES[Api.GEMINI].endpoint("/v1beta/models/m-1:countTokens")
+    assert counting is not None
+    inner = {"generateContentRequest": {"model": named, "contents": []}}
+    with pytest.raises(Refused):
+        FAMILIES[Api.GEMINI].read_request(counting, inner, 100)
+
+
+@pytest.mark.parametrize("named", ["m-1", "models/m-1", None])
+def test_a_body_may_repeat_the_model_of_its_path(named: Any) -> None:
+    """Google's own clients send it with its folder."""
+    assert ask(Api.GEMINI, {"model": named}).model == "m-1"
+
+
+@pytest.mark.parametrize(
+    ("api", "body", "spelled"),
+    [
+        (Api.OPENAI_CHAT, {"max_completion_tokens": "9"}, "`max_completion_tokens`"),
+        (Api.OPENAI_CHAT, {"bestOf": 2.5}, "`bestOf`"),
+        (Api.OPENAI_CHAT, {"extra_body": {}}, "`extra_body`"),
+        (Api.OPENAI_CHAT, {"thinking": {"budget_tokens": "x"}}, "`budget_tokens`"),
+        (Api.GEMINI, {"generationConfig": {"max_output_tokens": "9"}}, "`max_output_tokens`"),
+    ],
+)
+def test_a_refusal_spells_members_as_the_request_does(
+    api: Api, body: dict[str, Any], spelled: str
+) -> None:
+    """A user can search for the name that a message quotes."""
+    with pytest.raises(Refused) as refused:
+        ask(api, body)
+    assert spelled in refused.value.message
+
+
+def test_unknown_members_are_named_as_the_request_spells_them() -> None:
+    """Members, tools and parts that are not known are quoted in their own spelling."""
+    assert ask(Api.OPENAI_RESPONSES, {"multi_agent": {}}).unknown == ("the member `multi_agent`",)
+    assert ask(Api.OPENAI_CHAT, {"Next_Year": "x"}).unknown == ("the member `Next_Year`",)
+    content = {"new_member": 1, "parts": [{"new_part": 1}]}
+    gemini = ask(Api.GEMINI, {"contents": [content], "tools": [{"exa_search": {}}]})
+    assert gemini.unknown == (
+        "the member `new_member` of a content",
+        "the part `new_part`",
+        "the tool `exa_search`",
+    )
 
 
 F = Feature

@@ -21,7 +21,9 @@ from labledger.errors import LedgerError
 from labledger.export import mirrors
 from labledger.export.mirrors import MirrorWriter
 from labledger.files.lab_folder import LabFolder
+from labledger.gateway.status import CallTotals
 from labledger.ledger import model_usage
+from labledger.ledger.counts import calls_spending
 from labledger.ledger.database.model import Spent
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.model_usage import use_of_trial
@@ -48,6 +50,7 @@ from labledger.runner.earlier_trials import StoredTrials
 from labledger.trial.collect import trial_metrics
 from labledger.trial.evidence import metrics
 from labledger.trial.evidence.gateway_calls import ModelUse
+from labledger.trial.evidence.trajectory_collection import counted_totals
 from labledger.trial.trial_kinds import RegradedTrial
 from labledger.upkeep.import_runs import import_source
 
@@ -58,6 +61,9 @@ PRICES = PriceTable(
         ModelPrice("openai", "large", 11, 5, None, 1),
         ModelPrice("openai", "large", 0, 2, 1, 1, web_search=9, condition="service_tier=flex"),
         ModelPrice("openai", "large", 5, 4, 1, condition="service_tier=flex"),
+        ModelPrice("openai", "small", 0, 2, 5, 1, 1, 1),
+        ModelPrice("openai", "small", 0, 3, condition="model=large"),
+        ModelPrice("openai", "large", 0, 8, 9, condition="model=small service_tier=flex"),
     ),
     "demo 1.0",
 )
@@ -101,6 +107,15 @@ def calls_of_all_kinds() -> Iterator[ModelCall]:
     ]
     ends += [{**ends[-1 - len(ends) // 2], **facts} for facts in FACTS]
     ends += [{**kit.UNKNOWN, **facts} for facts in FACTS]
+    said = {"raw_usage": {"output_tokens": "x"}, "usage": None}
+    ends += [{**said, "status": status, **facts} for status in (200, 422) for facts in ({}, *FACTS)]
+    ends += [
+        {"model_served": served, "price_condition": f"{before}model={served}{after}", **facts}
+        for served, before, after in product(
+            ("large", "small", "new"), ("", "inference_geo=us "), ("", " service_tier=flex")
+        )
+        for facts in ({}, {"usage": Usage(10**6, 1, 0, 0, 4)}, {"fees": 9})
+    ]
     for number, ((provider, model), end) in enumerate(product(models, ends), 1):
         replayed = number % 7 == 0
         yield kit.model_call(number, provider=provider, model=model, replayed=replayed, **end)
@@ -140,7 +155,9 @@ def test_every_cost_that_is_not_known_has_its_reason(tmp_path: Path) -> None:
     sql = "SELECT cost_usd IS NULL, cost_unknown IS NOT NULL FROM model_calls"
     assert set(rows(path, sql)) == {(0, 0), (1, 1)}
     why = "SELECT DISTINCT cost_unknown FROM model_calls WHERE cost_unknown IS NOT NULL ORDER BY 1"
-    assert [reason for (reason,) in rows(path, why)] == [
+    reasons = [reason for (reason,) in rows(path, why)]
+    assert "no price for its tokens with inference_geo=us model=new" in reasons
+    assert [reason for reason in reasons if "model=" not in reason] == [
         "it is odd",
         "its tokens are not known",
         "no price for its tokens",
@@ -185,6 +202,31 @@ def test_calls_that_wait_for_their_commit_are_counted_alike(tmp_path: Path) -> N
         assert view.cost_usd == pytest.approx(own.cost_usd, rel=1e-12)
         assert view.waited_s == pytest.approx(own.waited_s)
         assert replace(view, cost_usd=0, waited_s=0) == replace(own, cost_usd=0, waited_s=0)
+
+
+def test_an_error_with_an_impossible_usage_is_unknown_everywhere(tmp_path: Path) -> None:
+    """Its tokens and its cost are unknown in rows, views and sums, and it counts with its bound."""
+    said = {"input_tokens": 10, "output_tokens": "x"}
+    why = "the usage cannot be right"
+    odd = kit.model_call(1, status=422, usage=None, raw_usage=said, cost_unknown=why)
+    plain = kit.model_call(2, status=422, usage=None, raw_usage=None)
+    assert (odd.charged, plain.charged) == (None, NO_TOKENS)
+    assert model_metrics([odd, plain], kit.PRICES) == ()
+    assert [use.unknown for use in use_of_trial("v", [odd, plain], kit.PRICES)] == [1]
+    assert counted_totals([odd, plain], kit.PRICES).total_prompt_tokens is None
+    assert calls_spending([odd, plain], kit.PRICES)["tokens"] == Spent.of(0, is_complete=False)
+    totals = CallTotals().plus_call(odd, None, 7)
+    assert (totals.unknown, totals.spent_tokens, totals.held_cost) == (1, 2100, 7)
+    path = kit.make_ledger(tmp_path)
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, prices=kit.PRICES)
+        writer.commit_result(lease, kit.with_calls(kit.result(0), odd, plain))
+    calls = "SELECT unknown, cost_usd, cost_unknown FROM model_calls ORDER BY call"
+    assert rows(path, calls) == [(1, None, why), (0, 0.0, None)]
+    facts = "SELECT unknown, cost_unknown, tokens_in FROM variant_usage"
+    assert rows(path, facts) == [(1, 1, None)]
+    facts = "SELECT tokens_in, tokens_out, cost_usd FROM trial_facts"
+    assert rows(path, facts) == [(None, None, None)]
 
 
 def test_a_cost_of_which_nothing_is_known_is_null(tmp_path: Path) -> None:

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import granted
 import pytest
+from benchmark_files import HUMANEVAL, MBPP, write_lines
 from commands import run_forked
 from experiment_files import TASKS, Folder
 
 import labledger
+from labledger.benchmarks.formats import BenchmarkReference, read_benchmark
 from labledger.benchmarks.harbor.sources import find_tasks
+from labledger.benchmarks.swebench.dataset_rows import read_predictions
 from labledger.errors import InvalidInput, PermissionNeeded
 from labledger.experiment.experiment_file import load_experiment
 from labledger.experiment.resolve import resolve
@@ -339,6 +342,50 @@ def test_linked_task_folder_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "clone" / "linked").symlink_to(tmp_path / "private" / "task")
     with pytest.raises(PermissionNeeded, match=str(tmp_path / "private")):
         find_tasks(str(tmp_path / "clone"))
+
+
+def _link_of_a_benchmark(clone: Path, outside: Path, format_name: str) -> Callable[[str], object]:
+    """Link `clone/location` to a benchmark outside, and return what reads a location."""
+    readers: dict[str, Callable[[str], object]] = {
+        "predictions": lambda location: read_predictions(location, ["i"]),
+        "harbor": find_tasks,
+    }
+    target = harbor_task(outside, "task") if format_name == "harbor" else outside / "rows.jsonl"
+    if format_name == "predictions":
+        target.write_text('{"instance_id": "i", "model_patch": "", "model_name_or_path": "m"}\n')
+    elif format_name != "harbor":
+        write_lines(target, {"humaneval": HUMANEVAL, "mbpp": MBPP}[format_name])
+    (clone / "location").symlink_to(target)
+    (clone / "folder").symlink_to(outside)
+    (outside / "location").symlink_to(target.name)
+
+    def read(location: str) -> object:
+        return read_benchmark(BenchmarkReference(format_name, location), ())
+
+    return readers.get(format_name, read)
+
+
+@pytest.mark.parametrize("format_name", ["humaneval", "mbpp", "harbor", "predictions"])
+def test_location_of_a_benchmark_that_leads_out_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str
+) -> None:
+    """A link at a location is a stranger's, though the user has named the location."""
+    clone, outside = tmp_path / "clone", tmp_path / "private"
+    clone.mkdir()
+    outside.mkdir()
+    read = _link_of_a_benchmark(clone, outside, format_name)
+    monkeypatch.chdir(clone)
+    for location in ("location", str(clone / "location"), "folder/location"):
+        with pytest.raises(PermissionNeeded, match=str(outside)) as asked:
+            read(location)
+    by_name = f"`labledger allow {format_name}:folder/location`"
+    digests = " ".join(each.digest for each in asked.value.needed)
+    by_digest = f"`labledger allow {digests}`"
+    hint = asked.value.hint or ""
+    assert (by_digest if format_name == "predictions" else by_name) in hint
+    labledger.allow(asked.value.needed)
+    assert read("folder/location")
+    read(str(outside / "location"))  # It leads nowhere else.
 
 
 @pytest.mark.parametrize("kind", ["link", "FIFO"])

@@ -90,6 +90,25 @@ def judged(
     return use.judge(outcome, clock.later(BEGAN, 1 + after_s))
 
 
+def test_an_account_that_was_refused_explains_a_grader_that_failed(tmp_path: Path) -> None:
+    """An agent without an answer may leave what the grader cannot read."""
+    use = ModelUse.read(written(tmp_path, [refused(1)]), Redactor({}))
+    outcome = GradingOutcome(SlotStatus.GRADE_ERROR, Reason.INVALID_JSON, "no JSON")
+    ended = use.judge(outcome, clock.later(BEGAN, 1 + SOON))
+    assert (ended.status, ended.reason) == (SlotStatus.INFRA_ERROR, Reason.PROVIDER_FAILED)
+    assert "No credit" in str(ended.message)
+
+
+@pytest.mark.parametrize("reason", [Reason.OUT_OF_MEMORY, Reason.OUT_OF_PROCESSES])
+def test_no_failed_call_explains_memory_that_an_agent_used_up(
+    tmp_path: Path, reason: Reason
+) -> None:
+    """An agent that had its trial killed does not gain from its provider's failure."""
+    use = ModelUse.read(written(tmp_path, [refused(1)]), Redactor({}))
+    outcome = GradingOutcome(SlotStatus.AGENT_ERROR, reason, "killed")
+    assert use.judge(outcome, clock.later(BEGAN, 1 + SOON)) is outcome
+
+
 EXCUSED = {
     "the provider fails": [call(1), down(2)],
     "the account is refused": [refused(1)],

@@ -152,6 +152,7 @@ class Lab:
                 reader.take_event(event)
         else:
             reader.take_whole(json.loads(answer))
+        reader.ended = True
         call = ModelCall(len(self.calls) + 1, AT, "p", api, "m", status=status, usage=reader.usage)
         pieces = [answer[at : at + 50] for at in range(0, len(answer), 50)]
         self.calls.append(RecordedCall(call, body, pieces, streamed))

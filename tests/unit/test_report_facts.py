@@ -12,6 +12,7 @@ from typing import Any
 import comparison_ledgers
 import pytest
 import sample_ledgers as kit
+from commands import run_forked
 from scipy import stats
 
 from labledger import ReportOptions, clock, open_ledger
@@ -65,6 +66,31 @@ def test_counted_and_claimed_are_side_by_side(path: Path) -> None:
     assert "| `base` | `cost_usd` | 1 | 0.0008275 | 32 | 1 | 0 |" in rendered
     comparison_ledgers.make_run(path, {"base": ["P"], "treat": ["F"]}, run_id="without")
     assert {"models", "claims"}.isdisjoint(facts(path, "without"))
+
+
+def test_models_of_the_same_name_have_their_providers(path: Path) -> None:
+    """Two providers can have a model of one name; no other model gets the longer label."""
+    calls = [
+        kit.model_call(1),
+        kit.model_call(2, provider="relay"),
+        kit.model_call(3, provider="relay", model="other"),
+    ]
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, prices=kit.PRICES)
+        writer.commit_result(lease, kit.with_calls(kit.result(0), *calls))
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
+    with open_ledger(path) as ledger:
+        markdown = ledger.rendered_report(kit.RUN, "markdown").decode()
+        page = ledger.rendered_report(kit.RUN).decode()
+    shown = [run_forked(*words, folder=path.parent.parent).stdout for words in STATUS_AND_TRIAL]
+    for text in (markdown, page, *shown):
+        assert "anthropic/small" in text
+        assert "relay/small" in text
+        assert "other" in text
+        assert "relay/other" not in text
+
+
+STATUS_AND_TRIAL = (("status", kit.RUN), ("show", kit.RUN, "0"))
 
 
 def test_denominators_agree_with_the_leaderboard(path: Path) -> None:

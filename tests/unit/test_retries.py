@@ -12,7 +12,9 @@ from test_coordinator import plan_of
 from labledger.execution.dispatch_pauses import REFUSALS_BEFORE_PAUSE
 from labledger.experiment.schedule import Retry
 from labledger.experiment.task_row import Task
+from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot
+from labledger.records.model_calls import CallFault
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.runner.retries import RetryPolicy, RetryQueue
 from labledger.trial.attempt_spec import AttemptSpec
@@ -114,9 +116,28 @@ def test_attempts_that_a_person_stopped_count_in_no_limit(tmp_path: Path) -> Non
     second = replace(stopped, reason=Reason.CONTAINER_KILLED, attempt=2)
     twice = Retry(max_attempts=2)
     assert not RetryPolicy(twice).applies_to(second, attempt_at(tmp_path, 0))
-    policy = RetryPolicy(twice, count_stopped={0: 1}.__getitem__)
+    policy = RetryPolicy(twice, count_exempt={0: 1}.__getitem__)
     assert policy.applies_to(second, attempt_at(tmp_path, 0))
     assert not policy.applies_to(replace(second, attempt=3), attempt_at(tmp_path, 0))
+
+
+def refused_trial(fault: CallFault | None = CallFault.CONFIGURATION) -> AttemptResult:
+    """A trial whose only call was refused."""
+    call = kit.model_call(status=402, usage=None, raw_usage=None, fault=fault)
+    result = kit.result(0, status=SlotStatus.INFRA_ERROR, reason=Reason.PROVIDER_FAILED, attempt=2)
+    return replace(result, model_calls=(call,))
+
+
+def test_attempts_whose_account_was_refused_count_in_no_limit(tmp_path: Path) -> None:
+    """Their slot stays open until the account is repaired, unless the run goes on without it."""
+    refused, spec = refused_trial(), attempt_at(tmp_path, 0)
+    once = Retry(max_attempts=1)
+    assert RetryPolicy(once).applies_to(refused, spec)
+    assert not RetryPolicy(once, repeats_refused=False).applies_to(refused, spec)
+    assert not RetryPolicy(once).applies_to(refused_trial(CallFault.PROVIDER), spec)
+    answered = replace(refused, model_calls=(kit.model_call(), *refused.model_calls))
+    assert not RetryPolicy(once).applies_to(answered, spec)
+    assert not RetryPolicy(once).applies_to(replace(refused, reason=Reason.DEADLINE), spec)
 
 
 def test_a_result_that_is_carried_over_is_not_retried(tmp_path: Path) -> None:

@@ -135,14 +135,24 @@ def test_a_fault_that_the_gateway_showed_stops_at_once() -> None:
 
 
 def test_credit_that_ends_in_the_middle_stops_a_run() -> None:
-    """After answers, only faults that the gateway showed count, in a row and in three slots."""
+    """After answers, only faults that the gateway showed count, in a row and in three attempts."""
     judged = judge()
     add(judged, trial(0, kit.model_call()), trial(2, shown()), trial(4, shown()))
     add(judged, trial(6, kit.model_call()), trial(8, shown()), trial(10, shown()))
-    add(judged, trial(12, refused()), trial(8, shown(), attempt=2))
+    add(judged, trial(12, refused()))
     assert judged.stop_message is None
     add(judged, trial(14, shown()))
     assert "since the last answer" in (judged.stop_message or "")
+
+
+def test_a_slot_that_is_refused_again_and_again_stops_a_run() -> None:
+    """Its attempts count in no limit, so that a last open slot must not be repeated for ever."""
+    judged = judge()
+    add(judged, trial(0, kit.model_call()))
+    add(judged, *(trial(2, shown(), attempt=attempt) for attempt in (1, 2)))
+    assert judged.stop_message is None
+    add(judged, trial(2, shown(), attempt=3))
+    assert "repair the key or the account and resume" in (judged.stop_message or "")
 
 
 def test_attempts_of_one_slot_count_once() -> None:

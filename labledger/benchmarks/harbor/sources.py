@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from labledger.benchmarks.harbor.task_files import TaskFiles
 from labledger.errors import InvalidInput, Problem
 from labledger.files import lab_folder
 from labledger.files.durable_files import filled_folder
-from labledger.files.project_files import ProjectFiles
+from labledger.files.project_files import ProjectFiles, require_location
 from labledger.host_programs import SAFE_FOLDER, environment, find_program
 from labledger.records import JsonObject, json_schemas
 from labledger.records.json_schemas import read_toml, refuse_problems
@@ -38,6 +39,11 @@ _GIT_SETTINGS = (
 _GIT_VARIABLES = {"GIT_TERMINAL_PROMPT": "0", "GIT_PROTOCOL_FROM_USER": "0", "LC_ALL": "C"}
 """The address is a stranger's: Git starts no remote helper for it that the user's settings do not
 always allow."""
+
+_GIT_ADVICE = ("hint:", "Please make sure you have the correct access", "and the repository exists")
+_MAX_LINES = 4
+_MAX_LINE = 300
+"""The lines, and the characters of each, that a message repeats of git's errors."""
 
 
 class Clones:
@@ -120,7 +126,7 @@ def _require_unchanged(where: str, folder: Path, commit: str) -> None:
 
 
 def _git(where: str, *words: str) -> str:
-    """Return the output of a git command. Raises `InvalidInput` with its last line of errors."""
+    """Return the output of a git command. Raises `InvalidInput` with what git said."""
     git = find_program("git")
     if git is None:
         raise _git_problem(where, "git is not installed", "install git")
@@ -140,9 +146,17 @@ def _git(where: str, *words: str) -> str:
     except subprocess.TimeoutExpired as error:
         raise _git_problem(where, f"git took longer than {_CLONE_TIMEOUT_S} seconds") from error
     if ended.returncode:
-        lines = ended.stderr.strip().splitlines() or [f"exit status {ended.returncode}"]
-        raise _git_problem(where, f"git {words[-1]}: {lines[-1]}")
+        command = words[2] if words[0] == "-C" else words[0]
+        said = _git_message(ended.stderr) or f"exit status {ended.returncode}"
+        raise _git_problem(where, f"git {command}: {said}")
     return ended.stdout
+
+
+def _git_message(errors: str) -> str:
+    """Return what git and its helpers reported, without blank lines and general advice."""
+    lines = [line.strip() for line in errors.splitlines()]
+    useful = [line for line in lines if line and not line.startswith(_GIT_ADVICE)]
+    return "; ".join(line[:_MAX_LINE] for line in dict.fromkeys(useful[:_MAX_LINES]))
 
 
 def _git_problem(where: str, message: str, hint: str | None = None) -> InvalidInput:
@@ -183,7 +197,7 @@ def find_tasks(location: str) -> TaskSource:
     """Return the tasks of a location.
 
     Raises `InvalidInput`. Raises one `PermissionNeeded` for all folders and local repositories
-    outside the location's project.
+    outside the location's project, and one for a location that is a link out of its project.
     """
     text, _, wanted = location.partition("#")
     path = Path(location)
@@ -191,6 +205,7 @@ def find_tasks(location: str) -> TaskSource:
         path = Path(text)
     else:
         wanted = ""
+    require_location(path, f"harbor:{location}")
     if path.is_file():
         if path.name == TASK_FILE:
             return find_tasks(str(path.parent))
@@ -342,14 +357,15 @@ def _registered_folder(registry: Path, row: JsonObject, clones: Clones) -> Path:
     if url is not None:
         top = clones.checked_out(url, row.get("git_commit_id") or "HEAD")
     folder: Path = top / row["path"]
-    outside = url is not None and not folder.resolve().is_relative_to(top.resolve())
+    real = Path(os.path.realpath(folder))
+    outside = url is not None and not real.is_relative_to(os.path.realpath(top))
     if outside or not (folder / TASK_FILE).is_file():
         raise _problem(Path(row["path"]), f"is no task folder of {url or registry}")
     return folder
 
 
 def _folder_name(path: Path) -> str:
-    return _as_name(path.resolve().name)
+    return _as_name(Path(os.path.realpath(path)).name)
 
 
 def _as_name(text: str) -> str:

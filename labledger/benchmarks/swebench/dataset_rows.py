@@ -25,6 +25,7 @@ from labledger.benchmarks.swebench.harness import (
 )
 from labledger.benchmarks.task_file import TaskRow, json_rows, read_content, tasks_of_rows
 from labledger.errors import InvalidInput, Problem
+from labledger.files.project_files import ProjectFiles
 from labledger.records import JsonObject
 from labledger.resources import require_for
 from labledger.text import counted
@@ -57,10 +58,12 @@ def read_predictions(location: str, instance_ids: Collection[str]) -> Prediction
     """
     path = Path(location)
     what = f"cannot read predictions:{location}"
+    project = ProjectFiles.of_location(path, f"predictions:{location}", is_allowed_by_name=False)
+    content = read_content(what, path, project)
     problems: list[Problem] = []
     models: set[str] = set()
     patches: dict[str, str] = {}
-    for line, item in _items(what, path, read_content(what, path)):
+    for line, item in _items(what, path, content):
         problem = _problem(item, patches)
         if problem is not None:
             problems.append(Problem(str(path), problem[1], line, problem[0]))
@@ -172,7 +175,7 @@ def read_dataset(location: str) -> Dataset:
     """Return the rows of a file. Raises `InvalidInput` with every problem, and `ExtraMissing`."""
     require_for("reading swebench:FILE", "swebench", "swebench")
     what, path = f"cannot read swebench:{location}", Path(location)
-    content = read_content(what, path)
+    content = read_content(what, path, ProjectFiles.of_location(path, f"swebench:{location}"))
     is_parquet = content[:4] == b"PAR1"
     numbered = _parquet_rows(what, path, content) if is_parquet else json_rows(path, content)
     rows = tasks_of_rows(what, path, numbered, _read_row, "swebench", id_key="instance_id")

@@ -62,7 +62,9 @@ def query(
     out_path: Annotated[
         Path | None,
         typer.Option(
-            "--out", metavar="FILE", help="Write to this file, which appears whole or not at all."
+            "--out",
+            metavar="FILE",
+            help="Write to this file, which appears whole or not at all; - for stdout.",
         ),
     ] = None,
     schema: Annotated[
@@ -77,12 +79,12 @@ def query(
     """
     from labledger import open_ledger
 
-    if out_path is not None:
-        arguments.require_folder_of_out(out_path)
     with open_ledger(lab_dir=lab_dir) as ledger:
         if schema:
             print_schema(ledger.views(), sql)
             return
+        if out_path == Path("-"):
+            out_path = None
         params = parse_params(param or [])
         moment = arguments.parse_since(as_of, "--as-of")
         statement = read_statement(sql, file)
@@ -142,6 +144,8 @@ def export(
 
 
 _MAX_TABLE_ROWS = 1000
+_MAX_STATEMENT = 1 << 20
+"""The largest file with a statement that is read. A device may have no end."""
 
 
 def read_statement(sql: str | None, file: Path | None) -> str:
@@ -152,7 +156,11 @@ def read_statement(sql: str | None, file: Path | None) -> str:
     if file is None:
         return sql or ""
     try:
-        return file.read_text("utf-8")
+        with file.open("rb") as stream:
+            content = stream.read(_MAX_STATEMENT + 1)
+        if len(content) > _MAX_STATEMENT:
+            raise InvalidInput("the query", [Problem(str(file), "is larger than 1 MiB")])
+        return content.decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InvalidInput("the query", [Problem(str(file), reason)]) from None

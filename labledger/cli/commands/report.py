@@ -136,7 +136,6 @@ def report(
         options = replace(options, max_bytes=arguments.parse_size_option("--max-size", max_size))
     form = "markdown" if markdown else "json" if json else "html"
     path = out_path or (_DEFAULT_PAGE if form == "html" else Path("-"))
-    arguments.require_folder_of_out(path)
     with open_ledger(lab_dir=lab_dir) as ledger:
         if str(path) == "-":
             ledger.write_report(run_id, exact_stdout(), form, options)

@@ -25,7 +25,7 @@ from labledger.cli.console import (
     say,
     table,
 )
-from labledger.text import counted, usd
+from labledger.text import counted, model_labels, usd
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -285,14 +285,15 @@ def _print_calls(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
         return
     shown = calls if full else calls[:_HEAD_LINES]
     columns = ("attempt", "call", "model", "ended", "tokens in", "tokens out", "waited ms", "ms")
+    labels = model_labels([(call["provider"], call["model"]) for call in shown])
     rows = [
         (
-            *(call["attempt"], call["call"], call["model"]),
+            *(call["attempt"], call["call"], label),
             " ".join(str(call[k]) for k in ("state", "status", "reason") if call[k] is not None),
             *_tokens(call["usage"]),
             *(call["waited_ms"], call["duration_ms"]),
         )
-        for call in shown
+        for call, label in zip(shown, labels, strict=True)
     ]
     if any(call.get("replayed") for call in calls):
         out("the calls were replayed: they cost nothing, and their tokens are those of the record")

@@ -25,7 +25,7 @@ from labledger.records.model_calls import Usage
 from labledger.records.model_costs import PICODOLLARS
 
 _MAX_WORD = 100
-_WORD = re.compile(r"[A-Za-z0-9_.:/-]{1,100}")
+_WORD = re.compile(r"[A-Za-z0-9_.:/@+-]{1,100}")
 _MAX_DOLLARS = 10**6
 """No call costs more. A larger number from a provider is not a charge."""
 _TICKS = 10**10
@@ -65,8 +65,14 @@ class AnswerReader(ABC):
         """Whether the answer reports its failure."""
         self.ended = False
         """Whether the body has ended, with nothing missing."""
+        self.transferred = False
+        """Whether a length or chunks show that nothing is missing at the end of the body."""
         self.searches = 0
         """How many searches the provider made, for which it charges by number."""
+        self.item_names: list[str] = []
+        """The names of the items of the answer, by which later requests may refer to them."""
+        self._is_ambiguous = False
+        """Whether one of its objects has a member twice, with different values."""
         self._is_unread = False
         """Whether a part of the answer that may say its usage could not be read."""
         self._is_error = False
@@ -94,6 +100,10 @@ class AnswerReader(ABC):
     def note_unread(self) -> None:
         """Note that a part of the answer that may say its usage could not be read."""
         self._is_unread |= not self.finished
+
+    def note_ambiguous(self) -> None:
+        """Note that an object of the answer has a member twice, with different values."""
+        self._is_ambiguous = True
 
     @staticmethod
     @abstractmethod
@@ -146,7 +156,7 @@ class AnswerReader(ABC):
         known = [one for one in self._stated if is_number(one) and 0 <= one < _MAX_DOLLARS]
         has_fallen = self._said.fell("cost") or self._said.fell("cost_in_usd_ticks")
         is_clear = len(known) == len(self._stated) and not has_fallen
-        if not self._is_usage_final or not known or not is_clear:
+        if not self._is_usage_final or self._is_ambiguous or not known or not is_clear:
             return None
         return sum(int((Decimal(str(one)) * PICODOLLARS).to_integral_value()) for one in known)
 
@@ -177,7 +187,7 @@ class AnswerReader(ABC):
         if self._is_usage_final and self._stated and self.stated_cost is None:
             yield "the charge that the provider states is not understood"
         for name, value in self._tiers.items():
-            if not (isinstance(value, str) and _WORD.fullmatch(value)):
+            if not is_word(value):
                 yield f"{name} is not understood"
         for name in sorted(self._changed_tiers):
             yield f"the answer names more than one {name}"
@@ -192,6 +202,8 @@ class AnswerReader(ABC):
             return None, (why,) if self.ended and not self.failed else ()
         if self._is_unread:
             return None, ("a part of the answer, which may say its usage, cannot be read",)
+        if self._is_ambiguous:
+            return None, ("the answer names one member twice, with different values",)
         if not self._said.numbers:
             return None, ("the answer does not say its usage",)
         try:
@@ -237,3 +249,8 @@ class AnswerReader(ABC):
     def _has_usage(self) -> bool:
         """Whether the usage so far is final."""
         return self.whole
+
+
+def is_word(value: Any) -> bool:
+    """Return whether a value is a text that can be a part of a price's condition."""
+    return isinstance(value, str) and _WORD.fullmatch(value) is not None

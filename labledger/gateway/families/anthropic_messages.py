@@ -194,7 +194,9 @@ class _Reader(AnswerReader):
 
     @property
     def _has_usage(self) -> bool:
-        return self._has_output and (self._stopped or self.finished) and not self.failed
+        # Compatible servers may send another usage after the reason of the end.
+        is_last = self.finished or (self._stopped and self.transferred)
+        return self._has_output and is_last and not self.failed
 
 
 def _read_settings(body: JsonObject) -> CallSettings:

@@ -61,6 +61,24 @@ class Event:
             return None
 
 
+def is_ambiguous(text: str | bytes) -> bool:
+    """Return whether an object in a JSON text has a member twice, with different values."""
+    found = False
+
+    def read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal found
+        members = dict(pairs)
+        if len(members) < len(pairs):
+            found = found or any(members[name] != value for name, value in pairs)
+        return members
+
+    try:
+        json.loads(text, object_pairs_hook=read_object)
+    except (ValueError, RecursionError):
+        return False
+    return found
+
+
 class EventReader:
     """Splits a stream into events."""
 

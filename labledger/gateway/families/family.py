@@ -80,6 +80,12 @@ class Asked:
     """The bytes of the body without images and files."""
     overhead_tokens: int = 0
     """The part of `request_tokens` that is not in the body."""
+    has_file: bool = False
+    """Whether it holds a file, a recording or a film, which counts with a whole context window."""
+    stored: tuple[str, ...] = ()
+    """The items that the provider stored, which the request names without their content."""
+    stored_tokens: int = 0
+    """The part of `request_tokens` for these items."""
     turns: Turns | None = None
     """None if this request does not show the tokens of the next one; also None after reading."""
     trace: RequestTrace | None = None

@@ -97,12 +97,13 @@ class _Reader(AnswerReader):
 
     def __init__(self) -> None:
         super().__init__()
-        self._ended = self._has_results = False
+        self._ended = self._has_results = self._is_document = False
 
     def take_event(self, event: Event) -> None:
         self._take(mapping(event.document))
 
     def take_whole(self, document: Any) -> None:
+        self._is_document = True
         for chunk in document if isinstance(document, list) else [document]:
             self._take(mapping(chunk))
 
@@ -154,6 +155,11 @@ class _Reader(AnswerReader):
     @property
     def whole(self) -> bool:
         return self._ended and not self.failed
+
+    @property
+    def _has_usage(self) -> bool:
+        # After the reason of the end, another chunk may follow.
+        return self.whole and (self.ended or self._is_document)
 
 
 def _tier(value: Any) -> Any:

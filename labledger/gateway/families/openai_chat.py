@@ -120,7 +120,7 @@ class _Reader(AnswerReader):
 
     def __init__(self) -> None:
         super().__init__()
-        self._answered = False
+        self._answered = self._has_last = False
 
     def take_event(self, event: Event) -> None:
         if event.data.strip() == "[DONE]":
@@ -147,7 +147,8 @@ class _Reader(AnswerReader):
             self._take_usage(usage)
             # A chunk with only usage is the last one.
             has_usage = bool(mapping(usage).get("prompt_tokens"))
-            self._answered |= has_usage and chunk.get("choices") == []
+            self._has_last |= has_usage and chunk.get("choices") == []
+            self._answered |= self._has_last
         if "x_groq" in chunk:
             self._take_usage(mapping(chunk["x_groq"]).get("usage"))
         for choice in map(mapping, items(chunk.get("choices"))):
@@ -181,6 +182,11 @@ class _Reader(AnswerReader):
     @property
     def whole(self) -> bool:
         return (self.finished or self._answered) and not self.failed
+
+    @property
+    def _has_usage(self) -> bool:
+        # A chunk with the reason of the end may have a usage that the last chunk completes.
+        return self.whole and (self.finished or self._has_last or self.transferred)
 
 
 def _cites(message: Mapping[str, Any]) -> bool:

@@ -35,6 +35,8 @@ STANDARD: Mapping[str, frozenset[str]] = {
     "service_tier": frozenset({"default", "standard", "on_demand"})
 }
 """The tiers of the standard price."""
+_MAX_ITEMS = 1_000
+"""How many names of an answer's items are kept."""
 _UNDER = ("input_tokens_details", "output_tokens_details")
 _PARTS = ("cached_tokens", "cache_write_tokens", "text_tokens", "reasoning_tokens")
 KNOWN_NUMBERS = frozenset(
@@ -102,7 +104,9 @@ class _Reader(AnswerReader):
             self.finished = self.failed = True
         elif kind == "response.output_item.done":
             # Some servers leave the items out of the last event.
-            self._searches_by_item += self._searched(mapping(document.get("item")))
+            item = mapping(document.get("item"))
+            self._note_name(item)
+            self._searches_by_item += self._searched(item)
             self._take_searches(self._searches_by_item)
         elif is_one_of(kind, *_ENDS):
             self.take_whole(document.get("response"))
@@ -115,10 +119,18 @@ class _Reader(AnswerReader):
         # Numbers of calls of the provider's tools, and tokens of images.
         if number := unknown_number(mapping(response.get("tool_usage")), _COUNTED_ITEMS):
             self._charge(f"tool_usage.{number}")
-        searches = sum(map(self._searched, map(mapping, items(response.get("output")))))
+        output = [mapping(item) for item in items(response.get("output"))]
+        for item in output:
+            self._note_name(item)
+        searches = sum(map(self._searched, output))
         self._take_searches(searches)
         self.finished = True
         self.failed = not is_one_of(response.get("status"), "completed", "incomplete")
+
+    def _note_name(self, item: Mapping[str, Any]) -> None:
+        name = text_or_none(item.get("id"))
+        if name is not None and len(self.item_names) < _MAX_ITEMS:
+            self.item_names.append(name)
 
     def _searched(self, item: Mapping[str, Any]) -> bool:
         """Return whether an item of the output is a search; note other items with a charge."""

@@ -36,6 +36,8 @@ class Turns:
     """Returns whether the model wrote a turn."""
     more_tokens: Callable[[Any], int]
     """Returns how many tokens more than its bytes a turn may count."""
+    stored: Callable[[Any], str | None] = lambda _turn: None
+    """Returns the name of a turn whose content the provider stored, and the request leaves out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class TracedTurn:
     by_model: bool
     more_tokens: int
     """How many tokens more than its bytes it may count."""
+    stored: str | None
+    """Its name, if the provider stored it, and the request leaves its content out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,8 @@ def _chained(turns: Turns) -> Iterator[TracedTurn]:
     for turn in turns.turns:
         text, size = _canonical(turn)
         digest, so_far = _digest(digest, text), so_far + size
-        yield TracedTurn(digest, size, so_far, turns.by_model(turn), turns.more_tokens(turn))
+        by_model, more = turns.by_model(turn), turns.more_tokens(turn)
+        yield TracedTurn(digest, size, so_far, by_model, more, turns.stored(turn))
 
 
 def _digest(before: Digest, text: bytes) -> Digest:

@@ -12,16 +12,17 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from labledger.errors import InvalidInput, LabLedgerError, Problem
+from labledger.records.bounded_yaml import NotYaml, load_yaml
 from labledger.records.model_calls import Usage
-from labledger.text import near_names, yaml_fault
+from labledger.text import near_names
 
 VERSION = 1
 """The only version of scripts."""
 
 NO_TOKENS = Usage()
+_MAX_BYTES = 16 << 20
+"""How many bytes of a script are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +120,12 @@ class Script:
 def read_script(path: Path) -> Script:
     """Return the script in a file. Raises `InvalidInput` with all problems, `LabLedgerError`."""
     try:
-        document = yaml.safe_load(path.read_bytes())
+        with path.open("rb") as file:
+            document = load_yaml(file.read(_MAX_BYTES))
     except OSError as error:
         raise LabLedgerError(f"could not read the script {path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise LabLedgerError(f"the script {path} {yaml_fault(error)}") from None
+    except NotYaml as error:
+        raise LabLedgerError(f"the script {path} {error}") from None
     return parse_script(document, str(path))
 
 

@@ -211,7 +211,8 @@ _EXCEPTIONS = {
     "model_calls.unknown": "1 if it may have been charged, and nobody knows its tokens",
     "model_prices.condition": "the calls to which the price applies, such as "
     "service_tier=flex; empty for the standard price",
-    "model_prices.web_search_usd": "US dollars for one search by the provider",
+    "model_prices.web_search_usd": "US dollars for one search by the provider; an experiment sets "
+    "the price of a thousand, `web_search`",
     "model_prices.part": "number of the part of the schedule that brought the price",
     "model_prices.source": "where the price comes from",
     "model_prices.digest": "digest of the table that the price was taken from",

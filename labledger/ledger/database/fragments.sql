@@ -102,6 +102,19 @@ coalesce((SELECT run_part.{COLUMN} FROM run_part WHERE run_part.run_no = {RUN}.r
 -- cost_of KIND: what a call's tokens of a kind cost; null if there were some, and they have no price
 model_call.{KIND}_tokens * coalesce(model_price.{KIND}, CASE model_call.{KIND}_tokens WHEN 0 THEN 0 END)
 
+-- cost_by_price NAME: the beginning of what a call costs by the prices of the model in a column
+(SELECT {cost_of input} + {cost_of output}
+            + {cost_of cache_read} + {cost_of cache_write}
+            + {cost_of cache_write_1h} + coalesce(model_call.fees, 0)
+        FROM model_price
+        WHERE model_price.run_no = model_call.run_no
+          AND model_price.provider = model_call.provider AND model_price.model = model_call.{NAME}
+          AND model_price.from_tokens <= model_call.input_tokens + model_call.cache_read_tokens
+            + model_call.cache_write_tokens + model_call.cache_write_1h_tokens
+
+-- condition_in_spaces: the condition of a call's price, with a space before and after it
+' ' || model_call.price_condition || ' '
+
 -- why_unknown: why the cost of a call is not known; null if it is
 CASE WHEN model_call.cost IS NULL THEN coalesce(model_call.cost_unknown,
       CASE WHEN model_call.is_unknown THEN 'its tokens are not known'

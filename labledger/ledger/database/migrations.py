@@ -90,7 +90,7 @@ def _cache_inputs() -> Iterator[tuple[str, str]]:
 REVISIONS = (
     *("0001", "0002", "0003", "0004", "0005", "0006"),
     *("0007", "0008", "0009", "0010", "0011", "0012", "0013", "0014"),
-    *("0015", "0016", "0017", "0018", "0021"),
+    *("0015", "0016", "0017", "0018", "0019", "0021"),
 )
 """Every revision in order; this labledger reads and writes the last one."""
 
@@ -361,9 +361,9 @@ def copy_open_ledger(connection: Connection, target: Path) -> None:
     The copy has another name until it is complete and durable, so that nobody takes a part of one
     for a backup. The connection's path may name another file by now. Raises as `backup` does.
     """
-    partial = target.with_name(f"{target.name}.unfinished-{secrets.token_hex(4)}")
     try:
         refuse_existing(target)
+        partial = target.with_name(f"{target.name}.unfinished-{secrets.token_hex(4)}")
         os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except OSError as error:
         raise LedgerError(

@@ -47,7 +47,7 @@ from labledger.records.model_calls import (
     read_journal,
 )
 from labledger.records.model_grants import MISSED, RECORD
-from labledger.records.outcomes import Reason, SlotStatus, Verdict
+from labledger.records.outcomes import HINDERED, Reason, SlotStatus, Verdict
 from labledger.trial.evidence.evidence_collection import EvidenceCollector
 from labledger.trial.evidence.grading import GradingOutcome
 from labledger.trial.evidence.redaction import Redactor
@@ -66,7 +66,13 @@ Agents wait for up to a minute before they retry, and end at once when they give
 _MAX_STATUS_OF_AGENT = 500
 _PROVIDERS_STATUSES = frozenset({401, 403, 408, 429})
 """Statuses below 500 that mean a provider's failure in journals of earlier gateways."""
-_AFFECTED = frozenset({SlotStatus.COMPLETED, SlotStatus.AGENT_ERROR, SlotStatus.AGENT_TIMEOUT})
+_AFFECTED = frozenset(
+    {
+        *(SlotStatus.COMPLETED, SlotStatus.AGENT_ERROR, SlotStatus.AGENT_TIMEOUT),
+        # An agent without an answer may leave what its grader cannot read.
+        SlotStatus.GRADE_ERROR,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,10 +234,10 @@ class ModelUse:
         if self.helper_lost and outcome.status is not SlotStatus.SETUP_ERROR:
             message = f"its models helper was stopped from outside; without that: {_of(outcome)}"
             return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.MODELS_LOST, message)
-        if outcome.reason in _NOT_OF_MODELS:
+        if outcome.reason in HINDERED:
             return outcome
         miss = None if self.replay is None else self.replay.miss
-        if miss is not None and outcome.status in {*_AFFECTED, SlotStatus.GRADE_ERROR}:
+        if miss is not None and outcome.status in _AFFECTED:
             message = f"{miss}; without that: {_of(outcome)}"
             return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.REPLAY_MISS, message)
         if outcome.status not in _AFFECTED:
@@ -274,10 +280,6 @@ class ModelUse:
         if self.helper:
             summary["helper"] = dict(self.helper)
         return summary
-
-
-_NOT_OF_MODELS = frozenset({Reason.STATUS_FORGED, Reason.SCRIPT_HINDERED, Reason.ARTIFACTS_REFUSED})
-"""Reasons of an agent's error that no failure of a model explains."""
 
 
 def _has_begun(call: ModelCall) -> bool:

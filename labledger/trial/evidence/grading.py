@@ -163,10 +163,9 @@ def outcome_by_exit_status(
             return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.DISK_FULL, message)
         case ExitStatus.SCRIPT_HINDERED:
             message = (
-                "the agent changed the limits of trial.sh, the container's first process (as "
-                "`prlimit --pid 1` does), so that it could not do its part, moved a folder that "
-                "the host reads, or left files in an output folder of the grader that cannot be "
-                "removed"
+                "the agent changed the limits or the priority of trial.sh, the container's first "
+                "process (as `prlimit --pid 1` does), moved a folder that the host reads, or left "
+                "files in an output folder of the grader that cannot be removed"
             )
             return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.SCRIPT_HINDERED, message)
         case _:

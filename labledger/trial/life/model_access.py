@@ -77,7 +77,8 @@ def _grant(spec: AttemptSpec, token: str, *, shares_caps: bool) -> ModelGrant:
         variant_limits=models.variant_limits or none,
         run_limits=models.run_limits or none,
         shared=shares_caps and models.has_shared_limits,
-        prices=spec.plan.prices.of_models(models.granted_models()).prices,
+        # Another model of the run may serve a call.
+        prices=spec.plan.prices.of_providers(each.name for each in models.granted_providers).prices,
         unstated_output=models.unstated_output or UNSTATED_OUTPUT,
         waiting=models.waiting or Waiting.EXCLUDED,
         # A gateway that starts again finds in the attempt's own record which answers it has had.

@@ -33,6 +33,7 @@ from labledger.files.durable_files import (
     sync_folder,
     sync_tree,
 )
+from labledger.files.fingerprints import fingerprint
 from labledger.files.workspace_seed import TarSeed, make_readable_folder, write_readable_file
 from labledger.records import JsonObject, canonical_json
 from labledger.trial import contract
@@ -239,9 +240,10 @@ def unpack_agent_files(spec: AttemptSpec, folder: Path) -> None:
     Raises `LedgerError` if a tar is gone.
     """
     for index, files in enumerate(_agent_files(spec)):
-        source = _unpack(spec, files)
         if files.writable:
-            shutil.copytree(source, folder / _COPIES / str(index), symlinks=True)
+            _copy_files(spec, files, folder / _COPIES / str(index))
+        else:
+            _unpack(spec, files)
 
 
 def _agent_files(spec: AttemptSpec) -> list[TaskFiles]:
@@ -260,9 +262,7 @@ def place_grader_files(spec: AttemptSpec, folder: Path) -> None:
         return
     make_readable_folder(folder / _FILES)
     for index, files in enumerate(graders):
-        # Not hard links: touching them would touch what other trials get.
-        source = _unpack(spec, files)
-        shutil.copytree(source, folder / _FILES / str(index), symlinks=True)
+        _copy_files(spec, files, folder / _FILES / str(index))
     write_readable_file(folder / COPY_SCRIPT, _copy_script(graders))
 
 
@@ -280,14 +280,41 @@ def find_changes_of_task_files(
         folder = unpacked / sha256
         if not os.path.lexists(folder):
             continue
-        try:
-            change = TarSeed(store, sha256).find_change(folder)
-        except FileNotFoundError as error:
-            change = f"cannot be compared with its tar, which is gone: {error.filename}"
-        except LedgerError as error:
-            change = f"cannot be compared with its tar: {error.message}"
-        if change is not None:
+        if (change := _find_change(store, sha256, folder)) is not None:
             yield f"{folder} {change}"
+
+
+def _find_change(store: ArtifactStore, tar: str, folder: Path) -> str | None:
+    """Return how a folder differs from a tar with files of a task, as the end of a sentence."""
+    try:
+        return TarSeed(store, tar).find_change(folder)
+    except FileNotFoundError as error:
+        return f"cannot be compared with its tar, which is gone: {error.filename}"
+    except LedgerError as error:
+        return f"cannot be compared with its tar: {error.message}"
+
+
+_copied_from: dict[Path, str] = {}
+"""The fingerprints of unpacked folders from which this process made a copy that fitted the tar."""
+
+
+def _copy_files(spec: AttemptSpec, files: TaskFiles, target: Path) -> None:
+    """Make a trial's own copy of unpacked files, which fits their tar.
+
+    The copy is compared with the tar unless the unpacked files have not been touched since another
+    copy of them fitted. Not hard links: touching them would touch what other trials get. Raises
+    `LedgerError` if the copy differs.
+    """
+    source, store = _unpack(spec, files), ArtifactStore(spec.plan.store_root)
+    before = fingerprint([source])
+    shutil.copytree(source, target, symlinks=True)
+    is_untouched = before.is_settled and fingerprint([source]).digest == before.digest
+    if is_untouched and _copied_from.get(source) == before.digest:
+        return
+    if (change := _find_change(store, files.tar, target)) is not None:
+        _require_unchanged(spec.plan.run_dir, iter([f"a copy of {source} {change}"]))
+    if is_untouched:
+        _copied_from[source] = before.digest
 
 
 def _copy_script(graders: list[TaskFiles]) -> str:

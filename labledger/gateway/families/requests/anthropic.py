@@ -13,6 +13,7 @@ from labledger.gateway.families.family import Asked, Endpoint, Feature, items
 from labledger.gateway.families.request_trace import Turns
 from labledger.gateway.families.requests.bodies import (
     ContentPart,
+    Members,
     Need,
     RequestFacts,
     UnknownKind,
@@ -142,7 +143,7 @@ def _tools(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _features(
-    top: Mapping[str, Any], tools: list[Mapping[str, Any]], found: list[ContentPart]
+    top: Members, tools: list[Mapping[str, Any]], found: list[ContentPart]
 ) -> Iterator[Need]:
     for tool in tools:
         yield from _tool_features(tool.get("type"))
@@ -191,9 +192,9 @@ def _part_features(part: ContentPart) -> Iterator[Need]:
         yield _BLOCK_FEATURES[kind]
     for name in ("definition", "tool"):
         # A reference names a tool that is declared elsewhere. A definition holds one.
-        tool = members(part.members.get(name))
-        if tool and not is_in(tool.get("type"), _NAMES):
-            yield from _tool_features(tool.get("type"))
+        held = members(part.members.get(name))
+        if held and not is_in(held.get("type"), _NAMES):
+            yield from _tool_features(held.get("type"))
     for tool in _tools(part.members.get("tools")):
         yield from _tool_features(tool.get("type"))
     name = str(part.members.get("name"))

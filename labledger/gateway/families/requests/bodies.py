@@ -21,7 +21,7 @@ from labledger.gateway.families.family import (
     items,
 )
 from labledger.gateway.families.request_trace import Turns
-from labledger.gateway.families.requests.media import WINDOW, HeldMedia
+from labledger.gateway.families.requests.media import STORED_ITEM_TOKENS, WINDOW, HeldMedia
 from labledger.gateway.families.usage_numbers import MAX_TOKENS
 from labledger.records import JsonObject, canonical_json
 
@@ -71,17 +71,35 @@ def _spelling(name: str) -> str:
     return name.partition("\0")[0].casefold().replace("_", "").replace("-", "")
 
 
-def members(value: Any) -> Mapping[str, Any]:
+class Members(dict[str, Any]):
+    """The members of an object by names in one spelling."""
+
+    __slots__ = ("_source",)
+
+    def __init__(self, found: Mapping[str, Any], source: JsonObject) -> None:
+        super().__init__(found)
+        self._source = source
+
+    def spelled(self, name: str) -> str:
+        """Return the name of a member as the request spells it, cut to the shown length."""
+        spelled = next((each for each in self._source if _spelling(each) == name), name)
+        return spelled[:_MAX_SHOWN]
+
+
+_NO_MEMBERS = Members({}, {})
+
+
+def members(value: Any) -> Members:
     """Return the members of an object by names in one spelling; empty if it is not an object.
 
     Raises `Refused` if it has one member in two spellings.
     """
     if not isinstance(value, dict):
-        return {}
+        return _NO_MEMBERS
     found = {_spelling(name): member for name, member in value.items()}
     if len(found) != len(value):
         raise Refused(400, "ambiguous", "labledger: an object has one member in two spellings")
-    return found
+    return Members(found, value)
 
 
 _CONTENT = frozenset({"content", "output"})
@@ -94,7 +112,7 @@ Hidden = Callable[[Mapping[str, Any]], frozenset[str]]
 class ContentPart:
     """An object in the content of a request."""
 
-    members: Mapping[str, Any]
+    members: Members
     is_item: bool
     """Whether it stands where the blocks of messages do, as the items of arrays."""
 
@@ -130,13 +148,15 @@ def is_among(value: Any, *allowed: str | None) -> bool:
     return is_in(value, allowed)
 
 
-def count(value: Any, name: str, least: int = 0) -> int | None:
+def count(holder: Members, name: str, least: int = 0) -> int | None:
     """Return a count; None if it is null or absent. Raises `Refused` for anything else."""
+    value = holder.get(name)
     if value is None:
         return None
     if type(value) is int and least <= value <= MAX_TOKENS:
         return value
-    message = f"labledger: `{name}` is not a whole number from {least} to {MAX_TOKENS:,}"
+    spelled = holder.spelled(name)
+    message = f"labledger: `{spelled}` is not a whole number from {least} to {MAX_TOKENS:,}"
     raise Refused(400, "not_understood", message)
 
 
@@ -153,9 +173,7 @@ class AnswerBounds:
     answers: int = 1
 
 
-def bounds(
-    body: Mapping[str, Any], own: tuple[str, ...], *, dynamic: tuple[str, ...] = ()
-) -> AnswerBounds:
+def bounds(body: Members, own: tuple[str, ...], *, dynamic: tuple[str, ...] = ()) -> AnswerBounds:
     """Return the bounds of an answer. `own` names the members by which the API itself bounds it.
 
     The largest number counts, because servers differ in which one they read. A bound of 0 is no
@@ -167,9 +185,9 @@ def bounds(
         for name in _OUTPUT:
             value = holder.get(name)
             if not (name in dynamic and type(value) is int and value == -1):
-                most = max(most, count(value, name) or 0)
+                most = max(most, count(holder, name) or 0)
         for name in _ANSWERS:
-            answers = max(answers, count(holder.get(name), name, 1) or 1)
+            answers = max(answers, count(holder, name, 1) or 1)
     # Only the API's own members bound an answer; all others can but raise the bound.
     named = [body[name] for name in own if body.get(name) is not None]
     is_bound = bool(named) and all(named)
@@ -198,6 +216,8 @@ class RequestFacts:
     """How many tools it names that the provider describes."""
     repeated_tokens: int = 0
     """The most tokens that its short references stand for."""
+    stored: tuple[str, ...] = ()
+    """The items that the provider stored, which the request names without their content."""
     samples: int = 1
     """How often the provider may read the request before it has answered."""
     other_prices: bool = False
@@ -232,7 +252,8 @@ def requested(endpoint: Endpoint, body: JsonObject, size: int, read: RequestFact
         raise Refused(400, "model_not_granted", "labledger: the body names more than one model")
     for name in _SECOND_REQUESTS:
         if top.get(name) is not None:
-            raise Refused(400, "ambiguous", f"labledger: `{name}` would change the request")
+            message = f"labledger: `{top.spelled(name)}` would change the request"
+            raise Refused(400, "ambiguous", message)
     streamed = top.get("stream") is True if endpoint.streamed is None else endpoint.streamed
     limits = read.bounds
     largest = max(limits.max_output or 0, limits.least_output) + limits.extra_output
@@ -242,9 +263,10 @@ def requested(endpoint: Endpoint, body: JsonObject, size: int, read: RequestFact
     features = read.features
     is_outside = bool(features & _OUTSIDE)
     overhead = HIDDEN_TOKENS + TOOL_TOKENS * read.own_tools + (WINDOW if is_outside else 0)
-    in_body = size + read.repeated_tokens + media_tokens(read.media)
+    stored = min(len(read.stored) * STORED_ITEM_TOKENS, WINDOW)
+    in_body = size + read.repeated_tokens + stored + media_tokens(read.media)
     turns = None if is_outside or read.samples > 1 else read.turns
-    if turns is not None and in_body == size:
+    if turns is not None and not (read.media or read.stored or read.repeated_tokens):
         turns = replace(turns, more_tokens=_no_more)
     return Asked(
         model=model,
@@ -261,6 +283,9 @@ def requested(endpoint: Endpoint, body: JsonObject, size: int, read: RequestFact
         other_prices=has_sound or read.other_prices or Feature.IMAGE_GENERATION in features,
         text_bytes=size - sum(medium.size for medium in read.media),
         overhead_tokens=overhead,
+        has_file=any(medium.tokens >= WINDOW for medium in read.media),
+        stored=read.stored,
+        stored_tokens=stored,
         turns=turns,
     )
 
@@ -269,10 +294,10 @@ def _no_more(_: Any) -> int:
     return 0
 
 
-def _searches(top: Mapping[str, Any]) -> int:
+def _searches(top: Members) -> int:
     """Return how many searches the provider may make, by what the body says of its tools."""
     holders = [top, *map(members, listed(top.get("tools")))]
-    stated = [count(each.get(name), name) for each in holders for name in _USES]
+    stated = [count(each, name) for each in holders for name in _USES]
     return max((number for number in stated if number), default=UNSTATED_SEARCHES)
 
 
@@ -281,12 +306,12 @@ def media_tokens(media: tuple[HeldMedia, ...]) -> int:
     return sum(medium.tokens - medium.size for medium in media)
 
 
-def unknown_members(body: Mapping[str, Any], known: frozenset[str]) -> Iterator[UnknownKind]:
+def unknown_members(body: Members, known: frozenset[str]) -> Iterator[UnknownKind]:
     """Yield the unknown members of a body that may hold more than a number."""
     for name, value in body.items():
         if name in known or value is None or value is False or type(value) in {int, float}:
             continue
-        yield UnknownKind(f"the member {name}")
+        yield UnknownKind(f"the member `{body.spelled(name)}`")
 
 
 def bytes_of(value: Any) -> int:

@@ -11,6 +11,7 @@ from labledger.gateway.families.request_trace import Turns
 from labledger.gateway.families.requests.bodies import (
     AnswerBounds,
     ContentPart,
+    Members,
     Need,
     RequestFacts,
     UnknownKind,
@@ -23,6 +24,7 @@ from labledger.gateway.families.requests.bodies import (
     members,
     parts,
     requested,
+    unknown_members,
 )
 from labledger.gateway.families.requests.media import OPENAI_IMAGES, HeldMedia, image, sound
 from labledger.gateway.families.requests.responses import (
@@ -54,8 +56,40 @@ _ELSEWHERE = {
     "container": Feature.CODE_EXECUTION,
     "moderation": Feature.OTHER_TOOLS,
     "provider": Feature.SERVICE_TIERS,
+    "preset": Feature.STORED,
+    "imageconfig": Feature.IMAGE_GENERATION,
+    "searchsettings": Feature.WEB_SEARCH,
+    "sessionparams": Feature.STORED,
 }
 """Members that ask a server for more than an answer, and their features."""
+_MEMBERS = frozenset(
+    {
+        # OpenAI.
+        *("model", "messages", "tools", "toolchoice", "functions", "functioncall", "stream"),
+        *("streamoptions", "stop", "logitbias", "logprobs", "responseformat", "metadata", "user"),
+        *("modalities", "audio", "prediction", "paralleltoolcalls", "reasoningeffort", "store"),
+        *("servicetier", "verbosity", "safetyidentifier", "promptcachekey", "promptcacheoptions"),
+        *("promptcacheretention", "clientmetadata"),
+        # OpenRouter, and the providers behind it.
+        *("reasoning", "includereasoning", "usage", "structuredoutputs", "cachecontrol", "trace"),
+        *("sessionid", "thinking", "enablethinking", "thinkingbudget", "clearthinking"),
+        *("preservethinking", "disablereasoning", "reasoningsplit", "partial", "dosample"),
+        *("requestid", "userid", "toolstream", "safeprompt", "promptmode", "incrementaloutput"),
+        *("resultformat", "citationoptions", "disabletoolvalidation", "rawoutput"),
+        "vlhighresolutionimages",
+        # vLLM, SGLang, llama.cpp, Ollama and LM Studio.
+        *("stoptokenids", "badwords", "ignoreeos", "skipspecialtokens", "chattemplatekwargs"),
+        *("chattemplateargs", "includestopstrinoutput", "spacesbetweenspecialtokens"),
+        *("guidedjson", "guidedregex", "guidedchoice", "guidedgrammar", "guideddecodingbackend"),
+        *("guidedwhitespacepattern", "structuraltag", "allowedtokenids", "usebeamsearch"),
+        *("addgenerationprompt", "continuefinalmessage", "addspecialtokens", "cachesalt"),
+        *("returntokenids", "returntokensastokenids", "regex", "ebnf", "separatereasoning"),
+        *("streamreasoning", "nostoptrim", "cacheprompt", "samplers", "grammar", "jsonschema"),
+        *("timingspertoken", "returnprogress", "reasoningformat", "parsetoolcalls"),
+        *("drysequencebreakers", "thinkingforcedopen", "options", "keepalive", "format", "think"),
+    }
+)
+"""Members that change only the answer, or only how it is sent."""
 _PARTS = frozenset(
     {
         *(None, "text", "image_url", "input_audio", "file", "refusal", "video_url", "audio_url"),
@@ -78,7 +112,11 @@ _NO_TOKENS = frozenset(
 """Members that do not change the tokens of a request, and members that are counted elsewhere."""
 _HIDDEN = frozenset({"tools", "arguments"})
 _HIDDEN_OF_USES = _HIDDEN | {"input"}
-_SHORTENS = ("transforms", "truncation", "truncatepromptstokens", "contextmanagement")
+_SHORTENS = ("transforms", "truncation", "truncateprompttokens", "contextmanagement")
+"""Members by which servers leave out a part of the conversation."""
+_SHORTER = {"transforms": ([], ["middle-out"]), "truncation": ("auto", "disabled")}
+"""The values of some of them that ask for nothing else."""
+_KNOWN = _MEMBERS.union(_SEARCHES, _ELSEWHERE)
 
 
 def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
@@ -96,7 +134,7 @@ def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
     return requested(endpoint, body, size, facts)
 
 
-def _bounds(top: Mapping[str, Any]) -> AnswerBounds:
+def _bounds(top: Members) -> AnswerBounds:
     limits = bounds(top, ("maxcompletiontokens", "maxtokens"))
     if top.get("prediction") is not None:
         # Predicted text that does not come is charged as output.
@@ -113,7 +151,7 @@ def _modalities(top: Mapping[str, Any]) -> set[str]:
     return {"text", *(str(kind).casefold() for kind in items(top.get("modalities")))}
 
 
-def _features(top: Mapping[str, Any], found: list[ContentPart]) -> Iterator[Need]:
+def _features(top: Members, found: list[ContentPart]) -> Iterator[Need]:
     yield from _tool_features(top.get("tools"))
     choice = top.get("toolchoice")
     if isinstance(choice, dict):
@@ -127,6 +165,8 @@ def _features(top: Mapping[str, Any], found: list[ContentPart]) -> Iterator[Need
     for name, feature in _ELSEWHERE.items():
         if top.get(name) not in (None, False):
             yield feature
+    shorter = {name for name, values in _SHORTER.items() if top.get(name) in values}
+    yield from unknown_members(top, _KNOWN | shorter)
     if "image" in _modalities(top):
         yield Feature.IMAGE_GENERATION
     if not is_in(top.get("servicetier"), STANDARD_TIERS):

@@ -8,6 +8,7 @@ from typing import Any
 from labledger.gateway.families.family import Asked, Endpoint, Feature, Refused, items
 from labledger.gateway.families.request_trace import Turns
 from labledger.gateway.families.requests.bodies import (
+    Members,
     Need,
     RequestFacts,
     UnknownKind,
@@ -77,6 +78,9 @@ def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
     outer = members(body)
     inner = outer.get("generatecontentrequest") if endpoint.counts_tokens else None
     top = members(inner) if isinstance(inner, dict) else outer
+    if not all(_is_named(endpoint.model, each.get("model")) for each in (outer, top)):
+        message = "labledger: the body names another model than the path"
+        raise Refused(400, "model_not_granted", message)
     config = members(top.get("generationconfig"))
     if not isinstance(top.get("generationconfig"), dict | None):
         raise Refused(400, "not_understood", "labledger: `generationConfig` is not an object")
@@ -97,17 +101,22 @@ def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
     return requested(endpoint, body, size, facts)
 
 
+def _is_named(model: str | None, named: Any) -> bool:
+    """Return whether the member `model` of a body names the model of the path, or is absent."""
+    return named is None or named in (model, f"models/{model}")
+
+
 def _content(top: Mapping[str, Any]) -> list[Any]:
     return [top.get("contents"), top.get("systeminstruction")]
 
 
-def _features(top: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Need]:
+def _features(top: Members, config: Mapping[str, Any]) -> Iterator[Need]:
     tools = listed(top.get("tools"))
     if not all(isinstance(tool, dict) for tool in tools):
         yield UnknownKind("a tool that is not an object")
-    named = {name for tool in tools for name in members(tool)}
-    for name in named - _TOOLS_OF_THE_AGENT:
-        yield _TOOL_FEATURES.get(name) or UnknownKind(f"the tool {name}")
+    named = {name: holder for holder in map(members, tools) for name in holder}
+    for name in named.keys() - _TOOLS_OF_THE_AGENT:
+        yield _TOOL_FEATURES.get(name) or UnknownKind(f"the tool `{named[name].spelled(name)}`")
     if any(top.get(name) for name in ("cachedcontent", "continuationtoken")):
         yield Feature.STORED
     if top.get("servicetier"):
@@ -125,9 +134,10 @@ def _features(top: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Nee
 def _unknown(content: Any) -> Iterator[str]:
     """Yield the unknown members of content, which may hold anything."""
     named = members(content)
-    yield from (f"the member {name} of a content" for name in named if name not in _CONTENT)
-    for part in listed(named.get("parts")):
-        yield from (f"the part {name}" for name in members(part) if name not in _PARTS)
+    for name in named.keys() - _CONTENT:
+        yield f"the member `{named.spelled(name)}` of a content"
+    for part in map(members, listed(named.get("parts"))):
+        yield from (f"the part `{part.spelled(name)}`" for name in part.keys() - _PARTS)
 
 
 def _modalities(config: Mapping[str, Any]) -> set[str]:

@@ -23,6 +23,8 @@ from labledger.gateway.families.requests.image_headers import Size, image_size
 
 WINDOW = 1_050_000
 """The largest context window that a provider documents, in tokens."""
+STORED_ITEM_TOKENS = 128_000
+"""The largest output that a provider documents: no item that it stored has more tokens."""
 IMAGE_TOKENS = 50_000
 """More tokens than OpenAI or Google count for an image of any size."""
 ANTHROPIC_IMAGE_TOKENS = 86_000

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from labledger.gateway.families.family import Asked, Endpoint, Feature, items
+from labledger.gateway.families.family import MAX_NAME, Asked, Endpoint, Feature, items
 from labledger.gateway.families.request_trace import Turns
 from labledger.gateway.families.requests.bodies import (
     ContentPart,
+    Members,
     Need,
     RequestFacts,
     UnknownKind,
@@ -28,6 +29,7 @@ from labledger.gateway.families.requests.bodies import (
 )
 from labledger.gateway.families.requests.media import (
     OPENAI_IMAGES,
+    STORED_ITEM_TOKENS,
     WINDOW,
     HeldMedia,
     document,
@@ -99,6 +101,16 @@ _ITEM_FEATURES = {
 _TOOL_CHOICES = frozenset(
     {"function", "custom", "allowed_tools", "shell", "apply_patch", "local_shell", "tool_search"}
 )
+_HELD_IN = {
+    "reasoning": "encryptedcontent",
+    "compaction": "encryptedcontent",
+    "compaction_summary": "encryptedcontent",
+    "message": "content",
+    "function_call": "arguments",
+    "custom_tool_call": "input",
+}
+"""The member with the tokens of an item. Without it, the item's `id` names what was stored."""
+_NAMES_ALONE = frozenset({"id", "status", "summary"})
 STANDARD_TIERS = (None, "auto", "default")
 _HIDDEN = frozenset({"tools"})
 _HIDDEN_OF_CALLS = _HIDDEN | {"arguments"}
@@ -132,6 +144,7 @@ def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
         media=tuple(openai_media(found)),
         own_tools=sum(not is_in(t.get("type"), _DESCRIBED) for t in tools),
         repeated_tokens=WINDOW if searches else 0,
+        stored=tuple(filter(None, map(_stored, content))),
         samples=2 if _compacts(top, content) else 1,
         turns=None if searches else _turns(top),
     )
@@ -139,7 +152,7 @@ def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
 
 
 def _features(
-    top: Mapping[str, Any], tools: list[Mapping[str, Any]], found: list[ContentPart]
+    top: Members, tools: list[Mapping[str, Any]], found: list[ContentPart]
 ) -> Iterator[Need]:
     for tool in tools:
         yield from _tool_features(tool)
@@ -206,7 +219,7 @@ def _item_features(part: ContentPart) -> Iterator[Need]:
     if kind is None:
         # An item with nothing but a name is a reference, also with `"type": null`.
         named = {name for name, value in part.members.items() if value is not None}
-        if part.is_item and named == {"id"}:
+        if part.is_item and "id" in named and named <= _NAMES_ALONE:
             yield Feature.STORED
     elif isinstance(kind, str) and kind in _ITEM_FEATURES:
         yield _ITEM_FEATURES[kind]
@@ -215,6 +228,24 @@ def _item_features(part: ContentPart) -> Iterator[Need]:
     environment = members(part.members.get("environment")).get("type")
     if kind == "shell_call" and not is_among(environment, None, "local"):
         yield Feature.CODE_EXECUTION
+
+
+def _stored(item: Any) -> str | None:
+    """Return the `id` of an item whose content the provider stored, and the request leaves out."""
+    held = members(item)
+    name, kind = held.get("id"), held.get("type", "message" if "role" in held else None)
+    if not (name and isinstance(kind, str) and kind in _HELD_IN):
+        return None
+    content = held.get(_HELD_IN[kind])
+    is_held = content is not None
+    if _HELD_IN[kind] == "encryptedcontent":
+        is_held = isinstance(content, str) and bool(content.strip())
+    return None if is_held else str(name)[:MAX_NAME]
+
+
+def _more_tokens(turn: Any) -> int:
+    stored = STORED_ITEM_TOKENS if _stored(turn) is not None else 0
+    return stored + media_tokens(tuple(openai_media(parts(turn, _hidden))))
 
 
 def _hidden(part: Mapping[str, Any]) -> frozenset[str]:
@@ -283,7 +314,8 @@ def _turns(top: Mapping[str, Any]) -> Turns | None:
         pieces=[*listed(top.get("tools")), *listed(top.get("instructions"))],
         setting={name: value for name, value in top.items() if name not in _NO_TOKENS},
         by_model=_is_by_model,
-        more_tokens=lambda turn: media_tokens(tuple(openai_media(parts(turn, _hidden)))),
+        more_tokens=_more_tokens,
+        stored=_stored,
     )
 
 

@@ -1,0 +1,188 @@
+"""Limits of memory and processes that a trial hit, and whose failure a kill for memory is.
+
+`trial.sh` reads the kernel's counters of the container's control group at the end of each phase.
+They say what was hit whatever exit status a phase returned. The message and the evidence of the
+trial name each limit; status and verdict do not depend on it.
+
+The kernel kills the processes of a phase before `trial.sh`, unless a phase made it choose otherwise
+or left files in memory, such as in `/dev/shm`. If it kills `trial.sh`, no counter is written, and
+no file in the container proves which phase ran. Only a new start proves that the agent had ended.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from labledger.experiment.grading_settings import Sealing
+from labledger.experiment.plan_sections import Resources
+from labledger.files.untrusted_files import read_ascii
+from labledger.records import JsonObject
+from labledger.records.outcomes import Reason, SlotStatus
+from labledger.text import counted
+from labledger.trial import contract
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.evidence.grading import GradingOutcome
+
+_CAP = 16 * 1024
+_LINE = re.compile(r"(memory|processes)(setup|agent|grader) (oom_kill|max) ([0-9]{1,18})")
+_COUNTERS = {("memory", "oom_kill"), ("processes", "max")}
+_HELD = re.compile(r"held (memory|pids) ([0-9]{1,18})")
+_LARGE_SHARE = 0.5
+"""An agent that left more than this share of a limit in use caused the shortage of its grader."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitHits:
+    """What the limits of a trial did in each phase in which they were hit."""
+
+    killed: Mapping[str, int]
+    """How many processes the kernel killed at the memory limit."""
+    refused: Mapping[str, int]
+    """How often the limit of processes kept one from starting."""
+    held_memory: int = 0
+    """How many bytes files in memory and kept processes used when the agent had ended."""
+    held_processes: int = 0
+
+    @classmethod
+    def of_trial(cls, spec: AttemptSpec, container_exit: ContainerExit) -> LimitHits:
+        """Return the hits of a trial that `trial.sh` ended; none of another one."""
+        if not container_exit.is_by_script:
+            return cls({}, {})
+        files = [(spec.folder, "pressure")] if spec.runs_agent else []
+        if not spec.runs_agent or has_grader_start(spec, container_exit):
+            files.append((spec.grader_folder, "grader_pressure"))
+        return cls.parse(read_ascii(folder / "state", name, _CAP) for folder, name in files)
+
+    @classmethod
+    def parse(cls, texts: Iterable[str]) -> LimitHits:
+        """Return the hits in the counters that `trial.sh` wrote, one text for each start."""
+        hits: dict[str, dict[str, int]] = {"memory": {}, "processes": {}}
+        held = {"memory": 0, "pids": 0}
+        for text in texts:
+            before = {"memory": 0, "processes": 0}
+            for written in text.splitlines():
+                if left := _HELD.fullmatch(written):
+                    held[left[1]] += int(left[2])
+                line = _LINE.fullmatch(written)
+                if line is None or (line[1], line[3]) not in _COUNTERS:
+                    continue
+                resource, phase, total = line[1], line[2], int(line[4])
+                if total > before[resource]:
+                    hits[resource][phase] = total - before[resource]
+                    before[resource] = total
+        return cls(hits["memory"], hits["processes"], held["memory"], held["pids"])
+
+    def as_json(self, spec: AttemptSpec) -> JsonObject:
+        """Return the evidence `ext.limits_hit`; {} if no limit was hit."""
+        both = {"memory": self.killed, "pids": self.refused}
+        return {
+            name: {
+                phase: {"count": count, "limit": _limit(spec, phase, name)}
+                for phase, count in counts.items()
+            }
+            for name, counts in both.items()
+            if counts
+        }
+
+    def sentences(self, spec: AttemptSpec) -> list[str]:
+        """Return one sentence for each limit and phase."""
+        found = []
+        for phase, count in self.killed.items():
+            limit = _limit(spec, phase, "memory")
+            which = "" if limit is None else f" of {limit:,} bytes"
+            processes = "1 process" if count == 1 else f"{count:,} processes"
+            found.append(
+                f"the memory limit{which} was hit: the kernel killed {processes} of the {phase}"
+            )
+        for phase, count in self.refused.items():
+            limit = _limit(spec, phase, "pids")
+            which = "" if limit is None else f" of {limit:,} processes"
+            times = counted(count, "time")
+            found.append(f"the limit{which} was hit: the {phase} could not start a process {times}")
+        return found
+
+
+def judge(
+    spec: AttemptSpec, container_exit: ContainerExit, outcome: GradingOutcome
+) -> GradingOutcome:
+    """Return the outcome of a trial that `trial.sh` ended, with each limit that was hit.
+
+    If the grader failed because the agent had left a limit used up, the agent has failed.
+    """
+    hits = LimitHits.of_trial(spec, container_exit)
+    sentences = hits.sentences(spec)
+    if not sentences and container_exit.out_of_memory:
+        # The kernel or the engine does not show containers their counters.
+        which = " of one of its containers" if spec.has_grader_container else ""
+        sentences = [f"the memory limit{which} was hit"]
+    if outcome.status is SlotStatus.GRADE_ERROR and not has_grader_start(spec, container_exit):
+        outcome = _starved_by_agent(spec, hits, outcome)
+    outcome.message = "; ".join(filter(None, (outcome.message, *sentences))) or None
+    return outcome
+
+
+def _starved_by_agent(
+    spec: AttemptSpec, hits: LimitHits, outcome: GradingOutcome
+) -> GradingOutcome:
+    """Return an `agent_error` if the grader lacked what the agent had left in use."""
+    for is_hit, resource, held, unit, reason in (
+        ("grader" in hits.killed, "memory", hits.held_memory, "bytes", Reason.OUT_OF_MEMORY),
+        (
+            "grader" in hits.refused,
+            "pids",
+            hits.held_processes,
+            "processes",
+            Reason.OUT_OF_PROCESSES,
+        ),
+    ):
+        limit = _limit(spec, "grader", resource)
+        if is_hit and limit is not None and held > limit * _LARGE_SHARE:
+            message = (
+                f"the agent left {held:,} of {limit:,} {unit} in use, and the grader, which needed "
+                f"more than the rest, failed"
+            )
+            return GradingOutcome(SlotStatus.AGENT_ERROR, reason, message)
+    return outcome
+
+
+def out_of_memory(spec: AttemptSpec, container_exit: ContainerExit) -> GradingOutcome:
+    """Return the outcome of a trial whose first process the kernel killed for memory.
+
+    It is the agent's failure if the agent ran since the container started, or may have run. It can
+    make the kernel choose that process, and can fill memory with files that no kill frees.
+    """
+    limit = _limit(
+        spec, "agent" if container_exit.agent_part_phases is None else "grader", "memory"
+    )
+    which = "" if limit is None else f" of {limit:,} bytes"
+    message = f"the memory limit{which} killed the container's first process"
+    if not _is_the_agents(spec, container_exit):
+        return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.OUT_OF_MEMORY, message)
+    message += (
+        ", although the kernel kills processes of a phase before it; the agent ran in this "
+        "container, and has filled its memory with files or made the kernel choose so"
+    )
+    return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.OUT_OF_MEMORY, message)
+
+
+def _is_the_agents(spec: AttemptSpec, container_exit: ContainerExit) -> bool:
+    """Return whether something of the agent was in the container's memory, as far as is known."""
+    # After a new start nothing of the agent is in memory.
+    return spec.runs_agent and not has_grader_start(spec, container_exit)
+
+
+def has_grader_start(spec: AttemptSpec, container_exit: ContainerExit) -> bool:
+    """Return whether a container was started for the grader alone, after the agent had ended."""
+    return container_exit.agent_part_phases is not None and spec.sealing is not Sealing.DELIVERED
+
+
+def _limit(spec: AttemptSpec, phase: str, resource: str) -> int | None:
+    """Return the limit `memory` or `pids` of the container in which a phase ran."""
+    settings = spec.settings
+    if spec.has_grader_container and phase == contract.PHASE_NAMES[-1]:
+        settings = settings.of_separate_grader()
+    resources: Resources = settings.runtime.resources
+    return resources.memory_bytes if resource == "memory" else resources.pids
