@@ -84,6 +84,10 @@ def test_no_excuse_of_an_agent_leaves_the_rate(tasks: Path, image_ids: dict[str,
         board = ledger.query(
             "SELECT run_id, pass_rate, left_out FROM leaderboard WHERE variant_id = 'oracle'"
         )
+        sql = "SELECT max(attempt) AS attempts FROM trials WHERE run_id IN ('unknown', 'known')"
+        [retried] = ledger.query(sql)
+    # No excuse gets an agent another attempt either.
+    assert retried == {"attempts": 1}
     rates = {row["run_id"]: (row["pass_rate"], row["left_out"]) for row in board}
     assert (rates["unknown"], rates["known"]) == ((0.0, 0), (0.0, 1))
 
