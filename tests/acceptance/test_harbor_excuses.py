@@ -21,7 +21,8 @@ EXCUSES = {
     ),
     "deletes": "touch left; (while :; do rm -f /logs/verifier/reward.txt; done) >/dev/null 2>&1 &",
     "scribbles": (
-        "touch left; (while :; do echo '{' >/logs/verifier/reward.json; done) >/dev/null 2>&1 &"
+        "touch left; (until [ -s /logs/verifier/reward.txt ]; do sleep 0.02; done; "
+        "while :; do echo '{' >/logs/verifier/reward.json; done) >/dev/null 2>&1 &"
     ),
     "kills": "printf '#!/bin/sh\\nkill -9 $PPID' >prog",
 }
