@@ -215,6 +215,10 @@ class Ledger:
             unread_results=tuple(
                 self._reader.unread_results(run_id, run.next_schedule_idx - RECENT_RESULTS)
             ),
+            failed_gradings=tuple(
+                self._reader.failed_gradings(run_id, run.next_schedule_idx - RECENT_RESULTS)
+            ),
+            told_since=tuple(self._reader.told_since(run_id)),
             cancelled=tuple(self.cancelled(run_id)),
             waiting_requests=tuple(each for each in requests if each.waits),
             pauses=tuple(Pause.of(*each) for each in controls.pauses.items()),

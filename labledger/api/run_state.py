@@ -14,12 +14,14 @@ from labledger.ledger.control_requests import ControlRequest, Controls, Latch
 from labledger.ledger.counts import exhausted_kinds
 from labledger.ledger.database.model import (
     CancelledSlots,
+    FailedGradings,
     Grading,
     Note,
     Rerun,
     RunInfo,
     Spent,
     TakeoverRequest,
+    ToldSince,
     UnreadResults,
     VariantCounts,
 )
@@ -112,6 +114,10 @@ class RunState:
     unread_results: tuple[UnreadResults, ...]
     """How many of the newest trials have an output of the agent that could not be stored whole, by
     output."""
+    failed_gradings: tuple[FailedGradings, ...]
+    """How many of the newest trials whose tests did not work count by which decision."""
+    told_since: tuple[ToldSince, ...]
+    """Which of them could not be decided when they were committed, and now could be."""
     cancelled: tuple[CancelledSlots, ...]
     """Which slots people cancelled, by variant and request."""
     waiting_requests: tuple[ControlRequest, ...]
@@ -131,6 +137,8 @@ class RunState:
             "model_usage",
             "model_answers",
             "unread_results",
+            "failed_gradings",
+            "told_since",
             "cancelled",
             "waiting_requests",
             "pauses",

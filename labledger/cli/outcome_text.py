@@ -17,6 +17,7 @@ from labledger import (
     SlotStatus,
     StopCause,
     cancelled_sentences,
+    grading_sentences,
     rerun_sentences,
     skipped_sentences,
     unread_sentences,
@@ -59,7 +60,10 @@ def print_outcome(outcome: RunOutcome) -> None:
         out(outcome.timeouts_under_pressure)
     for sentence in (text for each in outcome.model_answers for text in each.sentences):
         out(sentence)
-    for sentence in unread_sentences(outcome.run_id, outcome.unread_results):
+    for sentence in (
+        *unread_sentences(outcome.run_id, outcome.unread_results),
+        *grading_sentences(outcome.run_id, outcome.failed_gradings),
+    ):
         out(sentence)
     if texts := spent_texts(outcome.spent, outcome.budget):
         out(" · ".join(texts))
@@ -190,6 +194,7 @@ def print_status(state: RunState, lab_dir: Path | None) -> None:
         *cancelled_sentences(run.run_id, state.cancelled),
         *(sentence for each in state.model_answers for sentence in each.sentences),
         *unread_sentences(run.run_id, state.unread_results),
+        *grading_sentences(run.run_id, state.failed_gradings, state.told_since),
     ):
         out(line)
     if texts := spent_texts(state.spent, run.budget):
@@ -315,8 +320,8 @@ def print_summary(summary: JsonObject) -> None:
         out(f"not passed, without a verdict, because the agent failed: {no_verdict - broken}")
     if broken:
         out(
-            "not passed, without a verdict, because the grader failed that worked for another "
-            f"trial of the task: {broken}"
+            "not passed, without a verdict, because the grader works for other trials, or the "
+            f"agent could break it: {broken}"
         )
     if left_out:
         out(f"left out of the pass rate, because something other than the agent failed: {left_out}")

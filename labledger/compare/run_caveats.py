@@ -15,7 +15,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from labledger.ledger.database.model import CancelledSlots, Graded, Rerun, UnreadResults
+from labledger.ledger.database.model import (
+    CancelledSlots,
+    FailedGradings,
+    Graded,
+    Rerun,
+    ToldSince,
+    UnreadResults,
+)
 from labledger.ledger.query import query
 from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.text import count, counted, counted_of
@@ -159,6 +166,57 @@ def unread_sentences(run_id: str, unread: Iterable[UnreadResults]) -> tuple[str,
         for each in unread
     )
 
+
+def grading_sentences(
+    run_id: str, failed: Iterable[FailedGradings], told_since: Sequence[ToldSince] = ()
+) -> tuple[str, ...]:
+    """Return sentences that count a run's trials whose tests did not work, by what decided.
+
+    Args:
+        run_id: What to call the run.
+        failed: The counts in `RunState.failed_gradings`.
+        told_since: The trials in `RunState.told_since`.
+
+    Example:
+        >>> import labledger
+        >>> with labledger.open_ledger() as ledger:
+        ...     state = ledger.state("demo")
+        ...     for text in labledger.grading_sentences("demo", state.failed_gradings):
+        ...         print(text)
+    """
+    sentences = [
+        f"{counted(each.trials, 'trial')} of {run_id} whose tests did not work "
+        f"{_HOW_COUNTED[each.counts][each.trials > 1]}, because {_GROUNDS[each.ground]}, the last "
+        f"of them slot {each.last_slot}: `labledger show {run_id} {each.last_slot}` says more"
+        for each in failed
+        if each.counts in _HOW_COUNTED and each.ground in _GROUNDS
+    ]
+    if told_since:
+        last = told_since[0]
+        shown = f"slot {last.shown_by['schedule_idx']} of {last.shown_by['run_id']}"
+        what = "works" if last.works else "cannot work"
+        sentences.append(
+            f"{counted(len(told_since), 'trial')} of {run_id} "
+            f"{'was' if len(told_since) == 1 else 'were'} counted when nothing was known about "
+            f"the grader; {shown} now shows that the grader of slot {last.schedule_idx} {what}: "
+            f"`labledger rerun {run_id} --despite-verdict --because TEXT` decides again"
+        )
+    return tuple(sentences)
+
+
+_HOW_COUNTED = {
+    "not_passed": ("counts as not passed", "count as not passed"),
+    "left_out": ("is left out of the pass rate", "are left out of the pass rate"),
+}
+_GROUNDS = {
+    "reference_agent": "the reference solution failed, and no other agent ran",
+    "programs_changed": "the agent had changed programs of the image",
+    "grader_worked": "the same grader works in the same image",
+    "reference_failed": "the reference solution failed in the same way",
+    "processes_left": "processes were left running when the agent had ended",
+    "system_changed": "the system was changed before the grader began",
+    "nothing_known": "nothing shows whose failure it was (`labledger check` runs the oracle)",
+}
 
 _OUTPUTS = {"trial_output": "a result.json", "events": "an events.jsonl"}
 

@@ -25,7 +25,7 @@ PATH = Path("benchmark/summary.json")
 
 SCHEMA = "benchmark_summary_v1"
 _VERDICTS = tuple(verdict.value for verdict in Verdict)
-_LATER = frozenset({"model_answers", "unread_results"})
+_LATER = frozenset({"model_answers", "unread_results", "failed_gradings"})
 """Keys of `ext` that summaries of earlier versions lack."""
 _RATE_KEYS = frozenset(PassCounts(graders_broken=1).as_json())
 
@@ -69,6 +69,7 @@ def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
             **_reruns(reader, run_id),
             **_timeouts(reader, run_id),
             **_unread_results(reader, run_id),
+            **_failed_gradings(reader, run_id),
             "variants": [
                 {
                     "variant_id": count.variant_id,
@@ -125,6 +126,12 @@ def _unread_results(reader: LedgerReader, run_id: str) -> JsonObject:
     return {"unread_results": [each.as_json() for each in unread]} if unread else {}
 
 
+def _failed_gradings(reader: LedgerReader, run_id: str) -> JsonObject:
+    """Return how many trials whose tests did not work count how; empty if all tests worked."""
+    failed = reader.failed_gradings(run_id)
+    return {"failed_gradings": [each.as_json() for each in failed]} if failed else {}
+
+
 def summary_bytes(summary: JsonObject) -> bytes:
     """Return the content of the summary's file: indented, sorted keys, a line end."""
     return (json.dumps(summary, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
@@ -133,8 +140,9 @@ def summary_bytes(summary: JsonObject) -> bytes:
 def is_summary(content: bytes, summary: JsonObject) -> bool:
     """Check whether a file holds this summary, as this or an earlier labledger writes it.
 
-    Before ledger revision 0018, `ext` had neither `model_answers` nor `unread_results`. Before
-    0013, slots counted alone in the pass rates of `ext`; before 0006, variants in `ext` had none.
+    Before ledger revision 0021, `ext` had no `failed_gradings`. Before 0018, it had neither
+    `model_answers` nor `unread_results`. Before 0013, slots counted alone in the pass rates of
+    `ext`; before 0006, variants in `ext` had none.
     """
     if content == summary_bytes(summary):
         return True

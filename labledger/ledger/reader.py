@@ -38,6 +38,7 @@ from labledger.ledger.digest_chain import (
     read_chain_head,
     read_chain_records,
 )
+from labledger.ledger.grader_history import count_failed_gradings, find_told_since
 from labledger.ledger.lookup import (
     TrialContents,
     current_grading_run_no,
@@ -242,6 +243,8 @@ class LedgerReader:
     primary_metrics = _query(read_primary_metrics)
     timeout_counts = _query(count_timeouts)
     unread_results = _query(count_unread_results)
+    failed_gradings = _query(count_failed_gradings)
+    told_since = _query(find_told_since)
     spent = _query(read_committed_spending)
     spent_so_far = _query(read_spending_so_far)
     prices = _query(read_prices)

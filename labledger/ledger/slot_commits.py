@@ -19,6 +19,7 @@ from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection, batched
 from labledger.ledger.database.model import Dispatch, Lease, StagedAttempt
 from labledger.ledger.database.table_rows import SlotCommitRow
+from labledger.ledger.grader_history import settle
 from labledger.ledger.slot_rows import slot_records, slot_rows
 from labledger.records import canonical_json
 from labledger.records.attempt_result import Artifact, AttemptResult, EventFile, SlotRecords
@@ -118,14 +119,16 @@ class SlotCommit:
 
         The last result decides. Returns the slot's records.
         """
-        final = results[-1]
+        final = settle(self.connection, self.lease.run_no, results[-1])
         idx = final.schedule_idx
         commit_id = slot_commit_id(self.lease.run_id, idx)
         if final.ids != self.ids or final.slot_commit_id != commit_id:
             raise LedgerError(
                 f"a result for {final.ids} cannot be committed as slot {idx}, which is {self.ids}"
             )
-        rows = slot_rows(self.lease.run_no, results)
+        added = final.artifacts[len(results[-1].artifacts) :]
+        insert_artifacts(self.connection, self.store, added)
+        rows = slot_rows(self.lease.run_no, [*results[:-1], final])
         stamp = Stamp(self.ids, idx, commit_id, final.attempt, final.ended_at)
         records = slot_records(final.status, stamp, rows)
         self.insert_commit(records)

@@ -105,7 +105,7 @@ class Reason(StrEnum):
     OUTPUT_TOO_LARGE = "output_too_large"
     """An output exceeds its size limit."""
     GRADER_BOOTSTRAP_FAILED = "grader_bootstrap_failed"
-    """The grader ran no test, because it could not install or reach what it needs."""
+    """The grader could not work: for the reference solution, or for it in the same way."""
     LOG_NOT_JUDGED = "log_not_judged"
     """The host could not judge the grader's log: it shows no tests, or the judge failed."""
     PATCH_FAILED = "patch_failed"

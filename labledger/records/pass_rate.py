@@ -7,10 +7,10 @@ setup command, or the grader of an agent that succeeded did is not caused by the
 
 The ledger stores the result in `slot_outcome.passed`, computed by `PASSED_SQL`, of which its
 triggers and views are made: a change of it needs a migration. `has_passed` is the same definition
-for a slot that is being committed; tests compare the two. One rule needs the other slots of the
-run: a grader that worked for another trial of the task was broken by the agent. It is in
-`ledger/database/pass_rate.sql`, in the view by which everything counts. No other code may define
-whether a slot passed.
+for a slot that is being committed; tests compare the two. A slot that is left out there counts as
+not passed all the same if nothing excuses its agent: `ledger/database/pass_rate.sql`, the view by
+which everything counts, looks at the other slots of the run and at the evidence, which has the
+decision of `records.grader_failures`. No other code may define whether a slot passed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class PassCounts(JsonForm):
     passed: int = 0
     not_passed: int = 0
     graders_broken: int = 0
-    """How many of `not_passed` have no verdict because their agent broke the grader."""
+    """How many of `not_passed` have no verdict, and an agent that did not fail itself."""
     left_out: int = 0
     """Slots that ran and are in neither number."""
 

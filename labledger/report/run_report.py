@@ -23,6 +23,7 @@ from labledger.compare.compare_options import PASS_RATE, CompareOptions, ErrorCo
 from labledger.compare.comparison_document import Comparison, TaskRow
 from labledger.compare.run_caveats import (
     cancelled_sentences,
+    grading_sentences,
     skipped_sentences,
     unread_sentences,
 )
@@ -246,6 +247,7 @@ def collect(
             *(*missing, *_combination(combined), *_timeouts(reader, combined)),
             *(text for part in parts for text in _without_answers(reader, part.graded)),
             *(text for part in parts for text in _unread(reader, part.graded)),
+            *(text for part in parts for text in _failed_gradings(reader, part.graded)),
             *(text for part in parts for text in _cancelled(reader, part.graded)),
         ),
         reruns=tuple(read_reruns(reader, [combined])),
@@ -349,6 +351,13 @@ def _unread(reader: LedgerReader, graded: Graded) -> Iterator[str]:
     """Yield sentences on trials with an output that could not be stored whole."""
     root_id = graded.root_id
     yield from (f"{text}." for text in unread_sentences(root_id, reader.unread_results(root_id)))
+
+
+def _failed_gradings(reader: LedgerReader, graded: Graded) -> Iterator[str]:
+    """Yield sentences on trials whose tests did not work."""
+    run_id = graded.run.run_id
+    failed, told_since = reader.failed_gradings(run_id), reader.told_since(run_id)
+    yield from (f"{text}." for text in grading_sentences(run_id, failed, told_since))
 
 
 def _timeouts(reader: LedgerReader, combined: CombinedRuns) -> Iterator[str]:

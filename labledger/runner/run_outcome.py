@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labledger.exit_codes import Exit
-from labledger.ledger.database.model import Spent, Stop, UnreadResults
+from labledger.ledger.database.model import FailedGradings, Spent, Stop, UnreadResults
 from labledger.records import JsonObject
 from labledger.records.model_answers import VariantAnswers
 from labledger.records.outcomes import StopCause
@@ -100,6 +100,13 @@ class RunOutcome:
         """How many trials have an output that could not be stored whole, by output."""
         return tuple(
             UnreadResults(**each) for each in self.summary["ext"].get("unread_results", ())
+        )
+
+    @property
+    def failed_gradings(self) -> tuple[FailedGradings, ...]:
+        """How many trials whose tests did not work count by which decision."""
+        return tuple(
+            FailedGradings(**each) for each in self.summary["ext"].get("failed_gradings", ())
         )
 
     @property

@@ -16,7 +16,7 @@ from labledger import clock, fault_points
 from labledger.experiment.grading_settings import ResultSource, find_reader
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.durable_files import file_pieces
-from labledger.records import JsonObject, canonical_json, json_schemas
+from labledger.records import JsonObject, canonical_json, grader_failures, json_schemas
 from labledger.records.attempt_result import AttemptResult, Metric, Phase
 from labledger.records.model_costs import beside_counted, model_metrics
 from labledger.records.outcomes import Reason, SlotStatus
@@ -92,6 +92,7 @@ def collect_result(
     fault_points.fault_point("reading_outputs", spec.slot.schedule_idx)
     evidence.collect_logs(_logged_phases(spec, container_exit, phases))
     evidence.collect_grading(outcome)
+    _add_failure(spec, evidence, outcome)
     result = evidence.collect_agent_result()
     events, dropped = evidence.collect_events()
     if spec.runs_agent and not spec.has_mounted_workspace:
@@ -137,6 +138,15 @@ def collect_result(
         events_dropped=dropped,
         model_calls=() if models is None else models.calls,
     )
+
+
+def _add_failure(spec: AttemptSpec, evidence: EvidenceCollector, outcome: GradingOutcome) -> None:
+    """Add what is known of tests that did not work. The commit decides how the trial counts."""
+    source = (spec.settings.grading.results or ResultSource()).source
+    by_benchmark = find_reader(source).judge is not None
+    failure = outcome.failure(spec.plan.grader.digest, by_benchmark=by_benchmark)
+    if failure is not None:
+        evidence.ext[grader_failures.KEY] = failure.as_json()
 
 
 def _add_circumstances(
@@ -248,15 +258,18 @@ def _outcome_by_script(
         outputs=trial_outputs(spec),
         redactor=redactor,
         artifacts=lambda: _artifact_chunks(spec, container_exit),
+        agent_command=spec.settings.phases["agent"].command if spec.runs_agent else (),
+        agent_files=spec.plan.deps_dir / "agent",
     )
     limits_s = {phase: spec.settings.timeout_s(phase) for phase in contract.PHASE_NAMES}
     outcome = graded_outcome(trial, exit_status, limits_s)
-    if container_exit.disk_was_full and outcome.reason not in {None, Reason.DISK_FULL}:
+    failed = outcome.reason or (outcome.complaint and outcome.complaint.sentence)
+    if container_exit.disk_was_full and failed not in {None, Reason.DISK_FULL}:
         where = " or ".join(map(str, spec.plan.disks))
-        message = f"the disk was full while it ran ({where}); without that: {outcome.reason}"
+        message = f"the disk was full while it ran ({where}); without that: {failed}"
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.DISK_FULL, message)
-    if container_exit.was_paused and outcome.reason is not None:
-        message = f"{WAS_PAUSED}; without that: {outcome.reason}"
+    if container_exit.was_paused and failed is not None:
+        message = f"{WAS_PAUSED}; without that: {failed}"
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.CONTAINER_PAUSED, message)
     return limit_hits.judge(spec, container_exit, outcome)
 

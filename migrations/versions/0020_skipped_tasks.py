@@ -1,7 +1,7 @@
 """The view skipped_tasks, and how many tasks each run leaves out. No table changes.
 
 Revision ID: 0020
-Revises: 0018
+Revises: 0019
 """
 
 revision = "0020"

@@ -241,11 +241,11 @@ def test_both_ways_of_looking_agree(trials: Trials, monkeypatch: pytest.MonkeyPa
 def test_programs_of_the_image_that_the_agent_changed(
     trials: Trials, readable_layers: bool
 ) -> None:
-    """Removed or replaced by the agent they are listed; added ones, and what setup and the grader
-    replaced, are not."""
+    """Those that the agent removed, or replaced by one that is found first, are listed; those that
+    it added, and what setup and the grader replaced, are not."""
     agent = (
         "sleep 0.1; rm /usr/bin/env; echo exit 0 >/new; mv /new /usr/bin/nl; "
-        "cp /usr/bin/wc /usr/bin/added; "
+        "cp /usr/bin/wc /usr/bin/added; cp /usr/bin/wc /usr/local/sbin/sort; "
         "mkdir -p /opt/bin; touch /opt/bin/mine; echo >>/etc/passwd; rm -r /usr/share/doc/libc6"
     )
     # By mv, as on Ubuntu 26.04 they are links to one program. No rm: deletions share their time.
@@ -257,7 +257,8 @@ def test_programs_of_the_image_that_the_agent_changed(
     if not readable_layers:
         assert "programs_changed" not in facts
         return
-    assert facts["programs_changed"] == ["/usr/bin/env", "/usr/bin/nl"]
+    changed = ["/usr/bin/env", "/usr/bin/nl", "/usr/local/sbin/sort"]
+    assert facts["programs_changed"] == changed
     after_setup = isolation(trials.run(agent, grader, "echo >>/usr/bin/tee", image=PYTHON))
     assert "/usr/bin/nl" in after_setup["programs_changed"]
     assert not {"/usr/bin/tac", "/usr/bin/tee"} & set(after_setup["programs_changed"])

@@ -11,6 +11,7 @@ from tiers import tiered
 
 from labledger.experiment.grading_settings import GradingMode, Sealing
 from labledger.records.attempt_result import AttemptResult
+from labledger.records.grader_failures import GraderFailure
 from labledger.trial.attempt_spec import AttemptSpec
 
 pytestmark = [pytest.mark.docker]
@@ -74,15 +75,17 @@ def test_time_limit_of_the_grader(trials: Trials) -> None:
 
 
 def test_grader_without_network(trials: Trials) -> None:
-    """A grader that cannot fetch its tools is a grade_error that quotes why."""
+    """The line that says why a grader could not work is evidence, and its reward stands."""
     grader = (
         "cd /logs/verifier; wget https://example.com/uv.sh; "
         "if uvx pytest /tests; then echo 1 >reward.txt; else echo 0 >reward.txt; fi"
     )
     result = run(trials, "true", grader)
-    assert brief(result)[:2] == ("grade_error", "grader_bootstrap_failed")
-    assert "wget: bad address" in (result.message or "")
-    assert result.scores == ()
+    assert (*brief(result)[:2], result.verdict) == ("completed", None, "fail")
+    failure = GraderFailure.of_evidence(result.evidence[0])
+    assert failure is not None
+    assert (failure.tool, failure.by_reference) == ("wget", False)
+    assert "wget: bad address" in (failure.line or "")
 
 
 def test_regrading_by_rewards(trials: Trials) -> None:
@@ -99,7 +102,7 @@ def test_regrading_by_rewards(trials: Trials) -> None:
 )
 @pytest.mark.parametrize("works", [True, False])
 def test_other_modes(trials: Trials, mode: str, works: bool) -> None:
-    """Rewards and failed bootstraps are read wherever the grader runs."""
+    """Rewards and complaints are read wherever the grader runs."""
     grader = "echo 1 >/logs/verifier/reward.txt" if works else "wget https://example.com/uv.sh"
     forge = "mkdir -p /logs/verifier; echo 5 >/logs/verifier/reward.txt"
     spec = trials.spec(
@@ -114,4 +117,5 @@ def test_other_modes(trials: Trials, mode: str, works: bool) -> None:
         assert (*brief(result)[:2], result.verdict) == ("completed", None, "pass")
         assert result.scores[0]["primary_metric_value"] == 1
     else:
-        assert brief(result)[:2] == ("grade_error", "grader_bootstrap_failed")
+        assert brief(result)[:2] == ("grade_error", "reward_missing")
+        assert "bad address" in str(GraderFailure.of_evidence(result.evidence[0]))

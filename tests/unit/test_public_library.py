@@ -60,8 +60,14 @@ def test_help_is_enough_to_use_a_function(name: str) -> None:
     assert "\nExample:\n" in text
     raises_nothing = {
         *("comparison_texts", "doctor", "expectation", "plan_text", "ranking_text"),
-        *("cancelled_sentences", "rerun_sentences", "skipped_sentences", "unread_sentences"),
-        "view_names",
+        *(
+            "cancelled_sentences",
+            "grading_sentences",
+            "rerun_sentences",
+            "skipped_sentences",
+            "unread_sentences",
+            "view_names",
+        ),
     }
     assert "\nRaises:\n" in text or name in raises_nothing
     assert "->" in str(inspect.signature(function))

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from sample_trials import BUSYBOX, Trials
 
+from labledger.benchmarks.harbor import rewards
 from labledger.experiment.grading_settings import Grading, ResultSource
+from labledger.records.grader_failures import Complaint
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.collect import graded_outcome
@@ -44,6 +46,8 @@ def grade(spec: AttemptSpec, exit_status: int = 0, **source: object) -> GradingO
         outputs=trial_outputs(spec),
         redactor=redactor,
         artifacts=lambda: None,
+        agent_command=settings.phases["agent"].command,
+        agent_files=spec.plan.deps_dir / "agent",
     )
     limits_s = {phase: settings.timeout_s(phase) for phase in contract.PHASE_NAMES}
     return graded_outcome(trial, exit_status, limits_s)
@@ -209,15 +213,69 @@ def test_exit_status(spec: AttemptSpec, exit_status: int, status: str, has_score
     assert outcome.needs_prediction is (exit_status not in {20, 30})
 
 
-@pytest.mark.parametrize("files", [{"reward_txt": "0"}, {"reward_json": '{"reward": 0.0}'}, {}])
-@pytest.mark.parametrize("place", ["outputs/0/log.txt", "state/grader.stdout"])
-def test_failed_bootstrap(spec: AttemptSpec, files: dict[str, str], place: str) -> None:
-    """A reward of 0, or none, of a grader that could not begin says nothing of the agent."""
+REWARDS = [{"reward_txt": "0"}, {"reward_json": '{"reward": 0.0}'}, {}]
+PLACES = ["outputs/0/log.txt", "state/grader.stdout"]
+
+
+@pytest.mark.parametrize("files", REWARDS)
+@pytest.mark.parametrize("place", PLACES)
+def test_a_complaint_in_the_log_of_an_agent(
+    spec: AttemptSpec, files: dict[str, str], place: str
+) -> None:
+    """The reward stands, or is missing, and the outcome has the line: an agent can write it."""
     (spec.folder / place).write_text(NO_NETWORK)
+    outcome = grade(left(spec, **files))
+    has_reward = bool(files)
+    assert outcome.status == ("completed" if has_reward else "grade_error")
+    assert outcome.reason == (None if has_reward else "reward_missing")
+    assert (outcome.score is not None) == has_reward
+    assert outcome.complaint == Complaint("curl", NO_NETWORK.strip())
+    failure = outcome.failure("the-digest")
+    assert failure is not None
+    expected = {"grader": "the-digest", "tool": "curl", "line": NO_NETWORK.strip()}
+    assert failure.as_json() == expected | {"by_benchmark": True}
+
+
+@pytest.mark.parametrize("files", REWARDS)
+@pytest.mark.parametrize("place", PLACES)
+def test_a_complaint_in_the_log_of_the_oracle(
+    spec: AttemptSpec, files: dict[str, str], place: str
+) -> None:
+    """A reward of 0, or none, of a grader that could not work says nothing of the solution."""
+    (spec.folder / place).write_text(NO_NETWORK)
+    as_oracle(spec)
     outcome = grade(left(spec, **files))
     assert (outcome.status, outcome.reason) == ("grade_error", "grader_bootstrap_failed")
     assert outcome.score is None
+    assert outcome.by_reference
     assert "Could not resolve host: astral.sh" in (outcome.message or "")
+
+
+@pytest.mark.parametrize("change", ["script", "command", "nothing staged"])
+def test_another_agent_in_the_place_of_the_oracle(spec: AttemptSpec, change: str) -> None:
+    """A variant that is called oracle and runs another program is an agent like any other."""
+    as_oracle(spec)
+    script = spec.plan.deps_dir / "agent/agent.sh"
+    if change == "script":
+        script.write_bytes(script.read_bytes() + b"my-agent\n")
+    elif change == "command":
+        command = ("sh", "/agentlab/deps/agent/my-agent.sh", "oracle")
+        spec.settings.phases["agent"] = replace(spec.settings.phases["agent"], command=command)  # type: ignore[index]
+    else:
+        script.unlink()
+    outcome = grade(left(spec, reward_txt="0", log_txt=NO_NETWORK))
+    assert (outcome.status, outcome.by_reference) == ("completed", False)
+
+
+def as_oracle(spec: AttemptSpec) -> None:
+    """Make the agent of a trial the one that comes with Harbor tasks."""
+    script = spec.plan.deps_dir / "agent/agent.sh"
+    script.parent.mkdir(parents=True)
+    script.write_bytes((Path(rewards.__file__).parent / "agent.sh").read_bytes())
+    command = ("sh", "/agentlab/deps/agent/agent.sh", "oracle")
+    agent = replace(spec.settings.phases["agent"], command=command)
+    settings = replace(spec.settings, phases={**spec.settings.phases, "agent": agent})
+    object.__setattr__(spec, "settings", settings)
 
 
 @pytest.mark.parametrize(
@@ -229,6 +287,7 @@ def test_no_failed_bootstrap(spec: AttemptSpec, reward: str, log: str) -> None:
     outcome = grade(left(spec, reward_txt=reward, log_txt=log))
     assert outcome.status == "completed"
     assert outcome.score is not None
+    assert outcome.failure("the-digest") is None
 
 
 def test_secrets(spec: AttemptSpec) -> None:
@@ -238,7 +297,7 @@ def test_secrets(spec: AttemptSpec) -> None:
     assert secret not in str(outcome)
     line = f"fatal: unable to access 'https://user:{secret}@example.com/x.git/': no\n"
     outcome = grade(left(spec, reward_json='{"reward": 0}', log_txt=line))
-    assert outcome.reason == "grader_bootstrap_failed"
+    assert outcome.complaint is not None
     assert secret not in str(outcome)
     for broken in (f'{{"{secret}": "x"}}', f'{{"a": 1, "{secret}": 1}}', f'"{secret}'):
         outcome = grade(left(spec, reward_json=broken), primary="accuracy")

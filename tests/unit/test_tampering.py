@@ -15,6 +15,7 @@ from labledger.engine.engine_facts import ContainerState
 from labledger.trial.evidence.tampering import (
     MAX_PATHS,
     AgentPhase,
+    changed_programs,
     inspect_changes,
     is_autoloaded_file,
     suspicious_paths,
@@ -162,3 +163,19 @@ def test_an_agent_answers_for_the_moment_in_which_its_grader_begins(
     booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     assert agent.begin - booted == pytest.approx(begin, abs=0.004)
     assert agent.end - booted == pytest.approx(end, abs=0.004)
+
+
+def test_a_program_that_is_found_before_one_of_the_image_replaces_it(tmp_path: Path) -> None:
+    """Only in a folder that is searched earlier; other programs that are added are no change."""
+    image, upper = tmp_path / "image", tmp_path / "upper"
+    for path in ("usr/bin/python3", "usr/local/bin/pip"):
+        (image / path).parent.mkdir(parents=True, exist_ok=True)
+        (image / path).touch()
+    added = ["/usr/local/sbin/python3", "/usr/local/bin/new", "/usr/bin/pip", "/opt/bin/python3"]
+    for path in added:
+        (upper / path[1:]).parent.mkdir(parents=True, exist_ok=True)
+        (upper / path[1:]).touch()
+    agent = AgentPhase(begin=0.0, end=float("inf"), after_setup=False)
+    assert changed_programs(added, str(upper), [str(image)], agent) == ["/usr/local/sbin/python3"]
+    late = AgentPhase(begin=time.time() + 100, end=float("inf"), after_setup=False)
+    assert changed_programs(added, str(upper), [str(image)], late) == []

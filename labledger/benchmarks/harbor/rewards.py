@@ -2,23 +2,26 @@
 
 For test scripts that know nothing of labledger: `reward.json`, an object of numbers, or else
 `reward.txt`, one number. All are metrics of the score, and the primary one decides, or the lowest
-if no reward has that name and none was authored. The exit status of the grader does not matter. A
-reward of 0 of a grader that could not install what it needs says nothing of the agent: a log line
-that matches `_FAILURES`, with none that matches `_TESTS_RAN`, makes it a `grade_error`.
+if no reward has that name and none was authored. The exit status of the grader does not matter. If
+the log says that the grader could not work, the reward 0 of the benchmark's own oracle is a
+`grade_error`. Any other agent can have written that line: its reward stands, and the evidence has
+the line (`records.grader_failures`).
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
+from labledger.benchmarks.harbor.log_complaints import find_complaint
 from labledger.errors import MalformedJson, SchemaInvalid
 from labledger.experiment.grading_settings import ResultReader, ResultSource
-from labledger.files.untrusted_files import MAX_VALUES, MIB, SCORE_CAP, UnsafeFile, UntrustedFile
-from labledger.records import JsonObject, canonical_json
+from labledger.files.untrusted_files import SCORE_CAP, UnsafeFile, UntrustedFile
+from labledger.records import JsonObject
+from labledger.records.grader_failures import Complaint
 from labledger.records.outcomes import Reason, SlotStatus, Verdict
+from labledger.trial import contract
 from labledger.trial.evidence.grading import (
     SCORE_SCHEMA,
     GradedTrial,
@@ -28,115 +31,8 @@ from labledger.trial.evidence.grading import (
 )
 from labledger.trial.evidence.redaction import Redactor
 
-MAX_LOG_BYTES = 2 * MIB
-"""A longer log is not searched: a grader that could not begin writes little."""
 MAX_QUOTED = 300
 """How many characters of a matching line are quoted."""
-
-_MAX_LINE = 2_000
-"""How many characters of a line are searched."""
-
-_LOCAL = r"(?!(?:https?://)?(?:localhost|127\.|0\.0\.0\.0|\[?::1))"
-"""Not a host of the container itself: a grader may ask a service of the agent there."""
-
-_FAILURES = (
-    # curl: host not found, not reached, proxy refuses, certificate not trusted
-    r"^curl: \(6\) Could not resolve host: " + _LOCAL,
-    r"^curl: \(56\) (?:CONNECT tunnel failed|Received HTTP code \d+ from proxy)",
-    r"^curl: \(60\) SSL certificate problem: ",
-    # wget of GNU and of busybox
-    r"^wget: unable to resolve host address [‘'\"]" + _LOCAL,
-    r"^wget: bad address '" + _LOCAL,
-    r"^Proxy tunneling failed: ",
-    # pip
-    r"^ERROR: Could not find a version that satisfies the requirement .*: none\)$",
-    r"^ERROR: No matching distribution found for ",
-    # uv
-    r"^(?:error: |  cause: )(?:Failed to (?:fetch|download)\b|Request failed after )",
-    # apt-get
-    r"^E: (?:Failed to fetch|Unable to locate package) ",
-    # git
-    r"^fatal: unable to access '" + _LOCAL,
-    r"^ssh: Could not resolve hostname ",
-    # npm
-    r"^npm (?:ERR!|error) code (?:EAI_AGAIN|ENOTFOUND|ECONN\w+|ETIMEDOUT|\w*CERT\w*)$",
-    # tools for testing that were to be installed
-    r"(?:^|: )(?:uvx?|pytest|bats): (?:command )?not found$",
-    r"\.local/bin/env: No such file",
-    r": No module named '?pytest'?$",
-)
-
-_TESTS_RAN = (
-    # pytest
-    r"^collect(?:ed|ing \.\.\. collected) [1-9]\d* items?",
-    r"\b[1-9]\d* (?:passed|failed|skipped|xfailed|xpassed)\b",
-    r"^(?:PASSED|FAILED|ERROR) \S+::",
-    # unittest
-    r"^Ran [1-9]\d* tests? in ",
-    # TAP, and node's own
-    r"^\s*(?:not )?ok [1-9]\d*\b",
-    r"^# tests [1-9]\d*$",
-    r"^ℹ tests [1-9]\d*$",
-    # jest, go, cargo
-    r"^Tests: +[1-9]\d* ",
-    r"^\s*--- (?:PASS|FAIL|SKIP): ",
-    r"^test result: \w+\. [1-9]\d* passed|^test result: \w+\. \d+ passed; [1-9]\d* failed",
-)
-
-
-_INSTALL_FAILED, _TEST_RAN = (
-    re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
-    for patterns in (_FAILURES, _TESTS_RAN)
-)
-
-
-def failure_in(
-    logs: Iterable[UntrustedFile], report: UntrustedFile, max_log_bytes: int
-) -> str | None:
-    """Return the first line of the logs that shows the failure; None if a test may have run.
-
-    Many published graders first install tools over the network, and report the reward 0 if that
-    fails. `docs/reference/outcomes.md` documents the patterns, and tests try them on logs of real
-    tools. `report` is a report of tests in the format CTRF, which need not exist. A log of
-    `max_log_bytes` or more may be incomplete, and then nothing is known.
-    """
-    limit = min(max_log_bytes or MAX_LOG_BYTES, MAX_LOG_BYTES)
-    found: str | None = None
-    try:
-        if _has_tests(report):
-            return None
-        for log in logs:
-            for line in _lines(log.read(limit) or b""):
-                if _TEST_RAN.search(line):
-                    return None
-                if found is None and _INSTALL_FAILED.search(line):
-                    found = line
-    except UnsafeFile:
-        return None
-    return found
-
-
-def _lines(content: bytes) -> Iterator[str]:
-    for line in content.splitlines():
-        if line:
-            yield _ESCAPES.sub("", line[:_MAX_LINE].decode("utf-8", "replace"))
-
-
-_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
-"""Colours of a terminal."""
-
-
-def _has_tests(report: UntrustedFile) -> bool:
-    """Return whether a CTRF report counts at least one test."""
-    content = report.read(MAX_LOG_BYTES)
-    if content is None:
-        return False
-    try:
-        tests = canonical_json.loads(content, max_values=MAX_VALUES)["results"]["summary"]["tests"]
-    except (MalformedJson, LookupError, TypeError):
-        return False
-    return isinstance(tests, int) and tests > 0
-
 
 PRIMARY = "reward"
 """The name of the primary reward, and of the one in reward.txt."""
@@ -156,28 +52,23 @@ class _BadRewards(Exception):
 
 
 def grade(trial: GradedTrial, outcome: GradingOutcome) -> None:
-    """Complete the outcome of a trial whose grader left rewards.
-
-    If no test ran because the grader could not install or reach what it needs, the trial is a
-    `grade_error`.
-    """
+    """Complete the outcome of a trial whose grader left rewards."""
     source = trial.source
     outcome.needs_prediction = True
+    outcome.by_reference = _is_by_oracle(trial)
     folder = trial.outputs.of_grader(source.folder or "")
     if outcome.status is SlotStatus.GRADE_ERROR or folder is None:
         return
     try:
         name, rewards = _read(folder, trial.redactor)
         primary = _primary(rewards, source)
-        if rewards[primary] == 0 and (line := _bootstrap_failure(trial, folder)):
-            outcome.as_grade_error(Reason.GRADER_BOOTSTRAP_FAILED, line)
+        if rewards[primary] == 0 and _has_failed_to_work(trial, folder, outcome):
             return
         outcome.score = _score(trial, name, rewards, primary)
     except FileNotFoundError:
         missing = f"the grader left neither {_JSON} nor {_TEXT} in {source.folder}"
-        if line := _bootstrap_failure(trial, folder):
-            outcome.as_grade_error(Reason.GRADER_BOOTSTRAP_FAILED, line)
-        outcome.as_grade_error(Reason.REWARD_MISSING, missing)
+        if not _has_failed_to_work(trial, folder, outcome):
+            outcome.as_grade_error(Reason.REWARD_MISSING, missing)
     except UnsafeFile as error:
         outcome.as_grade_error(error.reason, error.message)
     except (_BadRewards, MalformedJson, SchemaInvalid) as error:
@@ -260,18 +151,51 @@ def _score(trial: GradedTrial, file: str, rewards: dict[str, float], primary: st
     return stamped_row(trial.stamp, benchmark, SCORE_SCHEMA, members)
 
 
-def _bootstrap_failure(trial: GradedTrial, folder: Path) -> str | None:
-    """Return why the grader could not work, if its logs show that it ran no test."""
+def _has_failed_to_work(trial: GradedTrial, folder: Path, outcome: GradingOutcome) -> bool:
+    """Return whether the log's complaint is believed, and note a complaint in the outcome."""
+    complaint = _complaint(trial, folder)
+    outcome.complaint = complaint
+    if complaint is None or not outcome.by_reference:
+        return False
+    outcome.as_grade_error(Reason.GRADER_BOOTSTRAP_FAILED, complaint.sentence)
+    return True
+
+
+def _complaint(trial: GradedTrial, folder: Path) -> Complaint | None:
+    """Return the line of the grader's logs that says that it could not work, redacted."""
     outputs = trial.outputs
     state = outputs.grader_folder / "state"
     logs = [UntrustedFile(state, f"grader.{stream}") for stream in ("stdout", "stderr")]
     if trial.source.log is not None:
         logs.append(UntrustedFile(folder, trial.source.log))
-    line = failure_in(logs, UntrustedFile(folder, "ctrf.json"), outputs.max_log_bytes)
-    if line is None:
+    found = find_complaint(logs, UntrustedFile(folder, "ctrf.json"), outputs.max_log_bytes)
+    if found is None:
         return None
-    quoted = trial.redactor.redact_text(line)[:MAX_QUOTED]
-    return f"the grader could not install or reach what it needs, and ran no test: {quoted}"
+    return Complaint(found.tool, trial.redactor.redact_text(found.line)[:MAX_QUOTED])
+
+
+def _is_by_oracle(trial: GradedTrial) -> bool:
+    """Return whether the agent was the program that comes with Harbor tasks, as `oracle`.
+
+    A user may have put another agent in its place: neither the variant's id nor its bindings are
+    enough.
+    """
+    if trial.agent_command != _ORACLE_COMMAND or trial.agent_files is None:
+        return False
+    try:
+        return (trial.agent_files / AGENT_SCRIPT).read_bytes() == _agent_script()
+    except OSError:
+        return False
+
+
+AGENT_SCRIPT = "agent.sh"
+"""The program of the agents that come with Harbor tasks."""
+_ORACLE_COMMAND = ("sh", f"{contract.DEPS}/agent/{AGENT_SCRIPT}", "oracle")
+
+
+@cache
+def _agent_script() -> bytes:
+    return (Path(__file__).parent / AGENT_SCRIPT).read_bytes()
 
 
 REWARDS = ResultReader(

@@ -350,6 +350,28 @@ class UnreadResults(JsonForm):
 
 
 @dataclass(frozen=True, slots=True)
+class FailedGradings(JsonForm):
+    """Trials whose tests did not work, that count alike for the same reason."""
+
+    counts: str
+    """`not_passed` or `left_out`: see `records.grader_failures`."""
+    ground: str
+    """What decided."""
+    trials: int
+    last_slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToldSince(JsonForm):
+    """A trial that could not be decided when it was committed, and now could be."""
+
+    schedule_idx: int
+    shown_by: JsonObject
+    """The `run_id` and the `schedule_idx` of the trial that shows whether the grader works."""
+    works: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Grading(JsonForm):
     """One generation of a run's scores: the run's own, or a regrading's."""
 

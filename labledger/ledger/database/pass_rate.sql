@@ -3,11 +3,13 @@
 -- `slot_outcome.passed` is what a slot's own trial says (`labledger.records.pass_rate`). A slot
 -- without a verdict whose agent succeeded is left out there. It counts as not passed all the same if
 -- its grader worked for another trial of the same task, in the same image, part and grading, or if
--- its evidence lists programs or libraries that the agent removed or replaced: otherwise an agent
--- that answers wrongly could leave the rate by breaking its grader. That a grader works in a later
--- part, such as a rerun, says nothing: something may have been mended in between. Nor does a
--- workspace that a regrading could not restore. `views_and_triggers.py` reads this file; the view is
--- not for users, who see `passed` in the documented ones.
+-- its evidence lists programs or libraries that the agent removed or replaced, or says that it
+-- counts as not passed (`records.grader_failures`): otherwise an agent that answers wrongly could
+-- leave the rate by breaking its grader. That a grader works in a later part, such as a rerun, says
+-- nothing: something may have been mended in between. Nor does a workspace that a regrading could
+-- not restore, nor a `fail` whose log says that the grader could not work.
+-- `views_and_triggers.py` reads this file; the view is not for users, who see `passed` in the
+-- documented ones.
 
 -- one row per cell with a committed slot: its outcome, how it counts among all slots of its run,
 -- and how it would count alone
@@ -28,6 +30,12 @@ CREATE VIEW outcome AS SELECT
               AND broken.reason IS NOT 'evidence_incomplete'
               AND other.verdict IN ('pass', 'fail', 'missing')
               AND graded.image_ref = broken.image_ref
+              AND (other.verdict = 'pass' OR NOT EXISTS (
+                  SELECT 1 FROM evidence_record AS doubted
+                  WHERE doubted.run_no = graded.run_no
+                    AND doubted.schedule_idx = graded.schedule_idx
+                    AND doubted.attempt = graded.attempt
+                    AND doubted.record ->> '$.ext.grader_failure.tool' IS NOT NULL))
               AND NOT EXISTS (
                   SELECT 1 FROM run_part WHERE run_part.run_no = broken.run_no
                     AND run_part.first_idx > min(broken.schedule_idx, graded.schedule_idx)
@@ -36,7 +44,8 @@ CREATE VIEW outcome AS SELECT
             SELECT 1 FROM evidence_record
             WHERE evidence_record.run_no = slot_outcome.run_no
               AND evidence_record.schedule_idx = slot_outcome.schedule_idx
-              AND json_array_length(evidence_record.record, '$.ext.isolation.programs_changed') > 0))
+              AND (json_array_length(evidence_record.record, '$.ext.isolation.programs_changed') > 0
+                OR evidence_record.record ->> '$.ext.grader_failure.counts' = 'not_passed')))
         THEN 0 ELSE slot_outcome.passed END AS passed,
     slot_outcome.passed AS passed_alone,
     slot_outcome.metric_name, slot_outcome.metric_value, slot_outcome.duration_ms

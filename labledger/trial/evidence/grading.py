@@ -20,6 +20,7 @@ from labledger.files import untrusted_files
 from labledger.files.untrusted_files import UnsafeFile, UntrustedFile
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.canonical_json import Unstorable
+from labledger.records.grader_failures import Complaint, GraderFailure
 from labledger.records.identity import Stamp, TrialIds
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trial import contract
@@ -48,6 +49,10 @@ class GradingOutcome:
     """Whether the host makes the prediction, from the trial's evidence."""
     problems: dict[str, str] = field(default_factory=dict)
     """What is wrong with the answer although it was graded, by name, for the evidence."""
+    complaint: Complaint | None = None
+    """What the tests' log says if they could not work. The agent can have written it."""
+    by_reference: bool = False
+    """Whether the agent was the benchmark's own, with the reference solution."""
 
     def as_grade_error(self, reason: Reason, message: str) -> None:
         """Make this a `grade_error`. Only the first reason is recorded."""
@@ -58,6 +63,19 @@ class GradingOutcome:
         """Make this the agent's failure, whatever the grader made of its answer."""
         self.status, self.reason, self.message = SlotStatus.AGENT_ERROR, reason, message
         self.score = None
+
+    def failure(self, grader: str, *, by_benchmark: bool = True) -> GraderFailure | None:
+        """Return what the evidence says if the tests did not work; None if they did.
+
+        `grader` is the digest of the grader, `by_benchmark` whether a benchmark's judge read its
+        results.
+        """
+        if self.complaint is None and self.status is not SlotStatus.GRADE_ERROR:
+            return None
+        tool, line = (None, None)
+        if self.complaint is not None:
+            tool, line = self.complaint.tool, self.complaint.line
+        return GraderFailure(grader, tool, line, self.by_reference, by_benchmark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +92,10 @@ class GradedTrial:
     redactor: Redactor
     artifacts: Callable[[], Iterable[bytes] | None]
     """Returns the tar, in pieces, with what the grader got of the agent; None if it got nothing."""
+    agent_command: tuple[str, ...] = ()
+    """Of the agent that ran; empty in a regrading."""
+    agent_files: Path | None = None
+    """The folder with the files that are staged for it, which no container can change."""
 
 
 class Judge(Protocol):

@@ -3,10 +3,10 @@
 A change outside of the ordinary folders (temporary files, logs, home folders) is recorded as
 suspected tampering, never as proved, and changes neither status nor score. Declared artifacts, and
 what setup or a collect command made and the agent left alone, are ordinary as well. A program or
-library of the image that the agent removed or replaced is more: something that a grader may need is
-gone, so it decides whether a trial that could not be graded counts
-(`ledger/database/pass_rate.sql`). What other commands changed is told apart by the time of the
-change, which no container can set.
+library of the image that the agent removed or replaced, also by one that is found in its place, is
+more: something that a grader may need is gone, so it decides whether a trial that could not be
+graded counts (`ledger/database/pass_rate.sql`). What other commands changed is told apart by the
+time of the change, which no container can set.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ LIBRARY_FOLDERS = frozenset({"site-packages", "dist-packages"})
 """Folders from which an interpreter loads code."""
 _FOLDERS = frozenset({"bin", "sbin"}) | LIBRARY_FOLDERS
 """Folders whose direct children are programs and libraries."""
+_SEARCHED = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+"""The folders in which programs are searched for, in the usual order."""
 _RUN_BY_ALL = ("libc.so.", "ld-linux", "ld-musl-", "libc.musl-")
 """How the names of the C library and of its loader begin. Without them no program starts."""
 
@@ -106,13 +108,22 @@ def changed_programs(
 
     `upper` is the folder with a container's changes, `lower` are the layers of its image, the
     newest first. What changed before or after `agent` is not returned, and neither are programs
-    that were added, as package managers do.
+    that were added, as package managers do, unless they are found in place of one of the image.
     """
     return sorted(
         path
         for path in paths
-        if _is_program(path) and _changed_by(agent, f"{upper}{path}") and _is_in(lower, path)
+        if _is_program(path)
+        and _changed_by(agent, f"{upper}{path}")
+        and any(_is_in(lower, replaced) for replaced in (path, *_found_after(path)))
     )
+
+
+def _found_after(path: str) -> Iterator[str]:
+    """Yield where a program of this name would be found if the one at `path` did not exist."""
+    folder, _, name = path.rpartition("/")
+    if folder in _SEARCHED:
+        yield from (f"{later}/{name}" for later in _SEARCHED[_SEARCHED.index(folder) + 1 :])
 
 
 def _is_program(path: str) -> bool:

@@ -16,7 +16,13 @@ from labledger.errors import ExtraMissing
 from labledger.execution.executor import capacity_of
 from labledger.ledger.control_requests import ControlRequest, Controls, Latch
 from labledger.ledger.counts import exhausted_kinds
-from labledger.ledger.database.model import Spent, UnreadResults, VariantCounts
+from labledger.ledger.database.model import (
+    FailedGradings,
+    Spent,
+    ToldSince,
+    UnreadResults,
+    VariantCounts,
+)
 from labledger.ledger.model_usage import ModelUse
 from labledger.ledger.progress_rows import CommittedSlot, Failure, OpenSlot, SeriesPoint
 from labledger.records import JsonObject
@@ -198,6 +204,17 @@ class RunFacts:
         return self.kept("unread", lambda: tuple(self.reader.unread_results(self.run_id, start)))
 
     @cached_property
+    def failed_gradings(self) -> tuple[FailedGradings, ...]:
+        """How many of the newest trials whose tests did not work count by which decision."""
+        start = self.run.next_schedule_idx - RECENT_RESULTS
+        return self.kept("failed", lambda: tuple(self.reader.failed_gradings(self.run_id, start)))
+
+    @cached_property
+    def told_since(self) -> tuple[ToldSince, ...]:
+        """Which of them could not be decided when they were committed, and now could be."""
+        return self.kept("told", lambda: tuple(self.reader.told_since(self.run_id)))
+
+    @cached_property
     def model_usage(self) -> tuple[ModelUse, ...]:
         def make() -> tuple[ModelUse, ...]:
             return self.source.ledger.model_usage(self.run_id)
@@ -377,6 +394,8 @@ class RunFacts:
             model_usage=self.model_usage,
             model_answers=self.model_answers,
             unread_results=self.unread_results,
+            failed_gradings=self.failed_gradings,
+            told_since=self.told_since,
             cancelled=tuple(ledger.cancelled(run.run_id)),
             waiting_requests=tuple(each for each in self.requests if each.waits),
             pauses=tuple(Pause.of(*each) for each in self.pauses.items()),

@@ -10,7 +10,11 @@ from dataclasses import dataclass
 
 from labledger import clock
 from labledger.compare.comparison_document import Comparison, Conclusion
-from labledger.compare.run_caveats import skipped_sentences, unread_sentences
+from labledger.compare.run_caveats import (
+    grading_sentences,
+    skipped_sentences,
+    unread_sentences,
+)
 from labledger.errors import LabLedgerError
 from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus, SlotStatus
@@ -80,6 +84,7 @@ def notices(facts: RunFacts) -> Iterator[str]:
     for sentence in (
         *skipped_sentences(run.run_id, run.coverage),
         *unread_sentences(run.run_id, facts.unread_results),
+        *grading_sentences(run.run_id, facts.failed_gradings, facts.told_since),
     ):
         yield f"{sentence}."
     for latch, asked in facts.pauses.items():

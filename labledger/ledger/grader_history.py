@@ -1,0 +1,199 @@
+"""Decide, in the transaction of its commit, how a trial counts whose tests did not work.
+
+The rule is `records.grader_failures.decide`; this module finds what the ledger knows of the grader
+and applies the decision to the result. The reward 0 of a grader that could not work is no verdict:
+then the trial becomes a `grade_error`, and its score is kept as evidence only. Nothing here reads
+or changes a slot that is committed, so a decision stays when later trials tell otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Self
+
+from labledger.ledger.database import statements
+from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.model import FailedGradings, ToldSince
+from labledger.records import JsonObject, canonical_json
+from labledger.records.attempt_result import Artifact, AttemptResult
+from labledger.records.grader_failures import (
+    KEY,
+    Counts,
+    Decision,
+    GraderFailure,
+    TellingTrial,
+    decide,
+)
+from labledger.records.outcomes import Reason, SlotStatus, Verdict
+
+_MAX_REPLICATIONS = 10
+"""How many replications of a task, in each variant of a run, are looked at."""
+
+_CANDIDATES_SQL = f"""
+SELECT other.run_no, run.run_id, other.schedule_idx, other.verdict, trial.reason, trial.attempt
+FROM run_task AS own
+JOIN run_task AS same ON same.task_id = own.task_id AND same.digest = own.digest
+CROSS JOIN run_variant ON run_variant.run_no = same.run_no
+CROSS JOIN slot_outcome AS other
+  ON other.run_no = same.run_no AND other.variant_idx = run_variant.variant_idx
+  AND other.task_idx = same.task_idx AND other.repl_idx < {_MAX_REPLICATIONS}
+CROSS JOIN trial ON trial.run_no = other.run_no AND trial.schedule_idx = other.schedule_idx
+CROSS JOIN slot_commit
+  ON slot_commit.run_no = other.run_no AND slot_commit.schedule_idx = other.schedule_idx
+CROSS JOIN run ON run.run_no = other.run_no
+WHERE own.run_no = ?1 AND own.task_id = ?2 AND trial.image_id = ?3
+  AND (other.verdict = '{Verdict.PASS}' OR (other.status = '{SlotStatus.GRADE_ERROR}' AND EXISTS (
+    SELECT 1 FROM evidence_record
+    WHERE evidence_record.run_no = trial.run_no
+      AND evidence_record.schedule_idx = trial.schedule_idx
+      AND evidence_record.attempt = trial.attempt
+      AND evidence_record.record ->> '$.ext.{KEY}.by_reference')))
+ORDER BY slot_commit.committed_at DESC, other.run_no DESC, other.schedule_idx DESC"""  # noqa: S608
+_SCORE_SQL = "SELECT record FROM score WHERE run_no = ? AND schedule_idx = ? AND row_seq = 0"
+_EVIDENCE_SQL = """
+SELECT record FROM evidence_record WHERE run_no = ? AND schedule_idx = ? AND attempt = ?"""
+
+
+@dataclass(frozen=True, slots=True)
+class GraderSetting:
+    """Where a grader works: trials tell about each other only if all of it is the same."""
+
+    image_id: str
+    """Of the trial."""
+    grader: str | None
+    """The digest of the grader."""
+    network: str | None
+    grader_image: str | None
+    """Of a separate grader."""
+
+    @classmethod
+    def of(cls, image_id: str, grader: str | None, isolation: JsonObject) -> Self:
+        """Return the setting of a trial with these isolation facts."""
+        image = isolation.get("grader_image", {})
+        return cls(image_id, grader, isolation.get("grader_network"), image.get("id"))
+
+
+def find_telling(
+    connection: Connection, run_no: int, task_id: str, setting: GraderSetting
+) -> TellingTrial | None:
+    """Return the newest committed trial that shows whether a grader works; None if none does.
+
+    It is one of any run, of the same task in the same setting: a trial that passed, or one of the
+    reference solution that could not be graded.
+    """
+    candidates = connection.execute(_CANDIDATES_SQL, (run_no, task_id, setting.image_id)).all()
+    for other_no, run_id, idx, verdict, reason, attempt in candidates:
+        if verdict is not None:
+            text = connection.execute(_SCORE_SQL, (other_no, idx)).scalar_one()
+            ext = json.loads(text).get("ext", {})
+            grader, told = ext.get("grader", {}).get("digest"), TellingTrial(run_id, idx, None)
+        else:
+            text = connection.execute(_EVIDENCE_SQL, (other_no, idx, attempt)).scalar_one()
+            record = json.loads(text)
+            failure = GraderFailure.of_evidence(record)
+            if failure is None:
+                continue
+            ext, grader = record["ext"], failure.grader
+            told = TellingTrial(run_id, idx, failure.way(reason))
+        if GraderSetting.of(setting.image_id, grader, ext.get("isolation", {})) == setting:
+            return told
+    return None
+
+
+_FAILED_SQL = statements.expand("""
+SELECT evidence_record.record ->> '$.ext.grader_failure.counts' AS counts,
+  evidence_record.record ->> '$.ext.grader_failure.ground' AS ground,
+  count(*), max(trial.schedule_idx)
+FROM trial
+JOIN evidence_record ON evidence_record.run_no = trial.run_no
+  AND evidence_record.schedule_idx = trial.schedule_idx
+  AND evidence_record.attempt = trial.attempt
+WHERE trial.run_no = ?1 AND trial.schedule_idx >= ?2 AND trial.message IS NOT NULL
+  AND trial.status IN ('completed', 'grade_error') AND {not_superseded trial}
+  AND evidence_record.record ->> '$.ext.grader_failure.counts' IS NOT NULL
+GROUP BY 1, 2 ORDER BY 1, 2""")
+_UNDECIDED_SQL = statements.expand("""
+SELECT trial.schedule_idx, run_task.task_id, trial.image_id, evidence_record.record
+FROM trial
+JOIN slot ON slot.run_no = trial.run_no AND slot.schedule_idx = trial.schedule_idx
+JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
+JOIN evidence_record ON evidence_record.run_no = trial.run_no
+  AND evidence_record.schedule_idx = trial.schedule_idx
+  AND evidence_record.attempt = trial.attempt
+WHERE trial.run_no = ?1 AND trial.message IS NOT NULL
+  AND trial.status IN ('completed', 'grade_error') AND {not_superseded trial}
+  AND evidence_record.record ->> '$.ext.grader_failure.ground' = 'nothing_known'
+ORDER BY trial.schedule_idx DESC LIMIT 20""")
+
+
+def count_failed_gradings(
+    connection: Connection, run_no: int, start: int = 0
+) -> list[FailedGradings]:
+    """Return how many trials, from the slot `start` on, count by which decision."""
+    return [FailedGradings(*row) for row in connection.execute(_FAILED_SQL, (run_no, start))]
+
+
+def find_told_since(connection: Connection, run_no: int) -> list[ToldSince]:
+    """Return which of the newest 20 undecided trials a trial that was committed later tells of."""
+    told_since = []
+    for idx, task_id, image_id, text in connection.execute(_UNDECIDED_SQL, (run_no,)).all():
+        record = json.loads(text)
+        failure = GraderFailure.of_evidence(record)
+        if failure is None:
+            continue
+        isolation = record.get("ext", {}).get("isolation", {})
+        setting = GraderSetting.of(image_id, failure.grader, isolation)
+        told = find_telling(connection, run_no, task_id, setting)
+        if told is not None:
+            told_since.append(ToldSince(idx, told.as_json(), told.way is None))
+    return told_since
+
+
+def settle(connection: Connection, run_no: int, result: AttemptResult) -> AttemptResult:
+    """Return the last result of a slot with how it counts, if its tests did not work.
+
+    An agent that failed has not passed in any case, and a trial that is carried over from another
+    run was decided there.
+    """
+    record = result.evidence[-1] if result.evidence else {}
+    failure = GraderFailure.of_evidence(record)
+    agent = result.phases.get("agent")
+    has_failed = agent is not None and agent.exit_status != 0
+    if failure is None or failure.counts is not None or has_failed:
+        return result
+    if result.reason == Reason.EVIDENCE_INCOMPLETE or result.status not in _DECIDED:
+        return result
+    isolation = record.get("ext", {}).get("isolation", {})
+    setting = GraderSetting.of(result.image_id, failure.grader, isolation)
+    told = find_telling(connection, run_no, result.ids.task_id, setting)
+    has_reward = result.status is SlotStatus.COMPLETED
+    decision = decide(failure.facts(isolation, result.reason, has_reward=has_reward, told=told))
+    return _decided(result, record, failure.decided(decision), decision)
+
+
+_DECIDED = frozenset({SlotStatus.COMPLETED, SlotStatus.GRADE_ERROR})
+"""The statuses of trials that the tests decided, or were to decide."""
+
+
+def _decided(
+    result: AttemptResult, record: JsonObject, failure: GraderFailure, decision: Decision
+) -> AttemptResult:
+    """Return a result with a decision, in its evidence and for a person."""
+    ext = record.get("ext", {}) | {KEY: failure.as_json()}
+    said = result.message or ""
+    quoted = "" if failure.sentence in said else failure.sentence
+    message = "; ".join(filter(None, (said, quoted, decision.sentence)))
+    result = replace(result, message=message)
+    if result.status is SlotStatus.COMPLETED and decision.counts is Counts.LEFT_OUT:
+        rejected = [Artifact.inline(canonical_json.dump_bytes(row)) for row in result.scores[:1]]
+        ext |= {"rejected": {"score": rejected[0].reference}}
+        result = replace(
+            result,
+            status=SlotStatus.GRADE_ERROR,
+            reason=Reason.GRADER_BOOTSTRAP_FAILED.value,
+            scores=(),
+            metrics=tuple(metric for metric in result.metrics if metric.source != "score"),
+            artifacts=(*result.artifacts, *rejected),
+        )
+    return replace(result, evidence=(*result.evidence[:-1], {**record, "ext": ext}))

@@ -1,0 +1,271 @@
+"""Whose failure it was that a trial's tests did not work: the rule, as a table.
+
+A grader that could not work says nothing about the agent, and an agent that broke its grader must
+not leave the pass rate. The log of the tests cannot tell the two apart, because the agent's own
+programs write to it. So `decide` goes by what the ledger knows, in the order of `_RULES`, and a
+line of the log alone excuses no agent. The decision is made once, when the slot is committed, and
+is stored with its ground in the evidence (`ext.grader_failure`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from typing import Self
+
+from labledger.records import JsonObject
+from labledger.records.json_codec import JsonForm
+
+KEY = "grader_failure"
+"""The key of `ext` in the evidence that has a `GraderFailure`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """A line of the tests' log that says that the grader could not work."""
+
+    tool: str
+    """What complains, such as `curl`."""
+    line: str
+    """The line, redacted."""
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong, for a person."""
+        return f"the tests' log says that the grader could not work: {self.line}"
+
+
+class Counts(StrEnum):
+    """How a trial counts whose tests did not work."""
+
+    NOT_PASSED = "not_passed"
+    LEFT_OUT = "left_out"
+
+
+class Ground(StrEnum):
+    """What decided. `docs/reference/outcomes.md` explains each."""
+
+    REFERENCE_AGENT = "reference_agent"
+    """The agent is the benchmark's own and has the reference solution: there is no other agent
+    that could have broken the grader."""
+    PROGRAMS_CHANGED = "programs_changed"
+    """The agent removed or replaced programs of the image."""
+    GRADER_WORKED = "grader_worked"
+    """The newest trial that tells passed, by the same grader, on the same task and image."""
+    REFERENCE_FAILED = "reference_failed"
+    """The newest trial that tells is one of the reference solution that failed in the same way."""
+    PROCESSES_LEFT = "processes_left"
+    """Processes ran on when the agent had ended, and could change what the grader left."""
+    SYSTEM_CHANGED = "system_changed"
+    """Programs, libraries or settings of the system were changed before the grader began."""
+    NOTHING_KNOWN = "nothing_known"
+    """Nothing shows whose failure it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class TellingTrial(JsonForm):
+    """An earlier trial of the same task, image and grader that shows whether the grader works."""
+
+    run_id: str
+    schedule_idx: int
+    way: str | None
+    """In which way the reference solution could not be graded; None if the trial passed."""
+
+    _JSON = ("run_id", "schedule_idx")
+
+    def __str__(self) -> str:
+        return f"slot {self.schedule_idx} of {self.run_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFacts:
+    """What the ledger knows about a trial whose tests did not work."""
+
+    has_reward: bool
+    """Whether the grader left a verdict all the same: the reward 0."""
+    way: str
+    """In which way it did not work: the tool that complains, or else the reason."""
+    by_reference: bool = False
+    by_benchmark: bool = False
+    """Whether a benchmark's own rule reads the results: there, no verdict counts as 0."""
+    programs_changed: tuple[str, ...] = ()
+    system_changed: tuple[str, ...] = ()
+    """Paths of programs, libraries and settings that were changed before the grader began."""
+    processes_left: bool = False
+    told: TellingTrial | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How a trial counts, and why."""
+
+    counts: Counts
+    ground: Ground
+    sentence: str
+    shown_by: TellingTrial | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    ground: Ground
+    applies: Callable[[KnownFacts], bool]
+    counts: Counts
+    because: Callable[[KnownFacts], str]
+
+
+_RULES = (
+    _Rule(
+        Ground.REFERENCE_AGENT,
+        lambda facts: facts.by_reference,
+        Counts.LEFT_OUT,
+        lambda _: "the reference solution failed, and no other agent ran",
+    ),
+    _Rule(
+        Ground.PROGRAMS_CHANGED,
+        lambda facts: bool(facts.programs_changed),
+        Counts.NOT_PASSED,
+        lambda facts: f"the agent had changed {facts.programs_changed[0]}",
+    ),
+    _Rule(
+        Ground.GRADER_WORKED,
+        lambda facts: facts.told is not None and facts.told.way is None,
+        Counts.NOT_PASSED,
+        lambda facts: f"the same grader works in the same image: {facts.told} passed",
+    ),
+    _Rule(
+        Ground.REFERENCE_FAILED,
+        lambda facts: facts.told is not None and facts.told.way == facts.way,
+        Counts.LEFT_OUT,
+        lambda facts: f"the reference solution failed in the same way ({facts.told})",
+    ),
+    _Rule(
+        Ground.PROCESSES_LEFT,
+        lambda facts: facts.processes_left,
+        Counts.NOT_PASSED,
+        lambda _: "processes were left running when the agent had ended",
+    ),
+    _Rule(
+        Ground.SYSTEM_CHANGED,
+        lambda facts: bool(facts.system_changed),
+        Counts.NOT_PASSED,
+        lambda facts: f"{facts.system_changed[0]} was changed before the grader began",
+    ),
+    _Rule(
+        Ground.NOTHING_KNOWN,
+        lambda facts: facts.has_reward or facts.by_benchmark,
+        Counts.NOT_PASSED,
+        lambda _: (
+            "the agent can have caused this, and the benchmark counts it as 0; an oracle run "
+            "(`labledger check`) shows whether the grader works"
+        ),
+    ),
+    _Rule(
+        Ground.NOTHING_KNOWN,
+        lambda _: True,
+        Counts.LEFT_OUT,
+        lambda _: "nothing shows whose failure it was",
+    ),
+)
+"""The first rule that applies decides."""
+
+_COUNTED = {
+    Counts.NOT_PASSED: "it counts as not passed",
+    Counts.LEFT_OUT: "it is left out of the pass rate",
+}
+
+
+def decide(facts: KnownFacts) -> Decision:
+    """Return how a trial counts whose tests did not work, and why.
+
+    It is about agents that exited with status 0: one that failed has not passed in any case.
+    """
+    rule = next(rule for rule in _RULES if rule.applies(facts))
+    is_told = rule.ground in {Ground.GRADER_WORKED, Ground.REFERENCE_FAILED}
+    sentence = f"{_COUNTED[rule.counts]}, because {rule.because(facts)}"
+    return Decision(rule.counts, rule.ground, sentence, facts.told if is_told else None)
+
+
+_OF_SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/usr", "/etc")
+_LIBRARIES = frozenset({"site-packages", "dist-packages"})
+
+
+def _is_of_system(path: str) -> bool:
+    """Return True for a path of the system, or of a library below a home folder."""
+    is_below = any(path == folder or path.startswith(f"{folder}/") for folder in _OF_SYSTEM)
+    return is_below or not _LIBRARIES.isdisjoint(path.split("/"))
+
+
+@dataclass(frozen=True, slots=True)
+class GraderFailure(JsonForm):
+    """What a trial's evidence says about its tests that did not work."""
+
+    grader: str
+    """The digest of the grader."""
+    tool: str | None = None
+    """The tool that complains in the tests' log, such as `curl`; None if none does."""
+    line: str | None = None
+    """What it says, redacted: of a `Complaint`."""
+    by_reference: bool = False
+    """Whether the agent is the benchmark's own, with the reference solution."""
+    by_benchmark: bool = False
+    """Whether a benchmark's own rule reads the results."""
+    counts: str | None = None
+    """One of `Counts`; None until the slot is committed, and for an agent that failed."""
+    ground: str | None = None
+    """One of `Ground`."""
+    shown_by: JsonObject | None = None
+    """The `TellingTrial` that decided, if one did."""
+
+    _ONLY_SET = True
+
+    @classmethod
+    def of_evidence(cls, record: JsonObject) -> Self | None:
+        """Return what an evidence record says; None if the tests worked."""
+        stored = record.get("ext", {}).get(KEY)
+        if not isinstance(stored, dict) or "grader" not in stored:
+            return None
+        return cls(**{f.name: stored[f.name] for f in fields(cls) if f.name in stored})
+
+    @property
+    def sentence(self) -> str:
+        """What the tests' log says; empty if it says nothing."""
+        return "" if self.tool is None else Complaint(self.tool, self.line or "").sentence
+
+    def way(self, reason: str | None) -> str:
+        """Return in which way the tests of a trial that ended with `reason` did not work."""
+        return self.tool or reason or ""
+
+    def decided(self, decision: Decision) -> Self:
+        """Return it with how the trial counts."""
+        shown = None if decision.shown_by is None else decision.shown_by.as_json()
+        return replace(
+            self, counts=decision.counts.value, ground=decision.ground.value, shown_by=shown
+        )
+
+    def facts(
+        self,
+        isolation: JsonObject,
+        reason: str | None,
+        *,
+        has_reward: bool,
+        told: TellingTrial | None,
+    ) -> KnownFacts:
+        """Return what is known about a trial that ended with `reason`.
+
+        `isolation` are its isolation facts. Changes that were looked for after grading may be the
+        grader's own, and the agent never reaches the container of a separate grader.
+        """
+        is_before = isolation.get("checked") == "before_grading"
+        suspected = isolation.get("tampering_suspected", ()) if is_before else ()
+        is_kept = isolation.get("processes") == "kept"
+        return KnownFacts(
+            has_reward=has_reward,
+            way=self.way(reason),
+            by_reference=self.by_reference,
+            by_benchmark=self.by_benchmark,
+            programs_changed=tuple(isolation.get("programs_changed", ())),
+            system_changed=tuple(path for path in suspected if _is_of_system(path)),
+            processes_left=is_kept and isolation.get("processes_left") is not False,
+            told=told,
+        )
