@@ -4,8 +4,8 @@ The prediction is the agent's patch as it was taken from its container, before a
 in the grader's. The logs are as hostile as any output. The `swebench` package's own report, made on
 the host, decides what is resolved, and becomes evidence. It counts a log that says nothing about
 the answer, such as one without marks or of a broken environment, as not resolved; here that is a
-`grade_error`, so that it does not count against the agent. A patch that is larger than a prediction
-may be is the agent's own failure, whatever the grader made of it.
+`grade_error`, which counts as not passed too but keeps its reason. A patch that is larger than a
+prediction may be is the agent's own failure, whatever the grader made of it.
 """
 
 from __future__ import annotations

@@ -24,7 +24,6 @@ from labledger.benchmarks.swebench.dataset_rows import (
 from labledger.benchmarks.swebench.harness import PreparedRow, harness_version
 from labledger.experiment.phase_commands import DEPS
 from labledger.records import JsonObject
-from labledger.records.outcomes import Reason
 from labledger.text import counted_of
 
 AGENTS = ("gold", "empty")
@@ -174,7 +173,7 @@ def _defaults() -> JsonObject:
             "schedule": "paired_interleaved",
             "retry": {
                 "max_attempts": 2,
-                "retry_on": ["infra_error", Reason.GRADER_BOOTSTRAP_FAILED.value],
+                "retry_on": ["infra_error"],
             },
         },
     }
