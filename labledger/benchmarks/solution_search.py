@@ -146,7 +146,7 @@ def line_groups(content: bytes, *, is_whole: bool = False) -> list[str]:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
         return []
-    is_patch = text.startswith("diff --git ") or "\ndiff --git " in text
+    is_patch = content.startswith(b"diff --git ") or b"\ndiff --git " in content
     blocks = list(_added_blocks(text) if is_patch else _script_blocks(text))
     groups = dict.fromkeys(
         _SEPARATOR.join(group)

@@ -173,8 +173,8 @@ def _describe_platform(probes: ImageProbes, ref: str, image: str) -> CheckResult
     return failed(
         "image",
         f"{ref} {what}, and the engine runs {own}",
-        hint=f"pull or build it with `--platform {own}`, or set up emulation on the engine's "
-        "machine (binfmt_misc)",
+        hint=f"pull or build it for {own} (`docker pull --platform {own}`), or set up emulation on "
+        "the engine's machine (binfmt_misc)",
     )
 
 

@@ -22,7 +22,7 @@ from labledger.trial.life import shared_files
 @pytest.fixture
 def spec(tmp_path: Path) -> AttemptSpec:
     """A trial whose grader gets a copy of a file, and whose agent gets one that it may change."""
-    trials = Trials(tmp_path, {})
+    trials = Trials(tmp_path, {"labledger/busybox:1": f"sha256:{'0' * 64}"})
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         info = tarfile.TarInfo("key")
@@ -45,7 +45,7 @@ def unpacked(spec: AttemptSpec) -> Path:
 def copied(spec: AttemptSpec, folder: Path) -> list[bytes]:
     """What the copies of a new trial hold."""
     folder.mkdir()
-    shared_files.place_grader_files(spec, folder)
+    shared_files.place_grader_files(spec, folder, folder / "fetched")
     shared_files.unpack_agent_files(spec, folder)
     return [path.read_bytes() for path in sorted(folder.rglob("key"))]
 

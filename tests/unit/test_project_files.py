@@ -318,7 +318,7 @@ def test_registry_that_leads_out_is_asked_for(tmp_path: Path, place: str) -> Non
     with pytest.raises(PermissionNeeded, match=str(outside)):
         find_tasks(str(path))
     labledger.allow(labledger.needed_permissions(f"harbor:{path}"))
-    assert [each.name for each in find_tasks(str(path)).folders] == ["one"]
+    assert [each.name for each in find_tasks(str(path)).tasks] == ["one"]
 
 
 @pytest.mark.parametrize("url", ["file://{}", "{}", "file:///.{}", "file://{}%2f"])

@@ -191,7 +191,8 @@ class ListedTask:
         if self.url is not None:
             top = clones.checked_out(self.url, self.commit)
             folder = top / self.folder
-            if not folder.resolve().is_relative_to(top.resolve()) or not _is_task(folder):
+            is_inside = Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(top))
+            if not is_inside or not _is_task(folder):
                 raise _problem(self.folder, f"is no task folder of {self.url}")
             return folder
         if self.listing is not None and not _is_task(self.folder):
