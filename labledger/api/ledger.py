@@ -26,9 +26,9 @@ from labledger.api.run_state import (
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.files.lab_folder import LabFolder
 from labledger.files.output_files import (
+    make_folder_for,
     open_output,
     replace_output,
-    require_folder_for,
     scratch_folder_of,
 )
 from labledger.ledger.control_requests import ControlRequest
@@ -505,7 +505,7 @@ class Ledger:
             InvalidInput: The format is unknown.
             ExtraMissing: Parquet cannot be written: pyarrow is not installed.
         """
-        require_folder_for(out)
+        make_folder_for(out)
         if format == "parquet":
             if not isinstance(out, str | Path):
                 raise InvalidInput(
@@ -589,7 +589,7 @@ class Ledger:
         """
         from labledger.export import data_frames
 
-        require_folder_for(out)
+        make_folder_for(out)
         data_frames.require_parquet()
         columns, rows = self.rows(view_or_sql, params, generation, as_of=as_of)
         with closing(rows), replace_output(out) as handle:
@@ -636,7 +636,7 @@ class Ledger:
         """
         from labledger.report.run_report import ReportOptions, render
 
-        require_folder_for(out)
+        make_folder_for(out)
         pieces = render(self._reader, run_id, form, options or ReportOptions())
         with closing(pieces):
             first = next(pieces)  # Which may take long, or fail.

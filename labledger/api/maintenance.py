@@ -18,7 +18,6 @@ from labledger import clock
 from labledger.errors import InvalidInput, Problem, require_text
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
-from labledger.files.output_files import require_folder_for
 from labledger.text import quoted
 
 if TYPE_CHECKING:
@@ -253,7 +252,6 @@ def back_up_ledger(
     lab = LabFolder.find(lab_dir)
     timestamp = clock.utc_now()[:19].replace(":", "").replace("-", "")
     path = Path(target) if target is not None else lab.root / f"ledger-{timestamp}.sqlite"
-    require_folder_for(path)
     return LedgerBackup(migrations.backup(lab.ledger, path), lab.artifacts)
 
 

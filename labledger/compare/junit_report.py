@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from xml.etree import ElementTree as ET
 
 from labledger.compare.comparison_document import Compared, Comparison, TaskRow
-from labledger.files.output_files import open_output, require_folder_for
+from labledger.files.output_files import make_folder_for, open_output
 from labledger.text import significant
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def write_junit(comparison: Comparison, out: str | Path | BinaryIO) -> None:
         _add_totals(suite)
     _add_totals(root)
     ET.indent(root)
-    require_folder_for(out)
+    make_folder_for(out)
     with open_output(out) as handle:
         handle.write(ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n")
 

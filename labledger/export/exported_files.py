@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.export import inspect_logs, mirrors, otel_spans, summary, trajectories
 from labledger.export.data_frames import require_parquet
-from labledger.files.output_files import open_output, replace_output, require_folder_for
+from labledger.files.output_files import make_folder_for, open_output, replace_output
 from labledger.ledger import committed_rows
 from labledger.ledger.committed_rows import Column, ColumnType
 from labledger.ledger.database.connection import batched
@@ -188,7 +188,7 @@ def write_records(
         message = "several runs have no run folder in common; expected a file or a folder"
         raise InvalidInput("the export", [Problem(Parameter("out"), message)])
     if out is not None:
-        require_folder_for(out)
+        make_folder_for(out)
     folder, paths = folder or Path(), _paths(form)
     if what != "all":
         _require_known(what, form, "all")

@@ -5,8 +5,8 @@ durable, and the mode is kept. A link stays, and the file behind it is replaced 
 pipes and the descriptors of this process (`/dev/stdout`, `/dev/fd/N`) are written to as they are. A
 folder or a socket is an error, and so is a file of a ledger.
 
-Every output at a path that the user names must be written with these functions. Its folder must
-exist, because a missing folder is usually a slip: see `require_folder_for`.
+Every output at a path that the user names must be written with these functions. A missing folder
+is created first, whichever command writes: see `make_folder_for`.
 """
 
 from __future__ import annotations
@@ -45,12 +45,20 @@ def open_output(
     return _spooled(out) if needs_seek else nullcontext(out)
 
 
-def require_folder_for(out: str | Path | BinaryIO) -> None:
-    """Raise `InvalidInput` if the folder of an output that the user names does not exist."""
-    if isinstance(out, str | Path) and not (folder := Path(out).parent).is_dir():
-        message = f"cannot write {out}: there is no folder {folder}"
-        problem = Problem(str(out), message, hint="create the folder first, or choose another")
-        raise InvalidInput("the output", [problem])
+def make_folder_for(out: str | Path | BinaryIO) -> None:
+    """Create the folder of an output that the user names, if it is missing.
+
+    Raises `InvalidInput` if that is not possible.
+    """
+    if not isinstance(out, str | Path):
+        return
+    folder = Path(out).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        message = f"cannot write {out}: the folder {folder} cannot be created: {reason}"
+        raise InvalidInput("the output", [Problem(str(out), message)]) from None
 
 
 @contextmanager

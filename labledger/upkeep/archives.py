@@ -23,7 +23,7 @@ from labledger.files import tars
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.durable_files import file_pieces
 from labledger.files.lab_folder import LabFolder, scratch_folder
-from labledger.files.output_files import require_folder_for
+from labledger.files.output_files import make_folder_for
 from labledger.files.tars import ArchiveDamaged, ArchivedFile
 from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import DRIVER
@@ -89,7 +89,7 @@ def archive_run(lab: LabFolder, run_id: str, path: Path) -> Archive:
     if os.path.lexists(path):
         message = "the file exists, and archives are never overwritten"
         raise InvalidInput("the archive", [Problem(str(path), message, hint="name a new file")])
-    require_folder_for(path)
+    make_folder_for(path)
     try:
         runs, artifacts, left_staged = _write(lab, run_id, path)
     except OSError as error:

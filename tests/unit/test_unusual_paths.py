@@ -137,11 +137,12 @@ def test_an_output_that_cannot_be_written_is_an_error(
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_missing_folder_of_an_output_is_named(folder: Path, place: Path, name: str) -> None:
-    """It is a slip, whichever command writes: labledger creates the output and no folder above."""
-    said = run(place, *OUTPUTS[name], "absent/x", "--lab-dir", folder / ".lab")
-    assert "there is no folder absent (create the folder first, or choose another)" in said
-    assert not (place / "absent").exists()
+def test_a_missing_folder_of_an_output_is_created(folder: Path, place: Path, name: str) -> None:
+    """Whichever command writes, and also if folders above are missing; but not below a file."""
+    run(place, *OUTPUTS[name], "absent/deep/x", "--lab-dir", folder / ".lab")
+    assert (place / "absent/deep/x").exists()
+    said = run(place, *OUTPUTS[name], "file/deep/x", "--lab-dir", folder / ".lab")
+    assert "the folder file/deep cannot be created: Not a directory" in said
 
 
 @each_kind("", "loop", "fifo")

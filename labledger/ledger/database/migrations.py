@@ -26,6 +26,7 @@ from labledger import clock, fault_points, resources
 from labledger.errors import LedgerError, LedgerMissing, LedgerOutdated, LedgerTooNew, NotALedger
 from labledger.files import lab_folder
 from labledger.files.durable_files import refuse_existing, sync_folder
+from labledger.files.output_files import make_folder_for
 from labledger.ledger.database import views_and_triggers
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import (
@@ -164,9 +165,11 @@ def upgrade(path: Path) -> LedgerUpgrade:
 def backup(path: Path, target: Path) -> Path:
     """Copy the ledger, live or not, to the new file `target` and check the copy.
 
-    Raises `LedgerError` if `target` exists or the copy is damaged; then no file is left.
+    A missing folder of the file is created. Raises `LedgerError` if `target` exists or the copy is
+    damaged; then no file is left.
     """
     with reading(path, "back the ledger up") as connection:
+        make_folder_for(target)
         copy_open_ledger(connection, target)
     return target
 
