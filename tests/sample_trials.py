@@ -20,8 +20,8 @@ from labledger.experiment.plan_sections import (
     GraderIdentity,
     MetricDefinition,
     PhasePlan,
-    Runtime,
 )
+from labledger.experiment.runtime_sections import Runtime
 from labledger.experiment.task_row import Task
 from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 from labledger.files.artifact_store import ArtifactStore

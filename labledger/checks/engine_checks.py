@@ -27,8 +27,8 @@ from labledger.errors import EngineUnavailable, LabLedgerError, PreflightFailed,
 from labledger.execution.executor import Needs
 from labledger.experiment.grading_settings import GradingMode
 from labledger.experiment.plan import ExperimentPlan
-from labledger.experiment.plan_sections import Resources, Rights
 from labledger.experiment.resolve import ResolvedExperiment
+from labledger.experiment.runtime_sections import Resources, Rights
 from labledger.experiment.templates import DEFAULT_IMAGE
 from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 from labledger.records import JsonObject

@@ -25,8 +25,8 @@ from labledger.checks.preflight import Preflight, name_tasks
 from labledger.errors import LabLedgerError
 from labledger.execution.executor import HostState, Needs
 from labledger.experiment.plan import find_build
-from labledger.experiment.plan_sections import Runtime
 from labledger.experiment.resolve import ResolvedExperiment
+from labledger.experiment.runtime_sections import Runtime
 from labledger.hosts import connect
 from labledger.hosts.host_messages import LimitsToTry, ModelNeeds
 from labledger.hosts.host_transport import ClusterConnection, FoundHost

@@ -57,8 +57,8 @@ from labledger.errors import (
     PreflightFailed,
 )
 from labledger.experiment.plan import find_build
-from labledger.experiment.plan_sections import Resources, Rights
 from labledger.experiment.resolve import ResolvedExperiment
+from labledger.experiment.runtime_sections import Resources, Rights
 from labledger.experiment.trial_settings import TrialSettings
 from labledger.files import lab_folder
 from labledger.files.lab_folder import LabFolder

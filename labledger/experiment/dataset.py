@@ -19,7 +19,7 @@ from typing import IO, BinaryIO, NamedTuple, cast
 
 from labledger.errors import InvalidInput, MalformedJson, Parameter, Problem, said_once
 from labledger.experiment.authored_fields import FieldProblem, UnusablePath
-from labledger.experiment.plan_sections import RuntimeOverrides
+from labledger.experiment.runtime_sections import RuntimeOverrides
 from labledger.experiment.staged_files import (
     WorkspaceSource,
     WorkspaceTar,

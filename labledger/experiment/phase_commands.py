@@ -32,12 +32,11 @@ from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.plan_sections import (
     GraderPlan,
     NamedPhase,
-    PhaseOverrides,
     PhasePlan,
     ProfiledAgent,
-    RuntimeOverrides,
     VariantPlan,
 )
+from labledger.experiment.runtime_sections import PhaseOverrides, RuntimeOverrides
 from labledger.experiment.staged_files import StagedFile
 from labledger.files.untrusted_files import parents
 from labledger.records import JsonObject

@@ -34,9 +34,9 @@ from labledger.experiment.plan_sections import (
     NamedPhase,
     Regrades,
     Replays,
-    Runtime,
     VariantPlan,
 )
+from labledger.experiment.runtime_sections import Runtime
 from labledger.experiment.schedule import Design
 from labledger.experiment.staged_files import StagedFile
 from labledger.records import JsonObject, canonical_json

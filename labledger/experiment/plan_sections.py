@@ -10,30 +10,21 @@ documents that are incomplete, which `ExperimentPlan` would refuse.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, Self
 
 from labledger.experiment.authored_fields import (
-    UNLIMITED,
     FieldPath,
-    ResourceOverrides,
     outside_names,
     phase_texts,
-    resource_values,
-    text,
-    texts,
-    user_name,
 )
 from labledger.experiment.grading_settings import HIDING_MODES, Grading
-from labledger.experiment.model_settings import ModelSettings
+from labledger.experiment.runtime_sections import RuntimeOverrides
 from labledger.experiment.schedule import Shard
 from labledger.records import JsonObject
-from labledger.records.json_codec import Section, normalize_number
+from labledger.records.json_codec import Section
 from labledger.records.model_calls import Api
 from labledger.records.task_coverage import SkippedTask
-
-AnySection = TypeVar("AnySection", bound=Section)
 
 _IDENTITY = ("adapter_id", "name", "version", "split")
 
@@ -125,221 +116,6 @@ class DatasetPlan(Section):
     @classmethod
     def of_authored(cls, authored: JsonObject, suite_id: str, split_id: str) -> Self:
         return cls.from_json({"suite_id": suite_id, "split_id": split_id} | authored)
-
-
-@dataclass(frozen=True, slots=True)
-class Resources(Section):
-    """The limits of a trial's container; None for no limit."""
-
-    cpus: float | None = 1
-    memory_bytes: int | None = 1 << 30
-    pids: int | None = 512
-    storage_bytes: int | None = None
-    """How much the container may write to its own file system."""
-    gpus: str | int | None = None
-    """How many GPUs it gets, or `all`."""
-
-    _OPTIONAL = frozenset({"storage_bytes", "gpus"})
-
-    @classmethod
-    def of_authored(cls, authored: JsonObject) -> Self:
-        return cls().merged(ResourceOverrides.from_json(resource_values(authored)))
-
-    @property
-    def limit_count(self) -> int:
-        """How many of the limits that every engine knows are set."""
-        return sum(limit is not None for limit in (self.cpus, self.memory_bytes, self.pids))
-
-    def merged(self, own: ResourceOverrides | None) -> Self:
-        """Return these limits with what `own` sets in place of them."""
-        changes = {} if own is None else own.as_json()
-        return replace(self, **{name: None if v == UNLIMITED else v for name, v in changes.items()})
-
-
-class Rights(StrEnum):
-    """What the processes of a trial's containers may do. Helper containers are always strict."""
-
-    STRICT = "strict"
-    """Few capabilities, for root alone, and no process gains privileges."""
-    DOCKER = "docker"
-    """Those that Docker gives by default. Programs such as `sudo` work, so that a user of the
-    container may become root in it."""
-
-    @property
-    def meaning(self) -> str:
-        return _MEANINGS[self]
-
-
-_MEANINGS = {
-    Rights.STRICT: "strict: containers have few capabilities, and no process gains privileges",
-    Rights.DOCKER: "docker: containers have Docker's default capabilities, and any user of them "
-    "may become root in them, as with sudo",
-}
-
-
-KEEP = "keep"
-"""The value of `image_files` where what the image has at a path stays there."""
-
-
-@dataclass(frozen=True, slots=True)
-class OutputFolder(Section):
-    """A folder for outputs, which the host keeps beside `out` and `state` of the trial."""
-
-    path: str
-    phase: str
-    """`agent` or `grader`: the phase that writes there."""
-    image_files: str | None = None
-    """`KEEP` if the folder begins with what the image has there; None if it begins empty."""
-
-    _OPTIONAL = frozenset({"image_files"})
-
-
-@dataclass(frozen=True, slots=True)
-class Runtime(Section):
-    """The container that a trial runs in."""
-
-    image: str | None = None
-    """The image of the tasks that name none."""
-    user: str | None = None
-    """The container's user; None for the image's. `image` if the container starts as root, and each
-    phase runs as its own user or else the image's."""
-    network: str = "none"
-    """`none`, `full` or `allowlist`."""
-    root_read_only: bool = False
-    max_log_bytes: int = 1 << 20
-    """How much of each output of a phase is stored."""
-    oci: str | None = None
-    """The OCI runtime; None for the engine's default."""
-    agent_user: str | None = None
-    """The user that the agent runs as; None for the container's."""
-    resources: Resources = Resources()
-    env: Mapping[str, str] | None = None
-    """Environment variables of all phases. A variant's bindings are not substituted yet."""
-    workspace: str | None = None
-    """`image`, or the folder of the image that is the workspace; None for a mounted one."""
-    allowed_hosts: tuple[str, ...] | None = None
-    """Which hosts can be reached with the network `allowlist`."""
-    processes: str | None = None
-    """`keep` if processes go on when their phase has ended; None to kill them."""
-    entrypoint: str | None = None
-    """`image` if the image's entrypoint is started in the background; None if not."""
-    outputs: tuple[OutputFolder, ...] | None = None
-    healthcheck: str | None = None
-    """`image` if setup begins by waiting for the image's HEALTHCHECK to succeed; None if not."""
-    models: ModelSettings | None = None
-    """What agents may ask of models; None if they have none."""
-    rights: Rights = Rights.STRICT
-
-    _OPTIONAL = frozenset(
-        {
-            *("oci", "env", "workspace", "allowed_hosts", "processes", "entrypoint", "outputs"),
-            *("healthcheck", "models", "rights"),
-        }
-    )
-
-    @classmethod
-    def of_authored(cls, authored: JsonObject) -> Self:
-        defaults = {"workspace": "mounted", "processes": "kill"}
-        defaults |= {"entrypoint": "ignore", "healthcheck": "ignore"}
-        given = {key: authored[key] for key in authored.keys() - _CONVERTED}
-        return replace(
-            cls.from_json(
-                {key: value for key, value in given.items() if value != defaults.get(key)}
-            ),
-            resources=Resources.of_authored(authored.get("resources", {})),
-            **_converted(authored),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseOverrides(Section):
-    """The parts of a phase that differ. `env` is merged name by name."""
-
-    command: tuple[str, ...] | None = None
-    env: Mapping[str, str] | None = None
-    timeout_s: float | None = None
-
-    _ONLY_SET = True
-
-    @classmethod
-    def of_authored(cls, authored: JsonObject) -> Self:
-        command, env = authored.get("command"), authored.get("env")
-        return cls(
-            None if command is None else tuple(map(text, command)),
-            None if env is None else texts(env),
-            normalize_number(authored["timeout_s"]) if "timeout_s" in authored else None,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class RuntimeOverrides(Section):
-    """What a variant or a task sets of its trials' container and phases in place of `runtime`.
-
-    Only what was authored is stored, so that a run without such settings keeps its bytes. Texts of
-    a task may still contain any `$NAME`: bindings are substituted when `trial_settings` merges it.
-    """
-
-    image: str | None = None
-    user: str | None = None
-    network: str | None = None
-    root_read_only: bool | None = None
-    max_log_bytes: int | None = None
-    agent_user: str | None = None
-    resources: ResourceOverrides | None = None
-    env: Mapping[str, str] | None = None
-    """Of all phases; merged name by name."""
-    agent: PhaseOverrides | None = None
-    setup: PhaseOverrides | None = None
-    without_setup: bool | None = None
-    """True if no setup runs."""
-    workspace: str | None = None
-    allowed_hosts: tuple[str, ...] | None = None
-    processes: str | None = None
-    entrypoint: str | None = None
-    outputs: tuple[OutputFolder, ...] | None = None
-    healthcheck: str | None = None
-    models: ModelSettings | None = None
-    """Merged field by field."""
-    grader: PhaseOverrides | None = None
-    """Of a task alone."""
-    grading: Grading | None = None
-    """Of a task alone."""
-
-    _ONLY_SET = True
-
-    @classmethod
-    def of_authored(cls, authored: JsonObject) -> Self:
-        setup, grader = authored.get("setup"), authored.get("grader", {})
-        resources = ResourceOverrides.from_json(resource_values(authored.get("resources", {})))
-        return replace(
-            cls.from_json({key: authored[key] for key in authored.keys() - _CONVERTED}),
-            resources=_none_if_empty(resources),
-            agent=_none_if_empty(PhaseOverrides.of_authored(authored.get("agent", {}))),
-            setup=None if setup is None else PhaseOverrides.of_authored(setup),
-            without_setup=True if "setup" in authored and setup is None else None,
-            grader=_none_if_empty(PhaseOverrides.of_authored(grader)),
-            grading=Grading.of_authored(grader),
-            **_converted(authored),
-        )
-
-
-_CONVERTED = {"setup", "agent", "grader", "user", "resources", "env", "models"}
-"""The keys of an authored `runtime` whose stored form differs."""
-
-
-def _converted(authored: JsonObject) -> dict[str, Any]:
-    """Return the fields that the sections above make of authored keys in the same way."""
-    return {
-        "user": user_name(authored.get("user")),
-        "agent_user": user_name(authored.get("agent", {}).get("user")),
-        "env": texts(authored["env"]) if "env" in authored else None,
-        "models": ModelSettings.of_authored(authored["models"]) if "models" in authored else None,
-    }
-
-
-def _none_if_empty(section: AnySection) -> AnySection | None:
-    """Return a section, or None if nothing in it is set."""
-    return section if section.as_json() else None
 
 
 @dataclass(frozen=True, slots=True)

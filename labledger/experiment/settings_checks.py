@@ -41,7 +41,7 @@ from labledger.experiment.grading_settings import (
 from labledger.experiment.model_settings import key_names
 from labledger.experiment.phase_commands import authored_path, unstartable
 from labledger.experiment.plan import ExperimentPlan
-from labledger.experiment.plan_sections import Rights, RuntimeOverrides
+from labledger.experiment.runtime_sections import Rights, RuntimeOverrides
 from labledger.experiment.task_row import FilesPlace
 from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 

@@ -30,7 +30,7 @@ from labledger.experiment.authored_fields import (
     unusable,
     user_name,
 )
-from labledger.experiment.plan_sections import PhaseOverrides, RuntimeOverrides
+from labledger.experiment.runtime_sections import PhaseOverrides, RuntimeOverrides
 from labledger.experiment.staged_files import WorkspaceSource, WorkspaceTar
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.workspace_seed import InlineSeed, Seed, TarSeed

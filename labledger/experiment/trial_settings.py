@@ -30,13 +30,8 @@ from labledger.experiment.phase_commands import (
     substituted,
 )
 from labledger.experiment.plan import ExperimentPlan
-from labledger.experiment.plan_sections import (
-    PhasePlan,
-    Rights,
-    Runtime,
-    RuntimeOverrides,
-    VariantPlan,
-)
+from labledger.experiment.plan_sections import PhasePlan, VariantPlan
+from labledger.experiment.runtime_sections import Rights, Runtime, RuntimeOverrides
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from labledger.records import JsonObject, canonical_json
 from labledger.records.attempt_result import Artifact, AttemptResult
 from labledger.records.grader_failures import (
     KEY,
-    Counts,
-    Decision,
+    CountedAs,
+    FailureDecision,
     GraderFailure,
     TellingTrial,
     decide,
@@ -177,7 +177,7 @@ _DECIDED = frozenset({SlotStatus.COMPLETED, SlotStatus.GRADE_ERROR})
 
 
 def _decided(
-    result: AttemptResult, record: JsonObject, failure: GraderFailure, decision: Decision
+    result: AttemptResult, record: JsonObject, failure: GraderFailure, decision: FailureDecision
 ) -> AttemptResult:
     """Return a result with a decision, in its evidence and for a person."""
     ext = record.get("ext", {}) | {KEY: failure.as_json()}
@@ -185,7 +185,7 @@ def _decided(
     quoted = "" if failure.sentence in said else failure.sentence
     message = "; ".join(filter(None, (said, quoted, decision.sentence)))
     result = replace(result, message=message)
-    if result.status is SlotStatus.COMPLETED and decision.counts is Counts.LEFT_OUT:
+    if result.status is SlotStatus.COMPLETED and decision.counts is CountedAs.LEFT_OUT:
         rejected = [Artifact.inline(canonical_json.dump_bytes(row)) for row in result.scores[:1]]
         ext |= {"rejected": {"score": rejected[0].reference}}
         result = replace(

@@ -36,7 +36,7 @@ class Complaint:
         return f"the tests' log says that the grader could not work: {self.line}"
 
 
-class Counts(StrEnum):
+class CountedAs(StrEnum):
     """How a trial counts whose tests did not work."""
 
     NOT_PASSED = "not_passed"
@@ -97,10 +97,10 @@ class KnownFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class FailureDecision:
     """How a trial counts, and why."""
 
-    counts: Counts
+    counts: CountedAs
     ground: Ground
     sentence: str
     shown_by: TellingTrial | None = None
@@ -110,7 +110,7 @@ class Decision:
 class _Rule:
     ground: Ground
     applies: Callable[[KnownFacts], bool]
-    counts: Counts
+    counts: CountedAs
     because: Callable[[KnownFacts], str]
 
 
@@ -118,43 +118,43 @@ _RULES = (
     _Rule(
         Ground.REFERENCE_AGENT,
         lambda facts: facts.by_reference,
-        Counts.LEFT_OUT,
+        CountedAs.LEFT_OUT,
         lambda _: "the reference solution failed, and no other agent ran",
     ),
     _Rule(
         Ground.PROGRAMS_CHANGED,
         lambda facts: bool(facts.programs_changed),
-        Counts.NOT_PASSED,
+        CountedAs.NOT_PASSED,
         lambda facts: f"the agent had changed {facts.programs_changed[0]}",
     ),
     _Rule(
         Ground.GRADER_WORKED,
         lambda facts: facts.told is not None and facts.told.way is None,
-        Counts.NOT_PASSED,
+        CountedAs.NOT_PASSED,
         lambda facts: f"the same grader works in the same image: {facts.told} passed",
     ),
     _Rule(
         Ground.REFERENCE_FAILED,
         lambda facts: facts.told is not None and facts.told.way == facts.way,
-        Counts.LEFT_OUT,
+        CountedAs.LEFT_OUT,
         lambda facts: f"the reference solution failed in the same way ({facts.told})",
     ),
     _Rule(
         Ground.PROCESSES_LEFT,
         lambda facts: facts.processes_left,
-        Counts.NOT_PASSED,
+        CountedAs.NOT_PASSED,
         lambda _: "processes were left running when the agent had ended",
     ),
     _Rule(
         Ground.SYSTEM_CHANGED,
         lambda facts: bool(facts.system_changed),
-        Counts.NOT_PASSED,
+        CountedAs.NOT_PASSED,
         lambda facts: f"{facts.system_changed[0]} was changed before the grader began",
     ),
     _Rule(
         Ground.NOTHING_KNOWN,
         lambda facts: facts.has_reward or facts.by_benchmark,
-        Counts.NOT_PASSED,
+        CountedAs.NOT_PASSED,
         lambda _: (
             "the agent can have caused this, and the benchmark counts it as 0; an oracle run "
             "(`labledger check`) shows whether the grader works"
@@ -163,19 +163,19 @@ _RULES = (
     _Rule(
         Ground.NOTHING_KNOWN,
         lambda _: True,
-        Counts.LEFT_OUT,
+        CountedAs.LEFT_OUT,
         lambda _: "nothing shows whose failure it was",
     ),
 )
 """The first rule that applies decides."""
 
 _COUNTED = {
-    Counts.NOT_PASSED: "it counts as not passed",
-    Counts.LEFT_OUT: "it is left out of the pass rate",
+    CountedAs.NOT_PASSED: "it counts as not passed",
+    CountedAs.LEFT_OUT: "it is left out of the pass rate",
 }
 
 
-def decide(facts: KnownFacts) -> Decision:
+def decide(facts: KnownFacts) -> FailureDecision:
     """Return how a trial counts whose tests did not work, and why.
 
     It is about agents that exited with status 0: one that failed has not passed in any case.
@@ -183,7 +183,7 @@ def decide(facts: KnownFacts) -> Decision:
     rule = next(rule for rule in _RULES if rule.applies(facts))
     is_told = rule.ground in {Ground.GRADER_WORKED, Ground.REFERENCE_FAILED}
     sentence = f"{_COUNTED[rule.counts]}, because {rule.because(facts)}"
-    return Decision(rule.counts, rule.ground, sentence, facts.told if is_told else None)
+    return FailureDecision(rule.counts, rule.ground, sentence, facts.told if is_told else None)
 
 
 _OF_SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/usr", "/etc")
@@ -211,7 +211,7 @@ class GraderFailure(JsonForm):
     by_benchmark: bool = False
     """Whether a benchmark's own rule reads the results."""
     counts: str | None = None
-    """One of `Counts`; None until the slot is committed, and for an agent that failed."""
+    """One of `CountedAs`; None until the slot is committed, and for an agent that failed."""
     ground: str | None = None
     """One of `Ground`."""
     shown_by: JsonObject | None = None
@@ -236,7 +236,7 @@ class GraderFailure(JsonForm):
         """Return in which way the tests of a trial that ended with `reason` did not work."""
         return self.tool or reason or ""
 
-    def decided(self, decision: Decision) -> Self:
+    def decided(self, decision: FailureDecision) -> Self:
         """Return it with how the trial counts."""
         shown = None if decision.shown_by is None else decision.shown_by.as_json()
         return replace(

@@ -14,7 +14,7 @@ from labledger.agents.launch import folder_of
 from labledger.experiment.authored_fields import overlap
 from labledger.experiment.consistency_checks import USER_OF_IMAGE
 from labledger.experiment.grading_settings import GradingMode
-from labledger.experiment.plan_sections import KEEP
+from labledger.experiment.runtime_sections import KEEP
 from labledger.experiment.task_row import workspace_seed
 from labledger.files.artifact_store import ArtifactStore
 from labledger.records.attempt_result import EventFile

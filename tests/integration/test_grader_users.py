@@ -14,7 +14,8 @@ from tiers import tiered
 
 from labledger.checks.image_checks import ImageProbes, check_users
 from labledger.experiment.grading_settings import Grading
-from labledger.experiment.plan_sections import PhasePlan, Runtime
+from labledger.experiment.plan_sections import PhasePlan
+from labledger.experiment.runtime_sections import Runtime
 from labledger.experiment.trial_settings import TrialSettings
 
 pytestmark = pytest.mark.docker

@@ -17,7 +17,8 @@ from waiting import PATIENCE_S
 
 from labledger import resources
 from labledger.experiment.grading_settings import Sealing
-from labledger.experiment.plan_sections import GraderPlan, PhasePlan, RuntimeOverrides, VariantPlan
+from labledger.experiment.plan_sections import GraderPlan, PhasePlan, VariantPlan
+from labledger.experiment.runtime_sections import RuntimeOverrides
 from labledger.experiment.staged_files import StagedFile
 from labledger.files.artifact_store import ArtifactStore
 from labledger.records.attempt_result import (

@@ -25,7 +25,8 @@ from waiting import PATIENCE_S, wait_until
 from labledger import __version__
 from labledger.errors import HostLost
 from labledger.execution.executor import HostState, Limits
-from labledger.experiment.plan_sections import GraderPlan, Rights
+from labledger.experiment.plan_sections import GraderPlan
+from labledger.experiment.runtime_sections import Rights
 from labledger.hosts import message_bytes
 from labledger.hosts.coordinator_side import host_discovery, host_exchanges
 from labledger.hosts.coordinator_side.cluster_executor import ClusterExecutor, ClusterRun

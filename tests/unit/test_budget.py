@@ -17,7 +17,7 @@ from labledger import clock
 from labledger.errors import InvalidInput
 from labledger.execution.budget import Budget, CallsInFlight, check_limits
 from labledger.experiment.model_settings import ModelSettings
-from labledger.experiment.plan_sections import Runtime
+from labledger.experiment.runtime_sections import Runtime
 from labledger.experiment.task_row import Task
 from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 from labledger.ledger.database.model import Spent

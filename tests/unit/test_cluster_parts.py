@@ -20,7 +20,7 @@ from waiting import wait_until
 from labledger.execution.executor import HostState, Limits, Needs, capacity_of
 from labledger.experiment.authored_fields import ResourceOverrides
 from labledger.experiment.grading_settings import GradingMode
-from labledger.experiment.plan_sections import Resources
+from labledger.experiment.runtime_sections import Resources
 from labledger.experiment.trial_settings import VariantSettings
 from labledger.hosts.coordinator_side.host_capacity import BlockedHosts, HostCapacity, choose_host
 from labledger.hosts.coordinator_side.host_link import HostLink, Pending

@@ -20,7 +20,8 @@ from labledger.execution.local_executor import LocalExecutor
 from labledger.execution.process_identity import this_process
 from labledger.execution.run_events import StopRequest
 from labledger.execution.unanswered_variants import UnansweredVariants
-from labledger.experiment.plan_sections import Benchmark, GraderIdentity, Policy, Runtime
+from labledger.experiment.plan_sections import Benchmark, GraderIdentity, Policy
+from labledger.experiment.runtime_sections import Runtime
 from labledger.experiment.schedule import Prune, Retry
 from labledger.experiment.task_row import Task
 from labledger.experiment.trial_settings import TrialSettings, VariantSettings

@@ -19,7 +19,7 @@ from labledger.engine.engine_facts import ContainerState, EngineFacts
 from labledger.errors import PreflightFailed
 from labledger.exit_codes import Exit
 from labledger.experiment.grading_settings import Grading, GradingMode
-from labledger.experiment.plan_sections import Runtime
+from labledger.experiment.runtime_sections import Runtime
 from labledger.experiment.trial_settings import TrialSettings
 from labledger.ledger.database.model import RunInfo
 from labledger.records import JsonObject

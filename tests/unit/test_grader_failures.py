@@ -28,7 +28,7 @@ from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult, Metric, Phase
 from labledger.records.grader_failures import (
     KEY,
-    Counts,
+    CountedAs,
     GraderFailure,
     Ground,
     KnownFacts,
@@ -40,11 +40,11 @@ from labledger.records.pass_rate import PassCounts
 
 WORKED = TellingTrial("check", 0, None)
 FAILED_BY_CURL = TellingTrial("check", 0, "curl")
-PASSED, OUT = Counts.NOT_PASSED, Counts.LEFT_OUT
+PASSED, OUT = CountedAs.NOT_PASSED, CountedAs.LEFT_OUT
 GRADER = "f" * 64
 LINE = "curl: (6) Could not resolve host: packages.example"
 
-TABLE: list[tuple[str, dict[str, Any], Counts, Ground]] = [
+TABLE: list[tuple[str, dict[str, Any], CountedAs, Ground]] = [
     # what the agent printed, deleted or left: nothing else is known
     ("a line of the log, and reward 0", {}, PASSED, Ground.NOTHING_KNOWN),
     ("no reward", {"has_reward": False}, OUT, Ground.NOTHING_KNOWN),
@@ -126,7 +126,7 @@ TABLE: list[tuple[str, dict[str, Any], Counts, Ground]] = [
 @pytest.mark.parametrize(
     ("facts", "counts", "ground"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
 )
-def test_the_rule(facts: dict[str, Any], counts: Counts, ground: Ground) -> None:
+def test_the_rule(facts: dict[str, Any], counts: CountedAs, ground: Ground) -> None:
     """What the ledger knows decides in a fixed order, and a line of the log excuses no agent."""
     decision = decide(KnownFacts(**{"has_reward": True, "way": "curl", **facts}))
     assert (decision.counts, decision.ground) == (counts, ground)

@@ -21,8 +21,8 @@ from labledger.benchmarks.task_selection import refuse_ignored, require_known_ta
 from labledger.benchmarks.translate import TranslatedExperiment, store_experiment, translate
 from labledger.errors import InvalidInput
 from labledger.experiment.experiment_file import load_experiment
-from labledger.experiment.plan_sections import Resources
 from labledger.experiment.resolve import resolve
+from labledger.experiment.runtime_sections import Resources
 from labledger.experiment.templates import write_experiment
 from labledger.files.durable_files import EmptyFolder, LinkTo
 from labledger.records import json_schemas

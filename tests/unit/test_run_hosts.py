@@ -20,7 +20,7 @@ from test_coordinator import SLOTS, WIDTH, Run, Trials, plan_of
 import labledger
 from labledger import HostLost, InvalidInput, open_ledger
 from labledger.execution.executor import HostState
-from labledger.experiment.plan_sections import Resources, Runtime
+from labledger.experiment.runtime_sections import Resources, Runtime
 from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 from labledger.ledger.database.model import Dispatch
 from labledger.ledger.database.sqlite import DRIVER

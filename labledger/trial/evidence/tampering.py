@@ -28,7 +28,7 @@ from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import ContainerFailed
 from labledger.engine.engine_facts import ContainerState
 from labledger.experiment.grading_settings import GradingMode, Sealing
-from labledger.experiment.plan_sections import Rights
+from labledger.experiment.runtime_sections import Rights
 from labledger.files import untrusted_files
 from labledger.records import JsonObject
 from labledger.trial import contract

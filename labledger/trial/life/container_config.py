@@ -16,7 +16,7 @@ from labledger.agents.launch import folder_of
 from labledger.errors import EngineUnavailable, LabLedgerError
 from labledger.experiment.consistency_checks import USER_OF_IMAGE, is_root
 from labledger.experiment.grading_settings import WAIT_S, Sealing, find_reader
-from labledger.experiment.plan_sections import Resources, Rights
+from labledger.experiment.runtime_sections import Resources, Rights
 from labledger.records import JsonObject
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
