@@ -233,14 +233,15 @@ def _answer(question: _Question, options: CompareOptions, family: int) -> Compar
         reruns=question.reruns,
         unfinished=question.unfinished,
     )
-    decided, limit = [], options.equivalence_limit
+    decided, samples_of, limit = [], [], options.equivalence_limit
     for two in question.pairs:
         sample = question.sample(two.paired, two.trials, two.validity, options, family)
         compared = _compared(question, two, sample)
         decision = decide(compared, document)
         equivalence = None if limit is None else decide_equivalence(compared, document, limit)
         decided.append(replace(compared, decision=decision, equivalence=equivalence))
-    gates = tuple(decide_gates(decided, document, options.gates))
+        samples_of.append(sample)
+    gates = tuple(decide_gates(decided, samples_of, document, options.gates))
     document = replace(document, comparisons=tuple(decided), gates=gates)
     if not options.all_pairs:
         return document
@@ -265,7 +266,8 @@ def _compared(question: _Question, two: _TwoSides, sample: Sample) -> Compared:
     paired, tested = two.paired, estimates.inference(sample)
     test = None
     if tested is not None:
-        adjusted = min(1.0, tested.p * sample.family) if sample.family > 1 else None
+        family = sample.family
+        adjusted = estimates.corrected_p(tested.p, family) if family > 1 else None
         test = Significance(tested.test, tested.p, adjusted)
     difference = tested.estimate if tested else estimates.difference(sample)
     runs = question.runs[two.a.run_id], question.runs[two.b.run_id]

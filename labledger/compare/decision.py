@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 
-from labledger.compare import comparison_sentences
+from labledger.compare import comparison_sentences, estimates
 from labledger.compare.compare_options import CompareOptions, Estimand, Gate, Validity
 from labledger.compare.comparison_document import (
     Compared,
@@ -25,9 +25,11 @@ from labledger.compare.comparison_document import (
     GateResult,
     Nearness,
 )
+from labledger.compare.estimates import Sample
 from labledger.compare.pairs import LeftOut, Paired, Trials
 from labledger.compare.run_caveats import cancelled_sentences
 from labledger.compare.sides import CombinedRuns, Side
+from labledger.compare.statistics.samples import Estimate
 from labledger.ledger.query import query
 from labledger.ledger.reader import LedgerReader
 from labledger.records.outcomes import RunStatus, SlotStatus
@@ -187,33 +189,53 @@ def decide_equivalence(compared: Compared, document: Comparison, limit: float) -
 
 
 def decide_gates(
-    comparisons: Sequence[Compared], document: Comparison, limits: Mapping[Gate, float]
+    comparisons: Sequence[Compared],
+    samples: Sequence[Sample],
+    document: Comparison,
+    limits: Mapping[Gate, float],
 ) -> Iterator[GateResult]:
     """Yield the result of each gate for each comparison; without pairs, a gate is missed.
 
-    `limits` are those of `CompareOptions.gates`. The intervals are those of the whole family, so
-    that a gate is missed by chance as seldom with twenty treatments as with one.
+    `samples` are the comparisons' own, and `limits` those of `CompareOptions.gates`. The intervals
+    are those of the whole family, so that a gate is missed by chance as seldom with twenty
+    treatments as with one.
     """
     for gate, limit in limits.items():
-        for compared in comparisons:
-            passed, text = _gate(gate, limit, compared, document)
+        for compared, sample in zip(comparisons, samples, strict=True):
+            passed, text = _gate(gate, limit, compared, sample, document)
             yield GateResult(gate.stored_name, limit, str(compared.b.side), passed, text)
 
 
-def _gate(gate: Gate, limit: float, compared: Compared, document: Comparison) -> tuple[bool, str]:
+def _gate(
+    gate: Gate, limit: float, compared: Compared, sample: Sample, document: Comparison
+) -> tuple[bool, str]:
     if gate is Gate.REQUIRE_EQUIVALENT:
         decided = decide_equivalence(compared, document, limit)
         return decided.verdict is Nearness.EQUIVALENT, decided.text.removesuffix(".")
     difference = compared.difference
     if difference is None or compared.test is None:
         return False, comparison_sentences.no_gate_test(compared)
-    # The interval of B's advantage over A, in the direction that is better.
-    gain = difference.bounds
-    if gain is not None and document.lower_is_better:
-        gain = -gain[1], -gain[0]
     if gate is Gate.FAIL_IF_WORSE:
-        is_shown = gain is not None and gain[1] < -limit
+        is_shown = _is_shown_worse(limit, difference, sample, document)
         passed = not is_shown
     else:
+        gain = difference.bounds
+        if gain is not None and document.lower_is_better:
+            gain = -gain[1], -gain[0]
         is_shown = passed = gain is not None and gain[0] > -limit
     return passed, comparison_sentences.gate(gate, limit, compared, difference, document, is_shown)
+
+
+def _is_shown_worse(
+    limit: float, difference: Estimate, sample: Sample, document: Comparison
+) -> bool:
+    """Return whether B is shown to be worse than A by more than a limit.
+
+    That is the test of the difference against the limit: the interval lies beyond it, or, where
+    nothing varies and there is no interval, the same test rejects a difference as large as it.
+    """
+    sign = 1 if document.lower_is_better else -1
+    if difference.bounds is not None:
+        nearest = min(sign * bound for bound in difference.bounds)
+        return nearest > limit
+    return sign * difference.value > limit and estimates.shows_beyond(sample, sign * limit)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from labledger.compare.compare_options import CompareOptions, Estimand, Validity
@@ -82,8 +82,41 @@ def inference(sample: Sample) -> Inference | None:
     """Return the difference with its interval and test.
 
     None where nothing is paired, for a fixed suite of tasks without replications, which has no
-    sample to test by, and for runs that are not finished, where nothing holds at all looks.
+    sample to test by, and for runs that are not finished, where nothing holds at all looks. The
+    interval, where there is one, contains 0 exactly if the corrected p value shows no difference.
     """
+    tested = _inference(sample)
+    if tested is None or tested.estimate.bounds is None:
+        return tested
+    value, (low, high) = tested.estimate.value, tested.estimate.bounds
+    low, high = sign_flip_test.bounds_agreeing_with_p(
+        value, low, high, is_shown=_is_shown(tested, sample)
+    )
+    return replace(tested, estimate=Estimate(value, low, high))
+
+
+def shows_beyond(sample: Sample, limit: float) -> bool:
+    """Return whether the difference of a metric is shown not to be `limit`, by the same test.
+
+    It decides where nothing varies, so that no interval tells.
+    """
+    shifted = [[value - limit for value in group] for group in sample.b]
+    tested = _inference(replace(sample, b=shifted))
+    return tested is not None and _is_shown(tested, sample)
+
+
+def _is_shown(tested: Inference, sample: Sample) -> bool:
+    """Return whether the p value, corrected for the family, is below 1 less the confidence."""
+    return corrected_p(tested.p, sample.family) < 1 - sample.options.confidence
+
+
+def corrected_p(p: float, family: int) -> float:
+    """Return a p value by Bonferroni's correction for so many comparisons."""
+    return min(1.0, p * family) if family > 1 else p
+
+
+def _inference(sample: Sample) -> Inference | None:
+    """Return the inference of `inference`, whose bounds may differ from its p value by rounding."""
     if not sample.a or (sample.is_suite and not sample.is_replicated):
         return None
     if sample.validity is Validity.NONE:

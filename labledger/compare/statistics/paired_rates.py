@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from labledger.compare.statistics import sign_flip_test
+from labledger.compare.statistics import sign_flip_test, uneven_suites
 from labledger.compare.statistics.samples import (
     Estimate,
     Groups,
@@ -280,10 +280,13 @@ def of_suite(a: Groups, b: Groups, confidence: float) -> Inference:
     variance of each is that of the likeliest rates that differ by the hypothetical difference, so
     that the interval has a width even where every trial passed. Where tasks differ by different
     amounts that is more than their variance, since rates that are nearer to each other vary more
-    together: the answer errs on the safe side.
+    together: the answer errs on the safe side. It holds only for equal numbers of trials; others
+    are compared by `uneven_suites`.
     """
     from scipy import special
 
+    if not uneven_suites.are_even(a, b):
+        return uneven_suites.of_suite(a, b, confidence)
     tasks = strata(a, b)
     value = tasks.difference
 
