@@ -30,6 +30,7 @@ from labledger.compare.estimates import Sample
 from labledger.compare.pairs import (
     Paired,
     Trials,
+    clusters_of_runs,
     have_same_values,
     pair,
     read_clusters,
@@ -193,6 +194,19 @@ def _cluster_field(runs: Mapping[str, CombinedRuns], options: CompareOptions) ->
         return None
     fields = _cluster_fields(runs)
     return options.cluster or (next(iter(fields)) if len(fields) == 1 else None)
+
+
+def outcome_clusters(
+    reader: LedgerReader, combined: CombinedRuns, cluster: str | None
+) -> dict[str, str]:
+    """Return the cluster of each task of a run, for the intervals of its variants' pass rates.
+
+    `cluster` is the field of the options; with None it is that of the run's experiment. Empty where
+    neither names one.
+    """
+    fields = _cluster_fields({combined.name: combined})
+    field = cluster or (next(iter(fields)) if len(fields) == 1 else None)
+    return clusters_of_runs(reader.path, combined.run_ids, field)
 
 
 def _cluster_fields(runs: Mapping[str, CombinedRuns]) -> set[str | None]:

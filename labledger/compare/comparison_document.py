@@ -118,6 +118,8 @@ class Detectable:
     """The share of pairs that is assumed to differ; None for metrics and fixed suites."""
     assumed: bool
     """Whether that share is larger than the observed one, because the difference requires it."""
+    possible: Annotated[bool, LATER] = True
+    """Whether any results of as many trials would have shown a difference."""
 
 
 @dataclass(frozen=True, slots=True)

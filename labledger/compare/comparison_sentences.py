@@ -123,7 +123,7 @@ def _interval(compared: Compared, difference: Estimate, document: Comparison) ->
 
 
 def _without_bounds(compared: Compared, document: Comparison) -> str:
-    if compared.detectable is not None:
+    if compared.detectable is not None and not compared.detectable.possible:
         units = "tasks" if compared.clusters is None else "clusters"
         return f"there are too few {units}"
     if document.estimand == Estimand.SUITE:
@@ -313,8 +313,10 @@ def _could_have_been_shown(compared: Compared, document: Comparison) -> str:
     sample, detectable = _sample(compared, document), compared.detectable
     if detectable is None:
         return "Nothing varied, so what these data could have shown is not known."
-    if detectable.difference is None:
+    if not detectable.possible:
         return f"No difference can be found with these {sample}: they are too few."
+    if detectable.difference is None:
+        return f"Differences can be found with these {sample}; how large they must be is not known."
     least = amount(detectable.difference, document)
     return f"Only differences of about {least} or more would usually be found with these {sample}."
 

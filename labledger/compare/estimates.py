@@ -241,35 +241,59 @@ def detectable(sample: Sample) -> Detectable | None:
     if sample.is_suite:
         return _suite_detectable(sample)
     confidence = sample.confidence
-    units = len(set(sample.clusters) if sample.clusters is not None else sample.a)
-    can_reject = sign_flip_test.can_reject(units, confidence)
     if not sample.options.is_rate:
+        units = len(set(sample.clusters) if sample.clusters is not None else sample.a)
+        if not sign_flip_test.can_reject(units, confidence):
+            return _detectable(None, possible=False)
         error, _, degrees = samples.units_deviation(_array(sample.differences), sample.clusters)
         least = planned_power.detectable_shift(error, degrees, confidence)
-        if can_reject and least is None:
-            return None
-        return Detectable(least if can_reject else None, planned_power.POWER, None, assumed=False)
-    pairs = paired_rates.discordance(sample.a, sample.b, sample.clusters)
-    size, observed = pairs.size(confidence) + 1, pairs.gained + pairs.lost
-    least = None
-    if can_reject and (
-        sample.clusters is not None or planned_power.rate_can_be_shown(units, confidence)
-    ):
-        least = planned_power.detectable_rate(size, observed, confidence)
+        return None if least is None else _detectable(least)
+    trials = [list(map(len, groups)) for groups in (sample.a, sample.b)]
+    if not paired_rates.can_show(trials[0], trials[1], confidence, sample.clusters):
+        return _detectable(None, possible=False)
+    if sample.clusters is not None:
+        return _detectable(_clusters_detectable(sample, sample.clusters))
+    if not planned_power.rate_can_be_shown(len(sample.a), confidence):
+        return _detectable(None)
+    pairs = paired_rates.discordance(sample.a, sample.b)
+    observed = pairs.gained + pairs.lost
+    least = planned_power.detectable_rate(pairs.size(confidence) + 1, observed, confidence)
     discordant = None if least is None else max(observed, least)
     return Detectable(least, planned_power.POWER, discordant, assumed=discordant != observed)
 
 
+def _detectable(least: float | None, *, possible: bool = True) -> Detectable:
+    return Detectable(least, planned_power.POWER, None, assumed=False, possible=possible)
+
+
+def _clusters_detectable(sample: Sample, clusters: Sequence[str]) -> float | None:
+    """Return the smallest difference of pass rates that clusters would usually show.
+
+    Clusters are assumed to differ as they were observed to; where they do not, as many pairs as
+    there are clusters. None where no difference is large enough.
+    """
+    error, _, degrees = samples.units_deviation(_array(sample.differences), clusters)
+    if not error:
+        count = float(len(set(clusters)))
+        return planned_power.detectable_rate(count, 0.0, sample.confidence)
+    least = planned_power.detectable_shift(error, degrees, sample.confidence)
+    return None if least is None or least > 1 else least
+
+
 def _suite_detectable(sample: Sample) -> Detectable | None:
-    least = None
-    if sample.is_replicated and not sample.options.is_rate:
+    if not sample.is_replicated:
+        return _detectable(None, possible=False)
+    if not sample.options.is_rate:
         error, degrees = paired_means.suite_deviation(sample.a, sample.b)
         least = planned_power.detectable_shift(error, degrees, sample.confidence)
-        if least is None:
-            return None
-    elif sample.is_replicated:
-        least = planned_power.suite_detectable(sample.a, sample.b, sample.confidence)
-    return Detectable(least, planned_power.POWER, None, assumed=False)
+        return None if least is None else _detectable(least)
+    least = planned_power.suite_detectable(sample.a, sample.b, sample.confidence)
+    if least is not None:
+        return _detectable(least)
+    none = [[0.0] * len(group) for group in sample.a]
+    every = [[1.0] * len(group) for group in sample.b]
+    largest = paired_rates.of_suite(none, every, sample.confidence)
+    return _detectable(None, possible=largest.p < 1 - sample.confidence)
 
 
 def _array(values: Sequence[float]) -> Array:

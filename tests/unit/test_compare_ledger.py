@@ -671,6 +671,45 @@ def test_gates_of_a_metric_know_what_is_worse(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("tasks", "trials", "clusters", "words"),
+    [
+        (5, 1, None, "No difference can be found with these 5 tasks: they are too few."),
+        (5, 10, None, "Differences can be found with these 5 tasks; how large they must be is not"),
+        (
+            40,
+            1,
+            5,
+            "No difference can be found with these 40 tasks in 5 clusters: they are too few",
+        ),
+        (40, 1, 7, "or more would usually be found with these 40 tasks in 7 clusters."),
+    ],
+)
+def test_too_few_are_those_that_can_show_nothing(
+    path: Path, tasks: int, trials: int, clusters: int | None, words: str
+) -> None:
+    """What could have been found is said of the design, with its replications and clusters."""
+    payloads = {f"t{n:02d}": {"repo": f"r{n % (clusters or 1)}"} for n in range(tasks)}
+    passed = {
+        "base": ["PF" * 5, "P" * 10, "F" * 10, "P" * 10] * 10,
+        "treat": ["FP" * 5, "P" * 10, "P" * 10, "F" * 10] * 10,
+    }
+    letters = {name: [each[:trials] for each in of[:tasks]] for name, of in passed.items()}
+    runs.make_run(path, letters, payloads=payloads)
+    found = only(path, "run-1", cluster="task.repo" if clusters else None)
+    assert found.decision.verdict == "not_shown"
+    assert words in found.decision.text
+
+
+def test_a_gate_is_missed_where_every_task_of_every_cluster_is_lost(path: Path) -> None:
+    """The largest effect that there is fails the gate, although nothing varies."""
+    payloads = {f"t{n:02d}": {"repo": f"r{n % 12}"} for n in range(60)}
+    runs.make_run(path, {"base": "P" * 60, "treat": "F" * 60}, payloads=payloads)
+    document = compare(path, "run-1", cluster="task.repo", fail_if_worse=0.0)
+    assert document.comparisons[0].decision.verdict == "worse"
+    assert not document.gates[0].passed
+
+
+@pytest.mark.parametrize(
     ("option", "words"),
     [
         ({"confidence": 1.0}, "confidence: "),

@@ -70,12 +70,20 @@ def suite_rate(groups: Groups, confidence: float) -> Estimate:
     return _interval(value, size, confidence)
 
 
-def pooled_rate(groups: Groups, confidence: float) -> Estimate:
+def pooled_rate(
+    groups: Groups, confidence: float, clusters: Sequence[str] | None = None
+) -> Estimate:
     """Estimate the share of 1s among all trials, with the interval of `rate`.
 
     Each trial weighs the same, so it differs from `rate` where tasks have unequal numbers of
-    trials.
+    trials. `clusters` names the cluster of each task.
     """
+    if clusters is not None:
+        single = [[value] for group in groups for value in group]
+        named = [
+            name for name, group in zip(clusters, groups, strict=True) for _ in range(len(group))
+        ]
+        return _clustered_rate(single, confidence, named)
     trials = sum(map(len, groups))
     value = math.fsum(map(math.fsum, groups)) / trials
     size = effective_size(task_means(groups), value * (1 - value), float(trials), confidence)
