@@ -257,8 +257,13 @@ def detectable(sample: Sample) -> Detectable | None:
         return _detectable(None)
     pairs = paired_rates.discordance(sample.a, sample.b)
     observed = pairs.gained + pairs.lost
-    least = planned_power.detectable_rate(pairs.size(confidence) + 1, observed, confidence)
-    discordant = None if least is None else max(observed, least)
+    # Either side may be the one that is moved: the mean of both answers.
+    rate_a, rate_b = (samples.mean(samples.task_means(side)) for side in (sample.a, sample.b))
+    unmoved = max(0.0, observed - (rate_a - rate_b) ** 2)
+    rate = 0.5 + (abs(rate_a - 0.5) + abs(rate_b - 0.5)) / 2
+    size = pairs.size(confidence) + 1
+    least = planned_power.detectable_rate(size, unmoved, confidence, rate)
+    discordant = None if least is None else planned_power.discordant_at(least, unmoved, rate)
     return Detectable(least, planned_power.POWER, discordant, assumed=discordant != observed)
 
 

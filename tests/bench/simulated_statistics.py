@@ -289,10 +289,19 @@ def sizes() -> None:
         (0.03, 5, 0.1),
     ):
         for replications in (1, 2):
-            powers = [_planned(chance, rate, spread, detect, replications) for _ in range(200)]
+            means = [
+                np.mean(
+                    [
+                        _planned(chance, rate, spread, detect, replications, has_effect=has_effect)
+                        for _ in range(200)
+                    ]
+                )
+                for has_effect in (False, True)
+            ]
             print(
                 f"pilot of 30 tasks, {replications} replications, {rate:.0%} pass, to detect "
-                f"{100 * detect:.0f} points: power of the tasks planned {np.mean(powers):.2f}",
+                f"{100 * detect:.0f} points: power of the tasks planned from a pilot without that "
+                f"difference {means[0]:.2f}, with it {means[1]:.2f}",
                 flush=True,
             )
 
@@ -324,19 +333,29 @@ def _moved(rates: Array, mean: float, difference: float) -> Array:
 
 
 def _planned(
-    chance: Chance, mean: float, spread: float, difference: float, replications: int
+    chance: Chance,
+    mean: float,
+    spread: float,
+    difference: float,
+    replications: int,
+    *,
+    has_effect: bool,
 ) -> float:
     """The power, with one replication, of as many tasks as a pilot says are needed for .80."""
     population = chance.beta(mean * spread, (1 - mean) * spread, 20_000)
     moved = _moved(population, mean, difference)
     differing = float(np.mean(population * (1 - moved) + moved * (1 - population)))
     rates = population[:30]
-    trials = [_trials(chance, side, replications) for side in (rates, moved[:30])]
+    sides = (rates, moved[:30] if has_effect else rates)
+    trials = [_trials(chance, side, replications) for side in sides]
     names = [str(number) for number in range(30)]
     known = variance_components.of_pairs([variance_components.PairedTasks(names, *trials)])
     assert known is not None
-    variation = planned_power.Variation(known.between, known.within, is_rate=True)
-    tasks = planned_power.tasks_needed(variation.with_half_a_pair(30), 1, difference, 1 - LEVEL)
+    variation = planned_power.Variation(
+        known.between, known.within, is_rate=True, rate=known.baseline
+    )
+    unmoved = variation.without(known.explained).with_half_a_pair(30)
+    tasks = planned_power.tasks_needed(unmoved, 1, difference, 1 - LEVEL)
     assert tasks is not None
     return planned_power.rate_power(tasks, differing, difference, 1 - LEVEL)
 
