@@ -250,7 +250,7 @@ def _answer(question: _Question, options: CompareOptions, family: int) -> Compar
     decided, samples_of, limit = [], [], options.equivalence_limit
     for two in question.pairs:
         sample = question.sample(two.paired, two.trials, two.validity, options, family)
-        compared = _compared(question, two, sample)
+        compared = _compared(question, two, sample, document)
         decision = decide(compared, document)
         equivalence = None if limit is None else decide_equivalence(compared, document, limit)
         decided.append(replace(compared, decision=decision, equivalence=equivalence))
@@ -275,15 +275,12 @@ def _answer(question: _Question, options: CompareOptions, family: int) -> Compar
     return replace(document, ranking=rank(trials, decided, document, own_sample))
 
 
-def _compared(question: _Question, two: _TwoSides, sample: Sample) -> Compared:
+def _compared(
+    question: _Question, two: _TwoSides, sample: Sample, document: Comparison
+) -> Compared:
     """Return a comparison without its decision."""
-    paired, tested = two.paired, estimates.inference(sample)
-    test = None
-    if tested is not None:
-        family = sample.family
-        adjusted = estimates.corrected_p(tested.p, family) if family > 1 else None
-        test = Significance(tested.test, tested.p, adjusted)
-    difference = tested.estimate if tested else estimates.difference(sample)
+    paired = two.paired
+    difference, test = _tested(sample)
     runs = question.runs[two.a.run_id], question.runs[two.b.run_id]
     a, b = (
         replace(estimates.side_report(side, groups, sample), **_gradings(combined))
@@ -292,7 +289,7 @@ def _compared(question: _Question, two: _TwoSides, sample: Sample) -> Compared:
     clusters_differ = (
         question.cluster is None and not sample.is_suite and len(_cluster_fields(question.runs)) > 1
     )
-    return Compared(
+    compared = Compared(
         a=a,
         b=b,
         tasks=len(paired.task_ids),
@@ -306,7 +303,6 @@ def _compared(question: _Question, two: _TwoSides, sample: Sample) -> Compared:
         left_out=_left_out(paired),
         by_task=tuple(_task_rows(paired)),
         same_trials=two.a.variant_id == two.b.variant_id and runs[0].roots == runs[1].roots,
-        sensitivity=tuple(_sensitivities(question, two, sample, difference)),
         warnings=(
             *warnings(*runs),
             *two.warnings,
@@ -318,6 +314,17 @@ def _compared(question: _Question, two: _TwoSides, sample: Sample) -> Compared:
         validity=sample.validity.value,
         pass_at=estimates.pass_at_differences(a, b, sample),
     )
+    others = tuple(_sensitivities(question, two, sample, compared, document))
+    return replace(compared, sensitivity=others)
+
+
+def _tested(sample: Sample) -> tuple[Estimate | None, Significance | None]:
+    """Return the difference, and its test where there is one."""
+    tested, family = estimates.inference(sample), sample.family
+    if tested is None:
+        return estimates.difference(sample), None
+    adjusted = estimates.corrected_p(tested.p, family) if family > 1 else None
+    return tested.estimate, Significance(tested.test, tested.p, adjusted)
 
 
 def _doubts(sample: Sample) -> Iterator[str]:
@@ -349,11 +356,11 @@ def _left_out(paired: Paired) -> tuple[LeftOutCount, ...]:
 
 
 def _sensitivities(
-    question: _Question, two: _TwoSides, sample: Sample, difference: Estimate | None
+    question: _Question, two: _TwoSides, sample: Sample, compared: Compared, document: Comparison
 ) -> Iterator[Sensitivity]:
     """Yield the difference of the pass rates for every other way to count errors.
 
-    `difference` is the one of `sample`, with errors counted as its options say.
+    `compared` has the one of `sample`, with errors counted as its options say.
     """
     options = sample.options
     if not options.is_rate:
@@ -362,12 +369,16 @@ def _sensitivities(
         if errors is not options.errors:
             other = replace(options, errors=errors)
             if have_same_values(two.paired, options, other):
-                paired, recounted = two.paired, difference
+                paired, recounted, test = two.paired, compared.difference, compared.test
             else:
                 paired = _paired(two.trials, two.validity, question.clusters, other)
                 figures = (paired, two.trials, two.validity, other, sample.family)
-                recounted = estimates.difference(question.sample(*figures))
-            yield Sensitivity(errors.value, sum(paired.sizes), recounted, *paired.rates)
+                recounted, test = _tested(question.sample(*figures))
+            verdict = None
+            if compared.test is not None:
+                as_counted = replace(compared, difference=recounted, test=test)
+                verdict = decision.conclusion(as_counted, document)
+            yield Sensitivity(errors.value, sum(paired.sizes), recounted, *paired.rates, verdict)
 
 
 def _task_rows(paired: Paired) -> list[TaskRow]:

@@ -9,6 +9,7 @@ holds at all looks together, or states no interval and no decision.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -24,6 +25,7 @@ from labledger.compare.comparison_document import (
     Equivalence,
     GateResult,
     Nearness,
+    Sensitivity,
 )
 from labledger.compare.estimates import Sample
 from labledger.compare.pairs import LeftOut, Paired, Trials
@@ -145,7 +147,7 @@ def decide(compared: Compared, document: Comparison) -> Decision:
     A difference is shown if its (corrected) p value is below 1 less the confidence. Then its
     interval, if there is one, does not contain 0.
     """
-    verdict = _verdict(compared, document)
+    verdict = conclusion(compared, document)
     return Decision(verdict, comparison_sentences.decision(compared, document, verdict))
 
 
@@ -155,8 +157,8 @@ def is_shown(compared: Compared, document: Comparison) -> bool:
     return test is not None and test.p_decisive < document.level
 
 
-def _verdict(compared: Compared, document: Comparison) -> Conclusion:
-    """Of a difference that is shown, it is `higher` or `lower` where neither side is better."""
+def conclusion(compared: Compared, document: Comparison) -> Conclusion:
+    """Return what difference and test show: `higher` or `lower` where neither side is better."""
     if compared.difference is None:
         return Conclusion.NOTHING_PAIRED
     if not is_shown(compared, document):
@@ -203,6 +205,9 @@ def decide_gates(
     for gate, limit in limits.items():
         for compared, sample in zip(comparisons, samples, strict=True):
             passed, text = _gate(gate, limit, compared, sample, document)
+            text += comparison_sentences.gate_by_errors(
+                passed, [(s.errors, _passes_rates(gate, limit, s)) for s in compared.sensitivity]
+            )
             yield GateResult(gate.stored_name, limit, str(compared.b.side), passed, text)
 
 
@@ -224,6 +229,20 @@ def _gate(
             gain = -gain[1], -gain[0]
         is_shown = passed = gain is not None and gain[0] > -limit
     return passed, comparison_sentences.gate(gate, limit, compared, difference, document, is_shown)
+
+
+def _passes_rates(gate: Gate, limit: float, other: Sensitivity) -> bool | None:
+    """Return whether a gate would be passed with errors counted in another way.
+
+    None where nothing decides. A pass rate without an interval can show nothing.
+    """
+    if other.verdict is None or other.difference is None:
+        return None
+    low, high = other.difference.bounds or (-math.inf, math.inf)
+    if gate is Gate.FAIL_IF_WORSE:
+        return high >= -limit
+    is_not_worse = low > -limit
+    return is_not_worse and (gate is Gate.REQUIRE_NOT_WORSE or high < limit)
 
 
 def _is_shown_worse(
