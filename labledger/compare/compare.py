@@ -52,8 +52,8 @@ _SKEWED = (
     "the tasks' differences are skewed, and so few tasks do not make up for it: the interval may "
     "miss the mean of tasks like these more often than its confidence says"
 )
-_RARE = 0.05
-"""Of a metric: events in a smaller share of tasks are not warned of."""
+_RARE = 0.01
+"""Of a metric: events in a smaller share of tasks, or of a suite's trials, are not warned of."""
 _CLUSTERS_DIFFER = (
     "the runs' experiments name different clusters of tasks, so that each task was taken "
     "as independent of the others; `cluster=` names one for both"
@@ -329,16 +329,18 @@ def _tested(sample: Sample) -> tuple[Estimate | None, Significance | None]:
 
 def _doubts(sample: Sample) -> Iterator[str]:
     """Yield why the interval of a metric's mean may miss it more often than it says."""
-    if sample.options.is_rate or sample.is_suite or not sample.a:
+    if sample.options.is_rate or not sample.a:
         return
-    if paired_means.is_skewed(sample.differences):
+    if not sample.is_suite and paired_means.is_skewed(sample.differences):
         yield _SKEWED
-    units = sample.effective_clusters or len(sample.a)
+    units, name = sample.effective_clusters or len(sample.a), "tasks"
+    if sample.is_suite:
+        units, name = min(sum(map(len, side)) for side in (sample.a, sample.b)), "trials"
     unseen = paired_means.unseen_share(units)
     if unseen > _RARE:
         yield (
-            f"what happens in fewer than about {unseen:.0%} of tasks may be missing from so few, "
-            "and the interval does not account for it"
+            f"what happens in fewer than about {100 * unseen:.2g}% of {name} may be missing from "
+            "so few, and the interval and gates do not account for it"
         )
 
 
@@ -378,7 +380,8 @@ def _sensitivities(
             if compared.test is not None:
                 as_counted = replace(compared, difference=recounted, test=test)
                 verdict = decision.conclusion(as_counted, document)
-            yield Sensitivity(errors.value, sum(paired.sizes), recounted, *paired.rates, verdict)
+            a, b = paired.rates
+            yield Sensitivity(errors.value, sum(paired.sizes), recounted, a, b, verdict)
 
 
 def _task_rows(paired: Paired) -> list[TaskRow]:

@@ -158,7 +158,8 @@ def side_report(side: Side, groups: Groups, sample: Sample) -> SideReport:
 def _pass_at(groups: Groups, sample: Sample) -> tuple[PassAt, ...]:
     most = max(map(len, groups))
     all_k = sample.options.pass_at or ((most,) if most > 1 else ())
-    pass_at = [rates.pass_at(groups, k, sample.options.confidence) for k in all_k]
+    confidence, clusters = sample.options.confidence, sample.clusters
+    pass_at = [rates.pass_at(groups, k, confidence, clusters) for k in all_k]
     return tuple(each.without_bounds() if sample.is_suite else each for each in pass_at)
 
 

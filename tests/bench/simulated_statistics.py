@@ -148,7 +148,7 @@ def means() -> None:
 
 
 def warns_of_few(tasks: int) -> bool:
-    return paired_means.unseen_share(tasks) > 0.05
+    return paired_means.unseen_share(tasks) > 0.01
 
 
 def _holds(found: Estimate, truth: float) -> bool:

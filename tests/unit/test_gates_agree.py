@@ -25,6 +25,7 @@ from labledger import (
     write_junit,
 )
 from labledger.compare.compare_options import Estimand
+from labledger.text import usd_range
 
 RUNS = 30
 CHOICES: tuple[Mapping[str, Any], ...] = (
@@ -151,3 +152,54 @@ def test_pages_say_what_the_gates_decide(path: Path, choice: Mapping[str, Any]) 
             if options == replace(options, estimand=Estimand.TASKS):
                 ahead = " ".join(server.document(f"/runs/{name}")["sentences"]["ahead"])
                 assert all(one.decision.text in ahead for one in gated.comparisons)
+
+
+def test_another_count_of_errors_that_decides_otherwise_is_said_in_words(path: Path) -> None:
+    """With errors left out nothing is worse: decision, headline and gate say so in a sentence."""
+    letters = {"base": "P" * 12, "treat": "P" * 4 + "a" * 8}
+    comparison_ledgers.make_run(path, letters)
+    with open_ledger(path) as ledger:
+        document = ledger.compare("run-1", options=CompareOptions(fail_if_worse=0.0))
+        headline = ledger.report("run-1")["headline"]
+    decided, (gate,) = document.comparisons[0].decision, document.gates
+    assert decided.verdict == "worse"
+    otherwise = "with --errors left-out, no difference would be shown"
+    assert decided.text.endswith(f"It depends on how errors are counted: {otherwise}.")
+    assert otherwise in headline
+    assert gate.text.endswith("; with --errors left-out the gate would be passed")
+    same = {"base": "P" * 12, "treat": "P" * 4 + "F" * 8}
+    comparison_ledgers.make_run(path, same, "run-2")
+    with open_ledger(path) as ledger:
+        (other,) = ledger.compare("run-2").comparisons
+    assert "errors" not in other.decision.text
+
+
+@pytest.mark.parametrize("estimand", list(Estimand))
+def test_rare_events_of_metrics_are_warned_of(path: Path, estimand: Estimand) -> None:
+    """Sixty tasks may lack what happens in one of a hundred; so may the trials of a suite."""
+    numbers = {
+        side: [[float(n % 7), float(n % 3)] for n in range(60)] for side in ("base", "treat")
+    }
+    comparison_ledgers.make_run(path, {"base": ["PP"] * 60, "treat": ["PP"] * 60}, numbers=numbers)
+    options = CompareOptions(metric="tokens", estimand=estimand)
+    with open_ledger(path) as ledger:
+        (compared,) = ledger.compare("run-1", options=options).comparisons
+    share, units = ("4.9%", "tasks") if estimand is Estimand.TASKS else ("2.5%", "trials")
+    (warning,) = (text for text in compared.warnings if "may be missing" in text)
+    assert f"in fewer than about {share} of {units}" in warning
+
+
+def test_a_constant_cost_is_one_figure(path: Path) -> None:
+    """Where every trial costs the same there is no interval: nothing tells how much it varies."""
+    numbers = {side: [[0.01]] * 8 for side in ("base", "treat")}
+    comparison_ledgers.make_run(
+        path, {"base": "P" * 8, "treat": "P" * 8}, numbers=numbers, metric_id="cost_usd"
+    )
+    with open_ledger(path) as ledger:
+        report = ledger.report("run-1")
+        page = ledger.rendered_report("run-1", "html").decode()
+    (metric,) = (each for each in report["metrics"] if each["metric_id"] == "cost_usd")
+    assert {each["mean_low"] for each in metric["variants"]} == {None}
+    assert "$0.0100" in page
+    assert "$0.0100 to $0.0100" not in page
+    assert usd_range((0.01, 0.01)) == "$0.0100"
