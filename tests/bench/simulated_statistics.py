@@ -6,7 +6,8 @@
 `suites`: fixed suites whose tasks have different numbers of trials. `outcomes`: rates of single
 variants, and pass@k. `clusters`: clusters of tasks of unequal size. `means`: metrics whose
 differences are rare events or skewed. `looks`: runs that are looked at while they grow. `sizes`:
-the smallest difference of a suite, and sizes planned from a pilot. docs/explanation/statistics.md has the figures.
+the smallest difference of a suite, and sizes planned from a pilot.
+docs/explanation/statistics.md has the figures.
 
 All draws are seeded. Each part prints lines of a table.
 """

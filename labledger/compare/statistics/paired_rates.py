@@ -279,13 +279,18 @@ class Strata:
 
 
 def strata(a: Groups, b: Groups) -> Strata:
-    """Return the strata of some tasks, from the 0s and 1s of each task's trials."""
+    """Return the strata of some tasks, from the 0s and 1s of each task's trials.
+
+    Both sides of a task count with as many trials as the side with fewer has: the common rate of
+    the null hypothesis would otherwise be the rate of the side with more.
+    """
     import numpy as np
 
-    counts = [
-        (math.fsum(trials_a), len(trials_a), math.fsum(trials_b), len(trials_b))
-        for trials_a, trials_b in zip(a, b, strict=True)
-    ]
+    counts = []
+    for trials_a, trials_b in zip(a, b, strict=True):
+        fewer = min(len(trials_a), len(trials_b))
+        passed = (math.fsum(trials) * (fewer / len(trials)) for trials in (trials_a, trials_b))
+        counts.append((next(passed), fewer, next(passed), fewer))
     rows, tasks = np.unique(np.array(counts), axis=0, return_counts=True)
     return Strata(tasks.astype(np.float64), *rows.T)
 
@@ -299,12 +304,12 @@ def of_suite(a: Groups, b: Groups, confidence: float) -> Inference:
     variance of each is that of the likeliest rates that differ by the hypothetical difference, so
     that the interval has a width even where every trial passed. Where tasks differ by different
     amounts that is more than their variance, since rates that are nearer to each other vary more
-    together: the answer errs on the safe side. It holds only for equal numbers of trials; others
-    are compared by `uneven_suites`.
+    together: the answer errs on the safe side. It holds only for numbers of trials that do not
+    differ much; others are compared by `uneven_suites`.
     """
     from scipy import special
 
-    if not uneven_suites.are_even(a, b):
+    if not uneven_suites.are_nearly_even(a, b):
         return uneven_suites.of_suite(a, b, confidence)
     tasks = strata(a, b)
     value = tasks.difference

@@ -1,4 +1,4 @@
-"""Compare the pass rates of fixed tasks that have different numbers of counted trials.
+"""Compare the pass rates of fixed tasks that have very different numbers of counted trials.
 
 The usual stratified test (`paired_rates.of_suite`) assumes, under its null hypothesis, that both
 sides have the same rate on every task. It errs where tasks that differ in opposite directions have
@@ -35,9 +35,13 @@ _LARGEST_LOG = 40.0
 _NEAR_0 = 1e-12
 
 
-def are_even(a: Groups, b: Groups) -> bool:
-    """Return whether every task has the same number of trials on both sides."""
-    return len({len(group) for groups in (a, b) for group in groups}) == 1
+def are_nearly_even(a: Groups, b: Groups) -> bool:
+    """Return whether the stratified test holds for the numbers of trials of all tasks and sides.
+
+    It does where they are equal, or all from 2 on and none more than twice another.
+    """
+    counts = {len(group) for groups in (a, b) for group in groups}
+    return len(counts) == 1 or min(counts) >= max(2, max(counts) / 2)
 
 
 def of_suite(a: Groups, b: Groups, confidence: float) -> Inference:
