@@ -134,8 +134,11 @@ def usd(amount: float | None, digits: int = 2) -> str:
 
 
 def usd_range(bounds: tuple[float, float] | None, digits: int = 4) -> str:
-    """Return the bounds of an amount of money: ``$0.1200 to $0.1800``."""
-    return DASH if bounds is None else f"{usd(bounds[0], digits)} to {usd(bounds[1], digits)}"
+    """Return the bounds of an amount of money: ``$0.1200 to $0.1800``; one amount if they agree."""
+    if bounds is None:
+        return DASH
+    low, high = (usd(bound, digits) for bound in bounds)
+    return low if low == high else f"{low} to {high}"
 
 
 def confidence_level(confidence: float) -> str:

@@ -30,6 +30,7 @@ from labledger.compare.estimates import Sample
 from labledger.compare.pairs import (
     Paired,
     Trials,
+    clusters_of_runs,
     have_same_values,
     pair,
     read_clusters,
@@ -51,8 +52,8 @@ _SKEWED = (
     "the tasks' differences are skewed, and so few tasks do not make up for it: the interval may "
     "miss the mean of tasks like these more often than its confidence says"
 )
-_RARE = 0.05
-"""Of a metric: events in a smaller share of tasks are not warned of."""
+_RARE = 0.01
+"""Of a metric: events in a smaller share of tasks, or of a suite's trials, are not warned of."""
 _CLUSTERS_DIFFER = (
     "the runs' experiments name different clusters of tasks, so that each task was taken "
     "as independent of the others; `cluster=` names one for both"
@@ -195,6 +196,19 @@ def _cluster_field(runs: Mapping[str, CombinedRuns], options: CompareOptions) ->
     return options.cluster or (next(iter(fields)) if len(fields) == 1 else None)
 
 
+def outcome_clusters(
+    reader: LedgerReader, combined: CombinedRuns, cluster: str | None
+) -> dict[str, str]:
+    """Return the cluster of each task of a run, for the intervals of its variants' pass rates.
+
+    `cluster` is the field of the options; with None it is that of the run's experiment. Empty where
+    neither names one.
+    """
+    fields = _cluster_fields({combined.name: combined})
+    field = cluster or (next(iter(fields)) if len(fields) == 1 else None)
+    return clusters_of_runs(reader.path, combined.run_ids, field)
+
+
 def _cluster_fields(runs: Mapping[str, CombinedRuns]) -> set[str | None]:
     return {
         StoredFacts.of_document(graded.run.resolved).cluster
@@ -233,14 +247,15 @@ def _answer(question: _Question, options: CompareOptions, family: int) -> Compar
         reruns=question.reruns,
         unfinished=question.unfinished,
     )
-    decided, limit = [], options.equivalence_limit
+    decided, samples_of, limit = [], [], options.equivalence_limit
     for two in question.pairs:
         sample = question.sample(two.paired, two.trials, two.validity, options, family)
-        compared = _compared(question, two, sample)
+        compared = _compared(question, two, sample, document)
         decision = decide(compared, document)
         equivalence = None if limit is None else decide_equivalence(compared, document, limit)
         decided.append(replace(compared, decision=decision, equivalence=equivalence))
-    gates = tuple(decide_gates(decided, document, options.gates))
+        samples_of.append(sample)
+    gates = tuple(decide_gates(decided, samples_of, document, options.gates))
     document = replace(document, comparisons=tuple(decided), gates=gates)
     if not options.all_pairs:
         return document
@@ -260,14 +275,12 @@ def _answer(question: _Question, options: CompareOptions, family: int) -> Compar
     return replace(document, ranking=rank(trials, decided, document, own_sample))
 
 
-def _compared(question: _Question, two: _TwoSides, sample: Sample) -> Compared:
+def _compared(
+    question: _Question, two: _TwoSides, sample: Sample, document: Comparison
+) -> Compared:
     """Return a comparison without its decision."""
-    paired, tested = two.paired, estimates.inference(sample)
-    test = None
-    if tested is not None:
-        adjusted = min(1.0, tested.p * sample.family) if sample.family > 1 else None
-        test = Significance(tested.test, tested.p, adjusted)
-    difference = tested.estimate if tested else estimates.difference(sample)
+    paired = two.paired
+    difference, test = _tested(sample)
     runs = question.runs[two.a.run_id], question.runs[two.b.run_id]
     a, b = (
         replace(estimates.side_report(side, groups, sample), **_gradings(combined))
@@ -276,7 +289,7 @@ def _compared(question: _Question, two: _TwoSides, sample: Sample) -> Compared:
     clusters_differ = (
         question.cluster is None and not sample.is_suite and len(_cluster_fields(question.runs)) > 1
     )
-    return Compared(
+    compared = Compared(
         a=a,
         b=b,
         tasks=len(paired.task_ids),
@@ -290,7 +303,6 @@ def _compared(question: _Question, two: _TwoSides, sample: Sample) -> Compared:
         left_out=_left_out(paired),
         by_task=tuple(_task_rows(paired)),
         same_trials=two.a.variant_id == two.b.variant_id and runs[0].roots == runs[1].roots,
-        sensitivity=tuple(_sensitivities(question, two, sample, difference)),
         warnings=(
             *warnings(*runs),
             *two.warnings,
@@ -302,20 +314,33 @@ def _compared(question: _Question, two: _TwoSides, sample: Sample) -> Compared:
         validity=sample.validity.value,
         pass_at=estimates.pass_at_differences(a, b, sample),
     )
+    others = tuple(_sensitivities(question, two, sample, compared, document))
+    return replace(compared, sensitivity=others)
+
+
+def _tested(sample: Sample) -> tuple[Estimate | None, Significance | None]:
+    """Return the difference, and its test where there is one."""
+    tested, family = estimates.inference(sample), sample.family
+    if tested is None:
+        return estimates.difference(sample), None
+    adjusted = estimates.corrected_p(tested.p, family) if family > 1 else None
+    return tested.estimate, Significance(tested.test, tested.p, adjusted)
 
 
 def _doubts(sample: Sample) -> Iterator[str]:
     """Yield why the interval of a metric's mean may miss it more often than it says."""
-    if sample.options.is_rate or sample.is_suite or not sample.a:
+    if sample.options.is_rate or not sample.a:
         return
-    if paired_means.is_skewed(sample.differences):
+    if not sample.is_suite and paired_means.is_skewed(sample.differences):
         yield _SKEWED
-    units = sample.effective_clusters or len(sample.a)
+    units, name = sample.effective_clusters or len(sample.a), "tasks"
+    if sample.is_suite:
+        units, name = min(sum(map(len, side)) for side in (sample.a, sample.b)), "trials"
     unseen = paired_means.unseen_share(units)
     if unseen > _RARE:
         yield (
-            f"what happens in fewer than about {unseen:.0%} of tasks may be missing from so few, "
-            "and the interval does not account for it"
+            f"what happens in fewer than about {100 * unseen:.2g}% of {name} may be missing from "
+            "so few, and the interval and gates do not account for it"
         )
 
 
@@ -333,11 +358,11 @@ def _left_out(paired: Paired) -> tuple[LeftOutCount, ...]:
 
 
 def _sensitivities(
-    question: _Question, two: _TwoSides, sample: Sample, difference: Estimate | None
+    question: _Question, two: _TwoSides, sample: Sample, compared: Compared, document: Comparison
 ) -> Iterator[Sensitivity]:
     """Yield the difference of the pass rates for every other way to count errors.
 
-    `difference` is the one of `sample`, with errors counted as its options say.
+    `compared` has the one of `sample`, with errors counted as its options say.
     """
     options = sample.options
     if not options.is_rate:
@@ -346,12 +371,17 @@ def _sensitivities(
         if errors is not options.errors:
             other = replace(options, errors=errors)
             if have_same_values(two.paired, options, other):
-                paired, recounted = two.paired, difference
+                paired, recounted, test = two.paired, compared.difference, compared.test
             else:
                 paired = _paired(two.trials, two.validity, question.clusters, other)
                 figures = (paired, two.trials, two.validity, other, sample.family)
-                recounted = estimates.difference(question.sample(*figures))
-            yield Sensitivity(errors.value, sum(paired.sizes), recounted, *paired.rates)
+                recounted, test = _tested(question.sample(*figures))
+            verdict = None
+            if compared.test is not None:
+                as_counted = replace(compared, difference=recounted, test=test)
+                verdict = decision.conclusion(as_counted, document)
+            a, b = paired.rates
+            yield Sensitivity(errors.value, sum(paired.sizes), recounted, a, b, verdict)
 
 
 def _task_rows(paired: Paired) -> list[TaskRow]:

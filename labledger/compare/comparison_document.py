@@ -118,6 +118,8 @@ class Detectable:
     """The share of pairs that is assumed to differ; None for metrics and fixed suites."""
     assumed: bool
     """Whether that share is larger than the observed one, because the difference requires it."""
+    possible: Annotated[bool, LATER] = True
+    """Whether any results of as many trials would have shown a difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,31 +128,6 @@ class LeftOutCount:
     """`a`, `b` or `both`."""
     reason: Text
     pairs: PositiveInt
-
-
-@dataclass(frozen=True, slots=True)
-class Sensitivity:
-    """The difference with errors counted in another way."""
-
-    errors: Annotated[str, one_of(*ErrorCounting)]
-    pairs: Count
-    difference: Estimate | None
-    a: Annotated[float | None, LATER]
-    """A's pass rate, over the tasks compared then; None where nothing is paired."""
-    b: Annotated[float | None, LATER]
-    """B's pass rate, over the same tasks."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskRow:
-    """One task: how many pairs, the means of both sides, and why pairs were left out."""
-
-    task_id: Text
-    pairs: Count
-    a: float | None
-    b: float | None
-    left_out: tuple[Text, ...]
-    """Distinct reasons, each with its side, such as ``b: infra_error``."""
 
 
 class Conclusion(StrEnum):
@@ -167,6 +144,33 @@ class Conclusion(StrEnum):
     def is_difference(self) -> bool:
         """Whether a difference is shown."""
         return self not in (Conclusion.NOT_SHOWN, Conclusion.NOTHING_PAIRED)
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """The difference with errors counted in another way."""
+
+    errors: Annotated[str, one_of(*ErrorCounting)]
+    pairs: Count
+    difference: Estimate | None
+    a: Annotated[float | None, LATER]
+    """A's pass rate, over the tasks compared then; None where nothing is paired."""
+    b: Annotated[float | None, LATER]
+    """B's pass rate, over the same tasks."""
+    verdict: Annotated[Conclusion | None, LATER] = None
+    """What the comparison would show then; None where it decides nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """One task: how many pairs, the means of both sides, and why pairs were left out."""
+
+    task_id: Text
+    pairs: Count
+    a: float | None
+    b: float | None
+    left_out: tuple[Text, ...]
+    """Distinct reasons, each with its side, such as ``b: infra_error``."""
 
 
 class Nearness(StrEnum):

@@ -123,7 +123,7 @@ def _interval(compared: Compared, difference: Estimate, document: Comparison) ->
 
 
 def _without_bounds(compared: Compared, document: Comparison) -> str:
-    if compared.detectable is not None:
+    if compared.detectable is not None and not compared.detectable.possible:
         units = "tasks" if compared.clusters is None else "clusters"
         return f"there are too few {units}"
     if document.estimand == Estimand.SUITE:
@@ -190,9 +190,12 @@ def decision(compared: Compared, document: Comparison, verdict: Conclusion) -> s
         return _unfinished(compared, difference, document)
     if test is None:
         return _not_replicated(compared, difference, document)
-    if not verdict.is_difference:
-        return _not_shown(compared, difference, test, document)
-    return _shown(compared, difference, test, document, verdict)
+    if verdict.is_difference:
+        text = _shown(compared, difference, test, document, verdict)
+    else:
+        text = _not_shown(compared, difference, test, document)
+    others = _by_errors(compared, verdict)
+    return f"{text} It depends on how errors are counted: {others}." if others else text
 
 
 def _shown(
@@ -227,6 +230,23 @@ def _not_shown(
     return (
         f"No difference was shown between {a} and {b}{trials} on {estimand(document)}: "
         f"{observed} {evidence} {_could_have_been_shown(compared, document)}"
+    )
+
+
+def _by_errors(compared: Compared, verdict: Conclusion) -> str:
+    """Return what else would be shown with errors counted in other ways; empty if nothing."""
+    a, b = compared.labels
+    options: dict[Conclusion, list[str]] = {}
+    for other in compared.sensitivity:
+        if other.verdict is not None and other.verdict is not verdict:
+            options.setdefault(other.verdict, []).append(f"--errors {other.errors}")
+    words = {
+        Conclusion.NOT_SHOWN: "no difference would be shown",
+        Conclusion.NOTHING_PAIRED: "nothing could be compared",
+    }
+    return "; ".join(
+        f"with {' or '.join(names)}, {words.get(other, f'{b} would be {other} than {a}')}"
+        for other, names in options.items()
     )
 
 
@@ -290,6 +310,8 @@ def headline(compared: Compared, document: Comparison) -> str:
     equivalent = compared.equivalence
     if equivalent is not None and equivalent.verdict is Nearness.EQUIVALENT:
         size += f"; equivalent within {amount(equivalent.limit, document)}"
+    if others := _by_errors(compared, verdict):
+        size += f"; {others}"
     if verdict is Conclusion.NOT_SHOWN:
         return f"no difference was shown between {a} and {b} {where} ({size})"
     if compared.same_trials and document.is_rate:
@@ -313,8 +335,10 @@ def _could_have_been_shown(compared: Compared, document: Comparison) -> str:
     sample, detectable = _sample(compared, document), compared.detectable
     if detectable is None:
         return "Nothing varied, so what these data could have shown is not known."
-    if detectable.difference is None:
+    if not detectable.possible:
         return f"No difference can be found with these {sample}: they are too few."
+    if detectable.difference is None:
+        return f"Differences can be found with these {sample}; how large they must be is not known."
     least = amount(detectable.difference, document)
     return f"Only differences of about {least} or more would usually be found with these {sample}."
 
@@ -365,6 +389,14 @@ def gate(
     if kind is Gate.FAIL_IF_WORSE:
         return f"{b} is {word}shown to be worse than {a} by more than {size} {where}"
     return f"{b} is {word}shown to be at most {size} worse than {a} {where}"
+
+
+def gate_by_errors(passed: bool, others: Sequence[tuple[str, bool | None]]) -> str:
+    """Return a clause if the gate would be decided otherwise with errors counted in other ways."""
+    names = [f"--errors {errors}" for errors, other in others if other is (not passed)]
+    if not names:
+        return ""
+    return f"; with {' or '.join(names)} the gate would be {'missed' if passed else 'passed'}"
 
 
 def _where(compared: Compared, difference: Estimate, document: Comparison) -> str:

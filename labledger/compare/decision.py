@@ -9,12 +9,13 @@ holds at all looks together, or states no interval and no decision.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 
-from labledger.compare import comparison_sentences
+from labledger.compare import comparison_sentences, estimates
 from labledger.compare.compare_options import CompareOptions, Estimand, Gate, Validity
 from labledger.compare.comparison_document import (
     Compared,
@@ -24,10 +25,13 @@ from labledger.compare.comparison_document import (
     Equivalence,
     GateResult,
     Nearness,
+    Sensitivity,
 )
+from labledger.compare.estimates import Sample
 from labledger.compare.pairs import LeftOut, Paired, Trials
 from labledger.compare.run_caveats import cancelled_sentences, skipped_sentences
 from labledger.compare.sides import CombinedRuns, Side
+from labledger.compare.statistics.samples import Estimate
 from labledger.ledger.query import query
 from labledger.ledger.reader import LedgerReader
 from labledger.records.outcomes import RunStatus, SlotStatus
@@ -150,7 +154,7 @@ def decide(compared: Compared, document: Comparison) -> Decision:
     A difference is shown if its (corrected) p value is below 1 less the confidence. Then its
     interval, if there is one, does not contain 0.
     """
-    verdict = _verdict(compared, document)
+    verdict = conclusion(compared, document)
     return Decision(verdict, comparison_sentences.decision(compared, document, verdict))
 
 
@@ -160,8 +164,8 @@ def is_shown(compared: Compared, document: Comparison) -> bool:
     return test is not None and test.p_decisive < document.level
 
 
-def _verdict(compared: Compared, document: Comparison) -> Conclusion:
-    """Of a difference that is shown, it is `higher` or `lower` where neither side is better."""
+def conclusion(compared: Compared, document: Comparison) -> Conclusion:
+    """Return what difference and test show: `higher` or `lower` where neither side is better."""
     if compared.difference is None:
         return Conclusion.NOTHING_PAIRED
     if not is_shown(compared, document):
@@ -194,33 +198,70 @@ def decide_equivalence(compared: Compared, document: Comparison, limit: float) -
 
 
 def decide_gates(
-    comparisons: Sequence[Compared], document: Comparison, limits: Mapping[Gate, float]
+    comparisons: Sequence[Compared],
+    samples: Sequence[Sample],
+    document: Comparison,
+    limits: Mapping[Gate, float],
 ) -> Iterator[GateResult]:
     """Yield the result of each gate for each comparison; without pairs, a gate is missed.
 
-    `limits` are those of `CompareOptions.gates`. The intervals are those of the whole family, so
-    that a gate is missed by chance as seldom with twenty treatments as with one.
+    `samples` are the comparisons' own, and `limits` those of `CompareOptions.gates`. The intervals
+    are those of the whole family, so that a gate is missed by chance as seldom with twenty
+    treatments as with one.
     """
     for gate, limit in limits.items():
-        for compared in comparisons:
-            passed, text = _gate(gate, limit, compared, document)
+        for compared, sample in zip(comparisons, samples, strict=True):
+            passed, text = _gate(gate, limit, compared, sample, document)
+            text += comparison_sentences.gate_by_errors(
+                passed, [(s.errors, _passes_rates(gate, limit, s)) for s in compared.sensitivity]
+            )
             yield GateResult(gate.stored_name, limit, str(compared.b.side), passed, text)
 
 
-def _gate(gate: Gate, limit: float, compared: Compared, document: Comparison) -> tuple[bool, str]:
+def _gate(
+    gate: Gate, limit: float, compared: Compared, sample: Sample, document: Comparison
+) -> tuple[bool, str]:
     if gate is Gate.REQUIRE_EQUIVALENT:
         decided = decide_equivalence(compared, document, limit)
         return decided.verdict is Nearness.EQUIVALENT, decided.text.removesuffix(".")
     difference = compared.difference
     if difference is None or compared.test is None:
         return False, comparison_sentences.no_gate_test(compared)
-    # The interval of B's advantage over A, in the direction that is better.
-    gain = difference.bounds
-    if gain is not None and document.lower_is_better:
-        gain = -gain[1], -gain[0]
     if gate is Gate.FAIL_IF_WORSE:
-        is_shown = gain is not None and gain[1] < -limit
+        is_shown = _is_shown_worse(limit, difference, sample, document)
         passed = not is_shown
     else:
+        gain = difference.bounds
+        if gain is not None and document.lower_is_better:
+            gain = -gain[1], -gain[0]
         is_shown = passed = gain is not None and gain[0] > -limit
     return passed, comparison_sentences.gate(gate, limit, compared, difference, document, is_shown)
+
+
+def _passes_rates(gate: Gate, limit: float, other: Sensitivity) -> bool | None:
+    """Return whether a gate would be passed with errors counted in another way.
+
+    None where nothing decides. A pass rate without an interval can show nothing.
+    """
+    if other.verdict is None or other.difference is None:
+        return None
+    low, high = other.difference.bounds or (-math.inf, math.inf)
+    if gate is Gate.FAIL_IF_WORSE:
+        return high >= -limit
+    is_not_worse = low > -limit
+    return is_not_worse and (gate is Gate.REQUIRE_NOT_WORSE or high < limit)
+
+
+def _is_shown_worse(
+    limit: float, difference: Estimate, sample: Sample, document: Comparison
+) -> bool:
+    """Return whether B is shown to be worse than A by more than a limit.
+
+    That is the test of the difference against the limit: the interval lies beyond it, or, where
+    nothing varies and there is no interval, the same test rejects a difference as large as it.
+    """
+    sign = 1 if document.lower_is_better else -1
+    if difference.bounds is not None:
+        nearest = min(sign * bound for bound in difference.bounds)
+        return nearest > limit
+    return sign * difference.value > limit and estimates.shows_beyond(sample, sign * limit)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from labledger.compare.compare_options import CompareOptions, Estimand, Validity
@@ -82,8 +82,41 @@ def inference(sample: Sample) -> Inference | None:
     """Return the difference with its interval and test.
 
     None where nothing is paired, for a fixed suite of tasks without replications, which has no
-    sample to test by, and for runs that are not finished, where nothing holds at all looks.
+    sample to test by, and for runs that are not finished, where nothing holds at all looks. The
+    interval, where there is one, contains 0 exactly if the corrected p value shows no difference.
     """
+    tested = _inference(sample)
+    if tested is None or tested.estimate.bounds is None:
+        return tested
+    value, (low, high) = tested.estimate.value, tested.estimate.bounds
+    low, high = sign_flip_test.bounds_agreeing_with_p(
+        value, low, high, is_shown=_is_shown(tested, sample)
+    )
+    return replace(tested, estimate=Estimate(value, low, high))
+
+
+def shows_beyond(sample: Sample, limit: float) -> bool:
+    """Return whether the difference of a metric is shown not to be `limit`, by the same test.
+
+    It decides where nothing varies, so that no interval tells.
+    """
+    shifted = [[value - limit for value in group] for group in sample.b]
+    tested = _inference(replace(sample, b=shifted))
+    return tested is not None and _is_shown(tested, sample)
+
+
+def _is_shown(tested: Inference, sample: Sample) -> bool:
+    """Return whether the p value, corrected for the family, is below 1 less the confidence."""
+    return corrected_p(tested.p, sample.family) < 1 - sample.options.confidence
+
+
+def corrected_p(p: float, family: int) -> float:
+    """Return a p value by Bonferroni's correction for so many comparisons."""
+    return min(1.0, p * family) if family > 1 else p
+
+
+def _inference(sample: Sample) -> Inference | None:
+    """Return the inference of `inference`, whose bounds may differ from its p value by rounding."""
     if not sample.a or (sample.is_suite and not sample.is_replicated):
         return None
     if sample.validity is Validity.NONE:
@@ -125,7 +158,8 @@ def side_report(side: Side, groups: Groups, sample: Sample) -> SideReport:
 def _pass_at(groups: Groups, sample: Sample) -> tuple[PassAt, ...]:
     most = max(map(len, groups))
     all_k = sample.options.pass_at or ((most,) if most > 1 else ())
-    pass_at = [rates.pass_at(groups, k, sample.options.confidence) for k in all_k]
+    confidence, clusters = sample.options.confidence, sample.clusters
+    pass_at = [rates.pass_at(groups, k, confidence, clusters) for k in all_k]
     return tuple(each.without_bounds() if sample.is_suite else each for each in pass_at)
 
 
@@ -208,35 +242,64 @@ def detectable(sample: Sample) -> Detectable | None:
     if sample.is_suite:
         return _suite_detectable(sample)
     confidence = sample.confidence
-    units = len(set(sample.clusters) if sample.clusters is not None else sample.a)
-    can_reject = sign_flip_test.can_reject(units, confidence)
     if not sample.options.is_rate:
+        units = len(set(sample.clusters) if sample.clusters is not None else sample.a)
+        if not sign_flip_test.can_reject(units, confidence):
+            return _detectable(None, possible=False)
         error, _, degrees = samples.units_deviation(_array(sample.differences), sample.clusters)
         least = planned_power.detectable_shift(error, degrees, confidence)
-        if can_reject and least is None:
-            return None
-        return Detectable(least if can_reject else None, planned_power.POWER, None, assumed=False)
-    pairs = paired_rates.discordance(sample.a, sample.b, sample.clusters)
-    size, observed = pairs.size(confidence) + 1, pairs.gained + pairs.lost
-    least = None
-    if can_reject and (
-        sample.clusters is not None or planned_power.rate_can_be_shown(units, confidence)
-    ):
-        least = planned_power.detectable_rate(size, observed, confidence)
-    discordant = None if least is None else max(observed, least)
+        return None if least is None else _detectable(least)
+    trials = [list(map(len, groups)) for groups in (sample.a, sample.b)]
+    if not paired_rates.can_show(trials[0], trials[1], confidence, sample.clusters):
+        return _detectable(None, possible=False)
+    if sample.clusters is not None:
+        return _detectable(_clusters_detectable(sample, sample.clusters))
+    if not planned_power.rate_can_be_shown(len(sample.a), confidence):
+        return _detectable(None)
+    pairs = paired_rates.discordance(sample.a, sample.b)
+    observed = pairs.gained + pairs.lost
+    # Either side may be the one that is moved: the mean of both answers.
+    rate_a, rate_b = (samples.mean(samples.task_means(side)) for side in (sample.a, sample.b))
+    unmoved = max(0.0, observed - (rate_a - rate_b) ** 2)
+    rate = 0.5 + (abs(rate_a - 0.5) + abs(rate_b - 0.5)) / 2
+    size = pairs.size(confidence) + 1
+    least = planned_power.detectable_rate(size, unmoved, confidence, rate)
+    discordant = None if least is None else planned_power.discordant_at(least, unmoved, rate)
     return Detectable(least, planned_power.POWER, discordant, assumed=discordant != observed)
 
 
+def _detectable(least: float | None, *, possible: bool = True) -> Detectable:
+    return Detectable(least, planned_power.POWER, None, assumed=False, possible=possible)
+
+
+def _clusters_detectable(sample: Sample, clusters: Sequence[str]) -> float | None:
+    """Return the smallest difference of pass rates that clusters would usually show.
+
+    Clusters are assumed to differ as they were observed to; where they do not, as many pairs as
+    there are clusters. None where no difference is large enough.
+    """
+    error, _, degrees = samples.units_deviation(_array(sample.differences), clusters)
+    if not error:
+        count = float(len(set(clusters)))
+        return planned_power.detectable_rate(count, 0.0, sample.confidence)
+    least = planned_power.detectable_shift(error, degrees, sample.confidence)
+    return None if least is None or least > 1 else least
+
+
 def _suite_detectable(sample: Sample) -> Detectable | None:
-    least = None
-    if sample.is_replicated and not sample.options.is_rate:
+    if not sample.is_replicated:
+        return _detectable(None, possible=False)
+    if not sample.options.is_rate:
         error, degrees = paired_means.suite_deviation(sample.a, sample.b)
         least = planned_power.detectable_shift(error, degrees, sample.confidence)
-        if least is None:
-            return None
-    elif sample.is_replicated:
-        least = planned_power.suite_detectable(sample.a, sample.b, sample.confidence)
-    return Detectable(least, planned_power.POWER, None, assumed=False)
+        return None if least is None else _detectable(least)
+    least = planned_power.suite_detectable(sample.a, sample.b, sample.confidence)
+    if least is not None:
+        return _detectable(least)
+    none = [[0.0] * len(group) for group in sample.a]
+    every = [[1.0] * len(group) for group in sample.b]
+    largest = paired_rates.of_suite(none, every, sample.confidence)
+    return _detectable(None, possible=largest.p < 1 - sample.confidence)
 
 
 def _array(values: Sequence[float]) -> Array:

@@ -214,7 +214,22 @@ def _combined(runs: Sequence[Trials], numbers: _Numbers) -> Trials:
 
 def read_clusters(path: Path, runs: Runs, field: str) -> dict[str, str | None]:
     """Return the cluster of each task, by task id; None where the task's row has no `field`."""
-    _, rows = query(path, _CLUSTERS_SQL, {"runs": _run_ids(runs)})
+    return _read_clusters(path, _run_ids(runs), field)
+
+
+def clusters_of_runs(path: Path, run_ids: Sequence[str], field: str | None) -> dict[str, str]:
+    """Return the cluster of each task of some runs, by task id; empty where `field` is None.
+
+    A task whose row has no `field` is a cluster of its own.
+    """
+    if field is None:
+        return {}
+    clusters = _read_clusters(path, json.dumps(list(run_ids)), field)
+    return {task_id: cluster or f"task {task_id}" for task_id, cluster in clusters.items()}
+
+
+def _read_clusters(path: Path, run_ids: str, field: str) -> dict[str, str | None]:
+    _, rows = query(path, _CLUSTERS_SQL, {"runs": run_ids})
     return {task_id: cluster_of(json.loads(payload), field) for task_id, _, payload in rows}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from labledger import resources
@@ -199,7 +199,8 @@ class _Planner:
         if estimand is Estimand.SUITE:
             return variation.times(factor)
         if variation.is_rate:
-            variation = variation.with_half_a_pair(known.tasks)
+            unmoved = replace(variation, rate=known.baseline).without(known.explained)
+            variation = unmoved.with_half_a_pair(known.tasks)
         return variation.times(known.design_effect).times(factor)
 
     def power(self, estimand: Estimand, tasks: int, replications: int) -> Callable[[float], float]:

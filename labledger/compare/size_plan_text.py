@@ -95,9 +95,8 @@ def _with_bounds(estimate: Estimate | None, shown: Callable[[float], str], unkno
     if estimate is None:
         return unknown
     value = shown(estimate.value)
-    if estimate.bounds is None:
-        return value
-    return f"{value} ({' to '.join(map(shown, estimate.bounds))})"
+    bounds = () if estimate.bounds is None else tuple(map(shown, estimate.bounds))
+    return f"{value} ({' to '.join(bounds)})" if set(bounds) - {value} else value
 
 
 def _facts(plan: SizePlan) -> Iterator[str]:

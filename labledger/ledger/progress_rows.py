@@ -345,15 +345,19 @@ def read_failures(connection: Connection, run_no: int) -> list[Failure]:
 
 
 _TASK_RATES_SQL = """
-SELECT variant_idx, sum(passed), count(passed) - sum(passed) FROM outcome
-WHERE run_no = ? AND passed IS NOT NULL GROUP BY variant_idx, task_idx"""
+WITH counts AS (
+    SELECT variant_idx, task_idx, sum(passed) AS passed, count(passed) AS counted FROM outcome
+    WHERE run_no = :run AND passed IS NOT NULL GROUP BY variant_idx, task_idx
+)
+SELECT counts.variant_idx, run_task.task_id, counts.passed, counts.counted - counts.passed
+FROM counts JOIN run_task ON run_task.run_no = :run AND run_task.task_idx = counts.task_idx"""
 
 
-def read_task_rates(connection: Connection, run_no: int) -> dict[int, list[tuple[int, int]]]:
+def read_task_rates(connection: Connection, run_no: int) -> dict[int, dict[str, tuple[int, int]]]:
     """Return how many slots of each task passed and did not, by the variant's number. Reads all."""
-    rates: dict[int, list[tuple[int, int]]] = {}
-    for variant_idx, passed, failed in connection.execute(_TASK_RATES_SQL, (run_no,)):
-        rates.setdefault(variant_idx, []).append((passed, failed))
+    rates: dict[int, dict[str, tuple[int, int]]] = {}
+    for variant_idx, task_id, *counts in connection.execute(_TASK_RATES_SQL, {"run": run_no}):
+        rates.setdefault(variant_idx, {})[task_id] = (counts[0], counts[1])
     return rates
 
 

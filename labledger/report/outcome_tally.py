@@ -158,17 +158,25 @@ Scheduled = Mapping[str, Mapping[str, int]]
 
 
 def by_variant(
-    variants: Sequence[Variant], tally: Tally, scheduled: Scheduled, confidence: float
+    variants: Sequence[Variant],
+    tally: Tally,
+    scheduled: Scheduled,
+    confidence: float,
+    clusters: Mapping[str, str],
 ) -> tuple[VariantOutcomes, ...]:
-    """Return the outcomes of each variant, in the order of the experiment."""
+    """Return the outcomes of each variant, in the order of the experiment.
+
+    `clusters` names the cluster of each task; it is empty where tasks are the sample.
+    """
+    pass_rates = [_pass_rate(tally.variants[v.variant_id], confidence, clusters) for v in variants]
     return tuple(
-        _variant(v, tally.variants[v.variant_id], sum(scheduled[v.variant_id].values()), confidence)
-        for v in variants
+        _variant(v, tally.variants[v.variant_id], sum(scheduled[v.variant_id].values()), pass_rate)
+        for v, pass_rate in zip(variants, pass_rates, strict=True)
     )
 
 
 def _variant(
-    variant: Variant, tally: VariantTally, scheduled: int, confidence: float
+    variant: Variant, tally: VariantTally, scheduled: int, pass_rate: Estimate | None
 ) -> VariantOutcomes:
     return VariantOutcomes(
         variant_id=variant.variant_id,
@@ -182,21 +190,27 @@ def _variant(
         not_passed=tally.not_passed,
         agent_failed=tally.agent_failed,
         left_out=tally.left_out,
-        pass_rate=_pass_rate(tally, confidence),
+        pass_rate=pass_rate,
         primary_metric=_primary_metric(tally),
     )
 
 
-def _pass_rate(tally: VariantTally, confidence: float) -> Estimate | None:
-    """Return the share that passed; its interval takes account of which trials share a task."""
+def _pass_rate(
+    tally: VariantTally, confidence: float, clusters: Mapping[str, str]
+) -> Estimate | None:
+    """Return the share that passed.
+
+    Its interval takes account of which trials share a task, or a cluster of tasks.
+    """
     values = {
         cell: [1.0] * cell.passed + [0.0] * cell.not_passed for cell in set(tally.cells.values())
     }
-    groups = [of_cell for cell in tally.cells.values() if (of_cell := values[cell])]
-    if not groups:
+    by_task = {task_id: values[cell] for task_id, cell in tally.cells.items() if values[cell]}
+    if not by_task:
         return None
     if resources.has_analysis():
-        return rates.pooled_rate(groups, confidence)
+        named = [clusters[task_id] for task_id in by_task] if clusters else None
+        return rates.pooled_rate(list(by_task.values()), confidence, named)
     return Estimate(tally.passed / (tally.passed + tally.not_passed), None, None)
 
 

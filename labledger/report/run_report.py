@@ -18,7 +18,7 @@ from itertools import chain, islice
 from typing import Self
 
 from labledger import __version__, clock, resources
-from labledger.compare.compare import compare_family, read_reruns
+from labledger.compare.compare import compare_family, outcome_clusters, read_reruns
 from labledger.compare.compare_options import PASS_RATE, CompareOptions, ErrorCounting, Estimand
 from labledger.compare.comparison_document import Comparison, TaskRow
 from labledger.compare.run_caveats import (
@@ -221,7 +221,10 @@ def collect(
     tally = Tally()
     trials = _worst(tally.counting(_trials(parts, texts)), max_trials)
     scheduled, totals = _scheduled(reader, run_ids, texts)
-    variants = outcome_tally.by_variant(combined.variants, tally, scheduled, options.confidence)
+    clusters = outcome_clusters(reader, combined, options.cluster)
+    variants = outcome_tally.by_variant(
+        combined.variants, tally, scheduled, options.confidence, clusters
+    )
     reported = [
         part.reported(reader, tally, total, verify_all=options.verify)
         for part, total in zip(parts, totals, strict=True)

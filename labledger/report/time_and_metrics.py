@@ -101,13 +101,16 @@ class _Values:
         )
 
     def _half_interval(self, confidence: float) -> float | None:
-        """Return half of the t interval of the mean, over tasks; None where it is not known."""
+        """Return half of the t interval of the mean, over tasks; None where it is not known.
+
+        It is not where nothing varies.
+        """
         if not self.tasks or not resources.has_analysis():
             return None
         import numpy as np
 
         error, _, degrees = samples.units_deviation(np.array(self.values), self.tasks)
-        return samples.quantile(confidence, degrees) * error if degrees else None
+        return samples.quantile(confidence, degrees) * error if degrees and error else None
 
 
 def metrics(

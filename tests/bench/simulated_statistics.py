@@ -3,9 +3,11 @@
     scripts/simulate-statistics                   all parts, about ten minutes
     scripts/simulate-statistics clusters          one of them
 
-`clusters`: clusters of tasks of unequal size. `means`: metrics whose differences are rare events or
-skewed. `looks`: runs that are looked at while they grow. `sizes`: the smallest difference of a
-suite, and sizes planned from a pilot. docs/explanation/statistics.md has the figures.
+`suites`: fixed suites whose tasks have different numbers of trials. `outcomes`: rates of single
+variants, and pass@k. `clusters`: clusters of tasks of unequal size. `means`: metrics whose
+differences are rare events or skewed. `looks`: runs that are looked at while they grow. `sizes`:
+the smallest difference of a suite, and sizes planned from a pilot.
+docs/explanation/statistics.md has the figures.
 
 All draws are seeded. Each part prints lines of a table.
 """
@@ -24,6 +26,7 @@ from labledger.compare.statistics import (
     paired_means,
     paired_rates,
     planned_power,
+    rates,
     variance_components,
 )
 from labledger.compare.statistics.samples import Estimate
@@ -37,12 +40,113 @@ SEED = 18
 
 def main() -> None:
     """Print the parts that are named, or all."""
-    parts = {"clusters": clusters, "means": means, "looks": looks, "sizes": sizes}
+    parts = {
+        "suites": suites,
+        "outcomes": outcomes,
+        "clusters": clusters,
+        "means": means,
+        "looks": looks,
+        "sizes": sizes,
+    }
     parser = argparse.ArgumentParser(prog="scripts/simulate-statistics")
     parser.add_argument("parts", nargs="*", choices=[*parts, []], metavar="PART")
     for name in parser.parse_args().parts or parts:
         print(f"-- {name}", flush=True)
         parts[name]()
+
+
+# -- suites
+
+
+SUITE_DRAWS = 1000
+TRIALS = {
+    "1 or 10 a side and task": (1, 10),
+    "1, 2, 3 or 10": (1, 2, 3, 10),
+    "2 or 3": (2, 3),
+}
+
+
+def suites() -> None:
+    """Print how often a suite without a mean difference shows one."""
+    for tasks in (4, 5, 8, 20, 50):
+        for name, choice in TRIALS.items():
+            for kind in ("equal rates", "cancel", "one side certain"):
+                chance = np.random.default_rng(SEED)
+                shown = 0
+                for _ in range(SUITE_DRAWS):
+                    a, b = _null_rates(chance, kind, tasks)
+                    counts = chance.choice(choice, (2, tasks))
+                    sides = [
+                        [
+                            (chance.random(n) < p).astype(float).tolist()
+                            for n, p in zip(*side, strict=True)
+                        ]
+                        for side in zip(counts.tolist(), (a, b), strict=True)
+                    ]
+                    if counts.max() > 1:
+                        shown += paired_rates.of_suite(sides[0], sides[1], 1 - LEVEL).p < LEVEL
+                print(f"{tasks} tasks, {name}, {kind}: {shown / SUITE_DRAWS:.3f}", flush=True)
+
+
+def _null_rates(chance: Chance, kind: str, tasks: int) -> tuple[Array, Array]:
+    """Rates of two sides whose means agree."""
+    signs = np.where(np.arange(tasks) % 2, 1.0, -1.0)
+    if tasks % 2:
+        signs[-1] = 0.0
+    if kind == "cancel":
+        return 0.5 - 0.45 * signs, 0.5 + 0.45 * signs
+    if kind == "one side certain":
+        return np.full(tasks, 0.5), 0.5 + 0.5 * signs
+    rates = chance.beta(0.5, 0.5, tasks)
+    return rates, rates
+
+
+# -- outcomes
+
+
+OUTCOME_DRAWS = 1000
+
+
+def outcomes() -> None:
+    """Print how often intervals of single variants hold the rate, pass@k and pass^k."""
+    for spread in (0.35, 0.7, 1.0):
+        sizes = CLUSTERS["SWE-bench's 12 repositories"]
+        names = np.repeat(np.arange(len(sizes)), sizes)
+        chance = np.random.default_rng(SEED)
+        truth = float(special.expit(chance.normal(0.6, spread, 1_000_000)).mean())
+        held = np.zeros(2)
+        for _ in range(OUTCOME_DRAWS):
+            level = chance.normal(0.6, spread, len(sizes))[names]
+            groups = _trials(chance, special.expit(level), 1)
+            both = (None, names.astype(str).tolist())
+            held += [_holds(rates.pooled_rate(groups, 1 - LEVEL, c), truth) for c in both]
+        print(
+            f"SWE-bench's 12 repositories, deviation {spread}: intervals of tasks hold the rate "
+            f"{held[0] / OUTCOME_DRAWS:.3f}, of clusters {held[1] / OUTCOME_DRAWS:.3f}",
+            flush=True,
+        )
+    for tasks in (12, 50):
+        for trials, k in ((10, 5), (10, 2), (3, 2)):
+            for rate in (0.03, 0.1, 0.5, 0.9, 0.97):
+                _print_pass_at(tasks, trials, k, rate)
+
+
+def _print_pass_at(tasks: int, trials: int, k: int, rate: float) -> None:
+    chance = np.random.default_rng(SEED)
+    population = chance.beta(3 * rate, 3 * (1 - rate), 200_000)
+    truths = float(np.mean(1 - (1 - population) ** k)), float(np.mean(population**k))
+    held = np.zeros(2)
+    for _ in range(OUTCOME_DRAWS):
+        groups = _trials(chance, chance.choice(population, tasks), trials)
+        found = rates.pass_at(groups, k, 1 - LEVEL)
+        assert found.any is not None
+        assert found.all is not None
+        held += [_holds(found.any, truths[0]), _holds(found.all, truths[1])]
+    print(
+        f"{tasks} tasks, {trials} trials, rate {rate}: pass@{k} held "
+        f"{held[0] / OUTCOME_DRAWS:.3f}, pass^{k} held {held[1] / OUTCOME_DRAWS:.3f}",
+        flush=True,
+    )
 
 
 # -- clusters
@@ -66,7 +170,7 @@ def clusters() -> None:
         names = np.repeat(np.arange(len(sizes)), sizes)
         for kind, together in (("tasks of a cluster alike", 1.0), ("independent tasks", 0.0)):
             chance = np.random.default_rng(SEED)
-            rejected = np.zeros(3)
+            rejected = np.zeros(2)
             for _ in range(CLUSTER_DRAWS):
                 shared = together * chance.normal(0, 1, len(sizes))[names]
                 a, b = (
@@ -75,16 +179,14 @@ def clusters() -> None:
                 in_cluster = names.astype(str).tolist()
                 groups = [side.astype(float)[:, np.newaxis].tolist() for side in (a, b)]
                 found = paired_rates.of_tasks(groups[0], groups[1], 1 - LEVEL, in_cluster)
-                score = paired_rates.discordance(groups[0], groups[1], in_cluster).score_p
                 shift = together * chance.normal(0, 1, len(sizes))[names]
                 numbers = [chance.normal(0, 1, len(names)), shift + chance.normal(0, 1, len(names))]
                 values = [side[:, np.newaxis].tolist() for side in numbers]
                 metric = paired_means.of_tasks(values[0], values[1], 1 - LEVEL, in_cluster)
-                rejected += [found.p < LEVEL, score < LEVEL, metric.p < LEVEL]
+                rejected += [found.p < LEVEL, metric.p < LEVEL]
             shares = rejected / CLUSTER_DRAWS
             print(
-                f"{name:<34} {kind:<26} pass rates {shares[0]:.3f}, score test alone "
-                f"{shares[1]:.3f}, metric {shares[2]:.3f}",
+                f"{name:<34} {kind:<26} pass rates {shares[0]:.3f}, metric {shares[1]:.3f}",
                 flush=True,
             )
 
@@ -150,7 +252,7 @@ def means() -> None:
 
 
 def warns_of_few(tasks: int) -> bool:
-    return paired_means.unseen_share(tasks) > 0.05
+    return paired_means.unseen_share(tasks) > 0.01
 
 
 def _holds(found: Estimate, truth: float) -> bool:
@@ -291,10 +393,19 @@ def sizes() -> None:
         (0.03, 5, 0.1),
     ):
         for replications in (1, 2):
-            powers = [_planned(chance, rate, spread, detect, replications) for _ in range(200)]
+            means = [
+                np.mean(
+                    [
+                        _planned(chance, rate, spread, detect, replications, has_effect=has_effect)
+                        for _ in range(200)
+                    ]
+                )
+                for has_effect in (False, True)
+            ]
             print(
                 f"pilot of 30 tasks, {replications} replications, {rate:.0%} pass, to detect "
-                f"{100 * detect:.0f} points: power of the tasks planned {np.mean(powers):.2f}",
+                f"{100 * detect:.0f} points: power of the tasks planned from a pilot without that "
+                f"difference {means[0]:.2f}, with it {means[1]:.2f}",
                 flush=True,
             )
 
@@ -326,19 +437,29 @@ def _moved(rates: Array, mean: float, difference: float) -> Array:
 
 
 def _planned(
-    chance: Chance, mean: float, spread: float, difference: float, replications: int
+    chance: Chance,
+    mean: float,
+    spread: float,
+    difference: float,
+    replications: int,
+    *,
+    has_effect: bool,
 ) -> float:
     """The power, with one replication, of as many tasks as a pilot says are needed for .80."""
     population = chance.beta(mean * spread, (1 - mean) * spread, 20_000)
     moved = _moved(population, mean, difference)
     differing = float(np.mean(population * (1 - moved) + moved * (1 - population)))
     rates = population[:30]
-    trials = [_trials(chance, side, replications) for side in (rates, moved[:30])]
+    sides = (rates, moved[:30] if has_effect else rates)
+    trials = [_trials(chance, side, replications) for side in sides]
     names = [str(number) for number in range(30)]
     known = variance_components.of_pairs([variance_components.PairedTasks(names, *trials)])
     assert known is not None
-    variation = planned_power.Variation(known.between, known.within, is_rate=True)
-    tasks = planned_power.tasks_needed(variation.with_half_a_pair(30), 1, difference, 1 - LEVEL)
+    variation = planned_power.Variation(
+        known.between, known.within, is_rate=True, rate=known.baseline
+    )
+    unmoved = variation.without(known.explained).with_half_a_pair(30)
+    tasks = planned_power.tasks_needed(unmoved, 1, difference, 1 - LEVEL)
     assert tasks is not None
     return planned_power.rate_power(tasks, differing, difference, 1 - LEVEL)
 

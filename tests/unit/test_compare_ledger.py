@@ -548,12 +548,18 @@ def test_a_constant_shift_is_shown(path: Path) -> None:
     assert found.decision.verdict == "higher"
     assert found.difference == Estimate(2.0, None, None)
     assert "no 95 % CI, because every task differs by the same" in found.decision.text
-    # No gate takes a point for an interval.
+    # The test of the difference against the limit decides whether B is worse; what must be shown
+    # needs an interval.
     options = {"metric": "tokens", "lower_is_better": True}
-    for gates in ({"fail_if_worse": 1.99}, {"require_equivalent": 2.01}):
+    for gates, passed in (
+        ({"fail_if_worse": 0.0}, False),
+        ({"fail_if_worse": 1.99}, False),
+        ({"fail_if_worse": 2.0}, True),
+        ({"require_equivalent": 2.01}, False),
+    ):
         (gate,) = compare(path, "run-1", **options, **gates).gates
         assert "no 95 % CI" in gate.text
-        assert gate.passed is ("fail_if_worse" in gates)
+        assert gate.passed is passed
 
 
 def test_a_skewed_metric_is_warned_of(path: Path) -> None:
@@ -665,6 +671,45 @@ def test_gates_of_a_metric_know_what_is_worse(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("tasks", "trials", "clusters", "words"),
+    [
+        (5, 1, None, "No difference can be found with these 5 tasks: they are too few."),
+        (5, 10, None, "Differences can be found with these 5 tasks; how large they must be is not"),
+        (
+            40,
+            1,
+            5,
+            "No difference can be found with these 40 tasks in 5 clusters: they are too few",
+        ),
+        (40, 1, 7, "or more would usually be found with these 40 tasks in 7 clusters."),
+    ],
+)
+def test_too_few_are_those_that_can_show_nothing(
+    path: Path, tasks: int, trials: int, clusters: int | None, words: str
+) -> None:
+    """What could have been found is said of the design, with its replications and clusters."""
+    payloads = {f"t{n:02d}": {"repo": f"r{n % (clusters or 1)}"} for n in range(tasks)}
+    passed = {
+        "base": ["PF" * 5, "P" * 10, "F" * 10, "P" * 10] * 10,
+        "treat": ["FP" * 5, "P" * 10, "P" * 10, "F" * 10] * 10,
+    }
+    letters = {name: [each[:trials] for each in of[:tasks]] for name, of in passed.items()}
+    runs.make_run(path, letters, payloads=payloads)
+    found = only(path, "run-1", cluster="task.repo" if clusters else None)
+    assert found.decision.verdict == "not_shown"
+    assert words in found.decision.text
+
+
+def test_a_gate_is_missed_where_every_task_of_every_cluster_is_lost(path: Path) -> None:
+    """The largest effect that there is fails the gate, although nothing varies."""
+    payloads = {f"t{n:02d}": {"repo": f"r{n % 12}"} for n in range(60)}
+    runs.make_run(path, {"base": "P" * 60, "treat": "F" * 60}, payloads=payloads)
+    document = compare(path, "run-1", cluster="task.repo", fail_if_worse=0.0)
+    assert document.comparisons[0].decision.verdict == "worse"
+    assert not document.gates[0].passed
+
+
+@pytest.mark.parametrize(
     ("option", "words"),
     [
         ({"confidence": 1.0}, "confidence: "),
@@ -694,11 +739,12 @@ def test_gates_seldom_fail_by_chance_however_many_treatments() -> None:
         for _ in range(200):
             rate = chance.random(40)
             base = (chance.random(40) < rate).astype(float)
-            compared = [
+            drawn = [
                 of_values(base, (chance.random(40) < rate).astype(float), family)
                 for _ in range(family)
             ]
-            gates = list(decide_gates(compared, document(family), options.gates))
+            compared, figures = [one for one, _ in drawn], [sample for _, sample in drawn]
+            gates = list(decide_gates(compared, figures, document(family), options.gates))
             alarms += not all(gate.passed for gate in gates)
             # A gate never stands beside a decision that says otherwise.
             for gate, one in zip(gates, compared, strict=True):
@@ -712,14 +758,14 @@ def document(family: int = 1) -> Comparison:
     return Comparison("pass_rate", False, 0.95, "as-failures", 0, (), (), "tasks", None, family)
 
 
-def of_values(a: Any, b: Any, family: int) -> Compared:
-    """One of `family` comparisons of tasks that were tried once."""
+def of_values(a: Any, b: Any, family: int) -> tuple[Compared, Sample]:
+    """One of `family` comparisons of tasks that were tried once, and its sample."""
     groups = [tuple((float(value),) for value in values) for values in (a, b)]
     paired = Paired(tuple(map(str, range(len(a)))), groups[0], groups[1], ())
     figures = Sample(paired.a, paired.b, None, CompareOptions(), family)
     found = estimates.inference(figures)
     assert found is not None
-    return Compared(
+    compared = Compared(
         a=SideReport("r", "a", None),
         b=SideReport("r", "b", None),
         tasks=len(a),
@@ -733,3 +779,4 @@ def of_values(a: Any, b: Any, family: int) -> Compared:
         left_out=(),
         by_task=(),
     )
+    return compared, figures

@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 
+import numpy as np
 import pytest
 from statsmodels.stats.proportion import proportion_confint
 
@@ -124,3 +125,31 @@ def test_tasks_with_too_few_replications_are_left_out() -> None:
     assert found.any is not None
     assert found.any.value == 1.0
     assert rates.pass_at(groups, 3, ALL) == rates.PassAt(3, 0, None, None)
+
+
+def test_intervals_of_pass_at_k_hold_near_their_ends() -> None:
+    """Of ten trials, pass@5 has two disjoint groups: its interval is not that of ten trials."""
+    chance = np.random.default_rng(2)
+    population = chance.beta(1.5, 1.5, 100_000)
+    truths = float(np.mean(1 - (1 - population) ** 5)), float(np.mean(population**5))
+    held, draws = [0, 0], 300
+    for _ in range(draws):
+        passed = chance.binomial(10, chance.choice(population, 12))
+        groups = [[1.0] * count + [0.0] * (10 - count) for count in passed.tolist()]
+        found = rates.pass_at(groups, 5, ALL)
+        for number, (estimate, truth) in enumerate(
+            zip((found.any, found.all), truths, strict=True)
+        ):
+            assert estimate is not None
+            held[number] += (estimate.low or 0) <= truth <= (estimate.high or 1)
+    assert min(held) / draws >= 0.93
+
+
+def test_pass_at_k_of_clusters_is_worth_its_clusters() -> None:
+    """Forty tasks of four repositories, whose tasks are alike, have a wide interval."""
+    groups = [[1.0, 1.0]] * 20 + [[0.0, 0.0]] * 20
+    clusters = [str(n // 10) for n in range(40)]
+    alone, together = (rates.pass_at(groups, 2, ALL, named).any for named in (None, clusters))
+    assert alone is not None
+    assert together is not None
+    assert _width(together) > 1.8 * _width(alone)

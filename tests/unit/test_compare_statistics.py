@@ -193,8 +193,9 @@ def test_replications_that_are_copies_add_nothing() -> None:
     assert copied.estimate.low == pytest.approx(single.estimate.low)
     assert copied.estimate.high == pytest.approx(single.estimate.high)
     # Six tasks, copied into six clusters, are six clusters.
-    clustered = paired_rates.discordance(a * 8, b * 8, [str(n) for n in range(6)] * 8)
-    assert clustered.score_p == pytest.approx(paired_rates.discordance(a, b).score_p)
+    by_itself = paired_rates.of_tasks(a, b, ALL, [str(n) for n in range(6)])
+    clustered = paired_rates.of_tasks(a * 8, b * 8, ALL, [str(n) for n in range(6)] * 8)
+    assert clustered.p == pytest.approx(by_itself.p)
 
 
 def test_a_side_keeps_its_other_replications() -> None:

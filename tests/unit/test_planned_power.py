@@ -201,3 +201,45 @@ def test_clusters_need_more_tasks() -> None:
     assert found is not None
     # Tasks of a cluster do not differ: ten count as one; 39/3 corrects for so few clusters.
     assert found.design_effect == pytest.approx(10 * (4 / 3) / (40 / 39))
+
+
+@pytest.mark.parametrize(
+    ("mean", "detect", "has_effect"),
+    tiered(
+        [(m, d, e) for m, d in ((0.97, 0.05), (0.9, 0.1), (0.03, 0.1)) for e in (False, True)],
+        default=[(0.9, 0.1, False), (0.9, 0.1, True), (0.03, 0.1, False)],
+    ),
+)
+def test_plans_hold_near_0_and_1_whether_the_pilot_has_the_effect(
+    mean: float, detect: float, has_effect: bool
+) -> None:
+    """A side that moves away from 0 or 1 varies more: planned .80 is .74 or more, and below .90."""
+    chance = np.random.default_rng(7)
+    population = chance.beta(5 * mean, 5 * (1 - mean), 20_000)
+    if mean > 0.5:
+        moved = population * (1 - detect / mean)
+    else:
+        moved = population + (1 - population) * detect / (1 - mean)
+    differing = float(np.mean(population * (1 - moved) + moved * (1 - population)))
+    powers = []
+    for _ in range(60):
+        pilot = chance.integers(0, 20_000, 30)
+        sides = population[pilot], (moved if has_effect else population)[pilot]
+        found = variance_components.of_pairs([paired(*(draw(chance, s, 2) for s in sides))])
+        assert found is not None
+        variation = Variation(found.between, found.within, is_rate=True, rate=found.baseline)
+        unmoved = variation.without(found.explained).with_half_a_pair(30)
+        tasks = planned_power.tasks_needed(unmoved, 1, detect, 0.95)
+        assert tasks is not None
+        powers.append(planned_power.rate_power(tasks, differing, detect, 0.95))
+    assert 0.74 <= np.mean(powers) < 0.9
+
+
+def test_what_a_difference_explains_is_what_more_pairs_differ() -> None:
+    """From p to q: p(1 − q) + q(1 − p), less 2p(1 − p); the share at that difference is whole."""
+    for p, q in ((0.97, 0.9), (0.1, 0.3), (0.9, 0.95)):
+        more = p * (1 - q) + q * (1 - p) - 2 * p * (1 - p)
+        assert variance_components.explained_by(p, q) == pytest.approx(more)
+    alike = 2 * 0.97 * 0.03
+    differing = planned_power.discordant_at(0.07, alike, 0.97)
+    assert differing == pytest.approx(0.97 * 0.1 + 0.9 * 0.03)

@@ -183,7 +183,14 @@ def suite_deviation(*sides: Groups) -> tuple[float, float]:
 
 
 def _constant_p(a: Groups, b: Groups) -> float:
-    """Return the p value, by permutation within tasks, of trials that do not vary within a side."""
+    """Return the p value, by permutation within tasks, of trials that do not vary within a side.
+
+    Where all tasks that differ do so in one direction, no other assignment of their trials is as
+    extreme as the observed one and its mirror image. Where they do not, whole tasks are exchanged.
+    """
+    differences = task_differences(a, b)
+    if min(differences) < 0 < max(differences):
+        return sign_flip_test.permutation_p(sign_flip_test.sampled_units(differences).sums)[0]
     ways = 1.0
     for trials_a, trials_b in zip(a, b, strict=True):
         if trials_a[0] != trials_b[0]:

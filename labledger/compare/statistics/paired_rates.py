@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from labledger.compare.statistics import sign_flip_test
+from labledger.compare.statistics import sign_flip_test, uneven_suites
 from labledger.compare.statistics.samples import (
     Estimate,
     Groups,
@@ -51,10 +51,9 @@ class Discordance:
     lost: float
     """The share that A alone passed."""
     least_size: float
-    """The effective number of pairs if a task's trials were all alike: the effective number of
-    tasks (clusters) less 1."""
+    """The effective number of pairs if a task's trials were all alike: the tasks less 1."""
     seen_size: float
-    """The effective number of pairs by the spread of the tasks' (clusters') differences."""
+    """The effective number of pairs by the spread of the tasks' differences."""
     degrees: float
     """Degrees of freedom of that spread."""
 
@@ -84,17 +83,17 @@ class Discordance:
         return min(1.0, float(as_single), float(as_seen))
 
 
-def discordance(a: Groups, b: Groups, clusters: Sequence[str] | None = None) -> Discordance:
+def discordance(a: Groups, b: Groups) -> Discordance:
     """Return how the pairs of some tasks differ, from the 0s and 1s of each task's trials.
 
     The pairs of a task are all those of a trial of A with one of B. Their effective number is the
-    variance of one pair divided by that of the mean, as the spread of the tasks' (or clusters')
-    differences shows it (Rao and Scott 1992, Biometrics 48:577–585). An interval takes (z/t)² of
-    it, since few tasks tell little about their spread (Korn and Graubard 1998, Survey Methodology
-    24:193–201), but no less than if each task (cluster) were a single pair.
+    variance of one pair divided by that of the mean, as the spread of the tasks' differences shows
+    it (Rao and Scott 1992, Biometrics 48:577–585). An interval takes (z/t)² of it, since few tasks
+    tell little about their spread (Korn and Graubard 1998, Survey Methodology 24:193–201), but no
+    less than if each task were a single pair.
     """
     independent = independent_pairs(map(len, a), map(len, b))
-    return discordance_of_rates(task_means(a), task_means(b), independent, clusters)
+    return discordance_of_rates(task_means(a), task_means(b), independent)
 
 
 def independent_pairs(a: Iterable[int], b: Iterable[int]) -> float:
@@ -102,12 +101,7 @@ def independent_pairs(a: Iterable[int], b: Iterable[int]) -> float:
     return independent_size(2 / (1 / n_a + 1 / n_b) for n_a, n_b in zip(a, b, strict=True))
 
 
-def discordance_of_rates(
-    a: Sequence[float],
-    b: Sequence[float],
-    independent: float,
-    clusters: Sequence[str] | None = None,
-) -> Discordance:
+def discordance_of_rates(a: Sequence[float], b: Sequence[float], independent: float) -> Discordance:
     """Return how pairs of some tasks differ, from each task's rate on both sides.
 
     `independent` is the effective number of pairs if tasks did not matter.
@@ -118,7 +112,7 @@ def discordance_of_rates(
     gained = float(np.mean(passed_b * (1 - passed_a)))
     lost = float(np.mean(passed_a * (1 - passed_b)))
     variance = gained + lost - (gained - lost) ** 2
-    spread, least, degrees = units_deviation(passed_b - passed_a, clusters)
+    spread, least, degrees = units_deviation(passed_b - passed_a)
     seen = least
     if variance > _EDGE and degrees:
         seen = min(independent, variance / spread**2) if spread else independent
@@ -142,9 +136,12 @@ def of_tasks(
     For tasks, the sign-flip test is that of the mid-p value, with one replication McNemar's
     (Fagerland, Lydersen and Laake 2013, BMC Medical Research Methodology 13:91), where up to half
     of the pairs differ; where more do, it is the exact test, since the mid-p value is then too
-    small. The interval is the score interval, extended to 0 where only the score test rejects. For
-    clusters, which may be few and of unequal size, it is the exact test, and the interval spans
-    both tests' intervals; too few clusters have none.
+    small. The interval is the score interval, extended to 0 where only the score test rejects.
+
+    For clusters, which may be few and of unequal size, it is the exact test over clusters, which
+    decides in all but rare cases; the score test is that of tasks. The interval spans the intervals
+    of both tests. Where all clusters differ by the same, the sign flips tell no interval, and that
+    of as many pairs as there are clusters takes its place. Too few clusters have none.
 
     `python -m bench.comparison_error` enumerates how often one replication errs, and
     `scripts/simulate-statistics` draws it for replications and clusters.
@@ -164,25 +161,47 @@ def of_rates(
 
     For `independent` see `discordance_of_rates`.
     """
-    pairs = discordance_of_rates(a, b, independent, clusters)
-    size = pairs.size(confidence)
-    low, high = tango_interval(pairs.gained * size, pairs.lost * size, size, confidence)
-    differences = [y - x for x, y in zip(a, b, strict=True)]
-    units = sign_flip_test.sampled_units(differences, clusters)
+    pairs = discordance_of_rates(a, b, independent)
+    score = _score_bounds_of(pairs, pairs.size(confidence), confidence)
+    units = sign_flip_test.sampled_units([y - x for x, y in zip(a, b, strict=True)], clusters)
     has_mid_p = clusters is None and pairs.gained + pairs.lost <= MOST_BY_HALF
     flips_p, _ = sign_flip_test.permutation_p(units.sums_less(0.0), mid=has_mid_p)
     p = max(pairs.score_p, flips_p)
+    name, (low, high) = SCORE, score
     if clusters is not None:
-        if not sign_flip_test.can_reject(len(units.sums), confidence):
-            return Inference(Estimate(pairs.difference, None, None), p, CLUSTERED_SCORE)
+        name, count = CLUSTERED_SCORE, len(units.sums)
+        if not sign_flip_test.can_reject(count, confidence):
+            return Inference(Estimate(pairs.difference, None, None), p, name)
         flips_low, flips_high = sign_flip_test.bounds(units, confidence, flips_p)
-        if flips_low is not None and flips_high is not None:
-            low, high = max(-1.0, min(low, flips_low)), min(1.0, max(high, flips_high))
+        if flips_low is None or flips_high is None:
+            flips_low, flips_high = _score_bounds_of(pairs, count, confidence)
+        low, high = max(-1.0, min(low, flips_low)), min(1.0, max(high, flips_high))
     low, high = sign_flip_test.bounds_agreeing_with_p(
         pairs.difference, low, high, is_shown=p < 1 - confidence
     )
-    name = SCORE if clusters is None else CLUSTERED_SCORE
     return Inference(Estimate(pairs.difference, low, high), p, name)
+
+
+def can_show(
+    a: Iterable[int], b: Iterable[int], confidence: float, clusters: Sequence[str] | None = None
+) -> bool:
+    """Return whether any results of so many trials of each task show a difference.
+
+    The tests are most easily convinced where A passes nothing and B passes everything, or, since
+    the mid-p value is for tasks of which up to half of the pairs differ, half of its trials.
+    """
+    trials_a, trials_b = list(a), list(b)
+    independent = independent_pairs(trials_a, trials_b)
+    none = [0.0] * len(trials_a)
+    extremes = [1.0] * len(trials_b), [n // 2 / n for n in trials_b]
+    return any(
+        of_rates(none, rates, independent, confidence, clusters).p < 1 - confidence
+        for rates in extremes
+    )
+
+
+def _score_bounds_of(pairs: Discordance, size: float, confidence: float) -> tuple[float, float]:
+    return tango_interval(pairs.gained * size, pairs.lost * size, size, confidence)
 
 
 def tango_interval(
@@ -260,13 +279,18 @@ class Strata:
 
 
 def strata(a: Groups, b: Groups) -> Strata:
-    """Return the strata of some tasks, from the 0s and 1s of each task's trials."""
+    """Return the strata of some tasks, from the 0s and 1s of each task's trials.
+
+    Both sides of a task count with as many trials as the side with fewer has: the common rate of
+    the null hypothesis would otherwise be the rate of the side with more.
+    """
     import numpy as np
 
-    counts = [
-        (math.fsum(trials_a), len(trials_a), math.fsum(trials_b), len(trials_b))
-        for trials_a, trials_b in zip(a, b, strict=True)
-    ]
+    counts = []
+    for trials_a, trials_b in zip(a, b, strict=True):
+        fewer = min(len(trials_a), len(trials_b))
+        passed = (math.fsum(trials) * (fewer / len(trials)) for trials in (trials_a, trials_b))
+        counts.append((next(passed), fewer, next(passed), fewer))
     rows, tasks = np.unique(np.array(counts), axis=0, return_counts=True)
     return Strata(tasks.astype(np.float64), *rows.T)
 
@@ -280,10 +304,13 @@ def of_suite(a: Groups, b: Groups, confidence: float) -> Inference:
     variance of each is that of the likeliest rates that differ by the hypothetical difference, so
     that the interval has a width even where every trial passed. Where tasks differ by different
     amounts that is more than their variance, since rates that are nearer to each other vary more
-    together: the answer errs on the safe side.
+    together: the answer errs on the safe side. It holds only for numbers of trials that do not
+    differ much; others are compared by `uneven_suites`.
     """
     from scipy import special
 
+    if not uneven_suites.are_nearly_even(a, b):
+        return uneven_suites.of_suite(a, b, confidence)
     tasks = strata(a, b)
     value = tasks.difference
 

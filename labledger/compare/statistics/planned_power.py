@@ -36,19 +36,31 @@ def rate_can_be_shown(pairs: int, confidence: float) -> bool:
     return can_flip and math.sqrt(max(0, pairs - 1)) > quantile(confidence)
 
 
-def detectable_rate(size: float, discordant: float, confidence: float) -> float | None:
+def detectable_rate(
+    size: float, discordant: float, confidence: float, rate: float = 0.5
+) -> float | None:
     """Return the smallest difference of pass rates (0 to 1) that the score test shows with `POWER`.
 
-    `size` is the effective number of pairs, `discordant` the share of them that differs. A
-    difference cannot exceed that share: for a larger difference the share is taken to be as large,
-    with all pairs that differ going one way. None where no difference is large enough.
+    `size` is the effective number of pairs; for `discordant` and `rate` see `discordant_at`. None
+    where no difference is large enough.
     """
     pairs = math.floor(size + 1e-9)
 
     def power(difference: float) -> float:
-        return rate_power(pairs, max(discordant, difference), difference, confidence)
+        differing = discordant_at(difference, discordant, rate)
+        return rate_power(pairs, differing, difference, confidence)
 
     return None if pairs < 2 else detectable(power, 1.0)
+
+
+def discordant_at(difference: float, discordant: float, rate: float) -> float:
+    """Return the share of pairs that differ where the rates of both sides do.
+
+    `discordant` is the share without a difference, and `rate` that of A. A side that is moved away
+    from 0 or 1 varies more, so that more pairs differ. The share is no less than the difference:
+    then all pairs that differ go one way.
+    """
+    return min(1.0, max(discordant + difference * abs(2 * rate - 1), difference))
 
 
 def rate_power(pairs: int, discordant: float, difference: float, confidence: float) -> float:
@@ -152,8 +164,8 @@ class Variation:
         within: The variances of single trials of a task on both sides, added up; None where it is
             not known. Then replications are assumed to add nothing for tasks like these.
         is_rate: Whether pass rates are compared.
-        rate: The pass rate of both sides. The nearer it is to 0 or 1, the more do trials of a side
-            vary whose rate is moved away from there.
+        rate: The pass rate of the side that is not moved. The nearer it is to 0 or 1, the more do
+            trials of a side vary whose rate is moved away from there.
     """
 
     between: float
@@ -174,6 +186,11 @@ class Variation:
         alike = max(0.0, 1 - self.of_task(1))
         return replace(self, between=(tasks * self.between + alike / 2) / (tasks + 0.5))
 
+    def without(self, explained: float) -> Variation:
+        """Return the same less a part of the variance of a pair, in proportion."""
+        whole = self.of_task(1)
+        return self if whole <= 0 else self.times(max(0.0, 1 - explained / whole))
+
     def times(self, factor: float) -> Variation:
         """Return the same with all variances multiplied by a factor."""
         within = None if self.within is None else self.within * factor
@@ -193,7 +210,8 @@ def tasks_power(
         return _t_power(difference, of_task / tasks, tasks - 1, confidence)
     if not rate_can_be_shown(tasks, confidence):
         return 0.0
-    of_pair = variation.of_task(1)
+    moved = max(0.0, difference * abs(2 * variation.rate - 1) - difference**2)
+    of_pair, of_task = variation.of_task(1) + moved, of_task + moved / replications
     size = tasks - 1.0
     if replications > 1 and variation.within is not None:
         # The effective number of pairs, as `paired_rates.Discordance.size` sees it.

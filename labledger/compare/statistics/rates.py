@@ -70,12 +70,20 @@ def suite_rate(groups: Groups, confidence: float) -> Estimate:
     return _interval(value, size, confidence)
 
 
-def pooled_rate(groups: Groups, confidence: float) -> Estimate:
+def pooled_rate(
+    groups: Groups, confidence: float, clusters: Sequence[str] | None = None
+) -> Estimate:
     """Estimate the share of 1s among all trials, with the interval of `rate`.
 
     Each trial weighs the same, so it differs from `rate` where tasks have unequal numbers of
-    trials.
+    trials. `clusters` names the cluster of each task.
     """
+    if clusters is not None:
+        single = [[value] for group in groups for value in group]
+        named = [
+            name for name, group in zip(clusters, groups, strict=True) for _ in range(len(group))
+        ]
+        return _clustered_rate(single, confidence, named)
     trials = sum(map(len, groups))
     value = math.fsum(map(math.fsum, groups)) / trials
     size = effective_size(task_means(groups), value * (1 - value), float(trials), confidence)
@@ -98,6 +106,10 @@ def _interval(value: float, size: float, confidence: float) -> Estimate:
 
 
 # -- pass@k and pass^k
+
+
+_OfTask = Callable[[int, int, int], float]
+"""An estimate of one task from its trials, its passes and k."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,27 +154,32 @@ def all_of(count: int, passed: int, k: int) -> float:
     return math.comb(passed, k) / math.comb(count, k)
 
 
-def pass_at(groups: Groups, k: int, confidence: float) -> PassAt:
+def pass_at(
+    groups: Groups, k: int, confidence: float, clusters: Sequence[str] | None = None
+) -> PassAt:
     """Estimate pass@k and pass^k over the tasks that have `k` replications or more.
 
-    The intervals are those of `rate`, with the tasks' own estimates in place of their pass rates.
+    The intervals are those of `rate`, with the tasks' own estimates in place of their pass rates; a
+    task is worth at most as many observations as it has disjoint groups of k trials.
     """
-    counts = [_counts(group) for group in groups if len(group) >= k]
-    if not counts:
+    enough = [i for i, group in enumerate(groups) if len(group) >= k]
+    if not enough:
         return PassAt(k, 0, None, None)
-    independent = independent_size(count for count, _ in counts)
-    any_passes, all_pass = (
-        _wilson([of(count, passed, k) for count, passed in counts], independent, confidence)
-        for of in (any_of, all_of)
-    )
-    return PassAt(k, len(counts), any_passes, all_pass)
+    counts = [_counts(groups[i]) for i in enough]
+    named = None if clusters is None else [clusters[i] for i in enough]
+    independent = independent_size(count // k for count, _ in counts)
+
+    def estimated(of_task: _OfTask) -> Estimate:
+        means = [of_task(count, passed, k) for count, passed in counts]
+        if named is None:
+            return _wilson(means, independent, confidence)
+        return _clustered_rate([[value] for value in means], confidence, named)
+
+    return PassAt(k, len(counts), estimated(any_of), estimated(all_of))
 
 
 # -- differences of pass@k and pass^k
 
-
-_OfTask = Callable[[int, int, int], float]
-"""An estimate of one task from its trials, its passes and k."""
 
 _EDGE = 1e-12
 

@@ -78,6 +78,11 @@ class Components:
     more."""
     mean: float
     """The mean of all tasks' values, of both sides."""
+    baseline: float
+    """The mean of the A sides."""
+    explained: float
+    """Of pass rates: how much more a pair varies because of the sides' own difference; below 0
+    where B's rates are nearer to 0 or 1."""
     _whole: _Sums = field(repr=False)
     _without: _Sums = field(repr=False)
     """The sums without each of the tasks."""
@@ -139,6 +144,7 @@ def of_pairs(
     is_replicated = any(len(g) > 1 for pair in usable for side in (pair.a, pair.b) for g in side)
     squares, noise, within, count = (np.zeros(len(names)) for _ in range(4))
     squares_without, degrees, effects = np.zeros(len(names)), 0, []
+    means = [(mean(task_means(pair.a)), mean(task_means(pair.b))) for pair in usable]
     for pair in usable:
         index = np.array([position[name] for name in pair.task_ids])
         size = len(index)
@@ -174,9 +180,19 @@ def of_pairs(
         within=float(within.sum() / count.sum()) if is_replicated else None,
         design_effect=max(1.0, mean(effects)) if effects else 1.0,
         mean=mean([m for two in usable for side in (two.a, two.b) for m in task_means(side)]),
+        baseline=mean([mean_a for mean_a, _ in means]),
+        explained=mean([explained_by(mean_a, mean_b) for mean_a, mean_b in means]),
         _whole=whole,
         _without=without,
     )
+
+
+def explained_by(rate_a: float, rate_b: float) -> float:
+    """Return how many more pairs differ because B's rate is not A's.
+
+    With rates p and q and independent trials it is p(1 − q) + q(1 − p) − 2p(1 − p).
+    """
+    return (rate_a - rate_b) * (2 * rate_a - 1)
 
 
 def of_suite(a: Groups, b: Groups) -> tuple[float, float]:

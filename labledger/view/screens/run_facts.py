@@ -6,14 +6,17 @@ import platform
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from statistics import fmean
 from typing import TypeVar
 
 from labledger import clock
 from labledger.api.run_state import RECENT_RESULTS, Pause, RunState, controls_of, stop_of
+from labledger.compare.pairs import clusters_of_runs
 from labledger.compare.statistics import rates
 from labledger.compare.statistics.samples import Estimate
 from labledger.errors import ExtraMissing
 from labledger.execution.executor import capacity_of
+from labledger.experiment.plan_sections import StoredFacts
 from labledger.ledger.control_requests import ControlRequest, Controls, Latch
 from labledger.ledger.counts import exhausted_kinds
 from labledger.ledger.database.model import (
@@ -329,14 +332,40 @@ class RunFacts:
         return self.kept("rates", self._estimate_rates)
 
     def _estimate_rates(self) -> list[Estimate | None]:
-        by_variant = self.reader.task_rates(self.run_id)
+        by_variant, clusters = self._task_rates, self._clusters
         try:
             require_analysis()
             has_bounds = True
         except ExtraMissing:
             has_bounds = False
         return [
-            _estimate(by_variant.get(idx, []), has_bounds=has_bounds)
+            _estimate(by_variant.get(idx, {}), clusters, has_bounds=has_bounds)
+            for idx in range(len(self.run.variants))
+        ]
+
+    @cached_property
+    def _task_rates(self) -> dict[int, dict[str, tuple[int, int]]]:
+        return self.reader.task_rates(self.run_id)
+
+    @property
+    def _clusters(self) -> dict[str, str]:
+        """The cluster of each task; empty where the experiment names none."""
+        field = StoredFacts.of_document(self.run.resolved).cluster
+        path, run_ids = self.reader.path, [self.run_id]
+        total = self.run.total_slots
+        return self.kept("clusters", lambda: clusters_of_runs(path, run_ids, field), total)
+
+    @cached_property
+    def task_weighted_rates(self) -> list[float | None]:
+        """The mean over its tasks of each variant's pass rates, which decides in a comparison."""
+        return self.kept("task-weighted rates", self._weigh_tasks)
+
+    def _weigh_tasks(self) -> list[float | None]:
+        by_variant = self._task_rates
+        return [
+            fmean(passed / (passed + failed) for passed, failed in tasks.values())
+            if (tasks := by_variant.get(idx))
+            else None
             for idx in range(len(self.run.variants))
         ]
 
@@ -429,13 +458,17 @@ class RunFacts:
         ]
 
 
-def _estimate(tasks: list[tuple[int, int]], *, has_bounds: bool) -> Estimate | None:
+def _estimate(
+    tasks: Mapping[str, tuple[int, int]], clusters: Mapping[str, str], *, has_bounds: bool
+) -> Estimate | None:
     if not tasks:
         return None
-    passed, counted = sum(p for p, _ in tasks), sum(p + f for p, f in tasks)
+    counts = list(tasks.values())
+    passed, counted = sum(p for p, _ in counts), sum(p + f for p, f in counts)
     if not has_bounds:
         return Estimate(passed / counted, None, None)
-    return rates.pooled_rate([[1.0] * p + [0.0] * f for p, f in tasks], _CONFIDENCE)
+    named = [clusters[task_id] for task_id in tasks] if clusters else None
+    return rates.pooled_rate([[1.0] * p + [0.0] * f for p, f in counts], _CONFIDENCE, named)
 
 
 def _amount(total: float | None, known: int, committed: int) -> JsonObject:

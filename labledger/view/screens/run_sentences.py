@@ -250,7 +250,9 @@ def _ahead(facts: RunFacts, decided: _Decided) -> list[str]:
     of_earlier = []
     if decided.as_of is not None and decided.as_of < facts.run.next_schedule_idx:
         of_earlier = [f"That was decided after {counted(decided.as_of, 'slot')}."]
-    return [_standing(facts, rates, decided), *decided.texts, *of_earlier]
+    names = (variant.variant_id for variant in facts.run.variants)
+    weighted = dict(zip(names, facts.task_weighted_rates, strict=True))
+    return [_standing(facts, weighted, decided), *decided.texts, *of_earlier]
 
 
 @dataclass(frozen=True)
@@ -302,18 +304,25 @@ def _decisions(comparison: Comparison) -> Iterator[str]:
         yield f"{', '.join(names)}: {text}" if is_one_of else text
 
 
-def _standing(facts: RunFacts, rates: list[tuple[str, PassCounts]], decided: _Decided) -> str:
-    """Return which variant has the highest rate, all rates, and whether a difference is shown."""
-    counted_rates = [(passes.rate, name) for name, passes in rates if passes.rate is not None]
+def _standing(facts: RunFacts, rates: Mapping[str, float | None], decided: _Decided) -> str:
+    """Return which variant has the highest rate, all rates, and whether a difference is shown.
+
+    Each task weighs the same in `rates`, as in the comparison that decides.
+    """
+    counted_rates = [(rate, name) for name, rate in rates.items() if rate is not None]
     if not counted_rates:
         return "Nothing is known yet: no committed slot counts in a pass rate."
     ordered = sorted(counted_rates, key=lambda pair: -pair[0])
     best, leader = ordered[0]
     listed = ", ".join(f"{name} {percent(rate)}" for rate, name in ordered)
+    numbers = {counts.passes.counted for counts in facts.counts}
+    trial_rates = {counts.variant_id: counts.passes.rate for counts in facts.counts}
+    if any(percent(rate) != percent(trial_rates.get(name)) for name, rate in rates.items()):
+        listed += " (each task weighs the same)"
     leaders = [name for rate, name in ordered if rate == best]
     is_over = facts.run.status is RunStatus.COMPLETED
     so_far = "" if is_over else " so far"
-    if uncounted := [name for name, passes in rates if passes.rate is None]:
+    if uncounted := [name for name, rate in rates.items() if rate is None]:
         return f"{listed}; no slot of {', '.join(uncounted)} counts in a pass rate yet."
     if len(leaders) > 1:
         return f"No variant is ahead{so_far}: {listed}."
@@ -331,7 +340,6 @@ def _standing(facts: RunFacts, rates: list[tuple[str, PassCounts]], decided: _De
         if is_shown
         else f"that it is better than {over} is not shown{'' if is_over else ' yet'}"
     )
-    numbers = {passes.counted for _, passes in rates}
     unlike = "" if is_over or len(numbers) == 1 else ". They have not ended the same tasks yet"
     return f"{leader} is ahead{so_far}: {listed}; {sure}{unlike}."
 
