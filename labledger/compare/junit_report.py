@@ -21,7 +21,8 @@ def write_junit(comparison: Comparison, out: str | Path | BinaryIO) -> None:
 
     It fails where `labledger compare` exits with another code than 0: a missed gate is a failure,
     and a gate that cannot be decided an error. A task's case names the results of both sides and
-    never fails; one that could not be compared is skipped.
+    never fails; one that could not be compared is skipped. The output of a suite is the decision,
+    and every warning, such as which tasks of the benchmark are not in a run.
 
     Args:
         comparison: The comparison, with its gates.
@@ -42,6 +43,8 @@ def write_junit(comparison: Comparison, out: str | Path | BinaryIO) -> None:
         )
         for row in compared.by_task:
             _test_case(suite, compared, row)
+        said = (compared.decision.text, *compared.warnings)
+        ET.SubElement(suite, "system-out").text = "\n".join(filter(None, said))
         _add_totals(suite)
     if comparison.gates or comparison.undecided:
         suite = ET.SubElement(root, "testsuite", name=_GATES)

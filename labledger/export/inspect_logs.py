@@ -126,6 +126,7 @@ class _VariantLog:
                 "role": self.variant.role,
                 "run_digest": run.digest,
                 "benchmark": benchmark,
+                **run.coverage.as_json(),
                 **usage.unknown_calls(),
             },
         )

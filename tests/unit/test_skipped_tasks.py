@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 import sample_ledgers as kit
@@ -89,8 +90,23 @@ def test_reports_and_comparisons(lab: Path) -> None:
     assert f"{SAID}; {NAMED}." in document["missing"]
     assert document["run"]["skipped_tasks"] == list(SKIPPED)
     assert "2 of 4 tasks of the benchmark are in run-1" in markdown
+    labledger.write_junit(compared, lab / "compare.xml")
+    [suite] = ET.parse(lab / "compare.xml").getroot()
+    assert f"{SAID}; {NAMED}" in (suite.findtext("system-out") or "")
     [text] = labledger.comparison_texts(compared)
     assert any(f"{SAID}; {NAMED}" in fact.text for fact in text.facts)
+
+
+def test_exported_logs(lab: Path) -> None:
+    """The evaluation log of a variant for Inspect has the tasks that are not in it."""
+    pytest.importorskip("inspect_ai")
+    from inspect_ai.log import read_eval_log
+
+    with labledger.open_ledger(lab_dir=lab) as ledger:
+        paths = ledger.export(kit.RUN, "inspect", lab / "logs")
+    metadata = read_eval_log(str(paths[0]), header_only=True).eval.metadata or {}
+    assert metadata["benchmark_tasks"] == 4
+    assert metadata["skipped_tasks"] == list(SKIPPED)
 
 
 def test_the_page_of_a_run(lab: Path) -> None:
