@@ -36,7 +36,7 @@ class TaskCoverage:
 
     @classmethod
     def of_document(cls, document: JsonObject) -> Self:
-        """Return the coverage in a resolved experiment; earlier versions record no skipped tasks."""
+        """Return the coverage in a resolved experiment. Earlier versions record no skips."""
         dataset = document.get("dataset") or {}
         filters = dataset.get("filters") or {}
         return cls(
