@@ -1,9 +1,10 @@
 """Check the tasks of a benchmark before it is trusted: `check_benchmark`.
 
-Agents that come with a benchmark say what they must get on every task, such as `oracle` a pass and
-`nop` a fail. The first run has all of them, several times. The second run has each agent that must
-pass once more without a network, and an agent that searches for the solution. What both show is
-judged in `checks/benchmark_findings.py`. Modules that run are imported when the check begins.
+A benchmark brings agents with a known verdict on every task, such as `oracle` (pass) and `nop`
+(fail). The first run has all of them, several times. The second run repeats each agent that must
+pass once without a network, and has an agent that searches for the solution.
+`checks/benchmark_findings.py` judges the trials of both runs. Modules that run are imported when
+the check begins.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
 _UNLIMITED_S = 7 * 86_400
 """A longer time limit says nothing about how long a trial takes."""
 _OFFLINE = "-offline"
-"""How the id of the second run ends."""
+"""The end of the second run's id."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckPlan:
-    """What a check will run."""
+    """The trials that a check will run."""
 
     tasks: int
     agents: tuple[str, ...]
@@ -60,13 +61,13 @@ class BenchmarkCheck:
     outcome: RunOutcome
     """Of the first run."""
     trials: tuple[CheckedTrial, ...]
-    """Every committed trial of both runs, in schedule order; not those of the search."""
+    """Every committed trial of both runs, in schedule order, without the trials of the search."""
     tasks: tuple[TaskFinding, ...] = ()
-    """What is to be said about tasks: findings first, then remarks."""
+    """The findings about tasks, and then the remarks."""
     outcome_offline: RunOutcome | None = None
     """Of the second run; None if there was none."""
     problem: str | None = None
-    """Why not everything was checked: the second run could not begin or is not complete."""
+    """Why the check is not complete: the second run could not begin or is not complete."""
 
     @property
     def findings(self) -> tuple[TaskFinding, ...]:
@@ -75,7 +76,7 @@ class BenchmarkCheck:
 
     @property
     def remarks(self) -> tuple[TaskFinding, ...]:
-        """What else a user of the tasks may want to know."""
+        """Further facts that a user of the tasks may want to know."""
         return tuple(task for task in self.tasks if task.is_remark)
 
 
@@ -95,11 +96,11 @@ def check_benchmark(
         options: As for `run`. `agents` chooses among the agents with a known verdict.
         repeats: How often each agent runs on each task.
         offline: Also run each agent that must pass once without a network, and its grader too.
-        search: Also search what an agent can read, and Git objects, for the solution of each task.
-        on_plan: Called with what will run, before anything runs.
+        search: Also search readable files and Git objects for the solution of each task.
+        on_plan: Called with the plan before anything runs.
 
     Returns:
-        The trials, and what they show about each task.
+        The trials, and the findings and remarks about each task.
 
     Raises:
         InvalidInput: It is no benchmark, a chosen agent has no known verdict, or as for `run`.
@@ -135,7 +136,7 @@ def check_benchmark(
         try:
             rest = _run(second[0], chosen, is_offline=True)
         except LabLedgerError as error:
-            # What the first run has shown is not lost.
+            # Keep the results of the first run.
             problem = f"the second run could not begin: {error}"
         else:
             problem = None if rest.outcome.complete else f"the run {run_id} is not complete"
@@ -169,10 +170,10 @@ class _CheckedRun:
     outcome: RunOutcome
     trials: tuple[CheckedTrial, ...]
     searched: Mapping[str, SearchResult]
-    """What the search printed, by task id."""
+    """The result of the search, by task id."""
 
     def parts(self) -> tuple[list[CheckedTrial], dict[str, tuple[CheckedTrial, SearchResult]]]:
-        """Return the trials of other agents, and each search with what it printed, by task id."""
+        """Return the trials of other agents, and each search with its result, by task id."""
         others = [trial for trial in self.trials if trial.agent != _searcher()]
         searches = {
             trial.task_id: (trial, self.searched[trial.task_id])

@@ -162,7 +162,7 @@ def create_experiment(
         benchmark: A benchmark as `FORMAT:LOCATION`, in place of a profile. Its tasks that cannot be
             run are left out; `dataset.skipped` of `experiment.yaml` records them.
         agents: Agents that come with the benchmark, one variant each; all, if none is named.
-        strict: Leave out tasks of the benchmark with anything that is ignored otherwise.
+        strict: Leave out tasks with keys or values that labledger otherwise ignores.
         on_event: Called with each warning about the benchmark, as `RunOptions.on_event`.
 
     Returns:

@@ -108,7 +108,7 @@ class Benchmark:
     description: str = ""
     refused: tuple[RefusedTask, ...] = ()
     notes: tuple[ReadingNote, ...] = ()
-    """What was ignored or renamed, as the benchmark's own runner ignores it or takes the name."""
+    """The keys, values and names that were ignored or changed."""
     unread: tuple[str, ...] = ()
     """The ids of tasks that were not selected, and so were not read."""
     cluster: str | None = None
@@ -158,7 +158,7 @@ class AgentKinds(Protocol):
 
 @runtime_checkable
 class SelectiveFormat(Protocol):
-    """What a format also has that reads only the selected tasks of a large benchmark."""
+    """A format that can also read only the selected tasks of a large benchmark."""
 
     def read_selected(self, location: str, globs: Sequence[str]) -> Benchmark:
         """Return what `read` does, with the ids that no glob matches in `unread`.

@@ -1,12 +1,12 @@
-"""The agent `solution-search`, which searches what an agent can read for the solution of its task.
+"""The agent `solution-search`, which searches an agent's readable files for its task's solution.
 
-`with_search` adds it to a benchmark. Its containers alone have what it looks for, at
-`/labledger-search`; `solution_search.sh` searches files and Git objects there, and prints lines
-that `read_matches` reads. It changes nothing, so it must not pass.
+`with_search` adds the agent to a benchmark. Only its containers have the solution and the tests, at
+`/labledger-search`. `solution_search.sh` searches files and Git objects for them, and prints lines
+that `read_matches` reads. The agent changes nothing, so it must not pass.
 
-A file is like the solution if at least half of the solution's groups of lines stand in it. A group
-has three lines that follow each other, or fewer if there are fewer, and must be long enough that it
-says something.
+A file is like the solution if it has at least half of the solution's groups of lines. A group has
+three consecutive lines, or fewer if there are fewer. Short groups are ignored, because many files
+have them.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from labledger.records import JsonObject
 
 AGENT: Final = "solution-search"
 LIMIT_S = 600
-"""The least time limit that the search has, in seconds; that of the task if it is longer."""
+"""The minimum time limit of the search, in seconds. A task may have a longer limit."""
 
 _PROGRAM = Path(__file__).with_name("solution_search.sh")
 _PLACE = "/labledger-search"
 _SEPARATOR = "\x1f"
 _GROUP_LINES = 3
 _MIN_GROUP = 40
-"""How many characters a group must have."""
+"""The minimum number of characters of a group."""
 _MIN_SINGLE = 16
-"""How many the only line of a whole solution must have."""
+"""The minimum number of characters if a whole solution has a single line."""
 _MAX_GROUPS = 400
 _MAX_FILES = 8
-"""How many files of a solution are looked for, the largest first."""
+"""The number of a solution's files that are searched for, the largest first."""
 _SKIPPED = re.compile(r"#!|set [-+]|#.*canary", re.IGNORECASE)
 """Lines that many scripts begin with."""
 _POST_IMAGE = re.compile(rb"^index [0-9a-f]{7,64}\.\.([0-9a-f]{7,64})", re.MULTILINE)
 
 
 class Kind(StrEnum):
-    """What is looked for."""
+    """The kind of file that the agent searches for."""
 
     SOLUTION = "solution"
     TESTS = "tests"
@@ -57,25 +57,25 @@ class Match:
 
     kind: Kind
     where: str
-    """A path in the container, with what was found there."""
+    """A path in the container, with the kind of match."""
     in_git: bool = False
     """Whether it is in the objects of a Git repository and not in a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What the search printed."""
+    """The result of a search."""
 
     matches: tuple[Match, ...] = ()
     other_commits: str | None = None
-    """The commits that are in a repository and not in the history of what is checked out."""
+    """The commits of a repository that are outside its checked-out history."""
     finished: bool = False
 
 
 def with_search(benchmark: Benchmark, contents: TaskContents) -> Benchmark:
-    """Return a benchmark with the agent that searches, as its last.
+    """Return a benchmark with the searching agent as its last agent.
 
-    Its tasks are those of the benchmark; where a task has nothing to search for, it finds nothing.
+    The tasks stay the same. If a task has neither solution nor tests, the search finds nothing.
     """
     files: dict[str, FileContent] = dict(benchmark.files)
     rows = []
@@ -138,9 +138,9 @@ def _lines(texts: Collection[str]) -> bytes:
 
 
 def line_groups(content: bytes, *, is_whole: bool = False) -> list[str]:
-    """Return the groups of lines by which a file, or what a patch adds, is recognized.
+    """Return the groups of lines by which a file, or the added lines of a patch, are recognized.
 
-    `is_whole` says that there is no other file: then a single line may be enough.
+    `is_whole` says that there is no other file. Then a single line may be enough.
     """
     try:
         text = content.decode("utf-8")
@@ -188,7 +188,7 @@ def _windows(block: list[str]) -> Iterator[list[str]]:
 
 
 def stands_in_task(row: JsonObject, solution: Mapping[str, bytes]) -> bool:
-    """Return whether a task's own text, which its agent gets, has at least half of a solution."""
+    """Return whether a task's text, which its agent gets, has at least half of a solution."""
     texts = "\n".join(_texts(row["task"]))
     lines = _stripped(texts.split("\n"))
     there = {
@@ -214,11 +214,11 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(item)
 
 
-# -- what it printed
+# -- the output of the search
 
 
 def read_matches(output: bytes) -> SearchResult:
-    """Return what the search printed. Its output is as hostile as any of a container."""
+    """Return the result of a search. Its output is as hostile as any output of a container."""
     matches: dict[Match, None] = {}
     commits, finished = None, False
     for line in output.decode("utf-8", "replace").split("\n"):

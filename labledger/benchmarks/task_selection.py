@@ -1,4 +1,4 @@
-"""Which tasks of a benchmark are selected, which cannot be run, and what was ignored in them."""
+"""The selected tasks of a benchmark, the tasks that cannot be run, and ignored keys and values."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from labledger.text import counted, counted_of, named_briefly, near_names
 _MAX_NEAR_TASKS = 3
 """How many task ids a hint names."""
 _MAX_NAMED = 3
-"""How many tasks a note names that is about many."""
+"""How many tasks are named in a note about many tasks."""
 
 
 def require_no_refused(benchmark: Benchmark, globs: Sequence[str]) -> None:
-    """Raise `InvalidInput` with every refused task that `globs` select; none selects all."""
+    """Raise `InvalidInput` with every refused task that `globs` select. No glob selects all."""
     refused = refusals(benchmark, globs)
     if refused:
         raise InvalidInput(
@@ -72,14 +72,14 @@ def refusals(benchmark: Benchmark, globs: Sequence[str] = ()) -> list[Problem]:
 
 
 def selects(globs: Sequence[str], task_id: str) -> bool:
-    """Return whether globs select a task; none selects all."""
+    """Return whether globs select a task. No glob selects all."""
     return not globs or any(fnmatchcase(task_id, glob) for glob in globs)
 
 
 def refuse_ignored(benchmark: Benchmark) -> Benchmark:
-    """Return a benchmark in which a task with anything ignored cannot be run.
+    """Return a benchmark that refuses each task with an ignored key or value.
 
-    Raises `InvalidInput` for what was ignored outside of the tasks.
+    Raises `InvalidInput` for ignored keys and values outside the tasks.
     """
     reasons: dict[str, list[str]] = {}
     problems: list[Problem] = []
@@ -89,8 +89,10 @@ def refuse_ignored(benchmark: Benchmark) -> Benchmark:
         elif note.is_ignored:
             problems.append(Problem(note.where or benchmark.name, note.message))
     if problems:
-        hint = "without `strict=True`, it is ignored"
-        raise InvalidInput(f"{benchmark.name} has what is ignored", problems, hint=hint)
+        hint = "without `strict=True`, labledger ignores it"
+        raise InvalidInput(
+            f"{benchmark.name} has keys or values that are ignored", problems, hint=hint
+        )
     runs = {row["id"] for row in benchmark.tasks}
     strict = {task_id: "; ".join(texts) for task_id, texts in reasons.items() if task_id in runs}
     others = tuple(
@@ -114,7 +116,7 @@ def skipped_warning(benchmark: Benchmark) -> str | None:
 
 
 def warnings_of(benchmark: Benchmark, globs: Sequence[str] = ()) -> list[str]:
-    """Return the notes about the selected tasks as sentences. Equal ones are said once."""
+    """Return the notes about the selected tasks as sentences, without repetitions."""
     by_message: dict[str, list[ReadingNote]] = {}
     for note in benchmark.notes:
         if note.task_id is None or selects(globs, note.task_id):

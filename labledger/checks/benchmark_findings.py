@@ -1,8 +1,9 @@
-"""What is wrong with the tasks of a benchmark, as the trials of agents with a known verdict show.
+"""Find problems of a benchmark's tasks in the trials of agents with a known verdict.
 
-`task_findings` compares the repeated trials of each agent with each other, with the verdict that
-the agent must have, with the time limits, with trials without a network, and with what the search
-for the solution found. A finding means that the task cannot be trusted; a remark does not.
+`task_findings` compares the repeated trials of each agent with each other, with the agent's known
+verdict and with the time limits. It also compares them with trials without a network and with the
+result of the search for the solution. A finding means that the task cannot be trusted; a remark
+does not.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ _MAX_PLACES = 3
 """How many places of a solution are named."""
 _MAX_MESSAGE = 200
 _IDENTITY = frozenset({"id", "task_id", "instance_id"})
-"""Fields of a task's text that differ in any case."""
+"""Fields of a task's text that always differ."""
 
 
 class Finding(StrEnum):
-    """What is wrong with a trial, or with a task."""
+    """A problem of a trial or of a task."""
 
     WRONG_VERDICT = "wrong_verdict"
     """A trial was graded, and has another verdict than its agent must get."""
@@ -53,7 +54,7 @@ class Finding(StrEnum):
     TESTS_TIME_OUT = "tests_time_out"
     """The tests run into their time limit."""
     NO_SOLUTION = "no_solution"
-    """The task has no reference solution: nobody knows whether it can be passed."""
+    """The task has no reference solution, so it is unknown whether it can be passed."""
     SOLUTION_IN_IMAGE = "solution_in_image"
     """An agent can read the solution, or most of it, in a file."""
     SOLUTION_IN_GIT = "solution_in_git"
@@ -61,7 +62,7 @@ class Finding(StrEnum):
 
 
 class Remark(StrEnum):
-    """What a user of a task may want to know although it behaves."""
+    """A fact that a user of a task may want to know, although the task behaves as expected."""
 
     NEEDS_NETWORK = "needs_network"
     """The solution passes only with a network, which it or the tests use."""
@@ -70,7 +71,7 @@ class Remark(StrEnum):
     SLOW_SOLUTION = "slow_solution"
     """The solution takes more than half of the agent's time limit."""
     REWARD_VARIES = "reward_varies"
-    """Trials of the same agent get other rewards, but the same verdict."""
+    """Trials of the same agent get different rewards, but the same verdict."""
     REWARD_WITHOUT_WORK = "reward_without_work"
     """An agent that does nothing gets a part of the reward."""
     SOLUTION_IN_TASK = "solution_in_task"
@@ -78,7 +79,7 @@ class Remark(StrEnum):
     TESTS_IN_IMAGE = "tests_in_image"
     """An agent can read the tests, or most of them, in a file."""
     OTHER_COMMITS = "other_commits"
-    """A repository has commits that do not belong to the history of what is checked out."""
+    """A repository has commits outside the checked-out history."""
     SAME_TASK = "same_task"
     """Another task has the same text and the same tests."""
     LEFT_OUT = "left_out"
@@ -113,7 +114,7 @@ class CheckedTrial(JsonForm):
 
     @property
     def finding(self) -> Finding | None:
-        """What is wrong with it; None if it is as expected."""
+        """The problem of the trial; None if it ended as expected."""
         match self.status:
             case "completed" | "agent_error" | "agent_timeout":
                 as_expected = self.verdict == self.expected
@@ -125,7 +126,7 @@ class CheckedTrial(JsonForm):
 
     @property
     def ending(self) -> str:
-        """How it ended, in a few words: its verdict, or why it has none."""
+        """The end of the trial in a few words: its verdict, or why it has none."""
         if self.finding in {Finding.NOT_GRADED, Finding.NOT_RUN}:
             return f"{self.status}: {self.reason}" if self.reason else self.status
         if self.status == "completed":
@@ -140,7 +141,7 @@ class TaskFinding(JsonForm):
     task_id: str
     finding: Finding | Remark
     detail: str
-    """What was seen, in a sentence."""
+    """The observation, in a sentence."""
     agent: str | None = None
     """The agent whose trials show it; None if no trial was needed."""
 
@@ -154,7 +155,7 @@ class TaskFinding(JsonForm):
 
 @dataclass(frozen=True, slots=True)
 class TaskFacts:
-    """What is known of a task."""
+    """The facts about a task."""
 
     task_id: str
     trials: Mapping[str, Sequence[CheckedTrial]]
@@ -186,7 +187,7 @@ class TrialSet:
 def task_findings(
     benchmark: Benchmark, trial_set: TrialSet, contents: TaskContents | None = None
 ) -> tuple[TaskFinding, ...]:
-    """Return what is to be said about each task that has a trial, findings first."""
+    """Return the findings and then the remarks about each task that has a trial."""
     contents = contents or task_contents(benchmark)
     by_task: dict[str, dict[str, list[CheckedTrial]]] = defaultdict(lambda: defaultdict(list))
     for trial in trial_set.trials:
@@ -216,14 +217,14 @@ def task_findings(
 
 
 def left_out(coverage: TaskCoverage) -> Iterator[TaskFinding]:
-    """Yield a remark for each task of the benchmark that a run could not have."""
+    """Yield a remark for each task of the benchmark that was left out of a run."""
     for task in coverage.skipped:
         detail = f"it was left out: {_shortened(task.reason)}"
         yield TaskFinding(task.id, Remark.LEFT_OUT, detail)
 
 
 def _twins(rows: Iterable[JsonObject], contents: TaskContents) -> dict[str, str]:
-    """Return the tasks whose text and tests an earlier one has, with the earlier one."""
+    """Return each task with the earlier task that has the same text and tests."""
     first: dict[tuple[bytes, frozenset[tuple[str, bytes]]], str] = {}
     twins = {}
     for row in rows:
@@ -258,7 +259,7 @@ def findings_of(facts: TaskFacts) -> Iterator[TaskFinding]:
 
 
 def _of_verdicts(task_id: str, agent: str, trials: Sequence[CheckedTrial]) -> Iterator[TaskFinding]:
-    """Yield what the verdicts of an agent's trials show."""
+    """Yield the findings in the verdicts of an agent's trials."""
     kinds = {trial.finding for trial in trials}
     endings = Counter(trial.ending for trial in trials)
     listed = ", ".join(f"{number} × {ending}" for ending, number in endings.items())

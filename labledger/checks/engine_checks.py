@@ -107,8 +107,8 @@ def check_unlimited(experiment: ResolvedExperiment, at_once: int) -> Iterator[Ch
         return
     yield warned(
         "limits",
-        f"{detail}. {at_once} trials at once share what the machine has: where its memory is used "
-        "up, the kernel kills processes of any of them",
+        f"{detail}. {at_once} trials at once share the machine's memory: if it is used up, the "
+        "kernel kills processes of any of these trials",
         hint="run fewer at once (`max_concurrency=`), or set runtime.resources.memory",
     )
 
@@ -371,8 +371,8 @@ def _check_private_networks(engine: Engine) -> Iterator[CheckResult]:
     except LabLedgerError as error:
         yield invalid(
             "networks",
-            "runtime.rights: docker gives each trial a network of its own, and the engine makes "
-            f"none: {error.message}",
+            "runtime.rights: docker gives each trial a network of its own, and the engine cannot "
+            f"create one: {error.message}",
             hint="let the engine create bridge networks, or choose `rights: strict`",
             concerns=_has_private_network,
         )

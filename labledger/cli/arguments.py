@@ -99,7 +99,7 @@ SkipRefused = Annotated[
 ]
 Strict = Annotated[
     bool,
-    typer.Option("--strict", help="Refuse tasks with keys that are ignored otherwise."),
+    typer.Option("--strict", help="Refuse tasks with keys that labledger otherwise ignores."),
 ]
 Build = Annotated[
     bool,

@@ -1,9 +1,9 @@
-"""Decide, in the transaction of its commit, how a trial counts whose tests did not work.
+"""Decide how a trial counts if its tests did not work, in the transaction of its commit.
 
-The rule is `records.grader_failures.decide`; this module finds what the ledger knows of the grader
-and applies the decision to the result. The reward 0 of a grader that could not work is no verdict:
-then the trial becomes a `grade_error`, and its score is kept as evidence only. Nothing here reads
-or changes a slot that is committed, so a decision stays when later trials tell otherwise.
+`records.grader_failures.decide` has the rule. This module finds the ledger's facts about the grader
+and applies the decision to the result. If a trial with the reward 0 is left out, it becomes a
+`grade_error`, and its score is kept only as evidence. Nothing here changes a committed slot, so a
+decision stays even if later trials show something else.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from labledger.records.grader_failures import (
 from labledger.records.outcomes import Reason, SlotStatus, Verdict
 
 _MAX_REPLICATIONS = 10
-"""How many replications of a task, in each variant of a run, are looked at."""
+"""How many replications of a task are read in each variant of a run."""
 
 _CANDIDATES_SQL = f"""
 SELECT other.run_no, run.run_id, other.schedule_idx, other.verdict, trial.reason, trial.attempt
@@ -57,7 +57,7 @@ SELECT record FROM evidence_record WHERE run_no = ? AND schedule_idx = ? AND att
 
 @dataclass(frozen=True, slots=True)
 class GraderSetting:
-    """Where a grader works: trials tell about each other only if all of it is the same."""
+    """The setting of a grader. A trial shows something about another only in the same setting."""
 
     image_id: str
     """Of the trial."""
@@ -79,8 +79,8 @@ def find_telling(
 ) -> TellingTrial | None:
     """Return the newest committed trial that shows whether a grader works; None if none does.
 
-    It is one of any run, of the same task in the same setting: a trial that passed, or one of the
-    reference solution that could not be graded.
+    It can be in any run, but has the same task and setting. It passed, or it ran the reference
+    solution and could not be graded.
     """
     candidates = connection.execute(_CANDIDATES_SQL, (run_no, task_id, setting.image_id)).all()
     for other_no, run_id, idx, verdict, reason, attempt in candidates:
@@ -135,7 +135,7 @@ def count_failed_gradings(
 
 
 def find_told_since(connection: Connection, run_no: int) -> list[ToldSince]:
-    """Return which of the newest 20 undecided trials a trial that was committed later tells of."""
+    """Return those of the newest 20 undecided trials that a later trial now decides."""
     told_since = []
     for idx, task_id, image_id, text in connection.execute(_UNDECIDED_SQL, (run_no,)).all():
         record = json.loads(text)
@@ -151,10 +151,10 @@ def find_told_since(connection: Connection, run_no: int) -> list[ToldSince]:
 
 
 def settle(connection: Connection, run_no: int, result: AttemptResult) -> AttemptResult:
-    """Return the last result of a slot with how it counts, if its tests did not work.
+    """Return the last result of a slot, with the decision if its tests did not work.
 
-    An agent that failed has not passed in any case, and a trial that is carried over from another
-    run was decided there.
+    An agent that failed has not passed in any case. A trial that a regrading carries over keeps the
+    decision of its own run.
     """
     record = result.evidence[-1] if result.evidence else {}
     failure = GraderFailure.of_evidence(record)
@@ -173,13 +173,13 @@ def settle(connection: Connection, run_no: int, result: AttemptResult) -> Attemp
 
 
 _DECIDED = frozenset({SlotStatus.COMPLETED, SlotStatus.GRADE_ERROR})
-"""The statuses of trials that the tests decided, or were to decide."""
+"""The statuses of trials whose grader ran or was expected to run."""
 
 
 def _decided(
     result: AttemptResult, record: JsonObject, failure: GraderFailure, decision: FailureDecision
 ) -> AttemptResult:
-    """Return a result with a decision, in its evidence and for a person."""
+    """Return a result with a decision in its evidence and its message."""
     ext = record.get("ext", {}) | {KEY: failure.as_json()}
     said = result.message or ""
     quoted = "" if failure.sentence in said else failure.sentence

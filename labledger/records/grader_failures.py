@@ -1,10 +1,10 @@
 """Whose failure it was that a trial's tests did not work: the rule, as a table.
 
-A grader that could not work says nothing about the agent, and an agent that broke its grader must
-not leave the pass rate. The log of the tests cannot tell the two apart, because the agent's own
-programs write to it. So `decide` goes by what the ledger knows, in the order of `_RULES`, and a
-line of the log alone excuses no agent. The decision is made once, when the slot is committed, and
-is stored with its ground in the evidence (`ext.grader_failure`).
+A grader that could not work says nothing about the agent. But an agent that broke its grader must
+not leave the pass rate. The tests' log cannot distinguish the two cases, because the agent's own
+programs can write to it. So `decide` uses the facts of the ledger, in the order of `_RULES`, and a
+line of the log alone excuses no agent. The ledger decides once, when it commits the slot, and
+stores the decision with its ground in the evidence (`ext.grader_failure`).
 """
 
 from __future__ import annotations
@@ -26,37 +26,38 @@ class Complaint:
     """A line of the tests' log that says that the grader could not work."""
 
     tool: str
-    """What complains, such as `curl`."""
+    """The tool that complains, such as `curl`."""
     line: str
     """The line, redacted."""
 
     @property
     def sentence(self) -> str:
-        """What is wrong, for a person."""
+        """The complaint, for a person."""
         return f"the tests' log says that the grader could not work: {self.line}"
 
 
 class CountedAs(StrEnum):
-    """How a trial counts whose tests did not work."""
+    """How a trial counts if its tests did not work."""
 
     NOT_PASSED = "not_passed"
     LEFT_OUT = "left_out"
 
 
 class Ground(StrEnum):
-    """What decided. `docs/reference/outcomes.md` explains each."""
+    """The reason for a decision. `docs/reference/outcomes.md` explains each."""
 
     REFERENCE_AGENT = "reference_agent"
-    """The agent is the benchmark's own and has the reference solution: there is no other agent
-    that could have broken the grader."""
+    """The agent is the benchmark's own, with the reference solution. So no other agent can have
+    broken the grader."""
     PROGRAMS_CHANGED = "programs_changed"
     """The agent removed or replaced programs of the image."""
     GRADER_WORKED = "grader_worked"
-    """The newest trial that tells passed, by the same grader, on the same task and image."""
+    """The newest `TellingTrial` passed."""
     REFERENCE_FAILED = "reference_failed"
-    """The newest trial that tells is one of the reference solution that failed in the same way."""
+    """The newest `TellingTrial` ran the reference solution, and failed in the same way."""
     PROCESSES_LEFT = "processes_left"
-    """Processes ran on when the agent had ended, and could change what the grader left."""
+    """Processes were still running when the agent had ended. They could change the grader's
+    results."""
     SYSTEM_CHANGED = "system_changed"
     """Programs, libraries or settings of the system were changed before the grader began."""
     NOTHING_KNOWN = "nothing_known"
@@ -70,7 +71,7 @@ class TellingTrial(JsonForm):
     run_id: str
     schedule_idx: int
     way: str | None
-    """In which way the reference solution could not be graded; None if the trial passed."""
+    """How grading the reference solution failed; None if the trial passed."""
 
     _JSON = ("run_id", "schedule_idx")
 
@@ -80,15 +81,15 @@ class TellingTrial(JsonForm):
 
 @dataclass(frozen=True, slots=True)
 class KnownFacts:
-    """What the ledger knows about a trial whose tests did not work."""
+    """The facts that the ledger has about a trial whose tests did not work."""
 
     has_reward: bool
-    """Whether the grader left a verdict all the same: the reward 0."""
+    """Whether the grader nevertheless left a verdict: the reward 0."""
     way: str
-    """In which way it did not work: the tool that complains, or else the reason."""
+    """How the grader failed: the tool that complains, or else the reason."""
     by_reference: bool = False
     by_benchmark: bool = False
-    """Whether a benchmark's own rule reads the results: there, no verdict counts as 0."""
+    """Whether a benchmark's own rule reads the results. Benchmarks count a missing verdict as 0."""
     programs_changed: tuple[str, ...] = ()
     system_changed: tuple[str, ...] = ()
     """Paths of programs, libraries and settings that were changed before the grader began."""
@@ -176,9 +177,9 @@ _COUNTED = {
 
 
 def decide(facts: KnownFacts) -> FailureDecision:
-    """Return how a trial counts whose tests did not work, and why.
+    """Return how a trial counts if its tests did not work, and why.
 
-    It is about agents that exited with status 0: one that failed has not passed in any case.
+    The agent exited with status 0. An agent that failed has not passed in any case.
     """
     rule = next(rule for rule in _RULES if rule.applies(facts))
     is_told = rule.ground in {Ground.GRADER_WORKED, Ground.REFERENCE_FAILED}
@@ -198,14 +199,14 @@ def _is_of_system(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GraderFailure(JsonForm):
-    """What a trial's evidence says about its tests that did not work."""
+    """The entry in a trial's evidence if its tests did not work."""
 
     grader: str
     """The digest of the grader."""
     tool: str | None = None
     """The tool that complains in the tests' log, such as `curl`; None if none does."""
     line: str | None = None
-    """What it says, redacted: of a `Complaint`."""
+    """The line of the `Complaint`, redacted."""
     by_reference: bool = False
     """Whether the agent is the benchmark's own, with the reference solution."""
     by_benchmark: bool = False
@@ -221,7 +222,7 @@ class GraderFailure(JsonForm):
 
     @classmethod
     def of_evidence(cls, record: JsonObject) -> Self | None:
-        """Return what an evidence record says; None if the tests worked."""
+        """Return the entry of an evidence record; None if the tests worked."""
         stored = record.get("ext", {}).get(KEY)
         if not isinstance(stored, dict) or "grader" not in stored:
             return None
@@ -229,15 +230,15 @@ class GraderFailure(JsonForm):
 
     @property
     def sentence(self) -> str:
-        """What the tests' log says; empty if it says nothing."""
+        """The complaint in the tests' log; empty if there is none."""
         return "" if self.tool is None else Complaint(self.tool, self.line or "").sentence
 
     def way(self, reason: str | None) -> str:
-        """Return in which way the tests of a trial that ended with `reason` did not work."""
+        """Return how the tests of a trial that ended with `reason` failed."""
         return self.tool or reason or ""
 
     def decided(self, decision: FailureDecision) -> Self:
-        """Return it with how the trial counts."""
+        """Return a copy with the decision."""
         shown = None if decision.shown_by is None else decision.shown_by.as_json()
         return replace(
             self, counts=decision.counts.value, ground=decision.ground.value, shown_by=shown
@@ -251,10 +252,11 @@ class GraderFailure(JsonForm):
         has_reward: bool,
         told: TellingTrial | None,
     ) -> KnownFacts:
-        """Return what is known about a trial that ended with `reason`.
+        """Return the facts about a trial that ended with `reason`.
 
-        `isolation` are its isolation facts. Changes that were looked for after grading may be the
-        grader's own, and the agent never reaches the container of a separate grader.
+        `isolation` has its isolation facts. Changes that were found after grading are ignored,
+        because the grader may have made them. The agent never reaches the container of a separate
+        grader.
         """
         is_before = isolation.get("checked") == "before_grading"
         suspected = isolation.get("tampering_suspected", ()) if is_before else ()

@@ -54,8 +54,8 @@ class Reason(StrEnum):
     image, after which `trial.sh` failed."""
 
     OUT_OF_PROCESSES = "out_of_processes"
-    """The agent left processes that used up the limit of processes, and the grader, which could not
-    start its own, failed."""
+    """The agent left processes that use more than half of the limit of processes, and the grader
+    failed because it could not start its own."""
 
     ARTIFACTS_REFUSED = "artifacts_refused"
     """The agent left more than a separate grader may get or a prediction may have, or what cannot
@@ -66,7 +66,7 @@ class Reason(StrEnum):
     because it could have exceeded a cap of the experiment."""
 
     CANCELLED = "cancelled"
-    """Somebody cancelled the slot (`labledger cancel`) while its trial ran. With the status
+    """A user cancelled the slot (`labledger cancel`) while its trial ran. With the status
     `infra_error`, the slot waited to be attempted again."""
 
     # agent_timeout
@@ -105,7 +105,8 @@ class Reason(StrEnum):
     OUTPUT_TOO_LARGE = "output_too_large"
     """An output exceeds its size limit."""
     GRADER_BOOTSTRAP_FAILED = "grader_bootstrap_failed"
-    """The grader could not work: for the reference solution, or for it in the same way."""
+    """The grader could not work: it failed for the reference solution too, or the `swebench`
+    package found a failure of the environment."""
     LOG_NOT_JUDGED = "log_not_judged"
     """The host could not judge the grader's log: it shows no tests, or the judge failed."""
     PATCH_FAILED = "patch_failed"
@@ -141,11 +142,11 @@ class Reason(StrEnum):
     CONTAINER_KILLED = "container_killed"
     """The container was killed from outside."""
     RUN_STOPPED = "run_stopped"
-    """Somebody stopped the run at once, after the agent had spent something. The slot has another
+    """A user stopped the run at once, after the agent had spent something. The slot has another
     attempt, whatever is retried; this one counts in no limit of attempts."""
     CONTAINER_PAUSED = "container_paused"
-    """The trial failed after somebody had paused its container, in which the time limits had
-    continued."""
+    """The trial failed after its container was paused from outside; the time limits continued
+    during the pause."""
     CONTAINER_REMOVED = "container_removed"
     """The container was removed from outside before it was known how it ended."""
     FOLDER_DELETED = "folder_deleted"
@@ -156,17 +157,17 @@ class Reason(StrEnum):
     DISK_FULL = "disk_full"
     """A phase failed, and a disk was full while it ran."""
     OUT_OF_MEMORY = "out_of_memory"
-    """The memory limit killed the container's first process. With the status `agent_error`, the
-    agent ran in that container, or left most of the memory in use, and the grader failed for
-    it."""
+    """The memory limit killed the container's first process. With the status `agent_error`: the
+    agent ran in that container, or it left more than half of the memory in use and the grader
+    failed because of this."""
     HOST_LOST = "host_lost"
-    """Somebody declared the host of the trial lost (`labledger hosts declare-lost`)."""
+    """A user declared the host of the trial lost (`labledger hosts declare-lost`)."""
     DELIVERY_TIMEOUT = "delivery_timeout"
     """The container waited in vain for its grader's files, because no coordinator was there."""
     DEADLINE = "deadline"
     """The container exceeded its deadline, the host's own limit."""
     TRIAL_SCRIPT_FAILED = "trial_script_failed"
-    """`trial.sh` could not complete its work, or somebody started the container again."""
+    """`trial.sh` could not complete its work, or the container was started again from outside."""
 
 
 NOT_STARTED: frozenset[str] = frozenset(

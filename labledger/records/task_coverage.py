@@ -1,7 +1,7 @@
 """How many of a benchmark's tasks a run has, and which tasks were left out of it, and why.
 
-A resolved experiment records the tasks that its benchmark has and that labledger cannot run. A pass
-rate over the others is not the benchmark's.
+A resolved experiment records the tasks of its benchmark that labledger cannot run. A pass rate over
+the other tasks is not the benchmark's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SkippedTask(Section):
 
 @dataclass(frozen=True, slots=True)
 class TaskCoverage:
-    """The tasks of a run, and those of its benchmark that were left out."""
+    """The tasks of a run, and the tasks of its benchmark that were left out."""
 
     run: int
     """How many tasks the run has."""
@@ -36,7 +36,7 @@ class TaskCoverage:
 
     @classmethod
     def of_document(cls, document: JsonObject) -> Self:
-        """Return what a resolved experiment says; those of earlier versions left nothing out."""
+        """Return the coverage in a resolved experiment. Earlier versions record no skips."""
         dataset = document.get("dataset") or {}
         filters = dataset.get("filters") or {}
         return cls(
@@ -56,7 +56,7 @@ class TaskCoverage:
 
     @classmethod
     def together(cls, coverages: Sequence[Self], tasks: int) -> Self:
-        """Return that of several runs that are taken as one and have so many tasks."""
+        """Return the coverage of several runs that are combined into one with so many tasks."""
         skipped = {task.id: task for each in coverages for task in each.skipped}
         limited = any(each.is_limited for each in coverages)
         return cls(tasks, tuple(skipped.values()), limited)
@@ -69,7 +69,7 @@ class TaskCoverage:
         return f"{self.run:,} of {self.run + len(self.skipped):,}"
 
     def as_json(self) -> JsonObject:
-        """Return the members that documents about a run get; nothing if no task was left out."""
+        """Return the members for documents about a run; nothing if no task was left out."""
         if not self.skipped:
             return {}
         return {

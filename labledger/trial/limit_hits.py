@@ -1,12 +1,13 @@
 """Limits of memory and processes that a trial hit, and whose failure a kill for memory is.
 
 `trial.sh` reads the kernel's counters of the container's control group at the end of each phase.
-They say what was hit whatever exit status a phase returned. The message and the evidence of the
-trial name each limit; status and verdict do not depend on it.
+They show which limits were hit, whatever the exit status of a phase is. The message and the
+evidence of the trial name each limit. Status and verdict change only if the agent caused the
+failure of its grader or the kill of `trial.sh`.
 
-The kernel kills the processes of a phase before `trial.sh`, unless a phase made it choose otherwise
-or left files in memory, such as in `/dev/shm`. If it kills `trial.sh`, no counter is written, and
-no file in the container proves which phase ran. Only a new start proves that the agent had ended.
+The kernel kills the processes of a phase before `trial.sh`, unless a phase changed this order or
+left files in memory, such as in `/dev/shm`. If it kills `trial.sh`, no counter is written, and no
+file in the container proves which phase ran. Only a new start proves that the agent had ended.
 """
 
 from __future__ import annotations
@@ -31,24 +32,24 @@ _LINE = re.compile(r"(memory|processes)(setup|agent|grader) (oom_kill|max) ([0-9
 _COUNTERS = {("memory", "oom_kill"), ("processes", "max")}
 _HELD = re.compile(r"held (memory|pids) ([0-9]{1,18})")
 _LARGE_SHARE = 0.5
-"""An agent that left more than this share of a limit in use caused the shortage of its grader."""
+"""If an agent left more than this share of a limit in use, it caused its grader's shortage."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitHits:
-    """What the limits of a trial did in each phase in which they were hit."""
+    """How often each phase of a trial hit its limits."""
 
     killed: Mapping[str, int]
     """How many processes the kernel killed at the memory limit."""
     refused: Mapping[str, int]
-    """How often the limit of processes kept one from starting."""
+    """How often the limit of processes prevented the start of a process."""
     held_memory: int = 0
-    """How many bytes files in memory and kept processes used when the agent had ended."""
+    """The bytes of files in memory and of kept processes when the agent had ended."""
     held_processes: int = 0
 
     @classmethod
     def of_trial(cls, spec: AttemptSpec, container_exit: ContainerExit) -> LimitHits:
-        """Return the hits of a trial that `trial.sh` ended; none of another one."""
+        """Return the hits of a trial that `trial.sh` ended; no hits for another trial."""
         if not container_exit.is_by_script:
             return cls({}, {})
         files = [(spec.folder, "pressure")] if spec.runs_agent else []
@@ -110,7 +111,7 @@ def judge(
 ) -> GradingOutcome:
     """Return the outcome of a trial that `trial.sh` ended, with each limit that was hit.
 
-    If the grader failed because the agent had left a limit used up, the agent has failed.
+    If the grader failed because the agent left too much of a limit in use, the agent has failed.
     """
     hits = LimitHits.of_trial(spec, container_exit)
     sentences = hits.sentences(spec)
@@ -127,7 +128,7 @@ def judge(
 def _starved_by_agent(
     spec: AttemptSpec, hits: LimitHits, outcome: GradingOutcome
 ) -> GradingOutcome:
-    """Return an `agent_error` if the grader lacked what the agent had left in use."""
+    """Return an `agent_error` if the agent left too much of a limit in use for the grader."""
     for is_hit, resource, held, unit, reason in (
         ("grader" in hits.killed, "memory", hits.held_memory, "bytes", Reason.OUT_OF_MEMORY),
         (
@@ -169,7 +170,7 @@ def out_of_memory(spec: AttemptSpec, container_exit: ContainerExit) -> GradingOu
 
 
 def _is_the_agents(spec: AttemptSpec, container_exit: ContainerExit) -> bool:
-    """Return whether something of the agent was in the container's memory, as far as is known."""
+    """Return whether the container's memory may have had something of the agent."""
     # After a new start nothing of the agent is in memory.
     return spec.runs_agent and not has_grader_start(spec, container_exit)
 

@@ -174,7 +174,7 @@ def _problems(left: LeftPatch) -> dict[str, str]:
         problems["left_out"] = text
     if left.content is not None and _text_of(left.content) is None:
         problems[PATCH_BASE64] = (
-            "the agent's own patch is not UTF-8 text, so that no file of predictions can hold it; "
+            "the agent's own patch is not UTF-8 text, so no file of predictions can hold it; "
             f"the bytes that were graded are the prediction's value.{PATCH_BASE64}"
         )
     return problems

@@ -1,10 +1,10 @@
 """The files that an image has where its trial puts other files, or mounts an output folder.
 
-With `image_files: keep` they stay. They are read from the image, in a container that never runs: an
-agent can neither add to them nor change them. Output folders begin with their files. Those of the
-grader, and the places of its files, get them again just before the grader's command, whatever the
-agent left there. An image's tar is as untrusted as any output:
-nothing is written through a link. Devices and FIFOs are left out.
+With `image_files: keep` they stay. labledger reads them from the image, in a container that never
+runs, so an agent can neither add to them nor change them. Output folders begin with these files.
+The grader's output folders, and the places of its files, get them again just before the grader's
+command, whatever the agent left there. An image's tar is as untrusted as any output: nothing is
+written through a link, and devices and FIFOs are left out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from labledger.trial.output_folders import outputs_of
 _FOLDER = "image_files"
 _CONTENT, _FACTS = "content", "facts.json"
 _ORDINARY_MODES = frozenset({0o644, 0o755})
-"""Those that a copy has anyway."""
+"""The permissions that a copy has anyway."""
 _PATHS_PER_COMMAND = 100
 
 
@@ -47,7 +47,7 @@ _PATHS_PER_COMMAND = 100
 def container_of_image(engine: Engine, spec: AttemptSpec) -> Iterator[ContainerFiles]:
     """Yield a container of an attempt's image that never runs, and remove it.
 
-    One that a process which was killed has left of this slot is removed as well.
+    Also remove the container that a killed process left for this slot.
     """
     labels = spec.labels() | {Labels.HELPER: "image"}
     of_slot = {key: value for key, value in labels.items() if key != Labels.ATTEMPT}
@@ -70,7 +70,7 @@ def container_of_image(engine: Engine, spec: AttemptSpec) -> Iterator[ContainerF
 def kept_outputs(spec: AttemptSpec, phase: str) -> list[tuple[str, str]]:
     """Return the output folders of a phase in which the image's files stay: names and paths.
 
-    Those of a separate grader begin empty, and those of an agent are restored in a regrading.
+    The folders of a separate grader begin empty. A regrading restores the folders of an agent.
     """
     is_separate = spec.grading_mode is GradingMode.SEPARATE
     if is_separate if phase == "grader" else not spec.runs_agent:
@@ -91,9 +91,9 @@ def grader_places(spec: AttemptSpec) -> list[str]:
 
 @contextmanager
 def fetched(spec: AttemptSpec, engine: Engine, folder: Path) -> Iterator[None]:
-    """Have what the attempt's image holds at all these places below `folder`, during a block.
+    """Copy the image's files at all these places below `folder`, for the time of a block.
 
-    Nothing of it stays there, where another process could change it before the grader gets it.
+    The copy is removed afterwards, so no other process can change it before the grader gets it.
     Raises `OSError`, and `ContainerFailed` or `EngineUnavailable` if the engine cannot read it.
     """
     places = [path for _, path in kept_outputs(spec, "agent")] + grader_places(spec)
@@ -115,7 +115,7 @@ def fetched(spec: AttemptSpec, engine: Engine, folder: Path) -> Iterator[None]:
 
 
 def _nothing_at(spec: AttemptSpec, path: str) -> str:
-    """Return the name under which it is remembered that the image has nothing at a path."""
+    """Return the name of the cache entry for a path at which the image has nothing."""
     # An image's id determines its content.
     return f"image-without-{canonical_json.digest([spec.image_id, path])}"
 
@@ -123,7 +123,7 @@ def _nothing_at(spec: AttemptSpec, path: str) -> str:
 def fill_outputs(spec: AttemptSpec, folder: Path) -> None:
     """Copy the image's files into the new output folders of a trial folder, if its agent runs.
 
-    The grader's folders are emptied later, and filled again.
+    Later, the grader's folders are emptied and filled again.
     """
     if not spec.runs_agent:
         return
@@ -136,13 +136,13 @@ def fill_outputs(spec: AttemptSpec, folder: Path) -> None:
         if spec.starts_as_root:
             _restore(folder / name, kept.facts())
         else:
-            # Without root, nobody could delete the image's files.
+            # Without root, no user could delete the image's files.
             set_modes(folder / name, OPEN_FOLDER, OPEN_FILE)
 
 
 def _restore(top: Path, facts: Mapping[str, tuple[int, int, int]]) -> None:
     """Give files the owners and permissions that the image has, as far as this user can."""
-    # What is in a folder comes before the folder.
+    # The content of a folder comes before the folder.
     for name, (mode, uid, gid) in sorted(facts.items(), reverse=True):
         target = top / name
         if os.geteuid() == 0:
@@ -153,7 +153,7 @@ def _restore(top: Path, facts: Mapping[str, tuple[int, int, int]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class KeptFiles:
-    """A copy of what an image has at one path."""
+    """A copy of the image's files at one path."""
 
     folder: Path
 
@@ -184,14 +184,14 @@ class KeptFiles:
         return self.content.is_dir()
 
     def facts(self) -> dict[str, tuple[int, int, int]]:
-        """Return mode, user and group of what differs from an ordinary file of root, by name."""
+        """Return mode, user and group of each file that is no ordinary file of root, by name."""
         listed = json.loads((self.folder / _FACTS).read_bytes())
         return {os.fsdecode(bytes.fromhex(name)): tuple(values) for name, values in listed}
 
     def under(self, newer: Path, target: Path) -> set[str]:
-        """Make `target`, a new folder, of these files and those of a folder in their place.
+        """Make the new folder `target` from these files, and put the files of `newer` over them.
 
-        Return which of `facts` are still about what is there.
+        Return the names in `facts` whose files are still the image's.
         """
         shutil.copytree(self.content, target, symlinks=True)
         _lay_over(newer, target)
@@ -206,8 +206,8 @@ class KeptFiles:
     def restoring_lines(self, path: str, names: Collection[str], failed: int) -> Iterator[str]:
         """Yield shell commands that give copies below `path` their owners and permissions.
 
-        Folders come last, the deepest first: until then only root can change what is in them, so
-        that no process of the agent can put a link in a command's way.
+        Folders come last, the deepest first. Until then, only root can change their content, so no
+        process of the agent can put a link in a command's way.
         """
         facts = {name: facts for name, facts in self.facts().items() if name in names}
         folders = {n for n in facts if self._is_folder(n)}
@@ -262,7 +262,7 @@ def _lay_over(newer: Path, target: Path) -> None:
 
 
 def _copy(files: ContainerFiles, path: str, kept: KeptFiles) -> bool:
-    """Copy what is in the folder at a path. Return False if there is nothing."""
+    """Copy the content of the folder at a path. Return False if there is nothing."""
     with files.tar_of(path) as stream:
         if stream is None:
             return False
@@ -279,7 +279,7 @@ class _Unpacking:
     top: Path
     facts: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     made: dict[str, bytes] = field(default_factory=dict)
-    """What was unpacked so far: the kind of each member of the tar, by name below the folder."""
+    """The kind of each unpacked member of the tar, by name below the folder."""
     _links: dict[str, str] = field(default_factory=dict)
 
     def unpack(self, stream: Readable) -> None:
