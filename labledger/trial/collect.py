@@ -84,7 +84,8 @@ def collect_result(
     """
     redactor = redactor_for(spec)
     evidence = spec.kind.evidence(spec, redactor)
-    outcome = _blamed(spec, _outcome(spec, container_exit, redactor), isolation)
+    outcome = _outcome(spec, container_exit, redactor)
+    outcome = _blamed(spec, container_exit, outcome, isolation)
     phases = _phases(spec, container_exit)
     if models is not None:
         outcome = models.judge(outcome, _agent_ended_at(container_exit, phases))
@@ -288,19 +289,40 @@ def graded_outcome(
     return outcome
 
 
-def _blamed(spec: AttemptSpec, outcome: GradingOutcome, isolation: JsonObject) -> GradingOutcome:
-    """Return the outcome, as the agent's if `trial.sh` failed and the agent changed programs.
+def _blamed(
+    spec: AttemptSpec,
+    container_exit: ContainerExit,
+    outcome: GradingOutcome,
+    isolation: JsonObject,
+) -> GradingOutcome:
+    """Return the outcome, as the agent's if the agent can have kept `trial.sh` from its work.
 
-    `trial.sh` needs the programs of the image. An agent that removes them cannot leave the rate.
+    `trial.sh` ends each phase at its limit, and needs the image's programs and its own folders. An
+    agent that changes these, or blocks or stops its processes, cannot leave the rate.
     """
-    changed = isolation.get("programs_changed")
-    if outcome.reason is not Reason.TRIAL_SCRIPT_FAILED or not changed or not spec.runs_agent:
+    taken = container_exit.artifacts
+    if not spec.runs_agent or (spec.has_grader_container and taken is not None):
         return outcome
-    message = (
-        f"trial.sh, which needs the programs of the image, failed after the agent had changed "
-        f"{changed[0]} (`programs_changed` of `ext.isolation` lists what else)"
-    )
-    return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.SCRIPT_HINDERED, message)
+    if outcome.reason is Reason.DEADLINE and has_begun(spec.folder):
+        cause = (
+            f"{outcome.message}, although trial.sh ends each phase at its limit: what the agent "
+            "left in the container kept it from that. If the machine stood still instead, "
+            "`labledger rerun --despite-verdict` repeats the trial"
+        )
+    elif outcome.reason is Reason.TRIAL_SCRIPT_FAILED and (changed := _changes(isolation)):
+        cause = (
+            f"trial.sh, which needs the files of the image and its own folders, failed after "
+            f"{changed[0]} had been changed (`ext.isolation` lists what else): {outcome.message}"
+        )
+    else:
+        return outcome
+    return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.SCRIPT_HINDERED, cause)
+
+
+def _changes(isolation: JsonObject) -> list[str]:
+    """Return the programs that were changed before the grader began, and what else is suspected."""
+    names = ("programs_changed", "tampering_suspected")
+    return [path for name in names for path in isolation.get(name) or ()]
 
 
 def _artifact_chunks(spec: AttemptSpec, container_exit: ContainerExit) -> Iterable[bytes] | None:

@@ -75,9 +75,10 @@ def test_a_run_of_many_days_answers_as_one_done_at_once(
 ) -> None:
     """Rerun, extended twice, killed in both, archived, deleted and imported: the same answers."""
     project = Project(tmp_path, TASKS)
-    project.output("run", project.experiment, "--run-id", AT_ONCE, *PASSING)
+    # Before the other run: a grader that has worked would make these the agent's failures.
     first = project.command("run", project.experiment, "--run-id", RUN, "--limit", 1, *BROKEN)
     assert first.returncode == 3, first.stderr  # Nothing could be graded.
+    project.output("run", project.experiment, "--run-id", AT_ONCE, *PASSING)
 
     killed(project, "after_commit:2", "extend", RUN, "--limit", 2, *PASSING)
     project.output("resume", RUN, *PASSING)

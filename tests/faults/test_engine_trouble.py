@@ -186,7 +186,7 @@ def test_a_container_that_cannot_be_killed(
     spec = trials.spec(phase("sleep 60", timeout_s=60), phase("true", timeout_s=60))
     monkeypatch.setattr(contract, "OUTER_MARGIN_S", 1.0 - 120)
     result = trial_by(proxy, spec)
-    assert brief(result) == ("infra_error", "deadline", None)
+    assert brief(result) == ("agent_error", "script_hindered", None)
     state = ENGINE.inspect(spec.container_name)
     assert state is not None
     assert state.status == "running", "it was to be left behind, for `labledger clean`"

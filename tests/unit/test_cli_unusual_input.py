@@ -211,17 +211,6 @@ def test_every_view_is_still_answered(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("report", "run-1", "-o"), ("query", "SELECT 1", "--format", "csv", "--out")]
-)
-def test_no_folder_is_made_for_a_file(folder: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
-    """A folder that is not there is a slip, and is named."""
-    done = command(folder, *words, tmp_path / "absent" / "x.html")
-    assert done.returncode == 2
-    assert f"there is no folder {tmp_path / 'absent'}" in done.stderr
-    assert not (tmp_path / "absent").exists()
-
-
-@pytest.mark.parametrize(
     ("words", "closed"),
     [("runs", "1>&-"), ("query runs --format csv", "0<&- 1>&- 2>&-"), ("nothing", "2>&-")],
 )
