@@ -199,6 +199,8 @@ def _resolved(root: Any, definition: Any) -> dict[str, Any]:
         return {**named, **definition}
     if [*definition.get("anyOf", [])[1:]] == [{"type": "null"}]:
         value = _resolved(root, definition["anyOf"][0])
+        if "enum" in value:
+            return {**value, **definition, "enum": [*value["enum"], None]}
         return {**value, **definition, "type": [value["type"], "null"]}
     return definition
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from commands import run_forked
+from containers import docker
 from harbor_tasks import (
     BEHAVING,
     REFUSED,
@@ -23,6 +26,7 @@ from tiers import long, thorough
 
 import labledger
 from labledger import BenchmarkCheck, RunOptions, open_ledger
+from labledger.benchmarks.harbor.translation import HARBOR
 
 pytestmark = [pytest.mark.docker, long]
 
@@ -35,7 +39,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def checked(lab: Path, image_ids: dict[str, str]) -> BenchmarkCheck:
+def checked(lab: Path, image_ids: dict[str, str]) -> Iterator[BenchmarkCheck]:
     """Every task that runs, by oracle and nop."""
     write_all(lab / "tasks")
     options = RunOptions(
@@ -45,9 +49,13 @@ def checked(lab: Path, image_ids: dict[str, str]) -> BenchmarkCheck:
         skip_refused=True,
         env={"HARBOR_TEST_TOKEN": TOKEN},
     )
-    return labledger.check_benchmark(
+    yield labledger.check_benchmark(
         f"harbor:{lab / 'tasks'}", options, repeats=1, offline=False, search=False
     )
+    # labledger writes the Dockerfile of this image, so it has no label of the tests.
+    [task] = HARBOR.read(str(lab / "tasks" / "loose-files")).tasks
+    with suppress(AssertionError):  # Another process of these tests has removed it.
+        docker("rmi", "--force", task["image"])
 
 
 def found(checked: BenchmarkCheck, task_id: str) -> dict[str, str]:

@@ -326,7 +326,10 @@ def labs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folders["calls"] = path.parent
     with contextlib.closing(kit.open_writer(path)) as writer:
         lease = kit.begin_run(writer, 2)
-        calls = [kit.model_call(), kit.model_call(2, temperature=1, status=400, usage=None)]
+        calls = [
+            kit.model_call(),
+            kit.model_call(2, temperature=1, status=400, usage=None, raw_usage=None),
+        ]
         metrics = (Metric("confidence", "result", "high"), Metric("cost_usd", "result", 2))
         writer.commit_result(lease, kit.with_calls(kit.result(0, metrics=metrics), *calls))
     folders["many"] = made.make_ledger(tmp_path_factory.mktemp("many")).parent

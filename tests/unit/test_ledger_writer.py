@@ -420,7 +420,8 @@ def test_every_text_survives_staging(writer: LedgerWriter, reader: LedgerReader)
 
 
 EMPTY_VIEWS = {
-    *("control_requests", "deleted_runs", "flaky_tasks", "notes", "reruns", "steps"),
+    *("control_requests", "deleted_runs", "flaky_tasks", "notes", "reruns", "skipped_tasks"),
+    "steps",
 }
 """Those that have no row for one committed slot."""
 
