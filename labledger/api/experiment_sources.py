@@ -52,9 +52,9 @@ def read_source(
 def given_benchmark(given: str | Path, options: RunOptions) -> Benchmark | None:
     """Return the benchmark that is named as `FORMAT:LOCATION`; None if a path is given.
 
-    The benchmark gets the agents of the options that have arguments, and those with a profile. Of a
-    large one, only the tasks of the options are read. Says what is ignored in these tasks, or
-    refuses them if `options.strict`.
+    The benchmark gets the agents that the options name with arguments or with a profile. If a
+    format can, it reads only the tasks that the options select. A warning names what is ignored in
+    these tasks; with `options.strict`, they are refused.
     """
     from labledger.benchmarks.formats import parse_reference, read_benchmark, with_profiled_agents
     from labledger.benchmarks.task_selection import refuse_ignored, warnings_of

@@ -5,8 +5,8 @@
 # for the solution and the tests of the task. Prints one finding on each line, its fields with tabs.
 #
 # The folder PLACE, /labledger-search, has, for each file that is looked for, a folder KIND.NUMBER with the file (`file`)
-# and what is looked for in others: groups of lines (`groups`, \037 between the lines) of which at
-# least half must stand in one file. `lines` has one line of each group. `blobs` has ids of Git objects.
+# and what is looked for in others: groups of lines (`groups`, \037 between the lines). One file
+# must have at least half of these groups. `lines` has one line of each group. `blobs` has ids of Git objects.
 set -u
 root=${1:-/}
 here=${2:-/labledger-search}
@@ -55,7 +55,7 @@ similar_files() {
     done | head -n "$max_files"
 }
 
-# Looks into compressed files and archives, except those of manuals.
+# Looks into compressed files and archives, but not into manuals.
 packed_files() {
   total=$(wc -l <"$2/groups" | tr -d ' ')
   readable -type f -size -16384 \( -name '*.gz' -o -name '*.tgz' -o -name '*.bz2' -o -name '*.xz' \

@@ -2,7 +2,8 @@
 
 `.harborignore` files in `tests` and `solution` leave files out of what a container gets, by the
 rules of `.gitignore`. Links stay links and empty folders stay folders, as in Git. Links of an
-environment are those of Docker's build context, which may lead anywhere; they are never followed.
+environment go into Docker's build context as they are. They may lead anywhere, and are never
+followed.
 No link of `tests` or `solution` may lead out of the task's folder. The content digest is the one
 that `dataset.toml` names. Nothing is read into memory whole.
 """
@@ -73,7 +74,7 @@ class TaskFiles:
     def context_in(self, subfolder: str) -> dict[str, FileContent]:
         """Return everything below a folder, as an image is built of it, sorted by relative name.
 
-        Links are those of the folder, wherever they lead.
+        Links stay as they are, wherever they lead.
         """
         top = self.folder / subfolder
         self.require_inside(top)

@@ -1,8 +1,9 @@
 """The ids of the tasks that a location lists, without reading the tasks.
 
-An id is the name by which a dataset lists the task, or the name in its `task.toml`, or that of its
-folder, without the organization unless two tasks have it. A name that no id can be gets a digest in
-place of what ids cannot hold. Each task has a folder of its own beside the experiment.
+An id is the name by which a dataset lists the task, else the name in its `task.toml`, else the name
+of its folder. The organization is left out unless two tasks would have the same id. In a name with
+characters that ids cannot have, each run of them becomes `-`, and a digest is added. Each task has
+a folder of its own beside the experiment.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ The file is read as Harbor reads it: keys that Harbor does not know are ignored 
 deprecated keys (`version`, `allow_internet`, `memory`, `storage`) keep their meaning. A value that
 Harbor refuses is a problem, and the rest of the file is read nevertheless, so that all that is
 wrong with a task is found at once. Whether labledger can honour what the file asks for is decided
-by `unsupported`, not here. Names are those of Harbor's schema, with `_s` for seconds. A field that
-is None was not set: then Harbor's default or the task's environment decides. The image is chosen by
-Harbor's precedence.
+by `unsupported`, not here. Fields have the names of Harbor's schema, with `_s` for seconds. A field
+that is None was not set: then Harbor's default or the task's environment decides. The image is
+chosen by Harbor's precedence.
 """
 
 from __future__ import annotations

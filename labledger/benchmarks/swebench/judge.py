@@ -192,8 +192,8 @@ def _text_of(patch: bytes) -> str | None:
 def _prediction(trial: GradedTrial, left: LeftPatch) -> JsonObject:
     """Return the row with the patch.
 
-    The value is null if the agent left no prediction, or one that is too large. Of a patch that is
-    no text, the bytes are kept, and its kind is not `patch`.
+    The value is null if the agent left no prediction, or one that is too large. If a patch is not
+    text, the row keeps its bytes, and its kind is not `patch`.
     """
     ids = trial.stamp.ids
     model = trial.bindings.get("model_name_or_path", ids.variant_id)
