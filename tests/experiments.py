@@ -20,7 +20,7 @@ import yaml
 from command_server import TELL_STACKS, ForkedCommand
 from commands import CHECKOUT, command_env, command_line, run_forked, run_real, start_forked
 from sample_trials import BUSYBOX, ENGINE
-from waiting import PATIENCE_S, wait_until
+from waiting import PATIENCE_S, delete_folder, wait_until
 
 from labledger import RunOptions, RunOutcome, fault_points, open_ledger, resume, run
 from labledger.engine.networks import Networks
@@ -179,6 +179,10 @@ class Project:
 
     def trial_folder(self, run_id: str, schedule_idx: int, attempt: int = 1) -> Path:
         return self.lab / "runs" / run_id / "trials" / f"{schedule_idx:06d}-{attempt}"
+
+    def delete_trial_folder(self, run_id: str, schedule_idx: int) -> None:
+        """Delete the folder of a slot's first trial, even while a container writes there."""
+        delete_folder(self.trial_folder(run_id, schedule_idx))
 
     def await_agents(self, run_id: str, count: int) -> list[int]:
         """Return when so many containers run: the slots that they run for."""

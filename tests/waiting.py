@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +28,19 @@ def wait_until(
         if time.monotonic() >= deadline:
             raise AssertionError(f"waited in vain for {what if isinstance(what, str) else what()}")
         time.sleep(0.02)
+
+
+def delete_folder(folder: Path) -> None:
+    """Delete a folder even while a container still writes there.
+
+    A file that the container adds meanwhile makes `rmtree` refuse the folder: try again.
+    """
+
+    def is_gone() -> bool:
+        shutil.rmtree(folder, ignore_errors=True)
+        return not folder.exists()
+
+    wait_until(is_gone, f"{folder} to be deleted")
 
 
 @contextmanager

@@ -98,7 +98,7 @@ def test_trial_folders_deleted_meanwhile(
     begin_and_kill(project, 2)
     let_end(project, 1)
     for idx in (0, 1):
-        shutil.rmtree(project.trial_folder(RUN, idx))
+        project.delete_trial_folder(RUN, idx)
 
     done = project.command("resume", RUN, *PASSING)
     assert done.returncode == 0, done.stderr
@@ -120,7 +120,7 @@ def test_a_note_outlives_the_coordinator_that_made_it(
     """Why a slot was run again is recorded also by a coordinator that adopts the new attempt."""
     project = make(tmp_path, HOLDS)
     begin_and_kill(project, 1)
-    shutil.rmtree(project.trial_folder(RUN, 0))
+    project.delete_trial_folder(RUN, 0)
     with closing(project.resume(RUN, *HOLDING)) as coordinator:
         told = coordinator.until("warning")
         assert (told["schedule_idx"], told["attempt"]) == (0, 1)
@@ -150,7 +150,7 @@ def test_containers_meddled_with_while_nobody_watched(
     docker("stop", "--time", "0", containers[stopped, 1])
     for idx in (removed, pruned, vanished):
         docker("rm", "--force", containers[idx, 1])
-    shutil.rmtree(project.trial_folder(RUN, vanished))
+    project.delete_trial_folder(RUN, vanished)
 
     with closing(project.resume(RUN, *PASSING)) as coordinator:
         assert coordinator.finish() == 0, coordinator.stderr
@@ -213,7 +213,7 @@ def test_what_never_started_is_run_without_a_word(
     project.environment = {}
     for name in project.containers(RUN).values():
         docker("rm", name)
-    shutil.rmtree(project.trial_folder(RUN, 0))
+    project.delete_trial_folder(RUN, 0)
     with closing(project.resume(RUN, *PASSING)) as coordinator:
         assert coordinator.finish() == 0, coordinator.stderr
     assert coordinator.of("warning") == []
@@ -235,7 +235,7 @@ def test_meddled_with_under_a_live_coordinator(
         wait_until(lambda: (early, 1) in project.containers(RUN), "the next one to be created")
         containers = project.containers(RUN)
         docker("rm", containers[early, 1])
-        shutil.rmtree(project.trial_folder(RUN, deleted))
+        project.delete_trial_folder(RUN, deleted)
         docker("stop", "--time", "0", containers[stopped, 1])
         docker("rm", "--force", containers[removed, 1])
         # Three of them run at once: which ones is a matter of whose container is made first.

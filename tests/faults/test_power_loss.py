@@ -250,7 +250,7 @@ def test_power_lost_at(
     if point == "after_stage":
         # What is staged needs nothing else any more.
         ENGINE.remove(project.containers(RUN)[slot, 1])
-        shutil.rmtree(project.trial_folder(RUN, slot))
+        project.delete_trial_folder(RUN, slot)
     with closing(project.resume(RUN, *PASSING)) as coordinator:
         assert coordinator.finish() == 0, coordinator.stderr
     assert coordinator.of("warning") == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ import pytest
 from containers import docker, pause_container
 from sample_trials import ENGINE, GRADES, Trials, brief, problems, remove_attempt, run_attempt
 from tiers import tiered
-from waiting import wait_until
+from waiting import delete_folder, wait_until
 
 from labledger.errors import DiskFull
 from labledger.experiment.grading_settings import Sealing
@@ -223,7 +222,7 @@ def test_folder_deleted_while_the_grader_waits(
 ) -> None:
     """Without its folder nothing is known of the trial: both containers go, and it runs again."""
     spec = abandoned(trials, monkeypatch)
-    shutil.rmtree(spec.folder)
+    delete_folder(spec.folder)
     with ThreadPoolExecutor(1) as pool:
         resumed = pool.submit(run_attempt, again(spec))
         wait_until((spec.grader_folder / "out" / "holds").exists, "another grader")

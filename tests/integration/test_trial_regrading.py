@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import pickle
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -34,7 +33,7 @@ from sample_trials import (
     scores,
 )
 from tiers import tiered
-from waiting import wait_until
+from waiting import delete_folder, wait_until
 
 from labledger.experiment.grading_settings import Sealing
 from labledger.files import artifact_tars
@@ -356,7 +355,7 @@ def test_going_on_after_kill(trials: Trials, tmp_path: Path, trouble: str) -> No
     if trouble in {"container", "both"}:
         ENGINE.remove(spec.container_name)
     if trouble in {"folder", "both"}:
-        shutil.rmtree(spec.folder)
+        delete_folder(spec.folder)
     if trouble == "ended":
         (spec.folder / "workspace" / "go").touch()
         wait_until(lambda: (state := ENGINE.inspect(spec.container_name)) and state.has_ended)
