@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from labledger.benchmarks.formats import Benchmark
 from labledger.benchmarks.task_selection import selects
 from labledger.experiment.phase_commands import TIMEOUT_S
-from labledger.files.durable_files import FileContent
+from labledger.files.durable_files import EmptyFolder, FileContent
 from labledger.records import JsonObject
 
 _MAX_FILE_BYTES = 1 << 18
@@ -86,7 +86,7 @@ class TaskContents:
     tests: Mapping[str, Mapping[str, bytes]]
     """The files that only its grader gets, if no other task has them too."""
     without_solution: frozenset[str]
-    """The tasks for which an agent that needs files to pass gets none, or only empty ones."""
+    """The tasks for which an agent that needs files to pass gets none that says anything."""
 
 
 def task_contents(benchmark: Benchmark, globs: Sequence[str] = ()) -> TaskContents:
@@ -130,8 +130,17 @@ def _files_by_folder(benchmark: Benchmark) -> dict[str, dict[str, FileContent]]:
 
 
 def _has_content(files: Mapping[str, Mapping[str, FileContent]], entry: JsonObject) -> bool:
-    contents = files[entry["directory"]].values()
-    return any(each.stat().st_size if isinstance(each, Path) else each != b"" for each in contents)
+    return any(map(_says_anything, files[entry["directory"]].values()))
+
+
+def _says_anything(given: FileContent) -> bool:
+    """Return whether a file has more than blank lines and comments, such as its first line."""
+    if isinstance(given, Path) and given.stat().st_size > _MAX_FILE_BYTES:
+        return True
+    if not isinstance(given, Path | bytes):
+        return not isinstance(given, EmptyFolder)
+    lines = (given.read_bytes() if isinstance(given, Path) else given).splitlines()
+    return any(line.strip() and not line.lstrip().startswith(b"#") for line in lines)
 
 
 def _own_files(

@@ -138,7 +138,7 @@ def read_program(name: str) -> tuple[str | None, str | None]:
         return None, f"{name} is not a file"
     with open(descriptor, "rb") as file:
         content = file.read(MAX_PROGRAM_BYTES + 1)
-    text = content[:MAX_PROGRAM_BYTES].decode("utf-8", "replace")
+    text = content[:MAX_PROGRAM_BYTES].decode("utf-8-sig", "replace")
     if len(content) > MAX_PROGRAM_BYTES:
         return text, f"{name} is larger than {MAX_PROGRAM_BYTES} bytes"
     return text, None

@@ -315,6 +315,8 @@ def _of_times(facts: TaskFacts) -> Iterator[TaskFinding]:
     if slowest is not None and (slowest.agent_ms or 0) > SLOW_SHARE * agent_limit_s * 1000:
         took_s = (slowest.agent_ms or 0) / 1000
         detail = f"{slowest.agent} took up to {took_s:,.0f} s of {agent_limit_s:,.0f} s"
+        if slowest.status == "agent_timeout":
+            detail = f"{slowest.agent} was stopped at its time limit of {agent_limit_s:,.0f} s"
         yield TaskFinding(facts.task_id, Remark.SLOW_SOLUTION, detail, slowest.agent)
 
 

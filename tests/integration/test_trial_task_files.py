@@ -96,6 +96,15 @@ def test_link_of_agent_is_not_followed(trials: Trials) -> None:
     assert brief(result) == ("completed", None, 0)
 
 
+def test_a_volume_of_the_image_is_emptied(trials: Trials) -> None:
+    """A grader's files replace the content of a volume, which cannot be removed itself."""
+    image = f"FROM {BUSYBOX}\nRUN mkdir /tests && echo old >/tests/old\nVOLUME /tests\n"
+    trials.images = {**trials.images, "volume": build_image("labledger-test-volume", image)}
+    agent = "echo forged >/tests/key; mkdir /tests/.more; chmod 0 /tests"
+    result = graded(trials, agent, image="volume")
+    assert brief(result) == ("completed", None, 0), trials.content(result, "grader_stderr")
+
+
 @pytest.mark.parametrize(
     ("sealing", "runtime"),
     [

@@ -114,6 +114,11 @@ CASES: dict[str, tuple[dict[str, Any], list[Finding | Remark], str]] = {
         [Remark.SLOW_SOLUTION],
         "oracle took up to 6 s of 10 s",
     ),
+    "solution stopped at its limit": (
+        oracle(PASSED, replace(PASSED, agent_ms=10_000, status="agent_timeout")),
+        [Remark.SLOW_SOLUTION],
+        "oracle was stopped at its time limit of 10 s",
+    ),
     "needs the network": (
         FULL | {"offline": [replace(FAILED, without_network=True)]},
         [Remark.NEEDS_NETWORK],
@@ -208,9 +213,10 @@ def test_findings_of_a_benchmark(tmp_path: Path) -> None:
     (tasks / "d/solution").mkdir(parents=True)
     write_task(tasks / "d", instruction="Else.\n", solution=None)
     (tasks / "d/solution/notes.txt").write_text("no solve.sh\n")
+    write_task(tasks / "e", instruction="More.\n", solution="#!/bin/bash\n\n# To be written.\n")
     benchmark = read_benchmark(BenchmarkReference("harbor", str(tasks)))
     rows = {row["id"]: row for row in benchmark.tasks}
-    assert task_contents(benchmark).without_solution == {"a", "d"}
+    assert task_contents(benchmark).without_solution == {"a", "d", "e"}
     assert grader_limit_s(benchmark, rows["a"]) == 4
     assert agent_limit_s(benchmark, rows["b"]) == 5
     trials = [
@@ -222,6 +228,7 @@ def test_findings_of_a_benchmark(tmp_path: Path) -> None:
     assert [(each.task_id, each.finding) for each in found] == [
         ("a", Finding.NO_SOLUTION),
         ("d", Finding.NO_SOLUTION),
+        ("e", Finding.NO_SOLUTION),
         ("a", Remark.SLOW_GRADER),
         ("b", Remark.SAME_TASK),
     ]

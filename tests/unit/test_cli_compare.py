@@ -110,6 +110,7 @@ def test_all_pairs_are_two_tables(path: Path, say: Typed) -> None:
     document = json.loads(say("run-1", "--all-pairs", "--format", "json").out)
     assert [standing["groups"] for standing in document["ranking"]] == [["a"], ["a"], ["b"]]
     assert say("run-1", "--all-pairs", "--junit", "x.xml").code == 2
+    assert say("run-1", "--junit", "-").code == 2
 
 
 def test_json_is_the_document(path: Path, say: Typed) -> None:

@@ -306,7 +306,8 @@ def test_windows_line_ends(one: Path, name: str) -> None:
         place = name.replace("tests", "grader-tests")
         assert benchmark.files[f"tasks/one/{place}"] == one / name
     (one / name).write_bytes(b"#!/bin/sh\ntrue\r\n")
-    assert HARBOR.read(str(one)).notes == ()
+    [note] = HARBOR.read(str(one)).notes
+    assert "bash cannot run these lines (the first is line 2)" in note.message
 
 
 # -- images

@@ -504,7 +504,10 @@ print(json.dumps([sorted(passed), problem]))
 def test_the_grader_reads_only_a_regular_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A link, a pipe and a folder are no answers; a huge file is one that does not pass."""
+    """A link, a pipe and a folder are no answers; a huge file is one that does not pass.
+
+    A byte order mark is no part of the program.
+    """
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
     Path("folder").mkdir()
@@ -517,3 +520,5 @@ def test_the_grader_reads_only_a_regular_file(
     program, problem = python_grader_program.read_program("huge")
     assert program is not None
     assert problem == "huge is larger than 1048576 bytes"
+    Path("marked").write_bytes(b"\xef\xbb\xbfx = 1\n")
+    assert python_grader_program.read_program("marked") == ("x = 1\n", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -198,6 +199,21 @@ def test_the_experiment_of_a_run_records_them(tasks: Path) -> None:
     assert plan.digest == chosen.digest == alone.digest
     with pytest.raises(InvalidInput, match="no selected task that can be run"):
         labledger.plan_run(f"harbor:{tasks}", RunOptions(skip_refused=True, tasks=("win*",)))
+
+
+def test_a_task_file_that_cannot_be_read(tasks: Path) -> None:
+    """A task whose `task.toml` is a pipe or a broken link is listed as left out."""
+    for name in ("pipe", "lost"):
+        (tasks / name).mkdir()
+    os.mkfifo(tasks / "pipe/task.toml")
+    (tasks / "lost/task.toml").symlink_to("gone")
+    plan = labledger.plan_run(f"harbor:{tasks}", RunOptions(skip_refused=True))
+    skipped = {task.id: task.reason for task in TaskCoverage.of_document(plan.resolved).skipped}
+    assert skipped.keys() == {"pipe", "lost", "steps", "windows"}
+    assert all("is no regular file" in skipped[name] for name in ("pipe", "lost"))
+    with pytest.raises(InvalidInput) as refused:
+        labledger.plan_run(f"harbor:{tasks / 'pipe'}", RunOptions())
+    assert "is no regular file" in str(refused.value.problems)
 
 
 def test_init_writes_and_says_it(tasks: Path, tmp_path: Path) -> None:

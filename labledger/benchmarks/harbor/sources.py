@@ -243,7 +243,7 @@ def find_tasks(location: str) -> TaskSource:
         return _read_dataset(path, project)
     if not path.is_dir():
         raise _problem(path, "there is no such file or folder", _hub_hint(location))
-    if (path / TASK_FILE).is_file():
+    if _is_task(path):
         return TaskSource(_folder_name(path), None, (ListedTask(path),))
     project = ProjectFiles.of(path, f"harbor:{location}")
     if (path / DATASET_FILE).is_file():
@@ -274,7 +274,9 @@ def _task_folders(path: Path) -> list[Path]:
 
 
 def _is_task(folder: Path) -> bool:
-    return (folder / TASK_FILE).is_file()
+    """Return whether a folder has a task file, be it one that cannot be read."""
+    path = folder / TASK_FILE
+    return os.path.lexists(path) and not path.is_dir()
 
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?(@[^/]*)?")

@@ -44,7 +44,8 @@ _READ_BY_BUILDER = (DOCKERFILE, ".dockerignore", f"{DOCKERFILE}.dockerignore")
 _NEVER_PUBLISHED = ("__pycache__/", "*.pyc", ".DS_Store", "*.swp", "*.swo", "*~")
 """What a digest leaves out, unless the task has a `.gitignore`."""
 _SCRIPTS = ("tests/test.sh", "solution/solve.sh")
-_MAX_FIRST_LINE = 4096
+_MAX_SCRIPT_BYTES = 1 << 20
+"""How much of a script is searched for Windows line ends."""
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
@@ -101,16 +102,30 @@ class TaskFiles:
             if not self.has(name) or not self._is_inside(path):
                 continue
             with path.open("rb") as file:
-                first = file.readline(_MAX_FIRST_LINE)
-            if first.endswith(b"\r\n"):
-                cannot = (
-                    "the kernel cannot start it" if first[:2] == b"#!" else "bash cannot run it"
-                )
-                yield Problem(
-                    str(path),
-                    f"{name} has Windows line ends (CRLF), so {cannot}, as with Harbor; "
-                    "`sed -i 's/\\r$//'` converts it",
-                )
+                lines = file.read(_MAX_SCRIPT_BYTES).splitlines(keepends=True)
+            windows = [number for number, line in enumerate(lines, 1) if line.endswith(b"\r\n")]
+            if not windows:
+                continue
+            found = "has Windows line ends (CRLF), so"
+            if windows[0] > 1:
+                cannot = f"{found} bash cannot run these lines (the first is line {windows[0]})"
+            elif lines[0].startswith(b"#!"):
+                cannot = f"{found} the kernel cannot start it"
+            else:
+                cannot = f"{found} bash cannot run it"
+            remedy = "`sed -i 's/\\r$//'` converts it"
+            yield Problem(str(path), f"{name} {cannot}, as with Harbor; {remedy}")
+
+    def require_file(self, name: str) -> Path:
+        """Return the path of a file of the task.
+
+        Raises `InvalidInput` if it is missing, leads out of the task or is no regular file.
+        """
+        path = self.folder / name
+        self.require_inside(path)
+        if not path.is_file():
+            raise _problem(path, "is no regular file")
+        return path
 
     def require_selected(self, name: str) -> None:
         """Raise `InvalidInput` if a file that is needed is left out by an ignore file."""

@@ -85,9 +85,7 @@ def _task_file(task: ListedTask) -> bytes:
     if task.name is not None:
         return b""
     try:
-        files = TaskFiles(task.folder)
-        files.require_inside(files.folder / TASK_FILE)
-        return (files.folder / TASK_FILE).read_bytes()
+        return TaskFiles(task.folder).require_file(TASK_FILE).read_bytes()
     except (InvalidInput, OSError):
         return b""
 

@@ -93,9 +93,7 @@ def _read_task(task: NamedTask, clones: Clones) -> _ReadTask:
     reasons: list[str] = []
     try:
         files = TaskFiles(task.listed.checked_folder(clones))
-        path = files.folder / TASK_FILE
-        files.require_inside(path)
-        toml = read_task_toml(path)
+        toml = read_task_toml(files.require_file(TASK_FILE))
         notes += [_note(task.task_id, each) for each in toml.ignored]
         notes += [
             replace(_note(task.task_id, each), is_ignored=False) for each in files.windows_scripts()

@@ -149,6 +149,8 @@ def compare(
     )
     if junit is not None and all_pairs:
         _refuse("--junit", "is for a baseline and its treatments, not for --all-pairs")
+    if junit is not None and str(junit) == "-":
+        _refuse("--junit", "standard output gets the comparison; name a file")
     with open_ledger(lab_dir=lab_dir) as ledger:
         comparison = ledger.compare(*sides, options=options)
     _print(comparison, format)

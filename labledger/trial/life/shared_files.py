@@ -290,7 +290,8 @@ def _placed_files(
 ) -> Iterator[str]:
     """Copy files of the task to `folder`, and yield the commands that copy them to their path.
 
-    The commands replace what is there, links included, by a fresh copy.
+    The commands replace what is there, links included, by a fresh copy. A volume of the image
+    cannot be removed: it is emptied, and the copy goes into it.
     """
     target = folder / _FILES / str(index)
     if not target.parent.exists():
@@ -301,9 +302,13 @@ def _placed_files(
         own, target = target, target.with_name(f"merged-{index}")
         remaining = kept.under(own, target)
     path, parent = shlex.quote(files.path), shlex.quote(posixpath.dirname(files.path))
-    yield f"rm -rf -- {path} || exit {_COPY_FAILED}"
+    source = f"${{0%/*}}/{_FILES}/{target.name}"
+    yield f"rm -rf -- {path} || {{ [ -d {path} ] && [ ! -L {path} ]; }} || exit {_COPY_FAILED}"
     yield f"mkdir -p -- {parent} || exit {_COPY_FAILED}"
-    yield f'cp -RP -- "${{0%/*}}/{_FILES}/{target.name}" {path} || exit {_COPY_FAILED}'
+    yield f"if [ -d {path} ]; then"
+    yield f'  [ -z "$(ls -A -- {path})" ] && chmod 755 -- {path} || exit {_COPY_FAILED}'
+    yield f'  cp -RP -- "{source}/." {path} || exit {_COPY_FAILED}'
+    yield f'else cp -RP -- "{source}" {path} || exit {_COPY_FAILED}; fi'
     if files.user is not None:
         yield f"chown -R -- {shlex.quote(files.user)} {path} || exit {_COPY_FAILED}"
     elif remaining and spec.starts_as_root:
