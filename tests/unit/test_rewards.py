@@ -6,6 +6,8 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import reduce
+from operator import add
 from pathlib import Path
 
 import pytest
@@ -110,7 +112,7 @@ def test_primary_reward(
     assert outcome.score["verdict"] == verdict
 
 
-@pytest.mark.parametrize("total", [sum([0.1] * 10), 0.7 + 0.2 + 0.1])
+@pytest.mark.parametrize("total", [reduce(add, [0.1] * 10), 0.7 + 0.2 + 0.1])
 def test_full_marks_that_were_added_up_pass(spec: AttemptSpec, total: float) -> None:
     """Weights whose sum misses 1 by rounding pass, and the reward is stored as it was written."""
     assert total < 1
