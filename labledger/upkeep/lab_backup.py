@@ -19,8 +19,7 @@ import platform
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from labledger import __version__, clock, fault_points
@@ -32,15 +31,11 @@ from labledger.files.lab_folder import MAX_SETTINGS_BYTES, LabFolder, scratch_fo
 from labledger.files.output_files import make_folder_for
 from labledger.files.project_files import read_regular
 from labledger.ledger.database import migrations
-from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import reading
-from labledger.ledger.lookup import ledger_id
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.json_codec import JsonForm
-from labledger.records.model_calls import JOURNAL, read_calls
-from labledger.trial import attempt_notes
-from labledger.trial.contract import trial_folder
 from labledger.upkeep.archives import unchanged_chunks
+from labledger.upkeep.lab_snapshot import flat_name, take_snapshot
 
 SCHEMA = "backup_v1"
 MANIFEST = "backup.json"
@@ -53,27 +48,9 @@ FILE_PREFIX, FILE_SUFFIX = "lab-", ".tar.gz"
 
 BLOCK_BYTES = 4096
 """What a small file takes on a disk at least."""
-_ATTEMPTS_AT_A_SNAPSHOT = 20
 _MAX_NAMED = 5
 _UNDONE = "nothing was backed up"
 
-_RUNS_SQL = """
-SELECT run.run_id, progress.next_schedule_idx, schedule.total_slots
-FROM run
-JOIN schedule ON schedule.run_no = run.run_no
-JOIN schedule_progress AS progress ON progress.run_no = run.run_no
-ORDER BY run.run_no"""
-_OPEN_SQL = """
-SELECT run.run_id, dispatch.schedule_idx, max(dispatch.attempt)
-FROM dispatch
-JOIN run ON run.run_no = dispatch.run_no
-JOIN schedule_progress AS progress ON progress.run_no = dispatch.run_no
-WHERE dispatch.schedule_idx >= progress.next_schedule_idx
-GROUP BY dispatch.run_no, dispatch.schedule_idx
-ORDER BY dispatch.run_no, dispatch.schedule_idx"""
-_EVENTS_SQL = """
-SELECT json_extract(payload, '$.events.file') FROM staged_result
-WHERE json_type(payload, '$.events') = 'object'"""
 _LARGE_SQL = "SELECT lower(hex(sha256)) FROM artifact WHERE content IS NULL"
 
 
@@ -226,25 +203,11 @@ def _require_space(file: Path, needed: int, what: str) -> None:
         )
 
 
-# -- the snapshot
-
-
-@dataclass(slots=True)
-class _Snapshot:
-    """What is read at the moment of the ledger's snapshot."""
-
-    ledger_id: str = ""
-    taken_at: str = ""
-    runs: list[JsonObject] = field(default_factory=list)
-    events: list[str] = field(default_factory=list)
-    """The files of events of staged results, by their path below `artifacts/staged`."""
-
-
 def _prepare(lab: LabFolder, store: ArtifactStore, scratch: Path, *, beside: bool) -> _Prepared:
     """Take the ledger's snapshot, and list everything else. No artifact is read."""
     events, open_attempts = scratch / "events", scratch / OPEN_ATTEMPTS
     events.mkdir()
-    snapshot = _take_snapshot(lab, store, events, open_attempts, scratch / LEDGER)
+    snapshot = take_snapshot(lab, store, events, open_attempts, scratch / LEDGER)
     fault_points.fault_point("inside_backup")
     files = [(LEDGER, scratch / LEDGER)]
     if (settings := _read_settings(lab)) is not None:
@@ -252,7 +215,7 @@ def _prepare(lab: LabFolder, store: ArtifactStore, scratch: Path, *, beside: boo
         files.append((SETTINGS, scratch / SETTINGS))
     files.append((OPEN_ATTEMPTS, open_attempts))
     files += [
-        (f"staged/{number}", events / _flat(name))
+        (f"staged/{number}", events / flat_name(name))
         for number, name in enumerate(snapshot.events, start=1)
     ]
     artifact_list = scratch / ARTIFACT_LIST
@@ -282,85 +245,6 @@ def _prepare(lab: LabFolder, store: ArtifactStore, scratch: Path, *, beside: boo
     json_schemas.require_valid(manifest, SCHEMA)
     missing, total = _find_missing(scratch / LEDGER, store)
     return _Prepared(manifest, tuple(files), artifact_list, missing, total)
-
-
-def _take_snapshot(
-    lab: LabFolder, store: ArtifactStore, events: Path, open_attempts: Path, copy: Path
-) -> _Snapshot:
-    """Copy the ledger as it is at one moment, with the files that it names and that may go.
-
-    A coordinator deletes the events of a result when it has committed it. They are therefore linked
-    before and after the snapshot begins. What still lacks was staged and committed in between: then
-    another snapshot is taken.
-    """
-    for _ in range(_ATTEMPTS_AT_A_SNAPSHOT):
-        _keep_events(store.staged_events, events)
-        with reading(lab.ledger, "back the lab up") as connection:
-            snapshot = _read_snapshot(connection)
-            _keep_events(store.staged_events, events)
-            if not all((events / _flat(name)).exists() for name in snapshot.events):
-                continue
-            _write_open_attempts(lab, connection, open_attempts)
-            migrations.copy_open_ledger(connection, copy)
-            return snapshot
-    raise LedgerError(
-        f"the runs of {lab.root} commit results faster than a snapshot of them can be taken; "
-        f"{_UNDONE}",
-        hint="try again, or pause the runs meanwhile: `labledger pause RUN`",
-    )
-
-
-def _read_snapshot(connection: Connection) -> _Snapshot:
-    """Begin the connection's snapshot, and return what it holds."""
-    runs = connection.execute(_RUNS_SQL).all()
-    return _Snapshot(
-        ledger_id=ledger_id(connection),
-        taken_at=clock.utc_now(),
-        runs=[
-            {"run_id": run_id, "committed": committed, "total": total}
-            for run_id, committed, total in runs
-        ],
-        events=sorted(connection.execute(_EVENTS_SQL).scalars()),
-    )
-
-
-def _keep_events(staged: Path, events: Path) -> None:
-    """Link or copy every file of staged events that was not kept before."""
-    for path in staged.glob("*/*-*.jsonl"):
-        target = events / _flat(f"{path.parent.name}/{path.name}")
-        if target.exists():
-            continue
-        # The result may have been committed since.
-        with suppress(FileNotFoundError):
-            if not stat.S_ISREG(path.lstat().st_mode):
-                continue
-            try:
-                os.link(path, target, follow_symlinks=False)
-            except OSError:
-                # The target is on another disk, or on one without links.
-                shutil.copyfile(path, target, follow_symlinks=False)
-
-
-def _flat(name: str) -> str:
-    return name.replace("/", ",")
-
-
-def _write_open_attempts(lab: LabFolder, connection: Connection, target: Path) -> None:
-    """Write what this machine knows of each attempt in progress: whether it has begun, its calls.
-
-    An attempt that is marked as not started now had not begun when the snapshot was taken.
-    """
-    with target.open("xb") as out:
-        for run_id, idx, attempt in connection.execute(_OPEN_SQL):
-            folder = trial_folder(lab.run_folder(run_id), idx, attempt)
-            begun = not attempt_notes.is_marked_not_started(folder)
-            try:
-                calls = [call.as_json() for call in read_calls(folder / JOURNAL)]
-            except (OSError, ValueError):
-                calls = []
-            key = {"run_id": run_id, "schedule_idx": idx, "attempt": attempt}
-            document = {**key, "begun": begun, "calls": calls}
-            out.write(canonical_json.dump_bytes(document) + b"\n")
 
 
 def _read_settings(lab: LabFolder) -> bytes | None:

@@ -35,7 +35,7 @@ from labledger.ledger.lookup import BACKED_UP_AT, ORIGINAL_ID, ledger_id
 from labledger.ledger.notifications import Outbox
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import JsonObject, canonical_json
+from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.json_codec import JsonForm
 from labledger.records.model_calls import ModelCall
@@ -51,7 +51,6 @@ from labledger.upkeep.import_runs import write_run_folder
 
 _MAX_LINE = 16 << 20
 _LEASE_S = 600.0
-_UNKNOWN_MODEL = "unknown"
 
 _STORE_META = "INSERT OR REPLACE INTO ledger_meta (key, value) VALUES (?, ?)"
 _KEEP_FIRST_ID = "INSERT OR IGNORE INTO ledger_meta (key, value) VALUES (?, ?)"
@@ -214,10 +213,6 @@ class _LeftAttempts:
     def _plan(self) -> ExperimentPlan:
         return ExperimentPlan.of_document(self._run.resolved)
 
-    @cached_property
-    def _known_words(self) -> str:
-        return canonical_json.dumps(self._run.resolved)
-
     def result(self, idx: int, unfinished: UnfinishedSlot) -> AttemptResult:
         """Return the result of an attempt that had begun."""
         run_id = self._run.run_id
@@ -250,18 +245,4 @@ class _LeftAttempts:
         started_at = self._reader.last_dispatches(run_id, idx)[idx].dispatched_at
         result = infra_error_result(spec, started_at, Reason.LEFT_IN_ORIGINAL, message)
         calls = self._attempt(idx, unfinished).calls
-        return replace(result, model_calls=tuple(map(self._without_words_of_agent, calls)))
-
-    def _without_words_of_agent(self, call: ModelCall) -> ModelCall:
-        """Return a call without texts that the agent or provider chose.
-
-        They may hold secrets, which only the original can redact.
-        """
-        is_known = canonical_json.dumps(call.model)[1:-1] in self._known_words
-        return replace(
-            call,
-            model=call.model if is_known else _UNKNOWN_MODEL,
-            model_served=call.model_served if is_known else None,
-            detail=None,
-            request_id=None,
-        )
+        return replace(result, model_calls=calls)

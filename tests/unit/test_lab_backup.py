@@ -38,7 +38,7 @@ from labledger.records.model_calls import JOURNAL, asked_line, ended_line, opene
 from labledger.records.outcomes import RunStatus
 from labledger.trial import attempt_notes
 from labledger.trial.contract import container_name, trial_folder
-from labledger.upkeep import lab_backup
+from labledger.upkeep import lab_snapshot
 from labledger.upkeep.import_runs import write_run_folder
 from labledger.upkeep.verify_lab import verify_lab
 
@@ -163,7 +163,7 @@ def test_events_that_are_committed_during_the_snapshot(
     """If a result is staged and committed while the snapshot is taken, another one is taken."""
     with kit.open_writer(there / "ledger.sqlite") as writer:
         lease = kit.begin_run(writer, 4, "live")
-        keep, calls = lab_backup._keep_events, 0
+        keep, calls = lab_snapshot._keep_events, 0
 
         def meddle(staged: Path, events: Path) -> None:
             nonlocal calls
@@ -176,11 +176,25 @@ def test_events_that_are_committed_during_the_snapshot(
                 many = kit.event_file(writer, "live/000000-1.jsonl")
                 writer.stage(lease, kit.result(0, "live", events=many), final=True)
 
-        monkeypatch.setattr(lab_backup, "_keep_events", meddle)
+        monkeypatch.setattr(lab_snapshot, "_keep_events", meddle)
         back_up_lab(file, lab_dir=there)
     assert calls == 4
     restore_lab(file, here.root)
     assert verify_lab(here, None).findings == ()
+
+
+def test_lost_events_do_not_prevent_a_backup(there: Path, here: LabFolder, file: Path) -> None:
+    """A lab that lost the events of a result is backed up without them, and verification says so
+    in the original and in the copy."""
+    with kit.open_writer(there / "ledger.sqlite") as writer:
+        lease = kit.begin_run(writer, 4, "live")
+        events = kit.event_file(writer, "live/000002-1.jsonl")
+        writer.stage(lease, kit.result(2, "live", events=events), final=True)
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
+    events.path.unlink()
+    back_up_lab(file, lab_dir=there)
+    restore_lab(file, here.root)
+    assert any("000002-1.jsonl" in finding for finding in verify_lab(here, None).findings)
 
 
 # -- attempts in progress
@@ -235,6 +249,7 @@ def test_an_attempt_in_progress_is_left_to_the_original(tmp_path: Path, file: Pa
         write_calls(trial_folder(run_folder, 0, 1) / JOURNAL, "demo", "sk-secret")
         attempt_notes.mark_not_started(trial_folder(run_folder, 1, 1))
         back_up_lab(file, lab_dir=lab.root)
+    assert not any(b"secret" in data for data in members(file).values())
     [run] = restore_lab(file, here.root).runs
     assert run.left_in_original == (0, 2)
     with LedgerReader.open(here.ledger) as reader:
