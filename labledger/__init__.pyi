@@ -35,6 +35,7 @@ from .api.maintenance import LedgerBackup as LedgerBackup
 from .api.maintenance import LedgerRevision as LedgerRevision
 from .api.maintenance import add_note as add_note
 from .api.maintenance import archive_run as archive_run
+from .api.maintenance import back_up_lab as back_up_lab
 from .api.maintenance import back_up_ledger as back_up_ledger
 from .api.maintenance import change_tags as change_tags
 from .api.maintenance import clean as clean
@@ -43,6 +44,7 @@ from .api.maintenance import delete_run as delete_run
 from .api.maintenance import doctor as doctor
 from .api.maintenance import import_runs as import_runs
 from .api.maintenance import ledger_revision as ledger_revision
+from .api.maintenance import restore_lab as restore_lab
 from .api.maintenance import upgrade_ledger as upgrade_ledger
 from .api.maintenance import verify as verify
 from .api.notifications import DeliveredNotifications as DeliveredNotifications
@@ -191,6 +193,11 @@ from .upkeep.container_cleanup import ContainerDecision as ContainerDecision
 from .upkeep.garbage_collection import DeletedRun as DeletedRun
 from .upkeep.garbage_collection import GarbageCollection as GarbageCollection
 from .upkeep.import_runs import ImportedRun as ImportedRun
+from .upkeep.lab_backup import BackedUpRun as BackedUpRun
+from .upkeep.lab_backup import BackupProgress as BackupProgress
+from .upkeep.lab_backup import LabBackup as LabBackup
+from .upkeep.lab_restore import RestoredLab as RestoredLab
+from .upkeep.restored_runs import RestoredRun as RestoredRun
 from .upkeep.verify_lab import VerificationReport as VerificationReport
 from .view.serve_view import ViewLinks as ViewLinks
 from .view.serve_view import serve_view as serve_view

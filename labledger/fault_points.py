@@ -51,6 +51,8 @@ POINTS = (
     "inside_upgrade",
     "inside_import",
     "inside_archive",
+    "inside_backup",
+    "inside_restore",
     "inside_gc",
     "inside_delete",
     "after_delete",
@@ -62,8 +64,8 @@ POINTS = (
 )
 """Every point. Up to `after_remove` in the order in which a slot passes them; the last ones are of
 the end of a run, of a part that is appended to one, of a request that is applied, a migration, an
-import, an archive, a garbage collection and a deletion, of a notification, and of a call of an
-agent to a model."""
+import, an archive, a backup, a restoration, a garbage collection and a deletion, of a notification,
+and of a call of an agent to a model."""
 
 _STOP_PREFIX = "stop@"
 

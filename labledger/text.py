@@ -360,6 +360,14 @@ _TERMINAL_SEQUENCES = re.compile(
 )
 
 
+def nests_too_deeply(error: Exception) -> bool:
+    """Return whether PyYAML refused a text for its nesting.
+
+    From 6.0.4 on it reads ahead to a limit of its own, which is beyond every limit of labledger.
+    """
+    return "maximum nesting depth" in str(getattr(error, "problem", ""))
+
+
 def yaml_fault(error: Exception) -> str:
     """Return where a text is not YAML, as the rest of a sentence about its file.
 

@@ -9,7 +9,7 @@ called: most functions need no Docker.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from labledger.upkeep.container_cleanup import ContainerDecision
     from labledger.upkeep.garbage_collection import DeletedRun, GarbageCollection
     from labledger.upkeep.import_runs import ImportedRun
+    from labledger.upkeep.lab_backup import BackupProgress, LabBackup
+    from labledger.upkeep.lab_restore import RestoredLab
     from labledger.upkeep.verify_lab import VerificationReport
 
 
@@ -253,6 +255,75 @@ def back_up_ledger(
     timestamp = clock.utc_now()[:19].replace(":", "").replace("-", "")
     path = Path(target) if target is not None else lab.root / f"ledger-{timestamp}.sqlite"
     return LedgerBackup(migrations.backup(lab.ledger, path), lab.artifacts)
+
+
+def back_up_lab(
+    target: str | Path,
+    *,
+    lab_dir: str | Path | None = None,
+    on_progress: Callable[[BackupProgress], object] = lambda _: None,
+) -> LabBackup:
+    """Back up the whole lab, also while runs are writing.
+
+    The ledger is one snapshot. With it go artifacts, results that are not committed, what attempts
+    in progress have asked models, and settings.
+
+    Args:
+        target: A file that does not exist, such as ``lab.tar.gz``; or a folder, in which each
+            backup is a file of its own and copies only artifacts that the folder lacks.
+        lab_dir: The lab folder.
+        on_progress: Called after each artifact.
+
+    Returns:
+        What was backed up, and the artifacts that the lab itself lacks.
+
+    Raises:
+        LedgerMissing: There is no ledger.
+        InvalidInput: The file exists, or is in the lab folder.
+        LedgerError: An artifact was changed in the store, or the backup cannot be written. No file
+            is left.
+
+    Example:
+        >>> import labledger
+        >>> labledger.back_up_lab("backups/lab.tar.gz").artifacts
+        2
+    """
+    from labledger.upkeep import lab_backup
+
+    return lab_backup.back_up_lab(LabFolder.find(lab_dir), Path(target), on_progress)
+
+
+def restore_lab(
+    backup: str | Path,
+    target: str | Path,
+    *,
+    on_progress: Callable[[BackupProgress], object] = lambda _: None,
+) -> RestoredLab:
+    """Restore a backup of a lab as a new lab folder.
+
+    The new lab has an id of its own: it takes no container of the original, which may go on. An
+    attempt that was in progress ends there as an `infra_error` (`left_in_original`).
+
+    Args:
+        backup: A file that `back_up_lab` wrote, or a folder of backups for the newest in it.
+        target: The lab folder, which must not exist, such as ``restored/.lab``.
+        on_progress: Called after each artifact.
+
+    Returns:
+        The runs, and how many artifacts a folder of backups lacks.
+
+    Raises:
+        InvalidInput: The target exists, or there is no backup.
+        LedgerError: The backup is damaged, or the disk has too little space. No folder is left.
+
+    Example:
+        >>> import labledger
+        >>> labledger.restore_lab("backups/lab.tar.gz", "restored/.lab").missing_artifacts
+        0
+    """
+    from labledger.upkeep import lab_restore
+
+    return lab_restore.restore_lab(Path(backup), Path(target), on_progress)
 
 
 def archive_run(run_id: str, path: str | Path, *, lab_dir: str | Path | None = None) -> Archive:

@@ -21,6 +21,7 @@ import typer.core
 from labledger import Exit, LabLedgerError, __version__
 from labledger.cli.commands import (
     agents,
+    backups,
     compare,
     control,
     experiments,
@@ -132,7 +133,14 @@ for _command in (
     *(show_runs.logs, view.view, control.pause, control.unpause, control.set_limits),
     *(control.stop, control.cancel, ledger_queries.query, ledger_queries.export, report.report),
     *(compare.compare, experiments.plan, maintenance.note, maintenance.tag, maintenance.archive),
-    *(maintenance.delete, maintenance.gc, hosts.worker, maintenance.import_runs),
+    *(
+        backups.backup,
+        backups.restore,
+        maintenance.delete,
+        maintenance.gc,
+        hosts.worker,
+        maintenance.import_runs,
+    ),
     *(maintenance.verify, maintenance.doctor, maintenance.clean, permissions.allow),
 ):
     _settings = _TAG_SETTINGS if _command is maintenance.tag else None

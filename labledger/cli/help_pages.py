@@ -82,7 +82,8 @@ COMMAND_GROUPS = {
     "Run experiments": "init preflight run resume extend rerun regrade check",
     "Steer a run": "pause unpause set stop cancel notifications",
     "Read results": "runs view status show logs query compare report plan export",
-    "Keep the ledger": "note tag verify import archive delete gc clean db doctor allow",
+    "Keep the ledger": "note tag verify import archive backup restore delete gc clean db doctor "
+    "allow",
     "Many hosts": "worker hosts",
     "Agents and models": "agents gateway",
 }

@@ -27,6 +27,7 @@ from labledger.experiment.authored_fields import text as text_of
 from labledger.files.project_files import open_regular
 from labledger.records import json_schemas
 from labledger.records.canonical_json import MAX_DEPTH
+from labledger.text import nests_too_deeply
 
 MAX_BYTES = 4 << 20
 """The largest experiment file that is read, in bytes."""
@@ -34,6 +35,7 @@ MAX_BYTES = 4 << 20
 MAX_NODES = 100_000
 """The largest number of values in a document, with aliases expanded."""
 
+_TOO_DEEP = f"nests deeper than {MAX_DEPTH} levels"
 _FEWEST_SECTIONS = 2
 """A text with this many sections of an experiment counts as an experiment, whatever its
 problems."""
@@ -222,7 +224,7 @@ class _Builder:
             return self._alias(event, path)
         self._count(1, event)
         if len(path) > MAX_DEPTH:
-            raise _Unreadable(f"nests deeper than {MAX_DEPTH} levels", event)
+            raise _Unreadable(_TOO_DEEP, event)
         before = self._nodes
         anchor: str | None = getattr(event, "anchor", None)
         if anchor:
@@ -377,6 +379,8 @@ def _syntax_problem(
     error: yaml.MarkedYAMLError, text: str, file_name: str, *, quotes: bool
 ) -> Problem:
     mark: Any = error.problem_mark or error.context_mark
+    if nests_too_deeply(error):
+        return Problem(file_name, _TOO_DEEP, mark.line + 1 if mark else None)
     message = str(error.problem)
     if error.context_mark and "end of stream" in message:
         mark, message = error.context_mark, "a quote or bracket that opens here is never closed"

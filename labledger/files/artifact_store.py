@@ -10,6 +10,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -25,6 +26,8 @@ from labledger.files.durable_files import (
 )
 from labledger.records.canonical_json import sha256_hex
 
+_NAME = re.compile(r"[0-9a-f]{64}")
+
 
 class ArtifactStore:
     """Files named by the SHA-256 of their content, under `root`/sha256/ab/abcd….
@@ -35,6 +38,11 @@ class ArtifactStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+
+    @staticmethod
+    def is_name(text: str) -> bool:
+        """Return whether a text has the form of an artifact's name."""
+        return _NAME.fullmatch(text) is not None
 
     def path(self, sha256: str) -> Path:
         """Return the path of an artifact, which need not exist."""

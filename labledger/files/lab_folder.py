@@ -268,8 +268,8 @@ def cache_folder() -> Path | None:
 
 
 @contextmanager
-def scratch_folder(purpose: str) -> Iterator[Path]:
-    """Yield a new empty folder in `$TMPDIR`, and remove it with what is in it.
+def scratch_folder(purpose: str, place: Path | None = None) -> Iterator[Path]:
+    """Yield a new empty folder in `place`, by default `$TMPDIR`, and remove it with what is in it.
 
     `purpose` is a part of its name. Raises `OSError`.
     """
@@ -277,7 +277,7 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
     import shutil
     import tempfile
 
-    root = Path(tempfile.gettempdir())
+    root = place or Path(tempfile.gettempdir())
     prefix = f"labledger-{purpose}-"
     for path in root.glob(f"{prefix}*"):
         _remove_if_abandoned(path)

@@ -47,6 +47,12 @@ def ledger_id(connection: Connection) -> str:
     return value
 
 
+def read_backup_time(connection: Connection) -> str | None:
+    """Return when the backup was made from which a ledger was restored; None for any other."""
+    value = connection.execute(_BACKED_UP_SQL).scalar()
+    return None if value is None else str(value)
+
+
 def current_grading_run_no(connection: Connection, name: str) -> int:
     """Return the `run_no` of the grading that `name` stands for.
 
@@ -155,7 +161,17 @@ class Tombstone:
 
 
 _ALL_SQL = f"SELECT {statements.columns('deleted_run')} FROM deleted_run"  # noqa: S608
+ORIGINAL_ID = "original_id"
+"""The key of the id that a restored ledger had first; absent in a ledger that never was restored.
+
+The digests of its tombstones begin with that id."""
+BACKED_UP_AT = "backed_up_at"
+"""The key of the time of the backup from which a ledger was restored."""
 LEDGER_ID_SQL = "SELECT value FROM ledger_meta WHERE key = 'ledger_id'"
+_FIRST_ID_SQL = f"""
+SELECT value FROM ledger_meta WHERE key IN ('{ORIGINAL_ID}', 'ledger_id')
+ORDER BY key = 'ledger_id' LIMIT 1"""  # noqa: S608
+_BACKED_UP_SQL = f"SELECT value FROM ledger_meta WHERE key = '{BACKED_UP_AT}'"  # noqa: S608
 _LAST_DIGEST_SQL = "SELECT digest FROM deleted_run ORDER BY deletion_no DESC LIMIT 1"
 _DELETED_SQL = """
 SELECT DISTINCT run_id FROM deleted_run WHERE run_id NOT IN (SELECT run_id FROM run) ORDER BY 1"""
@@ -178,14 +194,14 @@ def read_deleted_ids(connection: Connection) -> list[str]:
 
 
 def last_digest(connection: Connection) -> str:
-    """Return the digest of the newest tombstone, or the ledger's id if there is none."""
+    """Return the digest of the newest tombstone, or the ledger's first id if there is none."""
     digest = connection.execute(_LAST_DIGEST_SQL).scalar()
-    return str(digest or connection.execute(LEDGER_ID_SQL).scalar_one())
+    return str(digest or connection.execute(_FIRST_ID_SQL).scalar_one())
 
 
 def find_tombstone_problems(connection: Connection) -> Iterator[str]:
     """Yield each tombstone that was changed or removed, and each run that is gone without one."""
-    previous = str(connection.execute(LEDGER_ID_SQL).scalar())
+    previous = str(connection.execute(_FIRST_ID_SQL).scalar())
     rows = connection.execute(f"{_ALL_SQL} ORDER BY deletion_no")
     for number, row in enumerate(rows, 1):
         tombstone = Tombstone(*row[:-1])

@@ -47,6 +47,7 @@ from labledger.ledger.lookup import (
     open_artifact,
     read_agent_digests,
     read_artifact,
+    read_backup_time,
     read_deleted_ids,
     run_number,
     unchanged,
@@ -218,6 +219,7 @@ class LedgerReader:
     progress = _ledger_query("read the progress of the runs", read_progress)
     runs_at_work = _ledger_query("read which runs are at work", read_runs_at_work)
     recent_commits = _ledger_query("read the newest commits", read_recent_commits)
+    backed_up_at = _ledger_query("read when the ledger was backed up", read_backup_time)
     deleted_run_ids = _ledger_query("list the deleted runs", read_deleted_ids)
 
     # -- what they read of a run, by its id

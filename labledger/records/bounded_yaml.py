@@ -12,12 +12,13 @@ from typing import Any
 
 import yaml
 
-from labledger.text import yaml_fault
+from labledger.text import nests_too_deeply, yaml_fault
 
 MAX_VALUES = 100_000
 """The largest number of values in a document, with aliases expanded."""
 MAX_LEVELS = 64
 """How deeply a document may nest."""
+_TOO_DEEP = f"nests deeper than {MAX_LEVELS} levels"
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CONSTRUCTION_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -34,7 +35,7 @@ def load_yaml(text: bytes) -> Any:
         _require_bounded(text)
         return yaml.load(text, Loader=_LOADER)  # noqa: S506 - both loaders are safe loaders
     except (yaml.YAMLError, *_CONSTRUCTION_ERRORS) as error:
-        raise NotYaml(yaml_fault(error)) from None
+        raise NotYaml(_TOO_DEEP if nests_too_deeply(error) else yaml_fault(error)) from None
 
 
 def _require_bounded(text: bytes) -> None:
@@ -63,4 +64,4 @@ def _require_bounded(text: bytes) -> None:
         if count > MAX_VALUES:
             raise NotYaml(f"holds more than {MAX_VALUES:,} values, with aliases expanded")
         if len(open_nodes) > MAX_LEVELS:
-            raise NotYaml(f"nests deeper than {MAX_LEVELS} levels")
+            raise NotYaml(_TOO_DEEP)

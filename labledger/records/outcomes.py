@@ -162,6 +162,9 @@ class Reason(StrEnum):
     failed because of this."""
     HOST_LOST = "host_lost"
     """A user declared the host of the trial lost (`labledger hosts declare-lost`)."""
+    LEFT_IN_ORIGINAL = "left_in_original"
+    """The attempt was in progress when the lab was backed up. Its container belongs to the original
+    lab; the restored lab starts its agent again only if a user asks for it (`labledger rerun`)."""
     DELIVERY_TIMEOUT = "delivery_timeout"
     """The container waited in vain for its grader's files, because no coordinator was there."""
     DEADLINE = "deadline"

@@ -88,6 +88,7 @@ class Session:
             unfinished = find_unfinished_slots(reader, run)
             require_reachable_attempts(run, cluster_of(run, self.options), unfinished)
             apply_waiting(reader, self.writer, run, lease, self.options.on_event)
+            self._say_if_restored(reader, run)
             self._append_part(reader, lease)
             run = self._apply_options(reader, lease)
             budget = Budget.of(run, reader, self.options.on_event)
@@ -148,6 +149,17 @@ class Session:
         )
         self.options.on_event(_ended_event(outcome))
         return outcome
+
+    def _say_if_restored(self, reader: LedgerReader, run: RunInfo) -> None:
+        """Warn that another lab may continue the same run."""
+        backed_up_at = reader.backed_up_at()
+        is_open = run.next_schedule_idx < run.total_slots
+        if backed_up_at is not None and is_open and run.created_at <= backed_up_at:
+            message = (
+                f"this lab was restored from a backup of {backed_up_at}: slots that the original "
+                "has run since run here again, and are paid for again"
+            )
+            self.options.on_event(run_event("warning", message=message))
 
     def _append_part(self, reader: LedgerReader, lease: Lease) -> None:
         """Append the new part. If that fails, a run that was complete is complete again."""

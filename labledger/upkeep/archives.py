@@ -191,17 +191,24 @@ def _members(
     fault_points.fault_point("inside_archive")
     for artifact in artifacts:
         path = store.path(artifact.sha256)
-        yield artifact.name, artifact.size, _unchanged_chunks(path, artifact.sha256)
+        pieces = unchanged_chunks(path, artifact.sha256, "nothing was archived")
+        yield artifact.name, artifact.size, pieces
 
 
-def _unchanged_chunks(path: Path, sha256: str) -> Iterator[bytes]:
-    """Yield the content of an artifact. Raises `LedgerError` at its end if it was changed."""
+def unchanged_chunks(path: Path, sha256: str, undone: str) -> Iterator[bytes]:
+    """Yield the content of an artifact. Raises `LedgerError` at its end if it was changed.
+
+    `undone` is the end of that message.
+    """
     hasher = hashlib.sha256()
     for piece in file_pieces(path):
         hasher.update(piece)
         yield piece
     if hasher.hexdigest() != sha256:
-        raise LedgerError(f"artifact {sha256} was changed in the store; nothing was archived")
+        raise LedgerError(
+            f"artifact {sha256} was changed in the store; {undone}",
+            hint=f"restore it from a copy, or move {path} away: it is lost then",
+        )
 
 
 def unpack(path: Path, folder: Path) -> tuple[ArchivedRun, ...]:

@@ -40,7 +40,6 @@ DELETED_PREFIX = ".deleted-"
 _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}")
 """The name of a run folder that an import was writing: see `durable_files.filled_folder`."""
 
-_NAME = re.compile(r"[0-9a-f]{64}")
 _MIN_FREE_BYTES = 1 << 20
 """With less unused space in it, the ledger is not written again."""
 _PATIENCE_S = 5
@@ -176,7 +175,8 @@ def _remove_files(
 
 def _unnamed_files(lab: LabFolder, connection: Connection) -> Iterator[tuple[Path, int]]:
     for path in (lab.artifacts / "sha256").glob("??/*"):
-        is_artifact = _NAME.fullmatch(path.name) and path.is_file() and not path.is_symlink()
+        is_file = path.is_file() and not path.is_symlink()
+        is_artifact = is_file and ArtifactStore.is_name(path.name)
         if is_artifact and not removal.is_named(connection, path.name):
             yield path, path.stat().st_size
 

@@ -319,7 +319,7 @@ def _import_all(lab: LabFolder, source: Source, chosen_ids: Sequence[str]) -> It
                 raise LedgerError(
                     f"run {run_id} was created in this ledger meanwhile; it was not imported"
                 )
-            _write_run_folder(lab, reader, run_id)
+            write_run_folder(lab, reader, run_id)
             yield imported
 
 
@@ -344,7 +344,7 @@ def _imported(history: History, missing: int = 0) -> ImportedRun:
     )
 
 
-def _write_run_folder(lab: LabFolder, reader: LedgerReader, run_id: str) -> None:
+def write_run_folder(lab: LabFolder, reader: LedgerReader, run_id: str) -> None:
     """Regenerate the files of a run folder, unless a coordinator owns the run.
 
     A new folder appears with all of them.

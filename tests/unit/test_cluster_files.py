@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import ssl
+from collections.abc import Iterator
 from pathlib import Path
 
 import dask
@@ -16,6 +17,7 @@ from distributed import Security
 
 import labledger
 from labledger.errors import InvalidInput, PermissionNeeded
+from labledger.experiment.experiment_file import load_experiment
 from labledger.files import lab_folder
 from labledger.hosts import cluster_file, connect
 from labledger.hosts.cluster_file import Cluster
@@ -107,6 +109,27 @@ def test_a_cluster_file_is_a_small_regular_file(tmp_path: Path, kind: str) -> No
         Cluster.read(str(file))
     expected = {"large": "larger than 1,024 KiB", "nested": "nests deeper than 64 levels"}
     assert expected.get(kind, "a regular file is expected") in raised.value.message
+
+
+def test_the_nesting_limit_of_the_library_is_worded_as_our_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyYAML 6.0.4 reads ahead, and refuses deep nesting before labledger counts it: cluster files
+    and experiments then say the same as with earlier versions."""
+
+    def parse(text: str, **_: object) -> Iterator[yaml.Event]:
+        mark = yaml.Mark("", 1000, 0, 1000, None, None)
+        error = "while increasing flow level", mark, "exceeded maximum nesting depth", mark
+        raise yaml.scanner.ScannerError(*error)
+        yield
+
+    monkeypatch.setattr(yaml, "parse", parse)
+    file = tmp_path / "cluster.yaml"
+    file.write_text("[" * 10_000)
+    for read in (lambda: Cluster.read(str(file)), lambda: load_experiment(file)):
+        with pytest.raises(InvalidInput) as raised:
+            read()
+        assert "nests deeper than 64 levels" in raised.value.message
 
 
 @pytest.mark.parametrize(

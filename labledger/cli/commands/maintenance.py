@@ -205,6 +205,7 @@ def backup(
     copy = labledger.back_up_ledger(target, lab_dir=lab_dir)
     out(str(copy.path))
     say(f"the copy does not include large artifacts; they are in {copy.artifacts}")
+    say("`labledger backup FILE.tar.gz` backs up the whole lab")
 
 
 def archive(

@@ -227,6 +227,15 @@ def _store_identity(connection: Connection) -> None:
         )
 
 
+def store_identity_again(connection: Connection) -> None:
+    """Store the digest of an identity that was changed. The triggers must be dropped."""
+    _, digest = read_identity(connection)
+    connection.execute("DELETE FROM ledger_meta WHERE key = ?", (_IDENTITY_DIGEST,))
+    connection.execute(
+        "INSERT INTO ledger_meta (key, value) VALUES (?, ?)", (_IDENTITY_DIGEST, digest)
+    )
+
+
 def read_identity(connection: Connection) -> tuple[str | None, str]:
     """Return the stored digest, None in an older ledger, and the expected one."""
     rows = connection.execute("SELECT key, value FROM ledger_meta").all()

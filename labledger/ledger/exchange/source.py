@@ -250,7 +250,7 @@ def open_source_ledger(path: Path, store: Path, scratch: Path) -> Iterator[Sourc
 
     Raises `LedgerMissing`, `LedgerTooNew`, and `LedgerError` for a file that is not a ledger.
     """
-    _refuse_irregular(path)
+    refuse_irregular(path)
     revision = _revision(path)
     readable_path = path
     if revision in migrations.REVISIONS and revision != migrations.HEAD:
@@ -263,7 +263,7 @@ def open_source_ledger(path: Path, store: Path, scratch: Path) -> Iterator[Sourc
             engine.connect() as connection,
         ):
             migrations.require_current_connection(connection, path)
-            _require_same_tables(connection, path)
+            require_same_tables(connection, path)
             yield Source(path, connection, SourceStore(store))
     finally:
         engine.dispose()
@@ -288,7 +288,7 @@ def _revision(path: Path) -> str | None:
         raise LedgerError(error.message, hint=verify_hint(path)) from error
 
 
-def _refuse_irregular(path: Path) -> None:
+def refuse_irregular(path: Path) -> None:
     """Raise `LedgerError` if the file, or one that SQLite reads with it, is not a regular file."""
     for name in ("", "-wal", "-shm", "-journal"):
         file = path.with_name(path.name + name)
@@ -303,7 +303,7 @@ def _refuse_irregular(path: Path) -> None:
             )
 
 
-def _require_same_tables(connection: Connection, path: Path) -> None:
+def require_same_tables(connection: Connection, path: Path) -> None:
     """Raise `LedgerError` unless the tables and their constraints are those of a new ledger.
 
     If they are, SQLite's integrity check detects every value that the columns do not allow.

@@ -1,0 +1,123 @@
+"""Commands that back up a whole lab and restore it: backup and restore.
+
+Each calls one function of the library. A backup or a restored lab without an artifact that its
+ledger names is exit code 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from labledger import Exit
+from labledger.cli import arguments
+from labledger.cli.console import out, out_json, say
+from labledger.text import counted, counted_of, format_size
+
+if TYPE_CHECKING:
+    from labledger import BackupProgress, RestoredRun
+
+_LARGE_BYTES = 64 << 20
+"""A backup with fewer bytes of artifacts takes a few seconds, and prints no progress."""
+
+
+def backup(
+    target: Annotated[
+        Path,
+        typer.Argument(
+            help="The file to write, such as lab.tar.gz; or a folder, to which only new artifacts "
+            "are copied.",
+        ),
+    ],
+    lab_dir: arguments.LabDir = None,
+    json: arguments.Json = False,
+) -> None:
+    """Back up the whole lab, also while runs are writing.
+
+    A backup has the ledger, the artifacts, unfinished results and the settings. `labledger restore`
+    makes a lab of it.
+    """
+    from labledger import back_up_lab
+
+    made = back_up_lab(target, lab_dir=lab_dir, on_progress=_tenths("backing up"))
+    if json:
+        out_json(made.as_json())
+    else:
+        for run in made.runs:
+            out(f"{run.run_id}: {counted_of(run.committed, run.total, 'slot')} committed")
+        artifacts = counted(made.artifacts, "artifact")
+        if made.copied < made.artifacts:
+            artifacts = f"{artifacts}, {made.copied:,} of them new"
+        size = format_size(made.artifact_bytes)
+        out(f"{made.path}: {format_size(made.size)}; {artifacts} ({size})")
+    if made.missing_total:
+        shown = ", ".join(made.missing)
+        number = counted(made.missing_total, "artifact")
+        say(f"the lab itself lacks {number} that its ledger names, such as {shown}")
+        raise typer.Exit(int(Exit.INCOMPLETE))
+
+
+def restore(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="BACKUP",
+            help="A file that `labledger backup` wrote; or its folder, for the newest in it.",
+        ),
+    ],
+    target: Annotated[
+        Path,
+        typer.Argument(metavar="LAB", help="The new lab folder, such as restored/.lab."),
+    ],
+    json: arguments.Json = False,
+) -> None:
+    """Restore a backup as a new lab folder.
+
+    The new lab takes no container of the original, which may go on. Its settings and receivers act
+    when you have allowed it.
+    """
+    from labledger import restore_lab
+
+    restored = restore_lab(source, target, on_progress=_tenths("restoring"))
+    if json:
+        out_json(restored.as_json())
+    else:
+        for run in restored.runs:
+            out(_restored_line(run))
+        artifacts = counted(restored.artifacts, "artifact")
+        out(f"{restored.path}: the backup of {restored.written_at}; {artifacts}")
+        lab = quote(str(restored.path))
+        say(f"`labledger verify --lab-dir {lab}` checks it; `labledger allow {lab}` lets its")
+        say("settings and receivers act")
+    if restored.missing_artifacts:
+        say(f"the backup lacks {counted(restored.missing_artifacts, 'artifact')}")
+        raise typer.Exit(int(Exit.INCOMPLETE))
+
+
+def _restored_line(run: RestoredRun) -> str:
+    line = f"{run.run_id}: {counted_of(run.committed, run.total, 'slot')} committed"
+    if run.left_in_original:
+        slots = ", ".join(map(str, run.left_in_original[:10]))
+        more = ", …" if len(run.left_in_original) > 10 else ""
+        line += f"; in progress in the original, and not run again by resume: {slots}{more}"
+    return line
+
+
+def _tenths(verb: str) -> Callable[[BackupProgress], None]:
+    """Return what prints each tenth of the bytes, if there are many."""
+    shown = 0
+
+    def report(progress: BackupProgress) -> None:
+        nonlocal shown
+        tenth = 10 * progress.size // max(progress.total_size, 1)
+        if tenth > shown and progress.total_size >= _LARGE_BYTES:
+            shown = tenth
+            size, total = format_size(progress.size), format_size(progress.total_size)
+            artifacts = counted_of(progress.artifacts, progress.total, "artifact")
+            say(f"{verb}: {size} of {total}, {artifacts}")
+
+    return report

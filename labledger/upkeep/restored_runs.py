@@ -1,0 +1,248 @@
+"""Make a lab that was unpacked from a backup one of its own, and its runs ready to be resumed.
+
+The original may go on. The restored ledger therefore gets another id: containers, networks and
+hosts know labledger's labs by that id, so that the restored lab finds, waits for and removes
+nothing of the original. Leases end: their owners own the original's runs. What waits to be told to
+receivers is left to the original.
+
+An attempt that was in progress has its container in the original. Its agent may have spent money
+and may still be at work, so that the restored lab does not start it again by itself: the attempt
+ends as an `infra_error` with the reason `left_in_original`, which no policy retries. One that was
+only prepared gets the mark of such attempts, and a resume starts it.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from labledger.errors import LedgerError
+from labledger.execution.process_identity import this_process
+from labledger.experiment.plan import ExperimentPlan
+from labledger.experiment.task_row import Task
+from labledger.files.artifact_store import ArtifactStore
+from labledger.files.lab_folder import LabFolder
+from labledger.ledger.database import migrations, views_and_triggers
+from labledger.ledger.database.model import RunInfo
+from labledger.ledger.database.sqlite import translated, writable_engine
+from labledger.ledger.exchange.source import open_source_ledger
+from labledger.ledger.lookup import BACKED_UP_AT, ORIGINAL_ID, ledger_id
+from labledger.ledger.notifications import Outbox
+from labledger.ledger.reader import LedgerReader
+from labledger.ledger.writer import LedgerWriter
+from labledger.records import JsonObject
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.json_codec import JsonForm
+from labledger.records.model_calls import ModelCall
+from labledger.records.outcomes import Reason, RunStatus
+from labledger.trial import attempt_notes
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.collect import infra_error_result
+from labledger.trial.contract import trial_folder
+from labledger.trial.trial_kinds import FreshTrial
+from labledger.trial.trial_plan import TrialPlan
+from labledger.upkeep.container_cleanup import UnfinishedSlot, find_unfinished_slots
+from labledger.upkeep.import_runs import write_run_folder
+
+_MAX_LINE = 16 << 20
+_LEASE_S = 600.0
+
+_STORE_META = "INSERT OR REPLACE INTO ledger_meta (key, value) VALUES (?, ?)"
+_KEEP_FIRST_ID = "INSERT OR IGNORE INTO ledger_meta (key, value) VALUES (?, ?)"
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenAttempt:
+    """What the backup says of an attempt in progress."""
+
+    begun: bool = True
+    calls: tuple[ModelCall, ...] = ()
+
+
+_OpenAttempts = Mapping[tuple[str, int, int], _OpenAttempt]
+"""By run, slot and attempt."""
+_UNKNOWN = _OpenAttempt()
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredRun(JsonForm):
+    """A run of a restored lab."""
+
+    run_id: str
+    committed: int
+    """How many slots are committed."""
+    total: int
+    """How many slots its schedule has."""
+    left_in_original: tuple[int, ...]
+    """Slots whose attempt was in progress: they end as an `infra_error`, and are not run again."""
+
+
+def make_own(
+    lab: LabFolder, manifest: JsonObject, open_attempts: Path, scratch: Path
+) -> tuple[tuple[RestoredRun, ...], bool]:
+    """Make an unpacked lab one of its own; return its runs, and whether its ledger was upgraded.
+
+    Raises `LedgerError` for a ledger that labledger did not write or that is damaged.
+    """
+    with open_source_ledger(lab.ledger, lab.artifacts, scratch):
+        pass  # It is a ledger of a known revision, with the tables that labledger creates.
+    was_upgraded = _upgrade(lab.ledger)
+    original = _give_identity(lab.ledger, manifest)
+    attempts = dict(_read_open_attempts(open_attempts))
+    runs = tuple(_release_runs(lab, original, attempts))
+    with Outbox.open(lab.ledger) as outbox:
+        for run in runs:
+            outbox.discard(run.run_id)
+    with LedgerReader.open(lab.ledger) as reader:
+        for run in runs:
+            write_run_folder(lab, reader, run.run_id)
+    return runs, was_upgraded
+
+
+def _upgrade(ledger: Path) -> bool:
+    """Upgrade a ledger of an older revision. The backup itself stays as it is."""
+    upgraded = migrations.upgrade(ledger)
+    if upgraded.backup is not None:
+        upgraded.backup.unlink()
+    return upgraded.before != upgraded.after
+
+
+def _give_identity(ledger: Path, manifest: JsonObject) -> str:
+    """Give the ledger an id of its own, and return the original's.
+
+    Its views and triggers are created again, so that none of the backup's is used.
+    """
+    engine = writable_engine(ledger, foreign_keys=False)
+    try:
+        with (
+            translated("give the restored ledger an id of its own", ledger),
+            engine.connect() as connection,
+            connection.begin(),
+        ):
+            stored, expected = migrations.read_identity(connection)
+            if stored not in (None, expected):
+                raise LedgerError(
+                    "the ledger of the backup is damaged: the row of its id was changed",
+                    hint="restore an earlier backup",
+                )
+            views_and_triggers.drop_all(connection)
+            original = ledger_id(connection)
+            # A lab that was restored before keeps its first id.
+            connection.execute(_KEEP_FIRST_ID, (ORIGINAL_ID, original))
+            connection.execute(_STORE_META, ("ledger_id", uuid.uuid4().hex))
+            connection.execute(_STORE_META, (BACKED_UP_AT, manifest["written_at"]))
+            migrations.store_identity_again(connection)
+            views_and_triggers.create_all(connection)
+    finally:
+        engine.dispose()
+    return original
+
+
+def _read_open_attempts(path: Path) -> Iterator[tuple[tuple[str, int, int], _OpenAttempt]]:
+    """Yield the attempts of a file. One with an unreadable line counts as begun, without calls."""
+    with path.open("rb") as lines:
+        while line := lines.readline(_MAX_LINE):
+            with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                row = json.loads(line)
+                key = str(row["run_id"]), int(row["schedule_idx"]), int(row["attempt"])
+                calls = tuple(map(ModelCall.from_json, row["calls"]))
+                yield key, _OpenAttempt(row["begun"] is not False, calls)
+
+
+def _release_runs(lab: LabFolder, original: str, attempts: _OpenAttempts) -> Iterator[RestoredRun]:
+    """End the leases of the runs, and the attempts that had begun. Yield the runs."""
+    store = ArtifactStore(lab.artifacts)
+    with (
+        LedgerWriter.open(lab.ledger, store) as writer,
+        LedgerReader.open(lab.ledger, store) as reader,
+    ):
+        for run in reader.runs():
+            results = _LeftAttempts(lab, reader, run, original, attempts)
+            left = results.find()
+            if left or run.lease is not None:
+                lease = writer.leases.acquire(
+                    run.run_id, this_process(), _LEASE_S, is_dead=lambda _: True
+                )
+                for idx, slot in left.items():
+                    writer.stage(lease, results.result(idx, slot), final=True)
+                writer.leases.release(lease, RunStatus.INTERRUPTED)
+            yield RestoredRun(run.run_id, run.next_schedule_idx, run.total_slots, tuple(left))
+
+
+class _LeftAttempts:
+    """The attempts of a run that were in progress in the original."""
+
+    def __init__(
+        self,
+        lab: LabFolder,
+        reader: LedgerReader,
+        run: RunInfo,
+        original: str,
+        attempts: _OpenAttempts,
+    ) -> None:
+        self._lab = lab
+        self._reader = reader
+        self._run = run
+        self._original = original
+        self._attempts = attempts
+
+    def find(self) -> dict[int, UnfinishedSlot]:
+        """Return the slots whose agent had begun, and mark the others as not started."""
+        # A regrading starts no agent.
+        if self._run.regrades is not None:
+            return {}
+        unfinished = find_unfinished_slots(self._reader, self._run)
+        left = {}
+        for idx, slot in sorted(unfinished.items()):
+            if slot.may_run and self._attempt(idx, slot).begun:
+                left[idx] = slot
+            elif slot.may_run:
+                folder = self._lab.run_folder(self._run.run_id)
+                attempt_notes.mark_not_started(trial_folder(folder, idx, slot.attempt))
+        return left
+
+    def _attempt(self, idx: int, slot: UnfinishedSlot) -> _OpenAttempt:
+        return self._attempts.get((self._run.run_id, idx, slot.attempt), _UNKNOWN)
+
+    @cached_property
+    def _plan(self) -> ExperimentPlan:
+        return ExperimentPlan.of_document(self._run.resolved)
+
+    def result(self, idx: int, unfinished: UnfinishedSlot) -> AttemptResult:
+        """Return the result of an attempt that had begun."""
+        run_id = self._run.run_id
+        slot = self._reader.slot(run_id, idx)
+        [variant] = [each for each in self._plan.variants if each.variant_id == slot.variant_id]
+        plan = TrialPlan.of(
+            self._plan,
+            variant,
+            # The container is the original's.
+            ledger_id=self._original,
+            run_dir=self._lab.run_folder(run_id),
+            store_root=self._lab.artifacts,
+            images=self._run.images,
+            # The values are not in a backup, and the result has no output to redact.
+            environment=dict.fromkeys(self._plan.environment, ""),
+        )
+        spec = AttemptSpec(
+            plan=plan,
+            slot=slot,
+            run_id=run_id,
+            attempt=unfinished.attempt,
+            task=Task.of_row(self._reader.task(run_id, slot.task_id)),
+            kind=FreshTrial(),
+            host=unfinished.host,
+        )
+        message = (
+            "it was in progress when the lab was backed up, and its container belongs to the "
+            "original lab; `labledger rerun` runs it again"
+        )
+        started_at = self._reader.last_dispatches(run_id, idx)[idx].dispatched_at
+        result = infra_error_result(spec, started_at, Reason.LEFT_IN_ORIGINAL, message)
+        calls = self._attempt(idx, unfinished).calls
+        return replace(result, model_calls=calls)
