@@ -70,6 +70,8 @@ def near_names(name: str, known: Iterable[str], count: int = 1) -> list[str]:
     return difflib.get_close_matches(name, list(known), n=count, cutoff=cutoff)
 
 
+_MAX_AMOUNT = 1e15
+"""Larger amounts are printed in powers of ten."""
 DASH = "–"
 
 
@@ -129,8 +131,10 @@ def whole_number(value: float | None) -> str:
 
 
 def usd(amount: float | None, digits: int = 2) -> str:
-    """Return an amount of money: ``$1,234.50``."""
-    return DASH if amount is None else f"${amount:,.{digits}f}"
+    """Return an amount of money: ``$1,234.50``, or ``$1e+300`` if it has too many digits."""
+    if amount is None:
+        return DASH
+    return f"${amount:,.{digits}f}" if abs(amount) < _MAX_AMOUNT else f"${amount:.6g}"
 
 
 def usd_range(bounds: tuple[float, float] | None, digits: int = 4) -> str:

@@ -134,8 +134,9 @@ def clean(
 ) -> list[ContainerDecision]:
     """Remove containers of this ledger whose results are stored durably, or that belong to no run.
 
-    Containers without this ledger's label, and those of a run that a live coordinator owns, are
-    never removed.
+    Without `run_id`, what checks left in the engine whose processes have certainly ended is removed
+    too. Other containers without this ledger's label, and those of a run that a live coordinator
+    owns, are never removed.
 
     Args:
         run_id: Only containers of this run.
@@ -145,10 +146,10 @@ def clean(
             again.
 
     Returns:
-        Every container of the ledger, and whether and why it is removed.
+        Every container of the ledger, and what checks left, and whether and why it is removed.
 
     Raises:
-        LedgerMissing: There is no ledger.
+        LedgerMissing: There is no ledger, and no check left anything.
         RunNotFound: The ledger holds no such run.
         EngineUnavailable: The Docker engine does not answer.
 

@@ -22,9 +22,10 @@ from labledger.errors import EngineUnavailable, InvalidInput, Parameter, Problem
 from labledger.experiment.plan import ExperimentPlan
 from labledger.files.untrusted_files import UnsafeFile, UntrustedFile
 from labledger.ledger.reader import LedgerReader
+from labledger.records import JsonObject
 from labledger.records.attempt_result import digest_of
 from labledger.trajectories.agent_document import AgentDocument
-from labledger.trajectories.step_text import conversation
+from labledger.trajectories.step_text import conversation, cut_notice, stored_cuts
 from labledger.trial import contract
 from labledger.trial.evidence.redaction import RedactedStream, Redactor
 
@@ -101,7 +102,8 @@ def _read(live: _LiveOutputs, *, follow: bool) -> Iterator[LogPiece]:
 
 def _stored_pieces(live: _LiveOutputs, names: Sequence[str]) -> Iterator[LogPiece]:
     """Yield stored outputs of the slot's last attempt."""
-    references = live.stored_references()
+    evidence = live.stored_evidence()
+    references = evidence.get("evidence", {})
     for name in names:
         reference = references.get("trajectory" if name == STEPS else name)
         if reference is None:
@@ -109,6 +111,8 @@ def _stored_pieces(live: _LiveOutputs, names: Sequence[str]) -> Iterator[LogPiec
         if name != STEPS:
             yield LogPiece(name, live.reader.artifact(digest_of(reference)))
             continue
+        if cuts := stored_cuts(evidence):
+            yield LogPiece(name, f"{cut_notice(cuts)}\n\n".encode("utf-8", "replace"))
         with live.reader.open_artifact(digest_of(reference)) as document:
             for text in conversation(AgentDocument(document).steps()):
                 yield LogPiece(name, text.encode("utf-8", "replace"))
@@ -148,8 +152,8 @@ class _LiveOutputs:
         staged = reader.staged(self.run_id).get(idx)
         return staged is not None and staged.final
 
-    def stored_references(self) -> dict[str, str]:
-        """Return the references of the stored outputs of the last attempt, by name."""
+    def stored_evidence(self) -> JsonObject:
+        """Return the evidence record of the last attempt; empty if there is none."""
         records = next(
             self.reader.slot_records(self.run_id, self.schedule_idx, self.schedule_idx + 1),
             None,
@@ -159,7 +163,7 @@ class _LiveOutputs:
         else:
             result = self.reader.staged_result(self.run_id, self.schedule_idx)
             evidence = list(result.evidence) if result is not None else []
-        return dict(evidence[-1]["evidence"]) if evidence else {}
+        return evidence[-1] if evidence else {}
 
     def new_pieces(self, *, is_last: bool) -> Iterator[LogPiece]:
         """Yield what was written since the last call, redacted.

@@ -15,13 +15,14 @@ from labledger.checks.check_results import CheckResult, check_disk_space, failed
 from labledger.engine.engine import Engine
 from labledger.engine.engine_facts import EngineFacts
 from labledger.errors import EngineUnavailable, LabLedgerError, LedgerMissing
+from labledger.execution.probe_owners import ProbeState, find_probes
 from labledger.execution.process_identity import process_is_dead
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import DRIVER, driver_risk
 from labledger.ledger.reader import LedgerReader
 from labledger.records.outcomes import RunStatus
-from labledger.text import counted, counted_of
+from labledger.text import counted, counted_of, duration
 from labledger.trial.free_disk_space import DiskSpace
 from labledger.trial.life.container_config import GROUPS_HINT
 
@@ -51,7 +52,30 @@ def _docker(lab: LabFolder) -> Iterator[CheckResult]:
         f"{facts.details}, {counted(info['NCPU'], 'processor')}, {info['MemTotal'] / 1e9:.1f} GB",
     )
     yield from describe_shortcomings(facts)
+    yield from _left_probes(engine)
     yield check_disk_space(DiskSpace.of(lab.existing, info))
+
+
+def _left_probes(engine: Engine) -> Iterator[CheckResult]:
+    """Yield the probes that processes left in the engine, or may have left."""
+    try:
+        probes = find_probes(engine)
+    except LabLedgerError as error:
+        yield failed("docker", error.message, hint=error.hint)
+        return
+    for probe in probes:
+        what = f"{probe.kind} {probe.name}"
+        if probe.state is ProbeState.LEFT:
+            detail = f"{what} is left over: it belonged to {probe.owner}"
+            yield warned("docker", detail, hint="`labledger clean` removes it")
+        elif probe.is_suspect:
+            command = "docker network rm" if probe.is_network else "docker rm --force"
+            yield warned(
+                "docker",
+                f"{what} is {duration(1000 * probe.age_s)} old and may be left over: it belongs to "
+                f"{probe.owner}, and this process cannot see whether that one has ended",
+                hint=f"if it has, remove it with `{command} {probe.name}`",
+            )
 
 
 def describe_shortcomings(facts: EngineFacts) -> Iterator[CheckResult]:

@@ -25,6 +25,7 @@ from labledger.engine.engine_facts import EngineFacts
 from labledger.engine.networks import Networks, PrivateNetwork
 from labledger.errors import EngineUnavailable, LabLedgerError, PreflightFailed, Problem
 from labledger.execution.executor import Needs
+from labledger.execution.probe_owners import NAME, probe_labels
 from labledger.experiment.grading_settings import GradingMode
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.resolve import ResolvedExperiment
@@ -34,7 +35,6 @@ from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 from labledger.records import JsonObject
 from labledger.text import counted, counted_of, format_size
 from labledger.trial import contract
-from labledger.trial.contract import Labels
 from labledger.trial.life.container_config import GROUPS_HINT, LimitsRefused, find_ignored_limits
 
 
@@ -232,14 +232,14 @@ def check_container_files(probes: ImageProbes, image: str, folder: Path) -> Iter
     file systems, and the kernel forbids a rootless engine to drop some of those. The container that
     is created for this check is never started.
     """
-    name = f"labledger-probe-{secrets.token_hex(8)}"
+    name = f"{NAME}{secrets.token_hex(8)}"
     # A lab that cannot be written to is found by another check.
     with suppress(OSError), tempfile.TemporaryDirectory(dir=folder) as mounted:
         mount = contract.mount(Path(mounted).resolve(), contract.IN, read_only=True)
         config = {
             "Image": image,
             "Entrypoint": ["true"],
-            "Labels": {contract.Labels.PROBE: "1"},
+            "Labels": probe_labels(probes.lab),
             "NetworkDisabled": True,
             "HostConfig": {"NetworkMode": "none", "Mounts": [mount]},
         }
@@ -383,8 +383,7 @@ def _make_network(
 ) -> None:
     """Make a network, and remove it. Raises what `provide` raises."""
     networks = Networks(engine)
-    labels = {Labels.PROBE: secrets.token_hex(8)}
-    network = provide(networks, f"labledger-probe-{secrets.token_hex(8)}", labels)
+    network = provide(networks, f"{NAME}{secrets.token_hex(8)}", probe_labels())
     networks.remove(network.network_id)
 
 

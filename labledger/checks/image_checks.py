@@ -13,6 +13,7 @@ import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from labledger.checks.check_results import CheckResult, failed, invalid
 from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import retry_engine_errors
 from labledger.errors import EngineUnavailable, LabLedgerError
+from labledger.execution.probe_owners import probe_labels
 from labledger.experiment.authored_fields import expand_names, is_inside, referenced_names
 from labledger.experiment.consistency_checks import USER_OF_IMAGE, user_of_phase
 from labledger.experiment.plan_sections import NamedPhase
@@ -29,7 +31,6 @@ from labledger.experiment.trial_settings import TrialSettings
 from labledger.files import lab_folder
 from labledger.records import JsonObject, canonical_json
 from labledger.trial import contract
-from labledger.trial.contract import Labels
 
 _ENGINE_PROPERTIES = (
     "ID",
@@ -59,6 +60,8 @@ class ImageProbes:
     """False to run every probe, even if it succeeded before."""
     oci_runtime: str | None = None
     """The OCI runtime of the trials' containers; None for the engine's default."""
+    lab: Path | None = None
+    """The lab folder for which the probes run."""
 
     def run_probe(
         self,
@@ -75,7 +78,7 @@ class ImageProbes:
         if self.use_cache and lab_folder.read_cached(key) is not None:
             return 0, ""
         status, output = self.engine.run_probe(
-            image, script, {Labels.PROBE: "1"}, user, self.oci_runtime, host_config
+            image, script, probe_labels(self.lab), user, self.oci_runtime, host_config
         )
         if (status, output) == (0, ""):
             lab_folder.store_cached(key, b"")

@@ -174,7 +174,7 @@ def preflight(
             of_engine.extend(check_networks(info, (merged for _, merged in experiment.settings)))
         checks += of_engine
         if all(check.ok for check in of_engine):
-            probes = ImageProbes(engine, info, use_cache, oci)
+            probes = ImageProbes(engine, info, use_cache, oci, lab.root)
             of_containers = _check_containers(probes, images, experiment)
             checks.extend(of_containers)
             if runs_here:

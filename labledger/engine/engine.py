@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from queue import Empty, LifoQueue
@@ -59,6 +59,8 @@ class ListedContainer:
     container_id: str
     name: str
     labels: dict[str, str]
+    created_at: float = 0.0
+    """In seconds since 1970; 0 if it is unknown."""
 
 
 class Engine:
@@ -311,15 +313,16 @@ class Engine:
                 raise ContainerFailed(f"container {container} is still being removed")
             clock.sleep(_POLL_S)
 
-    def containers_with_labels(self, labels: dict[str, str]) -> list[ListedContainer]:
-        """Return every container, running or not, that has all of `labels`."""
+    def containers_with_labels(self, labels: Mapping[str, str | None]) -> list[ListedContainer]:
+        """Return every container, running or not, that has all of `labels`; None is any value."""
         with translating_errors("list containers"):
-            entries = self._client.containers(
-                all=True, filters={"label": [f"{key}={value}" for key, value in labels.items()]}
-            )
+            entries = self._client.containers(all=True, filters={"label": label_filter(labels)})
         return [
             ListedContainer(
-                entry["Id"], (entry["Names"] or [entry["Id"]])[0].lstrip("/"), entry["Labels"]
+                entry["Id"],
+                (entry["Names"] or [entry["Id"]])[0].lstrip("/"),
+                entry["Labels"],
+                float(entry["Created"]),
             )
             for entry in entries
         ]
@@ -363,6 +366,11 @@ class Engine:
             return (-1 if status is None else status), output.decode("utf-8", "replace")
         finally:
             self.remove(name)
+
+
+def label_filter(labels: Mapping[str, str | None]) -> list[str]:
+    """Return the engine's filter for objects that have all of `labels`; None is any value."""
+    return [key if value is None else f"{key}={value}" for key, value in labels.items()]
 
 
 def get_answer(

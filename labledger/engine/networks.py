@@ -12,9 +12,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from ipaddress import IPv4Address, IPv4Network
 
-from labledger.engine.engine import Engine
+from labledger.engine.engine import Engine, label_filter
 from labledger.engine.engine_errors import ContainerFailed
 
 _POOL = IPv4Network("198.18.0.0/15")
@@ -42,6 +43,8 @@ class PrivateNetwork:
     name: str
     labels: Mapping[str, str]
     range: IPv4Network
+    created_at: float = 0.0
+    """In seconds since 1970; 0 if it is unknown."""
 
     @property
     def first_address(self) -> IPv4Address:
@@ -132,17 +135,17 @@ class Networks:
             f"could not create network {name}: {_ATTEMPTS} ranges of {_POOL} are taken by others"
         )
 
-    def with_labels(self, labels: Mapping[str, str]) -> list[PrivateNetwork]:
-        """Return the private networks that have all of `labels`."""
-        wanted = [f"{key}={value}" for key, value in labels.items()]
+    def with_labels(self, labels: Mapping[str, str | None]) -> list[PrivateNetwork]:
+        """Return the private networks that have all of `labels`; None is any value."""
         with self.engine.api("list networks") as client:
-            entries = client.networks(filters={"label": wanted})
+            entries = client.networks(filters={"label": label_filter(labels)})
         return [
             PrivateNetwork(
                 entry["Id"],
                 entry["Name"],
                 entry["Labels"] or {},
                 IPv4Network(entry["IPAM"]["Config"][0]["Subnet"]),
+                _seconds(entry.get("Created")),
             )
             for entry in entries
             if entry["IPAM"]["Config"]
@@ -180,3 +183,10 @@ class Networks:
                 client.disconnect_container_from_network(container, name, force=True)
         if network not in current:
             self.connect(container, network)
+
+
+def _seconds(moment: object) -> float:
+    try:
+        return datetime.fromisoformat(str(moment)).timestamp()
+    except ValueError:
+        return 0.0

@@ -39,9 +39,17 @@ def process_is_dead(owner: Owner) -> bool:
     Its lease then need not expire first. A process on another machine, in another container, or
     one that is merely suspended never counts as dead.
     """
-    if owner.host != _host() or not owner.process_token:
+    if owner.host != _host() or not owner.process_token or _is_hidden(owner.pid):
         return False
     return _process_token(owner.pid) != owner.process_token
+
+
+def machine_id() -> str:
+    """Return what identifies this machine whenever it is started; empty if it is unknown."""
+    try:
+        return _read_text("/etc/machine-id")
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def _host() -> str:
@@ -57,6 +65,25 @@ def _host() -> str:
 
 def _read_text(path: str) -> str:
     return Path(path).read_text("ascii").strip()
+
+
+def _is_hidden(pid: int) -> bool:
+    """Return whether a process may exist that this one may not see, such as another user's."""
+    try:
+        _read_text(f"/proc/{pid}/stat")
+    except PermissionError:
+        return True
+    except OSError:
+        pass
+    else:
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return Path("/proc/self/stat").exists()
+    return False
 
 
 def _process_token(pid: int) -> str | None:

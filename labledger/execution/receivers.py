@@ -104,7 +104,10 @@ class Receiver:
         """The receiver as messages name it: of a URL the host alone, of a command its program."""
         if not self.is_webhook:
             return escape_line(Path(self.words[0]).name)
-        parts = urlsplit(self.words[0])
+        try:
+            parts = urlsplit(self.words[0])
+        except ValueError:  # Such as [ without ]. It may hold a secret, so it is not repeated.
+            return "a URL with an address that cannot be read"
         if not parts.scheme:
             return escape_line(self.words[0])
         return escape_line(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}")

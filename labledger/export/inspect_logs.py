@@ -220,9 +220,19 @@ class _Sample:
         return {
             **{name: trial[name] for name in ("schedule_idx", "attempt", "status", "reason")},
             "verdict": self._records.verdict,
-            **({"trajectory": self._trajectory.origin} if self._trajectory else {}),
+            **self._origin(),
             **({"steps_left_out": conversation.left_out} if conversation.left_out else {}),
             **self._usage().unknown_calls(),
+        }
+
+    def _origin(self) -> JsonObject:
+        """Return what the trajectory was made from, and why it lacks steps if it does."""
+        if self._trajectory is None:
+            return {}
+        cuts = list(self._trajectory.cuts)
+        return {
+            "trajectory": self._trajectory.origin,
+            **({"trajectory_cuts": cuts} if cuts else {}),
         }
 
     def _scores(self) -> dict[str, Score]:

@@ -39,6 +39,10 @@ PATH = Path("spans.jsonl")
 _BATCH = 100
 """How many spans one request has."""
 _TOTALS = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
+_MAX_DURATION = 10_000_000_000
+"""An answer that claims to have taken longer, in milliseconds, has no duration."""
+_MAX_NUMBER = 1 << 63
+"""Attributes have 64 bits. Sums of what agents claim may need more."""
 _MAX_TEXT = 64 << 10
 """How many characters a message, the arguments or the result of a call have in an attribute."""
 
@@ -125,6 +129,8 @@ class _Trace:
         for step, following in _with_next_time(document.steps(), end):
             if step.source != "agent":
                 self._say(step.source, text_of(step.message))
+                for result in step.results:
+                    self._say("tool", text_of(result.content))
                 now = min(max(now, _time_of(step, now)), max(now, following))
                 continue
             answered = self._end_of_answer(step, now)
@@ -140,7 +146,9 @@ class _Trace:
     def _end_of_answer(self, step: Step, now: int) -> int:
         duration = (step.extra or {}).get("duration_ms")
         begin = max(now, _time_of(step, now))
-        return begin + int(duration) * 1_000_000 if isinstance(duration, int) else begin
+        if not isinstance(duration, int) or not 0 <= duration < _MAX_DURATION:
+            return begin
+        return begin + duration * 1_000_000
 
     def _chat(self, step: Step, begin: int, end: int) -> ReadableSpan:
         model = step.model_name or "unknown"
@@ -185,16 +193,17 @@ class _Trace:
         return {**counts, "labledger.cost_usd": metrics.cost_usd}
 
     def _tool(self, step: Step, call: ToolCall, begin: int, end: int) -> ReadableSpan:
-        result = next((r for r in step.results if r.source_call_id == call.tool_call_id), None)
+        results = step.results_of(call)
+        returned = "\n".join(text_of(result.content) for result in results)
         attributes = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": call.function_name,
             "gen_ai.tool.call.id": call.tool_call_id,
             "gen_ai.tool.type": "function",
             "gen_ai.tool.call.arguments": _short(call.arguments),
-            "gen_ai.tool.call.result": text_of(result.content)[:_MAX_TEXT] if result else None,
+            "gen_ai.tool.call.result": returned[:_MAX_TEXT] if results else None,
         }
-        failed = bool(result and (result.extra or {}).get("is_error"))
+        failed = any((result.extra or {}).get("is_error") for result in results)
         name = f"step {step.step_id} call {call.tool_call_id}"
         title = f"execute_tool {call.function_name}"
         return self._span(title, name, begin, max(begin, end), attributes, failed=failed)
@@ -214,6 +223,7 @@ class _Trace:
             "labledger.status": trial.status,
             "labledger.verdict": trial.verdict,
             "labledger.origin": trial.origin,
+            "labledger.cuts": "; ".join(trial.cuts) or None,
         }
         begin = _nanoseconds(trial.started_at)
         failed = trial.status != "completed"
@@ -252,7 +262,7 @@ class _Trace:
             context=self._context(own),
             parent=None if own is None else self._context(None),
             resource=self.resource,
-            attributes={key: value for key, value in attributes.items() if value is not None},
+            attributes={key: value for key, value in attributes.items() if _fits(value)},
             kind=trace.SpanKind[kind],
             status=trace.Status(trace.StatusCode.ERROR if failed else trace.StatusCode.UNSET),
             start_time=begin,
@@ -290,6 +300,11 @@ def _time_of(step: Step, default: int) -> int:
     moment = text_time(step.timestamp)
     found = default if moment is None else _nanoseconds(moment)
     return found if 0 < found < 1 << 63 else default
+
+
+def _fits(value: Any) -> bool:
+    """Return whether an attribute can have this value."""
+    return value is not None and not (isinstance(value, int) and abs(value) >= _MAX_NUMBER)
 
 
 def _nanoseconds(moment: str) -> int:

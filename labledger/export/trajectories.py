@@ -19,6 +19,7 @@ from labledger.records import JsonObject, canonical_json
 from labledger.records.attempt_result import SlotRecords, digest_of
 from labledger.records.json_codec import members
 from labledger.records.model_calls import ModelCall
+from labledger.trajectories.step_text import stored_cuts
 
 SCHEMA = "trajectory_record_v1"
 PATH = Path("trajectories.jsonl")
@@ -41,13 +42,17 @@ class StoredTrajectory:
     """`gateway`, `agent_log` or `agent`."""
     sha256: str
     """Of the document, in hex."""
+    cuts: tuple[str, ...] = ()
+    """Why it lacks steps, a sentence each."""
     calls: tuple[ModelCall, ...] | None = None
     """What the attempt's agent used of models; None if no gateway counted it."""
 
     def as_json(self) -> JsonObject:
-        """Return all but the document, its digest and the calls."""
+        """Return all but the document, its digest and the calls; `cuts` only if there are any."""
         document = {"schema_version": SCHEMA, **members(replace(self, calls=None))}
         del document["sha256"], document["calls"]
+        if not self.cuts:
+            del document["cuts"]
         return document
 
 
@@ -77,6 +82,7 @@ def stored_trajectory(records: SlotRecords) -> StoredTrajectory | None:
         ended_at=trial["ended_at"],
         origin=evidence["ext"]["trajectory"]["origin"],
         sha256=digest_of(reference),
+        cuts=tuple(stored_cuts(evidence)),
         calls=_calls(records, evidence),
     )
 

@@ -11,7 +11,9 @@ import fcntl
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -33,11 +35,14 @@ class ArtifactStore:
     """Files named by the SHA-256 of their content, under `root`/sha256/ab/abcd….
 
     A file gets its name once its content is durable, so that a named file is always complete. Files
-    are never changed.
+    are never changed. If another program changed one, the next writer of the same content replaces
+    it and keeps the changed file in `root`/damaged.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, warn: Callable[[str], None] = lambda _: None) -> None:
+        """`warn` gets a sentence about each changed file that is replaced."""
         self.root = root
+        self._warn = warn
 
     @staticmethod
     def is_name(text: str) -> bool:
@@ -97,14 +102,35 @@ class ArtifactStore:
         return self.path(sha256).is_file()
 
     def keeps(self, sha256: str) -> bool:
-        """Return whether an artifact exists as a file, which no power cut takes from now on.
+        """Return whether an artifact exists unchanged, and no power cut takes it from now on.
 
-        The process that wrote it may have died, or failed, before its name was durable.
+        The process that wrote it may have died, or failed, before its name was durable. If the file
+        was changed, keep a copy of it in `damaged`: the caller will replace it.
         """
         if not self.contains(sha256):
             return False
+        try:
+            self.checked(sha256)
+        except ArtifactChanged:
+            self._keep_damaged(sha256)
+            return False
+        except FileNotFoundError:
+            return False
         _sync_name(self.path(sha256))
         return True
+
+    def _keep_damaged(self, sha256: str) -> None:
+        """Give a changed file a second name. It keeps its own until that is replaced."""
+        target = self.root / "damaged" / f"{sha256}.{secrets.token_hex(4)}"
+        make_folder(target.parent)
+        try:
+            target.hardlink_to(self.path(sha256))
+        except OSError:  # Some file systems have no second names.
+            shutil.copyfile(self.path(sha256), target)
+        self._warn(
+            f"artifact {self.path(sha256)} was changed by another program; it is replaced by its "
+            f"original content, and the changed file is kept as {target}"
+        )
 
     def checked(self, sha256: str) -> Path:
         """Return the path of an artifact whose content fits its name.
@@ -118,8 +144,9 @@ class ArtifactStore:
         if _digest_of(path, signature, status.st_mtime_ns, status.st_ctime_ns) != sha256:
             raise ArtifactChanged(
                 f"artifact {path} is not what was stored: its content does not fit its name",
-                hint="restore it from a copy of .lab/artifacts; `labledger verify` says what else "
-                "differs",
+                hint="`labledger resume` of a run replaces the files of its unchanged experiment; "
+                "otherwise restore it from a copy of .lab/artifacts; `labledger verify` says what "
+                "else differs",
             )
         return path
 

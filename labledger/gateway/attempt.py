@@ -25,6 +25,7 @@ from labledger.gateway.answers import Answer, Headers, NoAnswer
 from labledger.gateway.body_budget import OWN_BYTES, BodyBudget, BodyShare, HeldBody
 from labledger.gateway.call_journal import PATIENCE_S, Journal, JournalBroken
 from labledger.gateway.calls import Calls, OpenCall
+from labledger.gateway.canonical_requests import CanonicalRequest
 from labledger.gateway.caps import (
     Account,
     CapReached,
@@ -37,7 +38,7 @@ from labledger.gateway.container_processors import ContainerProcessors
 from labledger.gateway.families.family import Asked, Refused
 from labledger.gateway.fault_finding import FaultFinder
 from labledger.gateway.known_requests import KnownRequests
-from labledger.gateway.recordings import CanonicalRequest, Recording, Replay, ReplayMiss
+from labledger.gateway.recordings import Recording, Replay, ReplayMiss
 from labledger.gateway.request_headers import check_headers
 from labledger.gateway.request_judging import Judged, RequestJudges
 from labledger.gateway.unix_sockets import listen

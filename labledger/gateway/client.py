@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
@@ -184,7 +185,7 @@ class GatewayClient:
             if (self._folder / _ERRORS).is_symlink():  # A copied lab folder may have a link here.
                 (self._folder / _ERRORS).unlink()
             with (self._folder / _ERRORS).open("wb") as errors:
-                subprocess.run(
+                ended = subprocess.run(
                     module_command(_PROCESS, str(self._folder), str(writing)),
                     stdin=subprocess.DEVNULL,
                     stdout=errors,
@@ -197,6 +198,8 @@ class GatewayClient:
             os.close(writing)
             writing = -1
             problem = _read_all(reading)
+            if not problem and ended.returncode < 0:
+                problem = ended_by(-ended.returncode)
         finally:
             os.close(reading)
             if writing >= 0:
@@ -239,6 +242,16 @@ class _Connection(http.client.HTTPConnection):
         """Connect, unless connected."""
         if self.sock is None:
             self.sock = connect(self._path, _ANSWER_S)
+
+
+def ended_by(number: int) -> str:
+    """Return why a gateway that was starting did not start, if a signal ended it."""
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    hint = "; the machine may be out of memory" if number == signal.SIGKILL else ""
+    return f"its process was ended by {name} before it answered{hint}"
 
 
 def _read_all(descriptor: int) -> str:

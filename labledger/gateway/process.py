@@ -48,7 +48,8 @@ _MAX_LOG = 1 << 20
 _FILES = 65_536
 _PR_SET_DUMPABLE = 4
 _log = logging.getLogger("labledger.gateway")
-_MAX_BODY = 4 << 20
+_MAX_BODY = 64 << 20
+"""How large a request of a client may be: it has the keys or the shares of one run."""
 _Handler = Callable[[Any], Awaitable[JsonObject]]
 
 
@@ -193,7 +194,7 @@ class Control:
             return web.json_response({"error": "there is no such request"}, status=404)
         self.asked_at = time.monotonic()
         try:
-            body = await request.content.read(_MAX_BODY)
+            body = await _whole_body(request)
             return web.json_response(await handler(json.loads(body) if body else {}))
         except LabLedgerError as error:
             return web.json_response({"error": error.message, "hint": error.hint}, status=422)
@@ -234,3 +235,20 @@ class Control:
             paces=self._upstream.paces(),
             problems=self._attempts.problems(),
         )
+
+
+async def _whole_body(request: web.BaseRequest) -> bytes:
+    """Return the body of a request, which may come in many pieces. Raises `LabLedgerError`."""
+    pieces: list[bytes] = []
+    size = 0
+    # A body that is too large is read to its end all the same, so that its client reads the answer.
+    async for piece in request.content.iter_any():
+        size += len(piece)
+        if size <= _MAX_BODY:
+            pieces.append(piece)
+    if size > _MAX_BODY:
+        raise LabLedgerError(
+            f"the model gateway got a request of {size:,} bytes; at most {_MAX_BODY:,} are read",
+            hint="give the run fewer caps or keys",
+        )
+    return b"".join(pieces)

@@ -1,10 +1,10 @@
 """Recorded requests and answers of an attempt, and a provider that answers another one from them.
 
 Each call has one file of one line, named by its number. A request is identified by the digest of
-its canonical form: what it says, without what differs each time an agent runs. Requests with one
-digest are answered in the order in which they were recorded. A gateway that is started again goes
-on where the earlier one was: the attempt's own record says which answers it has had. The first
-request that the record does not answer is kept beside the trial.
+its canonical form (`canonical_requests`). Requests with one digest are answered in the order in
+which they were recorded. A gateway that is started again goes on where the earlier one was: the
+attempt's own record says which answers it has had. The first request that the record does not
+answer is kept beside the trial.
 """
 
 from __future__ import annotations
@@ -12,59 +12,29 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import re
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from labledger.files.durable_files import create_file, sync_folder
-from labledger.gateway.admission import Target
 from labledger.gateway.answers import Answer, AnswerCut, Headers, NoAnswer
+from labledger.gateway.canonical_requests import (
+    NUMBERED,
+    CanonicalRequest,
+    canonical_request,
+    has_listed_times,
+)
 from labledger.records import JsonObject
-from labledger.records.canonical_json import dump_bytes, sha256_hex
+from labledger.records.canonical_json import dump_bytes
 from labledger.records.json_codec import Section
 from labledger.records.model_grants import MISSED, RECORD
 from labledger.records.outcomes import Reason
 
 SCHEMA = "labledger.model_record.v1"
 _MAX_KEPT = 64 << 20
-_OF_ONE_RUN = frozenset(
-    {"metadata", "client_metadata", "prompt_cache_key", "safety_identifier", "user"}
-)
-"""Members of a request by which agents name their session and user, and which change no answer."""
-_CHANGING = re.compile(
-    r"(?i)(?P<uuid>[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})"
-    r"|(?P<time>(?<!\d)20\d\d-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?)"
-    r"|(?P<moment>(?<![\d:,\[])1[6-9]\d{11}(?!\d))"
-    r"|(?P<output>Chunk ID: [0-9a-f]+\\nWall time: [0-9.]+ seconds|Process Group PGID: \d+)"
-)
-"""Names and times that a program makes anew each time it runs, in the text of a request's JSON.
-
-A line may begin with one, after an escaped line end. A moment is in milliseconds, as in names that
-Gemini CLI makes, and within a text: a number of JSON stays. The last ones are what Codex and
-Gemini CLI add to what a command printed.
-"""
-_UNORDERED = tuple(
-    (re.compile(listed), re.compile(item))
-    for listed, item in (
-        (
-            r"<available_skills>(?:(?!<available_skills>).)*?</available_skills>",
-            r"<skill>(?:(?!<skill>).)*?</skill>",
-        ),
-        (r"\(Available: (?:'[^']*'(?:, )?)+\)", r"'[^']*'"),
-        (r'"enum":\[(?:"(?:[^"\\]|\\.)*"|[^"\[\]{}])*\]', r'"(?:[^"\\]|\\.)*"(?=[,\]])'),
-    )
-)
-"""Lists that are sets, in the text of a request's JSON, and their items.
-
-Gemini CLI names its skills, to the model and as values of a tool's parameter, in the order in which
-it happened to read their files. An agent writes the text: each search ends where another list
-begins, so that many lists without an end take no longer than others.
-"""
-_NUMBERED = re.compile(r"<(?:uuid|time|moment|output) \d+>")
 MISSED_SCHEMA = "labledger.missed_request.v1"
 
 
@@ -95,74 +65,22 @@ class Recorded(Section):
         """The body of the request with its own names and times."""
         text = dump_bytes(self.request["body"]).decode()
         original: JsonObject = json.loads(
-            _NUMBERED.sub(lambda match: self.replaced.get(match[0], match[0]), text)
+            NUMBERED.sub(lambda match: self.replaced.get(match[0], match[0]), text)
         )
         return original
+
+    @property
+    def current_digest(self) -> str:
+        """The digest of the canonical request, also if an earlier version made another form."""
+        if not has_listed_times(self.request):
+            return self.digest
+        provider, path = self.request["provider"], self.request["path"]
+        return canonical_request(provider, path, self.said).digest
 
     @property
     def body_bytes(self) -> bytes:
         """The answer's body."""
         return base64.b64decode(self.body) if self.encoding == "base64" else self.body.encode()
-
-
-@dataclass(frozen=True, slots=True)
-class CanonicalRequest:
-    """What a request says, without what differs each time that an agent runs."""
-
-    text: bytes
-    """Canonical JSON."""
-    digest: str
-    replaced: Mapping[str, str]
-    """What the numbered names and times in it stand for."""
-
-    @classmethod
-    def of(cls, request: JsonObject, replaced: Mapping[str, str]) -> Self:
-        """Return the form of a request in which names and times are replaced."""
-        text = dump_bytes(request)
-        return cls(text, sha256_hex(text), replaced)
-
-    @property
-    def request(self) -> JsonObject:
-        """What the text says."""
-        said: JsonObject = json.loads(self.text)
-        return said
-
-
-def canonical_request(target: Target, document: JsonObject) -> CanonicalRequest:
-    """Return the canonical form of a request.
-
-    UUIDs and dates are numbered in the order in which they first appear, so that those that are
-    alike stay alike. Lists that are sets are sorted.
-    """
-    kept = {key: value for key, value in document.items() if key not in _OF_ONE_RUN}
-    numbers: dict[str, str] = {}
-    replaced: dict[str, str] = {}
-
-    def number(match: re.Match[str]) -> str:
-        label = f"<{match.lastgroup} {len(numbers) + 1}>"
-        label = numbers.setdefault(match[0].lower(), label)
-        replaced.setdefault(label, match[0])
-        return label
-
-    # The text is canonical, so that the order of members does not change the numbers.
-    text = _CHANGING.sub(number, _with_sorted_sets(dump_bytes(kept).decode()))
-    request = {
-        "provider": target.provider.name,
-        "path": target.path,
-        "body": json.loads(text),
-    }
-    return CanonicalRequest.of(request, replaced)
-
-
-def _with_sorted_sets(text: str) -> str:
-    for listed, item in _UNORDERED:
-
-        def in_order(found: re.Match[str], item: re.Pattern[str] = item) -> str:
-            items = iter(sorted(item.findall(found[0])))
-            return item.sub(lambda _: next(items), found[0])
-
-        text = listed.sub(in_order, text)
-    return text
 
 
 @dataclass
@@ -284,6 +202,7 @@ class ReplayMiss(NoAnswer):
     """The record has no answer to a request."""
 
     def __init__(self, missed: MissedRequest, where: str | None) -> None:
+        """`where` says where it differs from the call that was to come next, if that is known."""
         self.missed = missed
         message = "the record has no more calls"
         if where is not None:
@@ -345,11 +264,11 @@ class Replay:
             for line in file:
                 recorded = parse_record(line, record)
                 self._left[recorded.call] = start
-                self._by_digest.setdefault(recorded.digest, deque()).append(recorded.call)
+                self._by_digest.setdefault(recorded.current_digest, deque()).append(recorded.call)
                 start += len(line)
         for own in read_records(trial / RECORD):
-            if own.call in ended and (calls := self._by_digest.get(own.digest)):
-                self._given[own.digest] = self._left.pop(calls.popleft())
+            if own.call in ended and (calls := self._by_digest.get(own.current_digest)):
+                self._given[own.current_digest] = self._left.pop(calls.popleft())
 
     def answer(self, asked: CanonicalRequest) -> Answer:
         """Return the next answer to a request. Raises `ReplayMiss` if none is left."""
@@ -373,7 +292,9 @@ class Replay:
         where = None
         # Only the first miss is kept, because comparing long requests takes long.
         if number is not None and not self._has_missed:
-            where, _, _ = first_difference(self._read(self._left[number]).request, request)
+            expected = self._read(self._left[number]).request
+            where, _, _ = first_difference(expected, request)
+            where += OTHER_ORDER if has_other_order(expected, request) else ""
         self._has_missed = True
         return ReplayMiss(MissedRequest(request, number), where)
 
@@ -382,26 +303,42 @@ ABSENT = object()
 """What stands where one of two values has nothing."""
 
 
-def first_difference(one: Any, other: Any, at: str = "request") -> tuple[str, Any, Any]:
+def first_difference(one: Any, other: Any) -> tuple[str, Any, Any]:
     """Return where two JSON values first differ, and what stands there in each.
 
     For texts it is what follows the part that they share.
     """
+    at, was, now = _first_values(one, other, "request")
+    if isinstance(was, str) and isinstance(now, str):
+        shared = next(
+            (i for i, (a, b) in enumerate(zip(was, now, strict=False)) if a != b),
+            min(len(was), len(now)),
+        )
+        return f"{at}, character {shared + 1}", was[shared:], now[shared:]
+    return at, was, now
+
+
+def has_other_order(one: Any, other: Any) -> bool:
+    """Return whether the first texts that differ have the same lines in another order."""
+    _, was, now = _first_values(one, other, "request")
+    are_texts = isinstance(was, str) and isinstance(now, str)
+    return are_texts and sorted(was.split("\n")) == sorted(now.split("\n"))
+
+
+OTHER_ORDER = ": the same lines in another order, as of a listing that is not sorted"
+"""The end of a sentence about such a difference."""
+
+
+def _first_values(one: Any, other: Any, at: str) -> tuple[str, Any, Any]:
     if isinstance(one, dict) and isinstance(other, dict):
         for key in sorted({*one, *other}):
             if one.get(key, ABSENT) != other.get(key, ABSENT):
-                return first_difference(one.get(key, ABSENT), other.get(key, ABSENT), f"{at}.{key}")
+                return _first_values(one.get(key, ABSENT), other.get(key, ABSENT), f"{at}.{key}")
     if isinstance(one, list) and isinstance(other, list):
         for index in range(max(len(one), len(other))):
             was, now = (v[index] if index < len(v) else ABSENT for v in (one, other))
             if was != now:
-                return first_difference(was, now, f"{at}[{index}]")
-    if isinstance(one, str) and isinstance(other, str):
-        shared = next(
-            (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
-            min(len(one), len(other)),
-        )
-        return f"{at}, character {shared + 1}", one[shared:], other[shared:]
+                return _first_values(was, now, f"{at}[{index}]")
     return at, one, other
 
 

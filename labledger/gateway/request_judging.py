@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from labledger.gateway.admission import Admission, Target
+from labledger.gateway.canonical_requests import CanonicalRequest, canonical_request
 from labledger.gateway.families.answer_reader import CallSettings
 from labledger.gateway.families.family import Asked, Refused
-from labledger.gateway.recordings import CanonicalRequest, canonical_request
 from labledger.host_programs import SAFE_FOLDER, code_command
 
 _HERE = (128 << 10, 1_000)
@@ -70,7 +70,10 @@ def judge(admission: Admission, target: Target, body: bytes, *, canonical: bool)
     """Return what a body asks for. Raises `Refused`."""
     asked, document = admission.read(target, body)
     settings = target.family.read_settings(document)
-    return Judged(asked, settings, canonical_request(target, document) if canonical else None)
+    if not canonical:
+        return Judged(asked, settings, None)
+    form = canonical_request(target.provider.name, target.path, document)
+    return Judged(asked, settings, form)
 
 
 class RequestJudges:

@@ -213,10 +213,10 @@ class Cluster:
 
 def require_secure(address: str, *, insecure: bool, has_tls: bool) -> None:
     """Raise `InvalidInput` for an unusable address, and for one that is neither safe nor local."""
-    parts = urlsplit(address)
-    if parts.scheme not in _SCHEMES or not parts.hostname:
+    scheme, host = _scheme_and_host(address)
+    if scheme not in _SCHEMES or not host:
         raise _invalid(address, "expected tls://HOST:PORT or tcp://HOST:PORT")
-    if parts.scheme == "tcp" and has_tls:
+    if scheme == "tcp" and has_tls:
         raise _invalid(address, "TLS files are given, and an address with tcp does not use them")
     if not insecure and not is_secure(address):
         raise _invalid(
@@ -235,13 +235,21 @@ def _invalid(
 
 def is_secure(address: str) -> bool:
     """Return whether an address has TLS, or is this machine's whatever the network."""
-    parts = urlsplit(address)
-    host = parts.hostname or ""
+    scheme, host = _scheme_and_host(address)
     try:
         is_local = ipaddress.ip_address(host).is_loopback
     except ValueError:
         is_local = host == "localhost"
-    return parts.scheme == "tls" or is_local
+    return scheme == "tls" or is_local
+
+
+def _scheme_and_host(address: str) -> tuple[str, str]:
+    """Return both parts of an address; empty ones if it is none."""
+    try:
+        parts = urlsplit(address)
+        return ("", "") if parts.port == 0 else (parts.scheme, parts.hostname or "")
+    except ValueError:  # Such as [ without ], or a port that is no number.
+        return "", ""
 
 
 def _host_settings(folder: Path, host: JsonObject) -> HostSettings:

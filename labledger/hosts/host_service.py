@@ -21,6 +21,7 @@ from labledger.engine.engine import EnginePool
 from labledger.engine.engine_facts import EngineFacts
 from labledger.errors import EngineUnavailable, LabLedgerError
 from labledger.execution.executor import HostState
+from labledger.execution.probe_owners import probe_labels, remove_left_probes
 from labledger.hosts import host_messages as messages
 from labledger.hosts.host_attempts import HostAttempts
 from labledger.hosts.host_identity import (
@@ -45,7 +46,6 @@ from labledger.hosts.message_bytes import BadMessage, decode, encode
 from labledger.hosts.object_store import read_chunk
 from labledger.records import JsonObject
 from labledger.records.identity import RUN_ID
-from labledger.trial.contract import Labels
 from labledger.trial.free_disk_space import (
     MIN_FREE_BYTES,
     DiskSpace,
@@ -213,10 +213,12 @@ class HostService:
             if (image := next(images, None)) is None:
                 return messages.TriedLimits(self._describe_limits(facts))
 
+            remove_left_probes(engine)
+
             def run_probe(script: str, config: JsonObject) -> tuple[int, str]:
-                labels = {Labels.PROBE: "1"}
+                runtime = limits.oci_runtime
                 return engine.run_probe(
-                    image, script, labels, oci_runtime=limits.oci_runtime, host_config=config
+                    image, script, probe_labels(), oci_runtime=runtime, host_config=config
                 )
 
             runtime = limits.oci_runtime or facts.default_runtime

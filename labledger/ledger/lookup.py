@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from io import BytesIO
@@ -267,10 +267,11 @@ class TrialContents:
             return events, 0
         return events, self._scalar(_EVENT_COUNT_SQL, *key) - len(events)
 
-    def evidence(self, schedule_idx: int) -> Mapping[str, str]:
-        """Return the references of the last attempt's evidence, by name."""
+    def evidence(self, schedule_idx: int) -> JsonObject:
+        """Return the record of the last attempt's evidence; without references if it has none."""
         record = self._scalar(_EVIDENCE_SQL, self.run_no, schedule_idx)
-        return {} if record is None else json.loads(record)["evidence"]
+        found: JsonObject = {"evidence": {}} if record is None else json.loads(record)
+        return found
 
     def artifact(self, sha256: str) -> bytes:
         """Return the content of an artifact, as `LedgerReader.artifact` does."""

@@ -263,7 +263,7 @@ def _rows(
         except (DRIVER.Error, DRIVER.Warning, ValueError, OverflowError) as error:
             if _was_interrupted(error, authorizer):
                 if deadline is not None and deadline.is_over():
-                    raise _too_slow(deadline) from None
+                    raise too_slow(deadline.limit_s) from None
                 raise KeyboardInterrupt from None
             if authorizer.refused_function in _ENDLESS_FUNCTIONS:
                 raise _endless_function_error(authorizer.refused_function) from error
@@ -303,9 +303,10 @@ def _restrict(
     return authorizer
 
 
-def _too_slow(deadline: Deadline) -> QueryFailed:
+def too_slow(limit_s: float) -> QueryFailed:
+    """Return the error for a query that did not end in time."""
     return QueryFailed(
-        f"the query took longer than {deadline.limit_s:g} seconds",
+        f"the query took longer than {limit_s:g} seconds",
         hint="ask for fewer rows, or use `labledger query`, which has no limit",
     )
 

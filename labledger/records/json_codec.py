@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple, Self, cast, get_args, get_origin, 
 
 from labledger.records import JsonObject
 
+_INT_LIMIT = 2.0**63
 _PLAIN_TYPES = {Any, JsonObject, str, int, float, bool}
 """A value of such a field is JSON already."""
 
@@ -158,5 +159,9 @@ def _decoded(declared_type: Any, value: Any) -> Any:
 
 
 def normalize_number(value: float) -> float:
-    """Return an int if the number is an integer, so that 60 and 60.0 are stored alike."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    """Return an int if the number is an integer, so that 60 and 60.0 are stored alike.
+
+    An integer of more than 64 bits stays a float, because JSON with such an integer is not read.
+    """
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < _INT_LIMIT
+    return int(value) if is_whole else value

@@ -24,7 +24,7 @@ from labledger.records.pass_rate import is_clean_pass
 from labledger.report.report_queries import ReportedCommits, Trial
 from labledger.text import counted, plain_text
 from labledger.trajectories.agent_document import AgentDocument
-from labledger.trajectories.step_text import conversation
+from labledger.trajectories.step_text import conversation, cut_notice, stored_cuts
 
 NAMES = (
     *("workspace_patch", "agent_stdout", "agent_stderr", "grader_stdout", "grader_stderr"),
@@ -101,9 +101,10 @@ def _is_requested(trial: Trial, logs: LogSelection) -> bool:
 
 def _texts(stored: TrialContents, schedule_idx: int) -> Iterator[JsonObject]:
     """Yield each text that is not empty: its name, size, beginning and end, and the bytes cut."""
-    references = stored.evidence(schedule_idx)
+    evidence = stored.evidence(schedule_idx)
+    references = evidence["evidence"]
     if (reference := references.get("trajectory")) is not None:
-        yield _steps(stored, digest_of(reference))
+        yield _steps(stored, digest_of(reference), stored_cuts(evidence))
     for name in NAMES:
         reference = references.get(name)
         if reference is None:
@@ -117,16 +118,16 @@ def _texts(stored: TrialContents, schedule_idx: int) -> Iterator[JsonObject]:
             yield {"name": name, "size": len(content), **_truncated(content)}
 
 
-def _steps(stored: TrialContents, sha256: str) -> JsonObject:
+def _steps(stored: TrialContents, sha256: str, cuts: list[str]) -> JsonObject:
     """Return the beginning of what the agent did, as a conversation."""
-    texts: list[str] = []
+    texts = [f"{cut_notice(cuts)}\n\n"] if cuts else []
     size, more = 0, ""
     try:
         with stored.open_artifact(sha256) as document:
             for text in conversation(AgentDocument(document).steps()):
                 if size + len(text) > _HEAD_BYTES + _TAIL_BYTES:
                     more = "… and more steps: `labledger logs --phase steps` prints them"
-                    texts.append(text[: _HEAD_BYTES if not texts else 0])
+                    texts.append(text[: _HEAD_BYTES if not size else 0])
                     break
                 texts.append(text)
                 size += len(text)

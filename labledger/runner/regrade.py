@@ -256,7 +256,7 @@ def _check_requirements(start: RunStart, root: RunInfo, regrading: ExperimentPla
     start.require(root, regrading, None)
     info = engine.info()
     checks = [check_disk_space(DiskSpace.of(start.lab.root, info, options.min_free_bytes))]
-    probes = ImageProbes(engine, info, oci_runtime=regrading.runtime.oci)
+    probes = ImageProbes(engine, info, oci_runtime=regrading.runtime.oci, lab=start.lab.root)
     for ref, image in _grader_images(root, regrading).items():
         checks += check_commands(probes, ref, image, [NamedPhase("grader", regrading.grader)])
     if (cluster := given_cluster(options)) is not None:

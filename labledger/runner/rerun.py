@@ -268,8 +268,9 @@ def rerun_slots(plan: RerunPlan, options: RunOptions) -> RunOutcome:
         with LedgerReader.open(start.lab.ledger) as reader:
             run = reader.run(plan.run_id)
             experiment = ExperimentPlan.of_document(run.resolved)
+            unchanged = None
             if not options.frozen:
-                refuse_changed(run, reader.task_digests(run.run_id), options)
+                unchanged = refuse_changed(run, reader.task_digests(run.run_id), options)
             cluster = cluster_of(run, options)
             start.require(run, experiment, cluster)
             if cluster is not None:
@@ -278,6 +279,8 @@ def rerun_slots(plan: RerunPlan, options: RunOptions) -> RunOutcome:
             require_budget(reader, run, options.budget)
 
         def register(writer: LedgerWriter) -> Append:
+            if unchanged is not None:
+                unchanged.freeze(start.store)
             return lambda lease: writer.append_part(lease, new_part(plan), (), new_slots(plan))
 
         return start.run(run.run_id, options.budget, register=register)

@@ -111,7 +111,7 @@ class RunStart:
         values = run_options.gather(options.env, options.env_files)
         receivers = given_receivers(options.notify, lab, values)
         with closing(Engine()) as engine:
-            yield cls(lab, ArtifactStore(lab.artifacts), engine, values, options, receivers)
+            yield cls(lab, _store_of(lab, options), engine, values, options, receivers)
 
     def check(self, experiment: ResolvedExperiment, cluster: str | None) -> Preflight:
         """Check what the trials of an experiment need, supply images and agents, report warnings.
@@ -231,6 +231,15 @@ class RunStart:
             return session.run_session()
 
 
+def _store_of(lab: LabFolder, options: RunOptions) -> ArtifactStore:
+    """Return the lab's artifact store, whose repairs are events of the run."""
+
+    def warn(message: str) -> None:
+        options.on_event(run_event("warning", message=message))
+
+    return ArtifactStore(lab.artifacts, warn)
+
+
 def check_experiment(
     path: Path, options: RunOptions, *, pull: bool = False, use_cache: bool = False
 ) -> Preflight:
@@ -244,15 +253,20 @@ def check_experiment(
         return start.check_with(experiment, given_cluster(options), supply, use_cache=use_cache)
 
 
-def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) -> None:
-    """Raise `ExperimentChanged` if a changed file could change results."""
+def refuse_changed(
+    run: RunInfo, tasks: Mapping[str, str], options: RunOptions
+) -> ResolvedExperiment | None:
+    """Return the run's experiment as its files are now; None if they are gone.
+
+    Raises `ExperimentChanged` if a changed file could change results.
+    """
     from labledger.experiment.experiment_file import load_experiment
 
     source = Path(run.source_path)
     if not source.exists():
         message = f"{source} is gone; the run continues with its stored copy"
         options.on_event(run_event("warning", message=message))
-        return
+        return None
     plan = ExperimentPlan.of_document(run.resolved)
     overrides = Overrides.of_plan(plan, max_concurrency=options.max_concurrency)
     hint = "restore it, start a new run, or resume with `frozen=True` to use the run's own copy"
@@ -273,6 +287,7 @@ def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) 
         listed = "\n".join(f"  {change}" for change in changes)
         message = f"the experiment of {run.run_id} has changed since it was started:\n{listed}"
         raise ExperimentChanged(message, hint=hint)
+    return current
 
 
 def require_images(engine: Engine, run: RunInfo, oci: str | None) -> None:
@@ -342,6 +357,7 @@ def start_run(
 
 def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
     """Continue a run to the result that it would have had without the interruption."""
+    unchanged: ResolvedExperiment | None = None
     with RunStart.opened(options) as start:
         with LedgerReader.open(start.lab.ledger) as reader:
             run = reader.run(run_id)
@@ -350,7 +366,7 @@ def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
                 _warn_of_changes(run, reader.task_digests(run_id), options)
             else:
                 if not options.frozen and run.regrades is None:
-                    refuse_changed(run, reader.task_digests(run_id), options)
+                    unchanged = refuse_changed(run, reader.task_digests(run_id), options)
                 cluster = cluster_of(run, options)
                 start.require(run, plan, cluster)
                 if cluster is not None:
@@ -358,7 +374,13 @@ def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
             # A regrading has no budget: it runs no agent.
             limits = options.budget if run.regrades is None else {}
             check_limits(plan, limits)
-        return start.run(run_id, limits)
+
+        def restore_files(_: LedgerWriter) -> None:
+            """Replace staged files that were changed in the store since the run was started."""
+            if unchanged is not None:
+                unchanged.freeze(start.store)
+
+        return start.run(run_id, limits, register=restore_files)
 
 
 def _warn_of_changes(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) -> None:

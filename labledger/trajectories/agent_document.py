@@ -1,7 +1,7 @@
 """A trajectory that an agent wrote itself: checked, and then taken as it is.
 
 It is read twice, item by item, so that one of any size takes little memory and one with problems is
-not stored.
+not stored. Steps beyond `MAX_STEPS` are neither checked nor taken.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from labledger.errors import MalformedJson
 from labledger.records import JsonObject, json_schemas
 from labledger.records.json_schemas import dotted
 from labledger.trajectories.atif import (
+    MAX_STEPS,
     SCHEMA,
     Head,
     Step,
     joint_problems,
     subagent_problems,
 )
-from labledger.trajectories.json_reading import read_members
+from labledger.trajectories.json_reading import LogFacts, read_members
 
 FILE = "trajectory.json"
 """Its name."""
@@ -49,7 +50,7 @@ def find_problems(file: BinaryIO) -> list[str]:
 def _problems(file: BinaryIO) -> Iterator[str]:
     head: JsonObject = {}
     batch: list[Any] = []
-    done = 0
+    done = 0  # Steps that are checked, or left out.
     for name, value in read_members(file, "steps"):
         if name != "steps":
             if name in head:
@@ -57,6 +58,8 @@ def _problems(file: BinaryIO) -> Iterator[str]:
             if len(head) == _MAX_MEMBERS:
                 raise MalformedJson(f"has more than {_MAX_MEMBERS} members")
             head[name] = value
+            continue
+        if done >= MAX_STEPS:
             continue
         batch.append(value)
         if len(batch) == _BATCH:
@@ -85,14 +88,18 @@ def _problems_of_steps(steps: list[Any], done: int) -> Iterator[str]:
 class AgentDocument:
     """A document without problems, while its steps are read."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+    def __init__(self, file: BinaryIO, facts: LogFacts | None = None) -> None:
+        self._file, self._facts = file, facts or LogFacts()
         self._head: JsonObject = {}
 
     def steps(self) -> Iterator[Step]:
-        """Yield its steps. Raises `MalformedJson` if one is not valid."""
-        for name, value in read_members(self._file, "steps"):
+        """Yield the first `MAX_STEPS` of its steps. Raises `MalformedJson` if one is not valid."""
+        count = 0
+        for name, value in read_members(self._file, "steps", is_stored=True):
             if name == "steps":
+                count += 1
+                if count > MAX_STEPS:
+                    continue
                 try:
                     step = Step.from_json(without_nulls(value))
                 except (TypeError, ValueError, KeyError, AttributeError):
@@ -100,6 +107,9 @@ class AgentDocument:
                 yield step
             elif name != "schema_version":
                 self._head[name] = value
+        if count > MAX_STEPS:
+            left_out = f"it has {count:,} steps; the first {MAX_STEPS:,} were kept"
+            self._facts.cuts.append(left_out)
 
     @property
     def head(self) -> Head:

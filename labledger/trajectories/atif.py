@@ -19,6 +19,8 @@ from labledger.records.json_schemas import dotted
 VERSION = "ATIF-v1.8"
 """The `schema_version` of the documents that labledger makes."""
 SCHEMA = "atif_v1_8"
+MAX_STEPS = 100_000
+"""How many steps of a trajectory are stored."""
 
 Content = Any
 """Text, or a list of content parts: objects with `type` and either `text` or `source`."""
@@ -113,6 +115,16 @@ class Step(Section):
     def results(self) -> tuple[Result, ...]:
         """What its observation holds."""
         return self.observation.results if self.observation else ()
+
+    def results_of(self, call: ToolCall) -> list[Result]:
+        """Return what one of its calls returned: a call in the background returns twice."""
+        return [each for each in self.results if each.source_call_id == call.tool_call_id]
+
+    @property
+    def other_results(self) -> list[Result]:
+        """What none of its calls returned."""
+        calls = {call.tool_call_id for call in self.tool_calls or ()}
+        return [each for each in self.results if each.source_call_id not in calls]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,10 @@
 """Steps while they are read: what an agent said, the calls of tools in it, and their results.
 
-A log tells of one step on several lines, and the results of its calls later. A draft is open until
-it has the results of its calls and another one has begun, and for no longer than `MAX_OPEN` newer
-ones, so that memory is bounded however long a log is. Texts that are too long are cut.
+A log tells of one step on several lines, and the results of its calls later. The result of a
+subagent comes after all steps of the subagent. A draft is open until it has the results of its
+calls and another one has begun. Memory is bounded however long a log is: at most `MAX_OPEN` drafts,
+with `MAX_OPEN_SIZE` characters, are open. A result that comes later is a step of its own, which
+names its call. Texts that are too long are cut.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any
 from labledger.records import JsonObject
 from labledger.trajectories.atif import Metrics, Observation, Result, Step, ToolCall
 
-MAX_OPEN = 16
+MAX_OPEN = 200
 """How many drafts are open at once."""
 MAX_TEXT = 256 << 10
 """How many characters of one text are kept."""
@@ -23,7 +25,11 @@ MAX_DRAFT = 2 << 20
 """How many characters one step may have in all."""
 MAX_NAME = 500
 """How many characters of a name, an id or a time are kept."""
+MAX_OPEN_SIZE = 16 * MAX_DRAFT
+"""How many characters the open drafts may have in all."""
 _MAX_DEPTH = 32
+LATE_CALL = "of_call"
+"""In `extra` of a result: its call, which an earlier step has."""
 _MIN_SIZE = 500
 """How many characters a call or a result counts at least: even an empty one takes memory."""
 
@@ -75,7 +81,14 @@ class Draft:
             return
         of_call = name_of(call_id)
         known = of_call if of_call in self._calls else None
+        if known is None and of_call is not None:
+            extra = {**(extra or {}), LATE_CALL: of_call}
         self._results.append(Result(known, self._kept(content), extra=extra or None))
+
+    @property
+    def size(self) -> int:
+        """How many characters it has, about."""
+        return self._size
 
     def has_call(self, call_id: Any) -> bool:
         """Return whether it has this call."""
@@ -157,17 +170,15 @@ class OpenDrafts:
     def add(self, draft: Draft) -> Iterator[Step]:
         """Open another draft, and yield the steps of those that are finished."""
         self._open.append(draft)
-        while len(self._open) > MAX_OPEN or (len(self._open) > 1 and self._open[0].is_answered):
+        while len(self._open) > 1 and (self._is_full() or self._open[0].is_answered):
             yield from self._close()
+
+    def _is_full(self) -> bool:
+        return len(self._open) > MAX_OPEN or sum(d.size for d in self._open) > MAX_OPEN_SIZE
 
     def with_key(self, key: Any) -> Draft | None:
         """Return the open draft with a key."""
         return next((d for d in reversed(self._open) if d.key is not None and d.key == key), None)
-
-    @property
-    def last(self) -> Draft | None:
-        """The newest one."""
-        return self._open[-1] if self._open else None
 
     def result(
         self, call_id: Any, content: Any, extra: JsonObject | None = None, name: str | None = None

@@ -1,7 +1,8 @@
 """Bounded reading of JSON that an agent wrote: a line, a member or an item at a time.
 
 Reading lines raises nothing for what a file holds: what is no JSON, or too large, is counted and
-passed over. Reading a document raises `MalformedJson`. Half of a surrogate pair, which JavaScript
+passed over, and after `MAX_LINES` lines the rest is not read. Reading a document raises
+`MalformedJson`. Half of a surrogate pair, which JavaScript
 writes where it cuts a text, becomes U+FFFD.
 """
 
@@ -11,7 +12,7 @@ import codecs
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, BinaryIO
@@ -23,6 +24,12 @@ from labledger.trajectories.atif import FinalMetrics
 
 MAX_LINE = 8 << 20
 """How many bytes one line, or one item of a list, may have."""
+MAX_LINES = 1_000_000
+"""How many lines of a file are read."""
+TOO_LONG = "a line that is too long"
+"""What a line of more than `MAX_LINE` bytes is."""
+_MAX_TOKENS = 1_000_000_000_000
+"""A larger number of tokens is no count: sums of such numbers could exceed 64 bits."""
 _MAX_VALUES = 200_000
 """How many values it may hold: each takes up to 200 bytes."""
 NO_OBJECT = "no JSON object"
@@ -44,13 +51,20 @@ class LogFacts:
     """Why the agent gave up, as it says."""
     unread: Counter[str] = field(default_factory=Counter)
     """How many lines were not understood, by what they were."""
+    cuts: list[str] = field(default_factory=list)
+    """Why the steps are not all that the agent did, a sentence each."""
 
 
 def read_lines(file: BinaryIO, facts: LogFacts) -> Iterator[JsonObject]:
     """Yield the objects of a file of JSON lines."""
+    count = 0
     while line := file.readline(MAX_LINE + 1):
+        count += 1
+        if count > MAX_LINES:
+            facts.cuts.append(f"the log has more than {MAX_LINES:,} lines; the rest was not read")
+            return
         if len(line) > MAX_LINE:
-            facts.unread["a line that is too long"] += 1
+            facts.unread[TOO_LONG] += 1
             while line and not line.endswith(b"\n"):
                 line = file.readline(_PIECE)
         elif not line.isspace():
@@ -63,32 +77,46 @@ def read_lines(file: BinaryIO, facts: LogFacts) -> Iterator[JsonObject]:
 
 def parse(text: bytes) -> Any:
     """Return a JSON value, or None if it is none, or too large."""
+    return _parsed(text, canonical_json.loads)
+
+
+def _parse_stored(text: bytes) -> Any:
+    """Return the same with null for a number that is too large.
+
+    Earlier versions stored amounts as integers of more than 64 bits.
+    """
+    return _parsed(text, lambda *args, **limits: canonical_json.loads_storable(*args, **limits)[0])
+
+
+def _parsed(text: bytes, loads: Callable[..., Any]) -> Any:
     try:
-        return canonical_json.loads(text, max_values=_MAX_VALUES)
+        return loads(text, max_values=_MAX_VALUES)
     except MalformedJson:
         cleaned = _SURROGATES.sub(rb"\\ufffd", text)
     if cleaned == text:
         return None
     try:
-        return canonical_json.loads(cleaned, max_values=_MAX_VALUES)
+        return loads(cleaned, max_values=_MAX_VALUES)
     except MalformedJson:
         return None
 
 
-def read_members(file: BinaryIO, *lists: str) -> Iterator[tuple[str, Any]]:
+def read_members(file: BinaryIO, *lists: str, is_stored: bool = False) -> Iterator[tuple[str, Any]]:
     """Yield the members of the object in a file, and of the `lists` each item as a member.
+
+    In a document that labledger stored, a number that is too large is null.
 
     Raises `MalformedJson` where the file is no such object, a value is too large, or one of the
     `lists` is none or comes twice.
     """
-    yield from _ObjectReader(file).members(lists)
+    yield from _ObjectReader(file, _parse_stored if is_stored else parse).members(lists)
 
 
 class _ObjectReader:
     """A window on the text of a file that holds one JSON object."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+    def __init__(self, file: BinaryIO, parse_value: Callable[[bytes], Any]) -> None:
+        self._file, self._parse = file, parse_value
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._text, self._at, self._ended = "", 0, False
 
@@ -130,7 +158,7 @@ class _ObjectReader:
             if end is not None:
                 text = self._text[self._at : end].encode("utf-8", "surrogatepass")
                 self._at = end
-                value = parse(text)
+                value = self._parse(text)
                 if value is None and text != b"null":
                     raise MalformedJson("has a value that is no JSON, or holds too many values")
                 return value
@@ -203,8 +231,8 @@ def text_time(value: Any) -> str | None:
 
 def whole(value: Any) -> int | None:
     """Return a value if it is a number of tokens."""
-    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    return value if is_count else None
+    is_count = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_count and 0 <= value <= _MAX_TOKENS else None
 
 
 def money(value: Any) -> float | None:

@@ -28,6 +28,8 @@ from labledger.trajectories.recorded.message import Message, joined
 
 _MAX_RECORD = 32 << 20
 """How many bytes the record of one call may have."""
+TOO_LARGE = "a record that is too large"
+"""What a record of more bytes is."""
 _MAX_KNOWN = 10_000
 """How many answers are recognized in later requests."""
 
@@ -68,7 +70,7 @@ def read_record(
     by_number = {call.call: call for call in calls}
     for path in sorted(folder.glob("*.json")):
         if path.stat().st_size > _MAX_RECORD:
-            facts.unread["a record that is too large"] += 1
+            facts.unread[TOO_LARGE] += 1
             continue
         try:
             recorded = Recorded.from_json(json.loads(path.read_bytes()))
@@ -157,7 +159,7 @@ class _Reader:
             if not self.drafts.result(
                 returned.call_id, returned.content, extra, name=returned.name
             ):
-                draft.result(None, returned.content, extra)
+                draft.result(returned.call_id, returned.content, extra)
         if not draft.is_empty:
             yield from self.drafts.add(draft)
 

@@ -7,9 +7,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
+from labledger.records import JsonObject
 from labledger.text import counted, usd
 from labledger.trajectories.atif import Metrics, Result, Step, ToolCall, text_of
+
+
+def stored_cuts(evidence: JsonObject) -> list[str]:
+    """Return why a stored trajectory lacks steps, by the evidence of its trial; empty if it does
+    not."""
+    if "trajectory" not in evidence.get("evidence", {}):
+        return []
+    ext = evidence.get("ext", {})
+    cuts = ext.get("trajectory", {}).get("cuts")
+    if cuts is not None:
+        return list(cuts)
+    # Earlier versions named the cuts among the problems alone.
+    problems = ext.get("problems", {}).get("trajectory", "").split("; ")
+    return _earlier_cuts(problems)
+
+
+def _earlier_cuts(problems: list[str]) -> list[str]:
+    cuts = [problem for problem in problems if problem.endswith("and were left out")]
+    before_end = (first for first, second in pairwise(problems) if second == "the rest is lost")
+    return [f"{first}; the rest is lost" for first in before_end] + cuts
+
+
+def cut_notice(cuts: list[str]) -> str:
+    """Return the sentence that stands above steps that are not all."""
+    return f"These steps are not all that the agent did: {'; '.join(cuts)}."
 
 
 def conversation(steps: Iterable[Step]) -> Iterator[str]:
@@ -24,13 +51,14 @@ def _lines(step: Step) -> Iterator[str]:
         yield from _marked("~ ", step.reasoning_content)
     if message := text_of(step.message):
         yield message
-    of_call = {result.source_call_id: result for result in step.results}
     for call in step.tool_calls or ():
         yield _call(call)
-        if (result := of_call.pop(call.tool_call_id, None)) is not None:
+        for result in step.results_of(call):
             yield from _result(result)
-    for result in of_call.values():
+    for result in step.other_results:
         yield from _result(result)
+    if characters := (step.extra or {}).get("cut_characters"):
+        yield f"… and more, which was too long to be kept (about {characters} characters)"
 
 
 def _title(step: Step) -> str:

@@ -1,7 +1,7 @@
 """Write a trajectory's document step by step, with a short index of its steps.
 
-The document is one line of JSON. Secrets are replaced in each step before it is written. What is
-beyond the limits is left out, and counted. The index is small enough for the ledger: the view
+The document is one line of JSON. Secrets are replaced in each step before it is written. Steps
+beyond the limits are left out, and counted. The index is small enough for the ledger: the view
 `steps` reads it.
 """
 
@@ -12,10 +12,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from labledger.records import canonical_json
-from labledger.trajectories.atif import VERSION, FinalMetrics, Head, Metrics, Step, text_of
+from labledger.trajectories.atif import (
+    MAX_STEPS,
+    VERSION,
+    FinalMetrics,
+    Head,
+    Metrics,
+    Step,
+    text_of,
+)
 
-MAX_STEPS = 100_000
-"""How many steps are stored."""
 MAX_BYTES = 128 << 20
 """How many bytes of steps are stored."""
 MAX_INDEX = 256 << 10
@@ -56,9 +62,12 @@ class DocumentWriter:
         Nothing is yielded for a trajectory without a step.
         """
         for step in steps:
+            if self.left_out or self.steps >= MAX_STEPS:
+                self.left_out += 1
+                continue
             document = self.redact(replace(step, step_id=self.steps + 1).as_json())
             piece = canonical_json.dump_bytes(document)
-            if self.steps >= MAX_STEPS or self._size + len(piece) > MAX_BYTES:
+            if self._size + len(piece) > MAX_BYTES:
                 self.left_out += 1
                 continue
             start = b"," if self.steps else b'{"schema_version":"%s","steps":[' % VERSION.encode()
@@ -128,7 +137,7 @@ class DocumentWriter:
     def _summed(self) -> FinalMetrics | None:
         """Return the sums of the steps, unless the gateway counted the steps."""
         totals = self._totals
-        if totals is None or not self.sums or self.counted is not None:
+        if totals is None or self.left_out or not self.sums or self.counted is not None:
             return None
         return FinalMetrics(totals.prompt_tokens, totals.completion_tokens, totals.cached_tokens)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from labledger.agents.profiles import STDOUT
 from labledger.experiment.consistency_checks import is_root, starts_as_root, user_of_phase
 from labledger.experiment.grading_settings import GradingMode, Sealing
 from labledger.experiment.model_settings import ModelSettings
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from labledger.records.attempt_result import AttemptResult, Metric, Phase
     from labledger.trial.evidence.evidence_collection import EvidenceCollector
     from labledger.trial.evidence.redaction import Redactor
+
+_MAX_AGENT_LOG = 64 << 20
+"""How many bytes of standard output are kept of an agent that logs its steps there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +197,13 @@ class AttemptSpec:
         """Whether the agent may ask models."""
         models = self.settings.runtime.models
         return self.runs_agent and models is not None and bool(models.allow)
+
+    @property
+    def max_agent_log_bytes(self) -> int:
+        """How much of the agent's standard output is kept until its trajectory is read."""
+        log_bytes, agent = self.settings.runtime.max_log_bytes, self.plan.agent
+        is_log = self.runs_agent and agent is not None and STDOUT in agent.profile.logs.values()
+        return max(log_bytes, _MAX_AGENT_LOG) if is_log else log_bytes
 
     @property
     def models(self) -> ModelSettings:

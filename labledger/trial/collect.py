@@ -181,8 +181,15 @@ def _logged_agent(spec: AttemptSpec) -> LoggedAgent:
     agent = spec.plan.agent
     if agent is None:
         return LoggedAgent()
-    profile = agent.profile
-    return LoggedAgent(profile.profile, profile.version, profile.model, profile.logs)
+    profile, log_bytes = agent.profile, spec.settings.runtime.max_log_bytes
+    return LoggedAgent(
+        profile.profile,
+        profile.version,
+        profile.model,
+        profile.logs,
+        log_bytes,
+        spec.max_agent_log_bytes,
+    )
 
 
 def _counted(spec: AttemptSpec, models: ModelUse | None) -> tuple[Metric, ...] | None:

@@ -98,7 +98,9 @@ class Labels:
     PART = "org.labledger.part"
     """Additional label of the second container of an attempt: `grader`."""
     PROBE = "org.labledger.probe"
-    """The only label of a container that is started before a run, to try something in it."""
+    """Label of a container or network that is made before a run, to try something."""
+    OWNER = "org.labledger.owner"
+    """Label of a probe: the process that made it, as JSON."""
 
 
 def secret_variables(names: Iterable[str]) -> dict[str, str]:

@@ -22,7 +22,8 @@
 # collect command COLLECT is its time limit, a colon and its user; its script is in/collect_N.sh.
 #
 # OUTPUT=PATH is a folder for outputs, and EMPTIED=PATH one that is emptied before the grader. With
-# GRADER_STATUS=ignored the trial counts as graded whatever the grader's exit status is.
+# GRADER_STATUS=ignored the trial counts as graded whatever the grader's exit status is. AGENT_LOG_BYTES
+# is LOG_BYTES for the agent's standard output, from which the host reads what the agent did.
 #
 # Needs a POSIX shell and cat, chmod, mkfifo, rm and a sleep that accepts fractions of a second, and for
 # an AGENT_USER the setpriv of util-linux or the su of busybox. Runs no other programs of its own. Needs
@@ -125,7 +126,7 @@ case $1 in
     check-grader-user) find_grader_switcher "$2" || echo "$why"; exit ;;
 esac
 SETUP_CS=$1 AGENT_CS=$2 GRADER_CS=$3 GRADE_FAILED=$4 LOG_BYTES=$5 SHARE=$6 SEALED=$7 AGENT_USER=$8 YIELDS=$9
-PROCESSES=kill WAIT_CS=0 GRADER_USER='' FIRST_USER=''
+AGENT_LOG_BYTES=$LOG_BYTES PROCESSES=kill WAIT_CS=0 GRADER_USER='' FIRST_USER=''
 shift 9
 outputs='' emptied='' grader_status='' newline='
 '
@@ -135,6 +136,7 @@ for setting in "$@"; do
         WORKSPACE=*) WORKSPACE=${setting#*=} SHARED_WORKSPACE='' ;;
         OUTPUT=*) outputs="$outputs${setting#*=}$newline" ;;
         GRADER_STATUS=ignored) grader_status=ignored ;;
+        AGENT_LOG_BYTES=*) AGENT_LOG_BYTES=${setting#*=} ;;
         EMPTIED=*) emptied="$emptied${setting#*=}$newline" ;;
         PROCESSES=*) PROCESSES=${setting#*=} ;;
         WAIT_CS=*) WAIT_CS=${setting#*=} ;;
@@ -228,10 +230,10 @@ write_pressure() {
     printf '%s' "$pressure" >"$STATE/$1"
 } 2>/dev/null
 
-# Stores the beginning of pipe $1 in file $2 and discards the rest, so that the writer never blocks.
+# Stores the first $3 bytes of pipe $1 in file $2 and discards the rest, so that the writer never blocks.
 # `cat` does not buffer, so that nothing is lost when it is killed; the file size limit ends it.
 store_output() {
-    ulimit -f "$((LOG_BYTES / 512 + 17))"
+    ulimit -f "$(($3 / 512 + 17))"
     { cat >"$2" || cat >/dev/null; } <"$1"
 }
 
@@ -594,8 +596,9 @@ store_outputs() {
     # An agent that is another user may reopen its own output, as /dev/stderr.
     mkfifo -m 622 "$PIPES.$1.out" "$PIPES.$1.err" || no_pipes
     pipes="$pipes $PIPES.$1.out $PIPES.$1.err"
-    store_output "$PIPES.$1.out" "$STATE/$1.stdout" & keepers="$keepers $!"
-    store_output "$PIPES.$1.err" "$STATE/$1.stderr" & keepers="$keepers $!"
+    case $1 in agent) log_bytes=$AGENT_LOG_BYTES ;; *) log_bytes=$LOG_BYTES ;; esac
+    store_output "$PIPES.$1.out" "$STATE/$1.stdout" "$log_bytes" & keepers="$keepers $!"
+    store_output "$PIPES.$1.err" "$STATE/$1.stderr" "$LOG_BYTES" & keepers="$keepers $!"
 }
 
 # Ends a trial whose pipes cannot be made. Only a process that the agent left can prevent the grader's.

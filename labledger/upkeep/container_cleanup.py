@@ -3,7 +3,8 @@
 A slot is unfinished if it was dispatched and not committed; a coordinator reads these before it
 dispatches anything. `labledger clean` removes a container only if it carries this ledger's label,
 no live coordinator owns its run, and its result is durable (committed or staged), its run is not in
-the ledger, or `--unfinished` was given.
+the ledger, or `--unfinished` was given. It also removes the probes of checks whose processes have
+ended.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from labledger.engine.engine import Engine, ListedContainer
 from labledger.engine.networks import Networks
 from labledger.errors import LabLedgerError, RunNotFound
 from labledger.execution.executor import FolderRetention, RunRecords
+from labledger.execution.probe_owners import ProbeState, find_probes
 from labledger.experiment.plan import ExperimentPlan
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.counts import calls_spending
@@ -120,7 +122,7 @@ _RERUN = "its trial will be run again"
 
 @dataclass(frozen=True, slots=True)
 class ContainerDecision:
-    """A container with this ledger's label, and whether it is removed."""
+    """A container with this ledger's label, or a probe of any lab, and whether it is removed."""
 
     name: str
     container_id: str
@@ -137,11 +139,42 @@ def clean(
     """Remove this ledger's containers whose results are durable or whose run is not in the ledger.
 
     With `unfinished`, also remove those that `labledger resume` would continue with: their trials
-    then run again. `dry_run` only returns the decisions. Containers without this ledger's label,
-    and those of a run that a live coordinator owns, are never touched. Raises `RunNotFound`, and
-    `EngineUnavailable`.
+    then run again. Without `run_id`, also remove the probes of checks whose processes have ended,
+    in any lab. `dry_run` only returns the decisions. Other containers without this ledger's label,
+    and those of a run that a live coordinator owns, are never touched. Raises `RunNotFound`,
+    `LedgerMissing` if there is neither a ledger nor a probe, and `EngineUnavailable`.
     """
-    with closing(Engine().connect()) as engine, LedgerReader.open(lab.ledger) as reader:
+    with closing(Engine().connect()) as engine:
+        of_probes = [] if run_id is not None else _clean_probes(engine, dry_run=dry_run)
+        if of_probes and not lab.ledger.exists():
+            return of_probes
+        return of_probes + _clean_trials(
+            engine, lab, run_id, dry_run=dry_run, unfinished=unfinished
+        )
+
+
+_PROBE_LEFT = "the process that made it for a check has ended"
+_PROBE_UNSEEN = "`labledger doctor` says why it may be left over"
+
+
+def _clean_probes(engine: Engine, *, dry_run: bool) -> list[ContainerDecision]:
+    """Remove the probes of processes that have ended. Return what was decided about old probes."""
+    decisions = []
+    for probe in find_probes(engine):
+        is_left = probe.state is ProbeState.LEFT
+        if is_left and not dry_run:
+            probe.remove(engine)
+        if is_left or probe.is_suspect:
+            why = f"{_PROBE_LEFT if is_left else _PROBE_UNSEEN} ({probe.owner})"
+            decisions.append(ContainerDecision(probe.name, probe.object_id, "", is_left, why))
+    return decisions
+
+
+def _clean_trials(
+    engine: Engine, lab: LabFolder, run_id: str | None, *, dry_run: bool, unfinished: bool
+) -> list[ContainerDecision]:
+    """Remove containers and networks of this ledger's trials."""
+    with LedgerReader.open(lab.ledger) as reader:
         labels = {Labels.LEDGER: reader.ledger_id}
         if run_id is not None:
             labels[Labels.RUN] = reader.run(run_id).run_id

@@ -55,6 +55,8 @@ MAX_CONNECTIONS = 400
 _IDLE_S = 45.0
 """For how long a connection may have no request under way, in seconds; so a client that does not
 read."""
+_FIRST_REQUEST_S = 10.0
+"""For how long a connection may stand open before its first request is admitted, in seconds."""
 _LOOK_S = 2.0
 
 
@@ -159,52 +161,91 @@ class Connections:
     """The limits on a server's connections: how many, and how long one may be idle or not read.
 
     Without them, a process on this machine that opens connections and sends or reads nothing could
-    use up the server's files and memory.
+    use up the server's files and memory. A new connection takes the place of one that has no
+    request under way, so that such a process does not keep the pages away from their user either.
     """
 
     def __init__(self, server: web.Server) -> None:
         self._server = server
         self._busy: set[asyncio.BaseProtocol] = set()
+        self._admitted: set[asyncio.BaseProtocol] = set()
+        """The connections that had a request of an admitted browser."""
+        self._used_at: dict[asyncio.BaseProtocol, float] = {}
+        """When each was opened, or last had a request under way."""
         self._seen: dict[RequestHandler, _Seen] = {}
 
     def protocol(self) -> asyncio.Protocol:
-        """Return the protocol of a new connection: one that ends it if there are too many."""
-        if len(self._server.connections) >= MAX_CONNECTIONS:
+        """Return the protocol of a new connection, for which another one may have to end."""
+        if len(self._open()) >= MAX_CONNECTIONS and not self._end_one():
             return _Refusing()
-        return self._server()
+        connection = self._server()
+        self._used_at[connection] = clock.monotonic()
+        return connection
+
+    def _end_one(self) -> bool:
+        """End the connection that was unused for longest, first of strangers. False if all are
+        busy."""
+        self._forget_ended()
+        free = [each for each in self._open() if each not in self._busy]
+        if not free:
+            return False
+        last = min(free, key=lambda each: (each in self._admitted, self._used_at.get(each, 0.0)))
+        assert last.transport is not None
+        last.transport.abort()
+        return True
+
+    def _open(self) -> list[RequestHandler]:
+        """Return the connections that are not being ended."""
+        return [
+            each
+            for each in self._server.connections
+            if each.transport is not None and not each.transport.is_closing()
+        ]
 
     def begin(self, request: web.BaseRequest) -> None:
-        """Note that a request is under way."""
+        """Note that a request of an admitted browser is under way."""
         if request.protocol is not None:
             self._busy.add(request.protocol)
+            self._admitted.add(request.protocol)
 
     def end(self, request: web.BaseRequest) -> None:
         """Note that a request has its answer."""
         if request.protocol is not None:
             self._busy.discard(request.protocol)
+            self._used_at[request.protocol] = clock.monotonic()
 
     async def watch(self) -> None:
         """End connections that do not move, until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
-            self.end_idle(_IDLE_S)
+            self.end_idle(_IDLE_S, _FIRST_REQUEST_S)
 
-    def end_idle(self, idle_s: float) -> None:
-        """End the connections that did not move for so many seconds."""
+    def end_idle(self, idle_s: float, first_request_s: float) -> None:
+        """End connections that did not move for so many seconds.
+
+        `first_request_s` holds for those that had no request of an admitted browser.
+        """
         now = clock.monotonic()
-        present = list(self._server.connections)
-        self._seen = {each: self._seen[each] for each in present if each in self._seen}
-        for connection in present:
+        self._forget_ended()
+        for connection in list(self._server.connections):
             transport = connection.transport
             if transport is None:
                 continue
             unsent = transport.get_write_buffer_size()
             seen = self._seen.setdefault(connection, _Seen(now, unsent))
             is_working = connection in self._busy and not unsent
+            limit_s = idle_s if connection in self._admitted else first_request_s
             if is_working or unsent != seen.unsent:
                 self._seen[connection] = _Seen(now, unsent)
-            elif now - seen.moved_at >= idle_s:
+            elif now - seen.moved_at >= limit_s:
                 transport.abort()
+
+    def _forget_ended(self) -> None:
+        present = set(self._server.connections)
+        self._busy &= present
+        self._admitted &= present
+        self._used_at = {each: at for each, at in self._used_at.items() if each in present}
+        self._seen = {each: seen for each, seen in self._seen.items() if each in present}
 
 
 class _Refusing(asyncio.Protocol):

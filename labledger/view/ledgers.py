@@ -103,9 +103,9 @@ class OpenedLedger:
 class Workers:
     """Threads that read the ledger for the event loop."""
 
-    def __init__(self, opened: OpenedLedger, threads: int) -> None:
+    def __init__(self, opened: OpenedLedger, threads: int, max_waiting: int = _MAX_WAITING) -> None:
         self._opened = opened
-        self._jobs: queue.Queue[Callable[[], None]] = queue.Queue(_MAX_WAITING)
+        self._jobs: queue.Queue[Callable[[], None]] = queue.Queue(max_waiting)
         for number in range(threads):
             name = f"labledger-view-{number}"
             threading.Thread(target=self._work, name=name, daemon=True).start()

@@ -46,8 +46,11 @@ _log = logging.getLogger("labledger.view")
 _MAX_BODY = 64 << 10
 _MAX_LINE_BYTES = 16 * MAX_TEXT
 """Of the first line of a request: a character may be twelve bytes in a URL."""
+_STATIC = "/static/"
+"""The paths of files that anyone may have."""
 _KEEP_ALIVE_S = 30.0
 _THREADS, _SLOW_THREADS = 4, 2
+_QUERY_THREADS, _WAITING_QUERIES = 2, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,6 @@ SCREENS = (
         sql_screen.document,
         sql_screen.PARAMETERS,
         formats=sql_screen.FORMATS,
-        is_slow=True,
     ),
 )
 
@@ -196,6 +198,8 @@ class ViewServer:
         self._workers = Workers(opened, _THREADS)
         self._slow_workers = Workers(opened, _SLOW_THREADS)
         """For what takes seconds, so that other pages do not wait for it."""
+        self._query_workers = Workers(opened, _QUERY_THREADS, _WAITING_QUERIES)
+        """For queries, which may take as long as they are allowed to."""
         # Commits are told however long the other threads take.
         self.watcher = Watcher(Workers(opened, 1))
         self._shared = SharedAnswers(lambda: self.watcher.changes)
@@ -216,8 +220,6 @@ class ViewServer:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Admit a request or refuse it, and answer errors."""
-        if self.connections is not None:
-            self.connections.begin(request)
         try:
             response = await self._answer_or_refuse(request, handler)
         finally:
@@ -231,6 +233,9 @@ class ViewServer:
     async def _answer_or_refuse(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             answer = self._before(request)
+            is_admitted = answer is None and not request.path.startswith(_STATIC)
+            if self.connections is not None and is_admitted:
+                self.connections.begin(request)
             return await handler(request) if answer is None else answer
         except web.HTTPException as error:
             status = HTTPStatus(error.status)
@@ -253,7 +258,7 @@ class ViewServer:
     def _before(self, request: web.Request) -> web.StreamResponse | None:
         """Return the answer to a request that no page is needed for. Raises `Refused`."""
         self._access.check_host(request)
-        if request.path.startswith("/static/"):
+        if request.path.startswith(_STATIC):
             return None
         answer = self._access.exchange(request)
         if answer is not None:
@@ -279,12 +284,12 @@ class ViewServer:
     async def _answer(self, screen: Screen, request: web.Request) -> web.Response:
         parameters = Parameters(list(request.query.items()), screen.parameters, request.match_info)
         form = parameters.choice("format", screen.formats)
-        workers = self._slow_workers if screen.is_slow else self._workers
+        workers = self._workers_for(screen, parameters)
         json_url = str(request.rel_url.update_query({FORMAT: "json"}))
 
         def make(source: Source) -> Answer:
             if form == "csv":
-                return Answer(sql_screen.csv_text(source, parameters).encode(), "text/csv", 200)
+                return Answer(sql_screen.csv_text(source, parameters), "text/csv", 200)
             document = screen.document(source, parameters)
             status = document["status"] if document.get("error") else HTTPStatus.OK
             finished = pages.finish(document)
@@ -309,6 +314,11 @@ class ViewServer:
             status=answer.status,
             headers=_download("query.csv") if form == "csv" else None,
         )
+
+    def _workers_for(self, screen: Screen, parameters: Parameters) -> Workers:
+        if screen.template == "sql" and sql_screen.is_query(parameters):
+            return self._query_workers
+        return self._slow_workers if screen.is_slow else self._workers
 
     async def _report(self, request: web.Request) -> web.Response:
         """Answer with the one-file report of a run, as a download."""

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import secrets
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from commands import run_forked
 from experiments import HOLDING, HOLDS, PASSING, Project
 from sample_trials import BUSYBOX, ENGINE
+from waiting import ended_with_block, wait_until
 
+from labledger.execution.probe_owners import NAME, find_probes, probe_labels, remove_left_probes
+from labledger.execution.process_identity import machine_id
 from labledger.trial.contract import Labels
 
 pytestmark = pytest.mark.docker
@@ -96,3 +103,85 @@ def test_what_carries_half_the_labels_stays(tmp_path: Path, image_ids: dict[str,
         assert ENGINE.inspect(name) is not None
     finally:
         ENGINE.remove(name)
+
+
+PROBING = """
+import sys
+from pathlib import Path
+from labledger.engine.engine import Engine
+from labledger.engine.networks import Networks
+from labledger.execution.probe_owners import NAME, probe_labels
+
+engine = Engine()
+network = Networks(engine).provide_outbound(f"{NAME}{sys.argv[2]}", probe_labels())
+print(network.name, flush=True)
+engine.run_probe(sys.argv[1], "sleep 600", probe_labels(Path("/the/lab")))
+"""
+
+
+def of_process(pid: int) -> list[str]:
+    """The probes of a process, by their names."""
+    return [probe.name for probe in find_probes(ENGINE) if f"process {pid} " in probe.owner]
+
+
+def test_probes_of_a_killed_process_go(tmp_path: Path, image_ids: dict[str, str]) -> None:
+    """What a process made for a check stays while it lives, and then goes, without any lab."""
+    words = [sys.executable, "-c", PROBING, image_ids[BUSYBOX], secrets.token_hex(8)]
+
+    def labledger(*words: str) -> str:
+        done = run_forked(*words, folder=tmp_path)
+        return done.stdout + done.stderr
+
+    with ended_with_block(subprocess.Popen(words, stdout=subprocess.PIPE)) as process:
+        wait_until(lambda: len(of_process(process.pid)) == 2, "a container and a network")
+        probes = of_process(process.pid)
+        for told in (labledger("clean"), labledger("doctor")):
+            assert not any(name in told for name in probes)
+        assert of_process(process.pid) == probes
+        process.kill()
+        process.wait()
+    told = labledger("doctor")
+    for name in probes:
+        assert f"{name} is left over: it belonged to process {process.pid} on " in told
+    told = labledger("clean", "--dry-run")
+    assert all(f"would remove {name}" in told for name in probes)
+    assert of_process(process.pid) == probes
+    told = labledger("clean")
+    assert all(f"removed {name}" in told for name in probes)
+    assert of_process(process.pid) == []
+
+
+def test_probes_that_may_be_used_stay(image_ids: dict[str, str]) -> None:
+    """A probe is removed only if its process has certainly ended."""
+    labels = probe_labels()
+    me = json.loads(labels[Labels.OWNER])
+    name, boot, namespace = me["host"].split(" ")
+    gone = {**me, "pid": 2**22 + 1, "process_token": "1"}
+    owners = {
+        "gone": gone,
+        "earlier-boot": {**gone, "host": f"{name} {'0' * 36} {namespace}"},
+        "this": me,
+        "other-machine": {**gone, "host": f"other {boot} {namespace}"},
+        "other-boot": {**gone, "host": f"{name} {'0' * 36} {namespace}", "machine_id": "other"},
+        "other-container": {**gone, "host": f"{name} {boot} pid:[1]"},
+        "without-token": {**gone, "process_token": ""},
+        "nonsense": [me],
+    }
+    marks = {label: json.dumps(owner) for label, owner in owners.items()}
+    named = {f"{NAME}{secrets.token_hex(8)}": label for label in (*marks, "unnamed", "half")}
+    named[f"foreign-probe-{secrets.token_hex(8)}"] = "gone"
+    try:
+        for container, label in named.items():
+            own = {Labels.PROBE: "1", Labels.OWNER: marks.get(label, '{"host": ')}
+            if label == "unnamed":
+                del own[Labels.OWNER]
+            config = {"Image": image_ids[BUSYBOX], "Entrypoint": ["true"], "Labels": own}
+            ENGINE.create(container, config)
+        remove_left_probes(ENGINE)
+        left = {label for container, label in named.items() if ENGINE.inspect(container) is None}
+        expected = {"gone", "earlier-boot"} if machine_id() else {"gone"}
+        assert left == expected
+        assert ENGINE.inspect([*named][-1]) is not None
+    finally:
+        for container in named:
+            ENGINE.remove(container)

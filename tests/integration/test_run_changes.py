@@ -115,6 +115,29 @@ def test_frozen_goes_on_with_the_runs_own_copy(fresh: Project) -> None:
     assert {row["verdict"] for row in fresh.rows("stopped")["scores"]} == {"pass"}
 
 
+def damage(project: Project) -> list[Path]:
+    """Change every file in the artifact store, and return them."""
+    files = [path for path in (project.lab / "artifacts" / "sha256").rglob("*") if path.is_file()]
+    for path in files:
+        path.chmod(0o600)
+        path.write_bytes(b"damaged " + path.read_bytes())
+    return files
+
+
+def test_files_that_were_changed_in_the_store_are_staged_again(fresh: Project) -> None:
+    """A run, and a resume, replace changed artifacts by the experiment's own files, and say so."""
+    files = damage(fresh)
+    events: list[dict[str, Any]] = []
+    assert fresh.go_on("stopped", on_event=events.append).complete
+    assert fresh.rows("stopped")["slots"] == COMPLETED
+    warnings = [event["message"] for event in events if event["event"] == "warning"]
+    assert sum("was changed by another program" in message for message in warnings) == len(files)
+    damage(fresh)
+    assert fresh.start("another").complete
+    assert {row["verdict"] for row in fresh.rows("another")["scores"]} == {"pass"}
+    assert list(verify_lab(LabFolder(fresh.lab), None).findings) == []
+
+
 def test_what_affects_no_result_may_change(fresh: Project) -> None:
     """The name and the concurrency of an experiment are not what was measured."""
     fresh.document["experiment"]["name"] = "Another name"

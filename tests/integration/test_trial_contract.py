@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,8 +24,12 @@ from sample_trials import (
 from tiers import tiered
 from waiting import PATIENCE_S
 
+from labledger.agents.agent_trees import InstalledAgent, tree_digest
+from labledger.experiment.plan_sections import ProfiledAgent
 from labledger.records.identity import Slot
+from labledger.records.model_calls import Api
 from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.trial_plan import TrialAgent
 
 pytestmark = [pytest.mark.docker]
 
@@ -240,6 +246,26 @@ def test_a_key_across_the_cap_is_not_cut(trials: Trials) -> None:
     log = trials.content(result, "agent_stdout")
     assert len(log) == 1000
     assert b"secret-" not in log
+
+
+def test_the_log_of_an_agent_is_read_whole(trials: Trials, tmp_path: Path) -> None:
+    """Steps beyond the stored output are in the trajectory of an agent that prints its steps."""
+    agent = """
+import json
+for number in range(45):
+    content = [{"type": "text", "text": f"step {number}" + "x" * 50_000}]
+    print(json.dumps({"type": "assistant", "message": {"id": str(number), "content": content}}))
+"""
+    digest, size = tree_digest(tmp_path)
+    installed = InstalledAgent("claude-code", "1", "x", "native", {}, digest, size, folder=tmp_path)
+    words = ("claude-code", "1", "anthropic", "m", Api.ANTHROPIC_MESSAGES, {})
+    profile = ProfiledAgent(*words, instructions="Work.", logs={"stream": "stdout"})
+    spec = trials.spec(python(agent), predicts() + scores(), image=PYTHON)
+    plan = replace(spec.plan, agent=TrialAgent(profile, installed, tmp_path))
+    result = run_attempt(replace(spec, plan=plan))
+    assert brief(result) == ("completed", None, 0), result.message
+    assert len(trials.content(result, "agent_stdout")) == 1 << 20
+    assert result.evidence[0]["ext"]["trajectory"] == {"origin": "agent_log", "steps": 45}
 
 
 def test_values_that_are_words_of_the_records(trials: Trials) -> None:

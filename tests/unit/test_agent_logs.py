@@ -16,10 +16,13 @@ from typing import Any
 import pytest
 from tiers import tiered
 
+from labledger.records import JsonObject
+from labledger.trajectories import json_reading
 from labledger.trajectories.agent_logs import READERS
 from labledger.trajectories.atif import Step, document_problems
-from labledger.trajectories.drafts import MAX_DRAFT, MAX_OPEN, MAX_TEXT
+from labledger.trajectories.drafts import MAX_DRAFT, MAX_OPEN, MAX_OPEN_SIZE, MAX_TEXT
 from labledger.trajectories.json_reading import MAX_LINE, LogFacts, text_time
+from labledger.trajectories.step_text import conversation
 
 SAMPLES = Path(__file__).parent / "agent_logs"
 LOGS = {path.stem: path for path in sorted(SAMPLES.iterdir())}
@@ -187,6 +190,76 @@ def answer(number: int, **content: Any) -> bytes:
     return json.dumps({"type": "assistant", "message": message}).encode() + b"\n"
 
 
+def claude(*lines: JsonObject) -> tuple[list[Step], LogFacts]:
+    return read("claude-code.stream", b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+
+
+def said(number: int, *blocks: JsonObject, **more: Any) -> JsonObject:
+    return {"type": "assistant", "message": {"id": f"msg_{number}", "content": blocks}, **more}
+
+
+def returned(call: str, text: str, **more: Any) -> JsonObject:
+    block = {
+        "type": "tool_result",
+        "tool_use_id": call,
+        "content": [{"type": "text", "text": text}],
+    }
+    return {"type": "user", "message": {"content": [block]}, **more}
+
+
+TASK = {"type": "tool_use", "id": "task", "name": "Task", "input": {"prompt": "Look."}}
+
+
+@pytest.mark.parametrize("count", [40, 2 * MAX_OPEN], ids=("short", "long"))
+def test_answer_of_a_subagent(count: int) -> None:
+    """A subagent's answer is the result of its call, or names the call if the subagent was long."""
+    own = {"parent_tool_use_id": "task"}
+    work: list[JsonObject] = []
+    for number in range(count):
+        call = {"type": "tool_use", "id": f"call_{number}", "name": "Bash", "input": {}}
+        work += [said(number + 1, call, **own), returned(f"call_{number}", "listed", **own)]
+    steps, _ = claude(said(0, TASK), *work, returned("task", "It is in main.py."))
+    assert problems(steps) == []
+    [answered] = [
+        (step, result)
+        for step in steps
+        for result in step.results
+        if result.content == "It is in main.py."
+    ]
+    step, result = answered
+    if count < MAX_OPEN:
+        assert [call.tool_call_id for call in step.tool_calls or ()] == ["task"]
+        assert result.source_call_id == "task"
+    else:
+        assert (result.source_call_id, result.extra) == (None, {"of_call": "task"})
+
+
+@pytest.mark.parametrize("later", [False, True], ids=("at once", "after other steps"))
+def test_answer_of_a_subagent_in_the_background(*, later: bool) -> None:
+    """The answer of a subagent that went on in the background is a second result of its call."""
+    end = {"type": "system", "subtype": "task_notification", "tool_use_id": "task"}
+    between = [said(1, {"type": "text", "text": "I wait."})] if later else []
+    steps, facts = claude(
+        said(0, TASK),
+        returned("task", "It was started."),
+        *between,
+        {**end, "status": "completed", "summary": "It is in main.py."},
+    )
+    assert problems(steps) == []
+    texts = "".join(conversation([replace(step, step_id=1) for step in steps]))
+    assert "  > It was started." in texts
+    assert "  > It is in main.py." in texts
+    assert not facts.unread
+
+
+def test_many_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log of endless lines is read up to a limit, and the cut is named."""
+    monkeypatch.setattr(json_reading, "MAX_LINES", 10)
+    steps, facts = claude(*[said(n, {"type": "text", "text": "word"}) for n in range(20)])
+    assert len(steps) == 10
+    assert facts.cuts == ["the log has more than 10 lines; the rest was not read"]
+
+
 def test_long_texts() -> None:
     """A text that is too long is cut, and the step says by how much; a huge line is passed over."""
     content = answer(1, text="x" * (MAX_TEXT + 5)) + answer(2, text="y" * MAX_LINE)
@@ -227,7 +300,7 @@ def test_flat_memory(same: bool) -> None:
     finally:
         tracemalloc.stop()
     assert count == (1 if same else 1600)
-    assert peak < MAX_OPEN * MAX_DRAFT
+    assert peak < MAX_OPEN_SIZE + 2 * MAX_DRAFT
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,24 @@ def test_content_by_its_digest(store: ArtifactStore, tmp_path: Path) -> None:
     assert store.path(sha256).parts[-3:] == ("sha256", sha256[:2], sha256)
 
 
+def test_a_changed_file_is_replaced(tmp_path: Path) -> None:
+    """Content that is put again replaces a file that was changed, and the changed file is kept."""
+    told: list[str] = []
+    store = ArtifactStore(tmp_path / "artifacts", told.append)
+    sha256 = store.put_bytes(b"content")
+    assert store.keeps(sha256)
+    assert told == []
+    store.path(sha256).write_bytes(b"CONTENT")
+    assert not store.keeps(sha256)
+    assert store.put_bytes(b"content") == sha256
+    assert store.checked(sha256).read_bytes() == b"content"
+    kept = list((store.root / "damaged").iterdir())
+    assert {path.read_bytes() for path in kept} == {b"CONTENT"}
+    assert kept[0].name.startswith(sha256)
+    assert str(kept[0]) in told[0] + told[-1]
+    assert "was changed by another program" in told[0]
+
+
 def test_what_is_there_already_gets_a_durable_name(
     store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,8 @@ from labledger.runner.run_options import RunOptions
         ("tcp://127.0.0.1.example:8786", "without TLS"),
         ("http://127.0.0.1:8786", "expected tls://"),
         ("tcp://", "expected tls://"),
+        ("tls://[::1", "expected tls://"),
+        ("tcp://127.0.0.1:port", "expected tls://"),
     ],
 )
 def test_only_this_machine_is_reached_without_tls(address: str, refusal: str | None) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,9 @@ from labledger.records.model_calls import CallState, Usage
 from labledger.records.model_grants import (
     DEFAULT_PROVIDERS,
     GRANT,
+    Amounts,
     CallLimits,
+    CapShare,
     KeySource,
     ProviderConfig,
 )
@@ -412,3 +415,48 @@ def test_an_attempt_is_opened_again_with_another_token(
     (totals,) = status.variants
     assert (totals.open_attempts, totals.totals.calls) == (1, 3)
     assert totals.totals.usage == Usage(21, output=9)
+
+
+def starting_gateway(folder: Path) -> list[int]:
+    """The processes of a gateway of a folder that lead a session: the launcher does not."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            words, stat = (path / "cmdline").read_bytes(), (path / "stat").read_text()
+        except OSError:
+            continue
+        fields = stat.rpartition(")")[2].split()
+        if str(folder).encode() in words.split(b"\0") and fields[3] == path.name:
+            found.append(int(path.name))
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT])
+def test_a_gateway_that_is_killed_while_it_starts(tmp_path: Path, number: int) -> None:
+    """Its client says by which signal it was ended, and the next start succeeds."""
+    folder = tmp_path / "lab" / "gateway"
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / "attempts.jsonl")  # The gateway waits at it for a writer.
+    client = GatewayClient(folder)
+    with ThreadPoolExecutor(1) as pool:
+        starting = pool.submit(client.ensure, RUN, {SOURCE: KEY})
+        wait_until(lambda: len(starting_gateway(folder)) == 1, "the gateway")
+        os.kill(starting_gateway(folder)[0], number)
+        with pytest.raises(GatewayUnavailable, match=f"ended by {signal.Signals(number).name}"):
+            starting.result()
+    (folder / "attempts.jsonl").unlink()
+    client.ensure(RUN, {SOURCE: KEY})
+    client.stop()
+
+
+def test_large_requests_of_clients(gateway: ServedGateway, tmp_path: Path) -> None:
+    """Keys and shares of megabytes arrive whole, and a request beyond the limit is refused."""
+    source = KeySource(env="A_LONG_KEY")
+    gateway.client.ensure(RUN, {source: "k" * (3 << 20)})
+    amount = Amounts(1, 0, 0)
+    shares = [CapShare(f"variant-{n}-{'x' * 100}", amount) for n in range(10_000)]
+    uses = gateway.client.take_shares(RUN, shares)
+    assert len(uses) == len(shares)
+    with pytest.raises(LabLedgerError, match="at most 67,108,864 are read"):
+        gateway.client.ensure(RUN, {source: "k" * (65 << 20)})
+    assert gateway.client.status() is not None

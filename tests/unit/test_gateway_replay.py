@@ -14,8 +14,8 @@ import pytest
 from gateways import KEY, GatewayTrial, ServedGateway, served_gateway
 from scripted_providers import ServedProvider, scripted_provider
 
+from labledger.gateway.canonical_requests import CanonicalRequest
 from labledger.gateway.recordings import (
-    CanonicalRequest,
     MissedRequest,
     Recorded,
     Replay,
@@ -23,6 +23,7 @@ from labledger.gateway.recordings import (
     first_difference,
     read_records,
 )
+from labledger.records.canonical_json import dump_bytes, sha256_hex
 from labledger.records.model_calls import CallState, ModelCall
 from labledger.records.model_grants import MISSED, RECORD
 
@@ -191,10 +192,73 @@ def test_the_order_of_skills_is_no_difference(
     assert ask(replay, "antigravity-support", 'of "x", [y]', "skill-creator") == 200
 
 
+def listing(*times: str, size: int = 8) -> str:
+    """What `ls -la` prints, with the times of its files."""
+    names = (f"-rw-r--r-- 1 root root {size:4} {time} file-{n}" for n, time in enumerate(times))
+    return "\n".join(["total 8", *names])
+
+
+LISTED = ("Nov 24 10:11", "Nov 24 10:11", "Jan  1  2024", "2026-11-24 10:11", "2026-11-24 10:11")
+"""Times in the forms of `ls -l` and of its `--time-style`, some of them alike."""
+LATER = ("Dec  1 09:59", "Dec  1 10:00", "Jan  1 10:12", "2026-12-01 09:59", "2026-12-01 10:00")
+
+
+def test_the_times_of_listed_files_are_no_difference(
+    gateway: ServedGateway, recorded: GatewayTrial
+) -> None:
+    """Files that a run makes anew have other times, alike or not; their sizes stay sizes."""
+
+    def ask(trial: GatewayTrial, text: str, day: str) -> int:
+        return trial.ask("anthropic", f"say well of:\n{text}\non {day}, {day}").status
+
+    assert ask(recorded, listing(*LISTED), "2026-11-24") == 200
+    replay = replaying(gateway, recorded)
+    assert ask(replay, listing(*LATER, size=9), "2026-12-01") == 400
+    assert ask(replay, listing(*LATER), "2026-12-01") == 200
+    [call] = read_records(recorded.folder / RECORD)
+    assert listing(*LISTED) in call.said["messages"][0]["content"]
+
+
+def test_a_record_of_an_earlier_version_answers_listings(
+    gateway: ServedGateway, recorded: GatewayTrial
+) -> None:
+    """A record of an earlier version, whose requests have the times of files, is replayed."""
+    recorded.ask("anthropic", f"say well of:\n{listing(*LISTED)}")
+    path = record_of(recorded)
+    document = json.loads(path.read_bytes())
+    earlier = listing(*LISTED[:3], "<time 1>", "<time 1>")
+    document["request"]["body"]["messages"][0]["content"] = f"say well of:\n{earlier}"
+    document["replaced"] = {"<time 1>": LISTED[3]}
+    document["digest"] = sha256_hex(dump_bytes(document["request"]))
+    path.write_bytes(dump_bytes(document) + b"\n")
+    replay = gateway.trial(NOWHERE, replay=str(path))
+    assert replay.ask("anthropic", f"say well of:\n{listing(*LATER)}").status == 200
+
+
+def test_another_order_of_lines_is_a_difference_with_words(
+    gateway: ServedGateway, recorded: GatewayTrial
+) -> None:
+    """An agent may answer by the order of a listing: no answer is given to another order."""
+    recorded.ask("anthropic", "say well of:\n./b.py\n./a.py\n./c.py")
+    replay = replaying(gateway, recorded)
+    reply = replay.ask("anthropic", "say well of:\n./c.py\n./b.py\n./a.py")
+    assert reply.status == 400
+    assert reply.document["error"]["message"].endswith(
+        "content, character 16: the same lines in another order, as of a listing that is not sorted"
+    )
+
+
 @pytest.mark.timeout(60)
 def test_lists_without_an_end_take_no_time(recorded: GatewayTrial) -> None:
     """An agent that begins very many lists of skills does not hold up the gateway."""
-    for begun in ("<available_skills>", "<skill>", "(Available: '", "(Available: 'a', "):
+    for begun in (
+        "-rw-r--r-- 1 a ",
+        "-rw-r--r-- 1 a a 5 ",
+        "<available_skills>",
+        "<skill>",
+        "(Available: '",
+        "(Available: 'a', ",
+    ):
         text = "say well of <available_skills>" + begun * 50_000
         assert recorded.ask("anthropic", text).status == 200
 

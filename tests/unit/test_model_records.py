@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from labledger.experiment.schedule import Retry
+from labledger.gateway.canonical_requests import CanonicalRequest
 from labledger.gateway.recordings import (
-    CanonicalRequest,
     MissedRequest,
     Recorded,
     Recording,

@@ -62,6 +62,7 @@ def failure_of(receiver: receivers.Receiver, limit_s: float = 5.0, **values: str
         ("https://hooks.example/$PATH", True, "https://hooks.example"),
         ("/usr/bin/mail -s 'a run' me@example", False, "mail"),
         ("notify\x1b[2J", False, "notify\\x1b[2J"),
+        (f"http://[::1/{TOKEN}", True, "a URL with an address that cannot be read"),
     ],
 )
 def test_a_receiver_is_named_without_its_secrets(text: str, is_webhook: bool, label: str) -> None:
@@ -77,6 +78,7 @@ def test_a_receiver_is_named_without_its_secrets(text: str, is_webhook: bool, la
         ("$WEBHOOK", "\\$WEBHOOK is not set"),
         ("https://hooks.example/$PART", "\\$PART is not set"),
         ("$NO_URL", "\\$NO_URL is not the URL of a webhook"),
+        ("http://[::1/x", "a URL with an address that cannot be read is not the URL of a webhook"),
         ("https://", "not the URL of a webhook"),
         ("https://hooks.example:port/", "not the URL of a webhook"),
         (f"https://me:{TOKEN}@hooks.example/", "has no user and no password"),

@@ -6,6 +6,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from waiting import ended_with_block, wait_until
@@ -74,3 +75,24 @@ def test_the_host_tells_boots_and_namespaces_apart() -> None:
     assert name == process_identity.this_process().machine
     assert len(boot) == 36
     assert namespace.startswith("pid:[")
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_a_process_that_cannot_be_seen_lives(
+    other: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, *, is_listed: bool
+) -> None:
+    """Where /proc hides the processes of other users, their processes never count as dead."""
+    owner = owner_of(other)
+
+    def hidden(path: str) -> str:
+        if path.startswith(f"/proc/{other.pid}/"):
+            raise PermissionError if is_listed else FileNotFoundError
+        return Path(path).read_text("ascii").strip()
+
+    def refuse(_pid: int, _signal: int) -> None:
+        raise PermissionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(process_identity, "_read_text", hidden)
+        patched.setattr("os.kill", refuse)
+        assert not process_identity.process_is_dead(owner)

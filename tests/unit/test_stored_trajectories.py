@@ -16,19 +16,24 @@ from test_trajectory_format import ANSWERED, ASKED
 
 from labledger import ReportOptions, open_ledger
 from labledger.errors import LedgerError
-from labledger.records import json_schemas
+from labledger.records import JsonObject, json_schemas
 from labledger.records.attempt_result import Artifact, AttemptResult
 from labledger.report.logs import LogSelection, pack
 from labledger.report.report_queries import ReportedCommits
 from labledger.report.run_report import MIB, collect
-from labledger.trajectories.atif import Agent, Head, Step, document_problems
+from labledger.trajectories.atif import Agent, Head, Metrics, Step, document_problems
 from labledger.trajectories.trajectory_writer import DocumentWriter
 
 STEPS = [Step.from_json({"step_id": 0, **step}) for step in (ASKED, ANSWERED)]
 
 
-def with_steps(idx: int, steps: list[Step], store: Any = None, **changes: Any) -> AttemptResult:
-    """A result with a trajectory, whose document is kept in the store if one is given."""
+def with_steps(
+    idx: int, steps: list[Step], store: Any = None, ext: JsonObject | None = None, **changes: Any
+) -> AttemptResult:
+    """A result with a trajectory, whose document is kept in the store if one is given.
+
+    `ext` is added to what the evidence says about the trajectory.
+    """
     writer = DocumentWriter(lambda value: value)
     document = b"".join(writer.pieces(steps, lambda: Head(Agent("probe", "1.0"))))
     artifact = Artifact.inline(document)
@@ -39,7 +44,7 @@ def with_steps(idx: int, steps: list[Step], store: Any = None, **changes: Any) -
     result = kit.result(idx, **changes)
     [evidence] = result.evidence
     evidence["evidence"] |= {"trajectory": artifact.reference, "trajectory_steps": index.reference}
-    evidence["ext"] = {"trajectory": {"origin": "agent", "steps": writer.steps}}
+    evidence["ext"] = {"trajectory": {"origin": "agent", "steps": writer.steps}, **(ext or {})}
     artifacts = (*result.artifacts, artifact, index)
     return kit.result(idx, **changes, evidence=(evidence,), artifacts=artifacts)
 
@@ -122,6 +127,75 @@ def test_show(path: Path) -> None:
     assert "$ ls" in shown.stdout
     without = run_forked("show", "run-1", "1", folder=path.parent.parent)
     assert "--- steps" not in without.stdout
+
+
+CUT = "the agent printed more than 67,108,864 bytes, and the rest is lost"
+EARLIER = "the agent's output has more than 1,048,576 bytes; the rest is lost"
+
+
+@pytest.fixture(
+    params=[
+        {"trajectory": {"origin": "agent_log", "steps": 2, "cuts": [CUT]}},
+        {"problems": {"trajectory": f"{EARLIER}; not read: system (3)"}},
+    ],
+    ids=("now", "by an earlier version"),
+)
+def cut(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A ledger with a trial whose trajectory is not whole."""
+    path = kit.make_ledger(tmp_path)
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, 1)
+        writer.commit_result(lease, with_steps(0, STEPS, ext=request.param))
+    return path
+
+
+def test_cut_trajectory(cut: Path, tmp_path: Path) -> None:
+    """Each output of a trajectory that lacks steps names what it lacks."""
+    for words in (("show", "run-1", "0"), ("logs", "run-1", "0", "--phase", "steps")):
+        shown = run_forked(*words, folder=tmp_path).stdout
+        assert "These steps are not all that the agent did: the agent" in shown
+        assert shown.count("the rest is lost.") == 1
+        assert "system (3)." not in shown
+    with open_ledger(cut) as ledger:
+        [file] = ledger.export("run-1", "trajectories", tmp_path / "out.jsonl")
+        [spans] = ledger.export("run-1", "spans", tmp_path / "spans.jsonl")
+        packed = pack(
+            ledger._reader,
+            {None: ReportedCommits(cut, kit.RUN, kit.RUN, 1)},
+            collect(ledger._reader, kit.RUN, ReportOptions()).trials,
+            LogSelection.ALL,
+            MIB,
+        )
+    line = json.loads(file.read_text("utf-8"))
+    json_schemas.require_valid(line, "trajectory_record_v1")
+    assert line["cuts"][0].endswith("the rest is lost")
+    assert '{"key":"labledger.cuts","value":{"stringValue":"the agent' in spans.read_text("utf-8")
+    [island] = packed.islands.values()
+    texts = json.loads(gzip.decompress(base64.b64decode(island)))
+    [steps] = [text["head"] for text in texts if text["name"] == "steps"]
+    assert steps.startswith("These steps are not all")
+
+
+def test_numbers_of_earlier_versions(tmp_path: Path) -> None:
+    """A document with an integer of 300 digits, as earlier versions wrote it, can be shown."""
+    path = kit.make_ledger(tmp_path)
+    huge = int(1e300)
+    step = Step(message="It was expensive.", metrics=Metrics(2**63 - 1, 2**63 - 1, 1, huge))
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, 1)
+        writer.commit_result(lease, with_steps(0, [step, step]))
+    for words in (
+        ("show", "run-1", "0"),
+        ("export", "run-1", "--what", "spans", "--out", str(tmp_path / "spans.jsonl")),
+        ("export", "run-1", "--what", "inspect", "--out", str(tmp_path / "inspect")),
+        ("report", "run-1", "--logs", "all"),
+    ):
+        done = run_forked(*words, folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+        assert "It was expensive." in done.stdout or words[0] != "show"
+    text = (tmp_path / "spans.jsonl").read_text("utf-8")
+    assert text.count('"name":"chat unknown"') == 2
 
 
 def test_hostile_text(tmp_path: Path) -> None:

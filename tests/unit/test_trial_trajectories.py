@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from sample_trials import Trials, predicts, prepare_trial_folder, problems, scor
 from test_agent_logs import LOGS
 from test_trajectory_format import ANSWERED, ASKED, trajectory
 
-from labledger.gateway.recordings import CanonicalRequest, Recording
+from labledger.gateway.canonical_requests import CanonicalRequest
+from labledger.gateway.recordings import Recording
 from labledger.records.attempt_result import AttemptResult, digest_of
 from labledger.records.model_calls import (
     JOURNAL,
@@ -28,6 +30,8 @@ from labledger.records.model_calls import (
 from labledger.records.model_costs import ModelPrice, PriceTable
 from labledger.records.model_grants import RECORD
 from labledger.records.outcomes import SlotStatus
+from labledger.trajectories import agent_document, trajectory_writer
+from labledger.trajectories.agent_document import AgentDocument
 from labledger.trajectories.atif import FinalMetrics, document_problems
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.collect import redactor_for
@@ -36,6 +40,7 @@ from labledger.trial.evidence.trajectory_collection import (
     LoggedAgent,
     collect_trajectory,
     counted_totals,
+    kept_size,
 )
 from labledger.trial.output_folders import trial_outputs
 
@@ -241,17 +246,61 @@ def test_totals_of_unknown_calls_are_unknown() -> None:
     assert counted_totals([known, other], PRICES) == FinalMetrics(2000, 80, 0)
 
 
-def test_cut_log(trials: Trials, spec: AttemptSpec) -> None:
-    """Of a log that was cut, the steps before the cut are stored, and the loss is said."""
-    limit = LOGS["claude-code.stream"].stat().st_size - 2000
+@pytest.mark.parametrize("earlier", [False, True], ids=("now", "by an earlier version"))
+def test_cut_log(trials: Trials, *, earlier: bool) -> None:
+    """The steps before the cut of a log are stored, and evidence and document name the cut."""
+    content = LOGS["claude-code.stream"].read_bytes()
+    limit = len(content) - 2000
+    agent = replace(CLAUDE, max_log_bytes=limit, max_stdout_bytes=limit + 50_000 * earlier)
     spec = trials.spec(script("exit 0"), script(scores()), runtime={"max_log_bytes": limit})
     prepare_trial_folder(spec)
     (spec.folder / "state").mkdir(exist_ok=True)
-    log = LOGS["claude-code.stream"].read_bytes()[: limit + 100]
+    log = (content + b"\n" * 50_000)[: kept_size(limit) if earlier else limit + 100]
     (spec.folder / "state" / "agent.stdout").write_bytes(log)
-    evidence = collected(spec, CLAUDE)
-    assert 0 < evidence.ext["trajectory"]["steps"] < 3 + 1
-    assert f"more than {limit:,} bytes" in evidence.ext["problems"]["trajectory"]
+    evidence = collected(spec, agent)
+    [cut] = evidence.ext["trajectory"]["cuts"]
+    assert cut == f"the agent printed more than {limit:,} bytes, and the rest is lost"
+    assert cut in evidence.ext["problems"]["trajectory"]
+    assert cut in document(evidence)["notes"]
+    if not earlier:
+        assert 0 < evidence.ext["trajectory"]["steps"] < 3 + 1
+
+
+def test_whole_log(trials: Trials, spec: AttemptSpec) -> None:
+    """A log that is longer than the stored output, and no longer than what is kept, is whole."""
+    content = LOGS["claude-code.stream"].read_bytes()
+    (spec.folder / "state").mkdir(exist_ok=True)
+    (spec.folder / "state" / "agent.stdout").write_bytes(content)
+    agent = replace(CLAUDE, max_log_bytes=100, max_stdout_bytes=len(content))
+    evidence = collected(spec, agent)
+    assert "cuts" not in evidence.ext["trajectory"]
+    assert "notes" not in document(evidence)
+
+
+def test_document_of_too_many_steps(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first steps of an endless document are stored, whatever the others hold."""
+    for module in (agent_document, trajectory_writer):
+        monkeypatch.setattr(module, "MAX_STEPS", 120)
+    steps = [{**ASKED, "step_id": number} for number in range(1, 1001)] + [{"no": "step"}]
+    written = json.dumps({**trajectory(ASKED), "steps": steps})
+    result = graded(trials, f"cat > ../out/trajectory.json <<'END'\n{written}\nEND")
+    [evidence] = result.evidence
+    cut = "it has 1,001 steps; the first 120 were kept"
+    assert evidence["ext"]["trajectory"] == {"origin": "agent", "steps": 120, "cuts": [cut]}
+    stored = json.loads(trials.content(result, "trajectory"))
+    assert len(stored["steps"]) == 120
+    assert cut in stored["notes"]
+
+
+def test_huge_amounts(trials: Trials) -> None:
+    """A cost of 1e300 that an agent claims is stored so that it can be read again."""
+    claimed = {**ANSWERED, "metrics": {"cost_usd": 1e300, "prompt_tokens": 2**63 - 1}}
+    written = json.dumps(trajectory(ASKED, claimed, final_metrics={"total_cost_usd": 1e300}))
+    result = graded(trials, f"cat > ../out/trajectory.json <<'END'\n{written}\nEND")
+    stored = AgentDocument(BytesIO(trials.content(result, "trajectory")))
+    assert [step.metrics and step.metrics.cost_usd for step in stored.steps()] == [None, 1e300]
+    assert stored.head.final_metrics is not None
+    assert stored.head.final_metrics.total_cost_usd == 1e300
 
 
 def test_log_in_a_file(spec: AttemptSpec) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
-import threading
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -233,23 +235,63 @@ def test_two_hundred_idle_connections_hinder_nobody(server: RunningServer) -> No
         for sock in half:
             sock.sendall(b"GET / HTTP/1.1\r\nHost: ")
         assert server.get("/").status == 200
-        server.call(server.connections.end_idle, 60.0)
+        server.call(server.connections.end_idle, 60.0, 60.0)
         assert server.get("/").status == 200
-        server.call(server.connections.end_idle, 0.0)
+        server.call(server.connections.end_idle, 0.0, 0.0)
         assert all(has_ended(sock) for sock in (*idle, *half))
     assert server.get("/").status == 200
 
 
-def test_further_connections_are_refused(server: RunningServer) -> None:
-    """With as many connections as there may be, another one is ended at once."""
+def test_a_new_connection_takes_the_place_of_an_idle_one(server: RunningServer) -> None:
+    """With as many connections as there may be, the oldest one without a request ends."""
     with ExitStack() as stack:
-        held = [stack.enter_context(server.connect()) for _ in range(MAX_CONNECTIONS)]
-        wait_until(lambda: len(server.call(connection_list, server)) >= len(held))
-        with server.connect() as sock:
-            assert has_ended(sock)
-        assert len(server.call(connection_list, server)) == len(held)
+        stream = stack.enter_context(server.events())
+        stream.until("hello")
+        held = [stack.enter_context(server.connect()) for _ in range(MAX_CONNECTIONS + 50)]
+        for _ in range(3):
+            assert server.get("/").status == 200
+        assert all(has_ended(sock) for sock in held[:50])
+        assert len(server.call(connection_list, server)) <= MAX_CONNECTIONS
+        assert server.call(lambda: len(server.connections._busy)) == 1
     wait_until(lambda: len(server.call(connection_list, server)) == 0)
     assert server.get("/").status == 200
+
+
+def test_connections_are_refused_while_all_are_used(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection with a request under way is not ended for another one."""
+    monkeypatch.setattr("labledger.view.access.MAX_CONNECTIONS", 3)
+    with ExitStack() as stack:
+        streams = [stack.enter_context(server.events()) for _ in range(3)]
+        for stream in streams:
+            stream.until("hello")
+        with server.connect() as sock:
+            assert has_ended(sock)
+        assert len(server.call(connection_list, server)) == 3
+
+
+def test_a_connection_without_a_request_ends_sooner(server: RunningServer) -> None:
+    """A connection of a browser that was admitted may be idle for longer than a stranger's."""
+    with server.connect() as stranger, server.connect() as own:
+        lines = ["GET /sql HTTP/1.1", f"Host: 127.0.0.1:{server.port}"]
+        lines += [f"{name}: {value}" for name, value in server.headers.items()]
+        own.sendall("\r\n".join([*lines, "", ""]).encode())
+        assert own.recv(1) == b"H"
+        for _ in range(2):  # The second look finds that nothing has moved.
+            server.call(server.connections.end_idle, 60.0, 0.0)
+        assert has_ended(stranger)
+        own.setblocking(False)
+        wait_until(lambda: is_silent(own), "all of the answer")
+
+
+def is_silent(sock: socket.socket) -> bool:
+    """Read what is there; return whether the other end is open and sent nothing more."""
+    try:
+        assert sock.recv(1 << 20) != b""
+    except BlockingIOError:
+        return True
+    return False
 
 
 def connection_list(server: RunningServer) -> list[object]:
@@ -273,8 +315,8 @@ def test_a_reader_that_stands_still_is_ended(server: RunningServer) -> None:
         wait_until(lambda: server.call(unsent) > 0, "an answer that is not read")
         assert server.get("/").status == 200
         assert server.call(unsent) < 8 * MIB
-        server.call(server.connections.end_idle, 60.0)
-        server.call(server.connections.end_idle, 0.0)
+        server.call(server.connections.end_idle, 60.0, 60.0)
+        server.call(server.connections.end_idle, 0.0, 0.0)
         wait_until(lambda: server.call(unsent) == 0, "its end")
 
 
@@ -365,7 +407,7 @@ def test_no_error_of_a_request_ends_the_server(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("labledger.view.screens.sql_screen._run", interrupt)
+        patched.setattr("labledger.view.screens.sql_screen.ask", interrupt)
         assert server.get("/sql?q=SELECT+1").status == 500
     assert server.document("/sql?q=SELECT+1")["rows"] == [[1]]
 
@@ -407,18 +449,70 @@ def test_no_download_is_cut(
     assert "<h1>400" in answer.text  # A person sees a page.
 
 
-def test_other_pages_are_answered_while_queries_run(
-    server: RunningServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Queries that take long take no thread from the pages that follow a run."""
-    may_end = threading.Event()
-    monkeypatch.setattr("labledger.ledger.query.Deadline.is_over", lambda _: may_end.is_set())
+NEVER = "SELECT instr(printf('%.*c', 60000000, 'a'), printf('%.*c', 30000000, 'a') || 'b')"
+"""A function of SQLite that takes years, and that SQLite does not interrupt."""
+
+
+def test_a_function_without_end_is_ended(server: RunningServer, short_limit: None) -> None:
+    """A query whose function cannot be interrupted is ended at the limit, and so is its process."""
+    answer = server.get(f"/sql?q={quote(NEVER)}&format=json")
+    assert answer.status == 400
+    assert "longer than 0.2 seconds" in answer.document["error"]["message"]
+    assert query_processes() == []
+    assert server.document("/sql?q=SELECT+1")["rows"] == [[1]]
+
+
+def query_processes() -> list[int]:
+    """The processes of this process's queries."""
+    children = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    own = [int(pid) for path in children for pid in path.read_text().split()]
+    return [pid for pid in own if b"query_program" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT " + ", ".join(["printf('%.*c', 60000000, 'a')"] * 40),
+        "SELECT " + ", ".join(["printf('%.*c', 60000000, 'a')"] * 2),
+        "SELECT group_concat(printf('%.*c', 30000000, 'a')) FROM json_each('[1,2,3,4,5,6]')",
+    ],
+    ids=["memory", "row", "value"],
+)
+def test_a_query_may_not_take_all_memory(server: RunningServer, sql: str) -> None:
+    """A query whose values are too large is refused with words, and the next one is answered."""
+    answer = server.get(f"/sql?q={quote(sql)}&format=json")
+    assert answer.status == 400
+    assert answer.document["error"]["hint"]
+    assert server.document("/sql?q=SELECT+1")["rows"] == [[1]]
+
+
+def test_a_query_ends_with_the_server(lab: Path) -> None:
+    """The process of a query does not outlive the server, even if that is killed."""
+    program = f"""
+import sys
+from labledger.view.query_process import Question, ask
+ask(Question({str(lab / "ledger.sqlite")!r}, {NEVER!r}, "json", 1, 1, 1e6))
+"""
+    with subprocess.Popen([sys.executable, "-c", program]) as asking:
+        children = Path(f"/proc/{asking.pid}/task/{asking.pid}/children")
+        wait_until(lambda: children.read_text().split() != [], "the process of the query")
+        [child] = children.read_text().split()
+        asking.kill()
+    wait_until(lambda: not Path(f"/proc/{child}").exists(), "its end")
+
+
+def test_other_pages_are_answered_while_queries_run(server: RunningServer) -> None:
+    """Queries that nothing interrupts take no thread from other pages, also from slow ones."""
     with ExitStack() as stack:
-        stack.callback(may_end.set)
         for _ in range(6):
             sock = stack.enter_context(server.connect())
-            lines = [f"GET /sql?q={quote(ENDLESS)} HTTP/1.1", f"Host: 127.0.0.1:{server.port}"]
+            lines = [f"GET /sql?q={quote(NEVER)} HTTP/1.1", f"Host: 127.0.0.1:{server.port}"]
             lines.append(f"Cookie: {server.headers['Cookie']}")
             sock.sendall("\r\n".join([*lines, "", ""]).encode())
+        wait_until(lambda: len(query_processes()) == 2, "two queries")
         for _ in range(20):
             assert server.document(f"/runs/{kit.RUN}/now")["run_id"] == kit.RUN
+        assert server.get("/sql").status == 200
+        assert server.get(f"/runs/{kit.RUN}/report").status == 200
+        assert server.get("/compare?format=json").status == 200
+        assert len(query_processes()) == 2

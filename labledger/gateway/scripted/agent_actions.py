@@ -61,6 +61,10 @@ class Said:
     call: Call | None = None
 
 
+class NoTool(Exception):
+    """A request offers no tool for what a turn says."""
+
+
 def is_auxiliary(conversation: Conversation) -> bool:
     """Return whether a request offers no way to run a command or to edit a file."""
     forms = (_EDIT_BLOCKS, _WHOLE_FILES, *_TEXT_COMMANDS)
@@ -68,7 +72,7 @@ def is_auxiliary(conversation: Conversation) -> bool:
 
 
 def said_in(turn: Turn, conversation: Conversation) -> Said:
-    """Return what a turn says in a conversation. Raises `LookupError` if it has no way to."""
+    """Return what a turn says in a conversation. Raises `NoTool` if it has no way to."""
     if turn.tool is not None:
         return Said(call=Call(turn.tool["name"], turn.tool.get("arguments", {})))
     if turn.shell is not None:
@@ -85,7 +89,9 @@ def _command(command: str, conversation: Conversation) -> Said:
     if tool is not None:
         properties = _properties(tool.schema)
         name = next((a for a in _COMMAND_ARGUMENTS if a in properties), _COMMAND_ARGUMENTS[0])
-        is_list = str(properties.get(name, {}).get("type", "")).lower() == "array"
+        declared = properties.get(name)
+        kind = declared.get("type") if isinstance(declared, dict) else None
+        is_list = str(kind).lower() == "array"
         given = {name: ["sh", "-c", command] if is_list else command}
         return Said(call=Call(tool.name, _filled(tool.schema, given), tool.namespace))
     if (tool := _program_tool(conversation)) is not None:
@@ -94,7 +100,7 @@ def _command(command: str, conversation: Conversation) -> Said:
     for fence in _TEXT_COMMANDS:
         if fence in conversation.text:
             return Said(text=f"The next command:\n\n```{fence.removeprefix('```')}\n{command}\n```")
-    raise LookupError("no tool that runs commands is offered")
+    raise NoTool("no tool that runs commands is offered")
 
 
 def _files(files: Mapping[str, str], conversation: Conversation) -> Said:
@@ -151,7 +157,8 @@ def _shell_tool(conversation: Conversation) -> Tool | None:
 def _filled(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments with examples of those that the schema requires besides the given ones."""
     required = schema.get("required")
-    missing = [n for n in required if n not in given] if isinstance(required, list) else []
+    names = required if isinstance(required, list) else []
+    missing = [name for name in names if isinstance(name, str) and name not in given]
     properties = _properties(schema)
     return {**given, **{name: _example(properties.get(name, {})) for name in missing}}
 

@@ -18,7 +18,7 @@ from typing import Any
 from aiohttp import web
 
 from labledger.errors import LabLedgerError
-from labledger.gateway.scripted.agent_actions import Said, is_auxiliary, said_in
+from labledger.gateway.scripted.agent_actions import NoTool, Said, is_auxiliary, said_in
 from labledger.gateway.scripted.received_requests import Conversation, api_of, read_conversation
 from labledger.gateway.scripted.script import Fault, Script, Task, Turn
 from labledger.gateway.scripted.scripted_answers import ENDLESS_TEXT, FORMS, Reply
@@ -129,7 +129,7 @@ class ScriptedProvider:
             note["outcome"] = "fault"
         try:
             said = said_in(turn, conversation)
-        except LookupError as error:
+        except NoTool as error:
             note["outcome"] = str(error)
             return web.json_response(FORMS[conversation.api].error(400, str(error)), status=400)
         await asyncio.sleep(turn.wait_s)

@@ -105,7 +105,8 @@ def _count_answers(api: Api, body: Mapping[str, Any]) -> int:
 
 
 def _is_by_model(item: Mapping[str, Any]) -> bool:
-    return item.get("role") in {"assistant", "model"} or item.get("type") in _BY_MODEL
+    role, kind = item.get("role"), item.get("type")
+    return role in ("assistant", "model") or (isinstance(kind, str) and kind in _BY_MODEL)
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -38,6 +38,8 @@ def read(file: BinaryIO, facts: LogFacts) -> Iterator[Step]:
                 facts.model = name_of(line.get("model"))
                 version = line.get("claude_code_version") or line.get("qwen_code_version")
                 facts.version = name_of(version)
+            case "system" if line.get("subtype") == "task_notification":
+                yield from _take_task(line, drafts)
             case "result":
                 _take_result(line, facts)
             case kind:
@@ -83,6 +85,17 @@ def _take_user(line: JsonObject, drafts: OpenDrafts) -> Iterator[Step]:
         if not drafts.result(call, text, extra):
             said.result(call, text, extra)
     if not said.is_empty:
+        yield from drafts.add(said)
+
+
+def _take_task(line: JsonObject, drafts: OpenDrafts) -> Iterator[Step]:
+    """Take the answer of a subagent in the background, whose call already returned."""
+    call, status = name_of(line.get("tool_use_id")), name_of(line.get("status"))
+    answer = content_text(line.get("result")) or content_text(line.get("summary"))
+    extra: JsonObject = {} if status in (None, "completed") else {"status": status}
+    if not drafts.result(call, answer, extra):
+        said = Draft("system", timestamp=text_time(line.get("timestamp")))
+        said.result(call, answer, extra)
         yield from drafts.add(said)
 
 

@@ -39,7 +39,7 @@ def read(file: BinaryIO, facts: LogFacts) -> Iterator[Step]:
                 yield from _opened(draft, drafts)
             case "tool_result":
                 answer += 1
-                _take_result(line, drafts)
+                yield from _take_result(line, drafts)
             case "message":
                 answer += 1
                 said = Draft("user", timestamp=at)
@@ -64,12 +64,14 @@ def _opened(draft: Draft, drafts: OpenDrafts) -> Iterator[Step]:
         yield from drafts.add(draft)
 
 
-def _take_result(line: JsonObject, drafts: OpenDrafts) -> None:
+def _take_result(line: JsonObject, drafts: OpenDrafts) -> Iterator[Step]:
     status, failure = line.get("status"), member(line, "error", "message")
     extra = {} if status == "success" else {"status": str(status)[:60]}
     content = content_text(line.get("output")) or content_text(failure)
-    if not drafts.result(line.get("tool_id"), content, extra) and drafts.last:
-        drafts.last.result(None, content, extra)
+    if not drafts.result(line.get("tool_id"), content, extra):
+        said = Draft("system", timestamp=text_time(line.get("timestamp")))
+        said.result(line.get("tool_id"), content, extra)
+        yield from drafts.add(said)
 
 
 def _take_end(line: JsonObject, facts: LogFacts) -> None:

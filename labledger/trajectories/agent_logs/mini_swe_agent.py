@@ -35,7 +35,7 @@ def read(file: BinaryIO, facts: LogFacts) -> Iterator[Step]:
             elif name == "info":
                 _take_info(value, facts)
     except MalformedJson as error:
-        facts.unread[f"the rest, which {error}"[:200]] += 1
+        facts.cuts.append(f"the rest was not read: the log {error}"[:200])
     yield from drafts.end()
 
 
@@ -50,7 +50,7 @@ def _take_message(message: JsonObject, drafts: OpenDrafts, facts: LogFacts) -> I
             extra = {"exit_code": status} if isinstance(status, int) else {}
             if not drafts.result(call, content, extra):
                 said = Draft("system", timestamp=at)
-                said.result(None, content, extra)
+                said.result(call, content, extra)
                 yield from drafts.add(said)
         case "user" | "system":
             said = Draft(str(role), timestamp=at)

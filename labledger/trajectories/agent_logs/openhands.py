@@ -83,5 +83,5 @@ def _take_observation(line: JsonObject, drafts: OpenDrafts) -> Iterator[Step]:
         extra["exit_code"] = status
     if not drafts.result(line.get("tool_call_id"), content, extra):
         draft = Draft("system", timestamp=text_time(line.get("timestamp")))
-        draft.result(None, content, extra)
+        draft.result(line.get("tool_call_id"), content, extra)
         yield from drafts.add(draft)

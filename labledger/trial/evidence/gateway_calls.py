@@ -27,9 +27,11 @@ from typing import Self
 
 from labledger.clock import parse
 from labledger.gateway.recordings import (
+    OTHER_ORDER,
     MissedRequest,
     Recorded,
     first_difference,
+    has_other_order,
     parse_record,
     read_records,
     short,
@@ -347,7 +349,10 @@ def _difference(record: Path, missed: MissedRequest, redactor: Redactor) -> str:
     request = redactor.redact_json(missed.request)
     if request == expected:
         return f"differs from call {missed.expected} of the record in a redacted secret"
-    where, was, now = first_difference(redactor.redact_json(expected), request)
+    expected = redactor.redact_json(expected)
+    where, was, now = first_difference(expected, request)
+    if has_other_order(expected, request):
+        where += OTHER_ORDER
     return (
         f"differs from call {missed.expected} of the record first at {where}: "
         f"recorded {short(was)}, now {short(now)}"

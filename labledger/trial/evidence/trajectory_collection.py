@@ -15,16 +15,19 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
+from labledger.agents.profiles import STDOUT
 from labledger.files.untrusted_files import UntrustedFile
 from labledger.records.model_calls import JOURNAL, ModelCall, read_calls
 from labledger.records.model_costs import PICODOLLARS, PriceTable, known_cost
 from labledger.records.model_grants import RECORD
+from labledger.text import counted
 from labledger.trajectories import agent_document, recorded_calls
 from labledger.trajectories.agent_document import AgentDocument
 from labledger.trajectories.agent_logs import LogReader, find_reader
 from labledger.trajectories.atif import Agent, FinalMetrics, Head, Step
-from labledger.trajectories.json_reading import LogFacts
+from labledger.trajectories.json_reading import TOO_LONG, LogFacts
 from labledger.trajectories.recorded_calls import MatchedCalls, read_record
+from labledger.trajectories.step_text import cut_notice
 from labledger.trajectories.trajectory_writer import DocumentWriter
 from labledger.trial import contract
 from labledger.trial.evidence.evidence_collection import MAX_IN_MEMORY, EvidenceCollector
@@ -33,8 +36,6 @@ NAME = "trajectory"
 """The document in the evidence."""
 INDEX = "trajectory_steps"
 """Its index in the evidence."""
-STDOUT = "stdout"
-"""The log that is the agent's output."""
 _MAX_LOG = 1 << 30
 """How many bytes a log may have."""
 _MAX_UNREAD = 10
@@ -52,6 +53,17 @@ class LoggedAgent:
     model: str | None = None
     logs: Mapping[str, str] = field(default_factory=dict)
     """Its own logs: by name, the path in the container, or `STDOUT`."""
+    max_log_bytes: int = 1 << 20
+    """How much of each output is stored."""
+    max_stdout_bytes: int = 1 << 20
+    """How much of the agent's standard output was kept for the trajectory."""
+
+    def cut_at(self, size: int) -> int | None:
+        """Return the limit at which standard output of this size was cut; None if it is whole."""
+        if size > self.max_stdout_bytes:
+            return self.max_stdout_bytes
+        # A trial that an earlier version started keeps no more than of other outputs.
+        return self.max_log_bytes if size == kept_size(self.max_log_bytes) else None
 
 
 @dataclass(slots=True)
@@ -62,7 +74,11 @@ class _Source:
     steps: Iterator[Step]
     head: Callable[[], Head]
     facts: LogFacts
-    problems: list[str]
+
+
+def kept_size(log_bytes: int) -> int:
+    """Return how large `trial.sh` lets the file of an output become, which keeps `log_bytes`."""
+    return (log_bytes // 512 + 17) * 512
 
 
 def counted_totals(calls: Iterable[ModelCall], prices: PriceTable) -> FinalMetrics:
@@ -119,7 +135,7 @@ class _Collector:
             return None
         facts = LogFacts()
         steps = recorded_calls.read(read_record(folder, self._calls(), facts), facts)
-        return _Source("gateway", steps, lambda: self._head(facts), facts, [])
+        return _Source("gateway", steps, lambda: self._head(facts), facts)
 
     def logged(self, stack: ExitStack) -> _Source | None:
         """Return the steps of the first of the agent's logs that can be read as such."""
@@ -138,14 +154,14 @@ class _Collector:
         return None
 
     def _logged(self, reader: LogReader, file: BinaryIO, path: str, size: int) -> _Source:
-        facts, problems = LogFacts(), []
-        limit = self._evidence.outputs.max_log_bytes
-        if path == STDOUT and size > limit:
-            problems.append(f"the agent's output has more than {limit:,} bytes; the rest is lost")
+        facts = LogFacts()
+        limit = self._agent.cut_at(size) if path == STDOUT else None
+        if limit is not None:
+            facts.cuts.append(f"the agent printed more than {limit:,} bytes, and the rest is lost")
         file.seek(0)
         matched = MatchedCalls(self._calls())
         steps = map(matched.with_usage, reader(file, facts))
-        return _Source("agent_log", steps, lambda: self._head(facts), facts, problems)
+        return _Source("agent_log", steps, lambda: self._head(facts), facts)
 
     def left(self, stack: ExitStack) -> _Source | None:
         """Return the steps of a trajectory that the agent left, unless it has problems."""
@@ -164,8 +180,9 @@ class _Collector:
             self.problems += found
             return None
         file.seek(0)
-        document = AgentDocument(file)
-        return _Source("agent", document.steps(), lambda: document.head, LogFacts(), [])
+        facts = LogFacts()
+        document = AgentDocument(file, facts)
+        return _Source("agent", document.steps(), lambda: document.head, facts)
 
     def _calls(self) -> list[ModelCall]:
         try:
@@ -202,7 +219,11 @@ class _Collector:
         """Store a trajectory and refer to it; return False if it has no step."""
         redact, is_own = self._evidence.redactor.redact_json, source.origin == "agent"
         writer = DocumentWriter(redact, sums=not is_own, counted=self._counted)
-        pieces = writer.pieces(source.steps, source.head)
+
+        def cuts() -> list[str]:
+            return _cuts(writer, source.facts)
+
+        pieces = writer.pieces(source.steps, lambda: _with_notes(source.head(), cuts()))
         beginning: list[bytes] = []
         size = 0
         for piece in pieces:
@@ -215,8 +236,10 @@ class _Collector:
         reference = self._evidence.add_pieces(chain(beginning, pieces), size)
         self._evidence.references[NAME] = reference
         self._evidence.references[INDEX] = self._evidence.add_inline(writer.index)
-        self.problems += source.problems + _losses(writer, source.facts)
+        self.problems += _losses(source.facts, cuts())
         self._evidence.ext[NAME] = {"origin": source.origin, "steps": writer.steps}
+        if cuts():
+            self._evidence.ext[NAME]["cuts"] = redact(cuts())
         self.report()
         return True
 
@@ -226,14 +249,29 @@ class _Collector:
             self._evidence.add_problem(NAME, "; ".join(self.problems))
 
 
-def _losses(writer: DocumentWriter, facts: LogFacts) -> list[str]:
-    losses = []
+def _cuts(writer: DocumentWriter, facts: LogFacts) -> list[str]:
+    """Return why the steps are not all that the agent did, when all that are read were taken."""
+    cuts = list(facts.cuts)
     if writer.left_out:
-        losses.append(f"{writer.left_out:,} steps are beyond the limits, and were left out")
-    if facts.unread:
-        counts = facts.unread.most_common(_MAX_UNREAD)
-        losses.append("not read: " + ", ".join(f"{kind} ({count:,})" for kind, count in counts))
-    return losses
+        cuts.append(f"{counted(writer.left_out, 'step')} beyond the limits were left out")
+    unread = ((kind, facts.unread[kind]) for kind in (TOO_LONG, recorded_calls.TOO_LARGE))
+    return cuts + [f"{kind} was not read ({count:,} times)" for kind, count in unread if count]
+
+
+def _with_notes(head: Head, cuts: list[str]) -> Head:
+    """Return a document's head that names the cuts, for readers of the document alone."""
+    if not cuts:
+        return head
+    notes = [*([head.notes] if head.notes else []), cut_notice(cuts)]
+    return replace(head, notes="\n".join(notes))
+
+
+def _losses(facts: LogFacts, cuts: list[str]) -> list[str]:
+    if not facts.unread:
+        return cuts
+    counts = facts.unread.most_common(_MAX_UNREAD)
+    unread = ", ".join(f"{kind} ({count:,})" for kind, count in counts)
+    return [*cuts, f"not read: {unread}"]
 
 
 def _has_link(folder: Path, root: Path) -> bool:

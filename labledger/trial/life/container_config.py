@@ -178,6 +178,8 @@ def _trial_settings(spec: AttemptSpec) -> dict[str, str]:
     if spec.sealing is Sealing.DELIVERED:
         wait_s = WAIT_S if grading.wait_s is None else grading.wait_s
         settings["WAIT_CS"] = str(max(1, round(wait_s * 100)))
+    if (log_bytes := spec.max_agent_log_bytes) > spec.settings.runtime.max_log_bytes:
+        settings["AGENT_LOG_BYTES"] = str(log_bytes)
     if (first := spec.user_of_phase(None)) is not None:
         settings["FIRST_USER"] = first
     if (graders := spec.user_of_phase(grading.user)) is not None:

@@ -20,7 +20,7 @@ from labledger.records.outcomes import SlotStatus
 from labledger.text import counted
 from labledger.trajectories.agent_document import AgentDocument
 from labledger.trajectories.atif import Step, text_of
-from labledger.trajectories.step_text import figures
+from labledger.trajectories.step_text import cut_notice, figures, stored_cuts
 from labledger.trial.contract import PHASE_NAMES
 from labledger.view.ledgers import Source
 from labledger.view.parameters import Parameters
@@ -125,7 +125,7 @@ def _side(
             if (phase := trial.get("phases", {}).get(name)) is not None
         ],
         "prompt": _prompt(reader, run_id, slot),
-        "steps": _steps(reader, references or {}, first_step),
+        "steps": _steps(reader, references or {}, evidence, first_step),
         "patch": _text(reader, references, "workspace_patch", is_log=False),
         "grader_output": [
             output
@@ -274,9 +274,12 @@ def _text(
 # -- the agent's steps
 
 
-def _steps(reader: LedgerReader, references: Mapping[str, str], first: int) -> JsonObject:
+def _steps(
+    reader: LedgerReader, references: Mapping[str, str], evidence: JsonObject, first: int
+) -> JsonObject:
     """Return a page of the steps from the step `first` on, counted from 1."""
     page: JsonObject = {"items": [], "from": first, "next": None, "total": 0, "problem": None}
+    page["cuts"] = cut_notice(cuts) if (cuts := stored_cuts(evidence)) else None
     if "trajectory" not in references:
         return page
     try:
@@ -285,7 +288,9 @@ def _steps(reader: LedgerReader, references: Mapping[str, str], first: int) -> J
             passed_over = sum(1 for _ in islice(steps, first - 1))
             page["items"] = [_step(step) for step in islice(steps, _STEPS)]
             end = passed_over + len(page["items"])
-            page["total"] = end + sum(1 for _ in steps)
+            # To count the steps of a long trajectory takes seconds; the evidence says how many.
+            stored = evidence.get("ext", {}).get("trajectory", {}).get("steps")
+            page["total"] = end + sum(1 for _ in steps) if stored is None else stored
     except (LedgerError, MalformedJson) as error:
         return page | {"problem": str(error)}
     if not page["items"]:
@@ -295,15 +300,14 @@ def _steps(reader: LedgerReader, references: Mapping[str, str], first: int) -> J
 
 
 def _step(step: Step) -> JsonObject:
-    results = {result.source_call_id: result for result in step.results}
     calls = []
     for call in step.tool_calls or ():
-        result = results.pop(call.tool_call_id, None)
+        texts = [text_of(result.content) for result in step.results_of(call)]
         calls.append(
             {
                 "name": call.function_name,
                 "arguments": _cut(_arguments(call.arguments)),
-                "result": None if result is None else _cut(text_of(result.content)),
+                "result": _cut("\n".join(texts)) if texts else None,
             }
         )
     return {
@@ -314,7 +318,7 @@ def _step(step: Step) -> JsonObject:
         "reasoning": _cut(step.reasoning_content or "") or None,
         "message": _cut(text_of(step.message)),
         "calls": calls,
-        "results": [_cut(text_of(result.content)) for result in results.values()],
+        "results": [_cut(text_of(result.content)) for result in step.other_results],
         "figures": ", ".join(figures(step.metrics)),
         "copied": bool(step.is_copied_context),
     }

@@ -1,22 +1,17 @@
-"""The screen of a query: a SELECT over the documented views, with limits, as a table or CSV."""
+"""The screen of a query: a SELECT over the documented views, with limits, as a table or CSV.
+
+Another process runs the query, so that it can be ended at any time.
+"""
 
 from __future__ import annotations
 
-import io
-import math
-from collections.abc import Sequence
-from contextlib import closing
-from typing import Any
-
 from labledger import clock
-from labledger.errors import LabLedgerError, QueryFailed
-from labledger.export.data_frames import text_writer
-from labledger.ledger.query import Row, expand_view_name, query
+from labledger.errors import LabLedgerError
 from labledger.records import JsonObject
-from labledger.text import counted, format_size
 from labledger.view.ledgers import Source
 from labledger.view.pages import error_member
 from labledger.view.parameters import Parameters
+from labledger.view.query_process import QueryAnswer, Question, ask
 
 PARAMETERS = ("q",)
 FORMATS = ("html", "json", "csv")
@@ -51,63 +46,28 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
         return page
     began = clock.monotonic()
     try:
-        columns, rows, limit = _run(source, sql, _MAX_ROWS, _MAX_BYTES)
+        head = _ask(source, sql, "json", _MAX_ROWS, _MAX_BYTES).head
     except LabLedgerError as error:
         return page | error_member(error)
     return page | {
-        "columns": list(columns),
-        "rows": [[_cell(value) for value in row] for row in rows],
-        "truncated": limit and f"There are more rows: at most {limit} are shown.",
+        "columns": head["columns"],
+        "rows": head["rows"],
+        "truncated": head["limit"] and f"There are more rows: at most {head['limit']} are shown.",
         "elapsed_s": round(clock.monotonic() - began, 3),
     }
 
 
-def csv_text(source: Source, parameters: Parameters) -> str:
-    """Return the rows of a query as CSV, exact and all. Raises `QueryFailed`."""
+def csv_text(source: Source, parameters: Parameters) -> bytes:
+    """Return the rows of a query as CSV, exact and all. Raises `QueryFailed` and `LedgerError`."""
     sql = parameters.text("q") or ""
-    columns, rows, limit = _run(source, sql, _MAX_CSV_ROWS, _MAX_CSV_BYTES)
-    if limit is not None:
-        raise QueryFailed(
-            f"the query has more rows than fit in a download: at most {limit}",
-            hint="`labledger query --format csv` writes all of them",
-        )
-    text = io.BytesIO()
-    text_writer("csv")(columns, iter(rows), text)
-    return text.getvalue().decode()
+    return _ask(source, sql, "csv", _MAX_CSV_ROWS, _MAX_CSV_BYTES).text
 
 
-def _run(
-    source: Source, sql: str, max_rows: int, max_bytes: int
-) -> tuple[Sequence[str], list[Row], str | None]:
-    """Return columns, rows, and the limit that was reached if there are more rows."""
-    columns, rows = query(
-        source.reader.path, expand_view_name(sql), views_only=True, time_limit_s=_TIME_LIMIT_S
-    )
-    shown: list[Row] = []
-    size = 0
-    with closing(rows):
-        for row in rows:
-            size += sum(map(_size, row))
-            if len(shown) == max_rows or (shown and size > max_bytes):
-                is_long = len(shown) == max_rows
-                return (
-                    columns,
-                    shown,
-                    counted(max_rows, "row") if is_long else format_size(max_bytes),
-                )
-            shown.append(row)
-    return columns, shown, None
+def is_query(parameters: Parameters) -> bool:
+    """Return whether the page has a query to run."""
+    return parameters.text("q") is not None
 
 
-def _size(value: Any) -> int:
-    return len(value) if isinstance(value, str | bytes) else 8
-
-
-def _cell(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return f"<{counted(len(value), 'byte')}>"
-    if isinstance(value, int) and abs(value) > 2**53:
-        return str(value)  # JavaScript would round it.
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # JSON has no word for it.
-    return value
+def _ask(source: Source, sql: str, form: str, max_rows: int, max_bytes: int) -> QueryAnswer:
+    path = str(source.reader.path)
+    return ask(Question(path, sql, form, max_rows, max_bytes, _TIME_LIMIT_S))

@@ -1,0 +1,133 @@
+"""Who owns the containers and networks that exist before a run does: the probes of a preflight.
+
+A trial's container belongs to its run, which needs no living process. A probe belongs to the
+process that made it. Its labels name this process and its lab, so that others can tell whether the
+probe is left over. What may belong to a living process, on this machine or another one that shares
+the engine, is never removed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from labledger import clock
+from labledger.engine.engine import Engine
+from labledger.engine.networks import Networks
+from labledger.execution.process_identity import machine_id, process_is_dead, this_process
+from labledger.ledger.database.model import Owner
+from labledger.records import JsonObject
+from labledger.records.json_codec import members
+from labledger.trial.contract import Labels
+
+NAME = "labledger-probe-"
+"""What the name of each probe begins with."""
+_MAX_AGE_S = 86_400.0
+"""A probe lives for minutes. One without an owner, of an earlier version, is left over after this
+time, in seconds."""
+_OLD_S = 3_600.0
+
+
+class ProbeState(StrEnum):
+    """What is known of the process that made a probe."""
+
+    LEFT = "left"
+    """It has certainly ended."""
+    USED = "used"
+    """It may be living on this machine."""
+    UNSEEN = "unseen"
+    """It runs, or ran, where this process cannot see it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A container or network that a process made for a check."""
+
+    name: str
+    object_id: str
+    is_network: bool
+    state: ProbeState
+    owner: str
+    """The process, for a sentence."""
+    age_s: float
+    """How long ago the engine made it, in seconds; 0 if that is unknown."""
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it may be left over: it is old, and its process cannot be seen."""
+        return self.state is ProbeState.UNSEEN and self.age_s > _OLD_S
+
+    @property
+    def kind(self) -> str:
+        return "network" if self.is_network else "container"
+
+    def remove(self, engine: Engine) -> None:
+        """Remove it. Do nothing if it is gone."""
+        if self.is_network:
+            Networks(engine).remove(self.object_id)
+        else:
+            engine.remove(self.object_id)
+
+
+def probe_labels(lab: Path | None = None) -> dict[str, str]:
+    """Return the labels of a probe of this process, and of the lab for which it asks, if any."""
+    owner: JsonObject = {**members(this_process()), "machine_id": machine_id(), "uid": os.getuid()}
+    if lab is not None:
+        owner["lab"] = str(lab)
+    return {Labels.PROBE: "1", Labels.OWNER: json.dumps(owner, sort_keys=True)}
+
+
+def find_probes(engine: Engine) -> list[Probe]:
+    """Return every probe of an engine, whoever made it. Raises `EngineUnavailable`."""
+    return list(_probes(engine))
+
+
+def remove_left_probes(engine: Engine) -> None:
+    """Remove the probes whose processes have certainly ended. Raises `EngineUnavailable`."""
+    for probe in _probes(engine):
+        if probe.state is ProbeState.LEFT:
+            probe.remove(engine)
+
+
+def _probes(engine: Engine) -> Iterator[Probe]:
+    wanted = {Labels.PROBE: None}
+    for container in engine.containers_with_labels(wanted):
+        if container.name.startswith(NAME):
+            judged = _judge(container.labels, age_s := _age_s(container.created_at))
+            yield Probe(container.name, container.container_id, False, *judged, age_s)
+    for network in Networks(engine).with_labels(wanted):
+        if network.name.startswith(NAME):
+            judged = _judge(network.labels, age_s := _age_s(network.created_at))
+            yield Probe(network.name, network.network_id, True, *judged, age_s)
+
+
+def _age_s(created_at: float) -> float:
+    return max(0.0, clock.unix_time() - created_at) if created_at else 0.0
+
+
+def _judge(labels: Mapping[str, str], age_s: float) -> tuple[ProbeState, str]:
+    """Return what is known of a probe's process, and a name for it."""
+    try:
+        document = json.loads(labels.get(Labels.OWNER, ""))
+        owner = Owner(document["host"], int(document["pid"]), document["process_token"])
+        machine, name = document["machine_id"], f"process {owner.pid} on {owner.machine}"
+        if document.get("lab") is not None:
+            name += f", for {document['lab']}"
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        state = ProbeState.LEFT if age_s > _MAX_AGE_S else ProbeState.UNSEEN
+        return state, "a process of an earlier version, which left no name"
+    if process_is_dead(owner) or _is_of_earlier_boot(owner, machine):
+        return ProbeState.LEFT, name
+    seen = owner.host == this_process().host
+    return ProbeState.USED if seen else ProbeState.UNSEEN, name
+
+
+def _is_of_earlier_boot(owner: Owner, machine: str) -> bool:
+    """Return whether a process ran on this machine before it was started again."""
+    here, there = this_process().host.split(" "), owner.host.split(" ")
+    is_here = bool(machine) and machine == machine_id() and here[0] == there[0]
+    return is_here and len(here) == len(there) == 3 and here[1] != there[1] and here[2] == there[2]

@@ -1,0 +1,115 @@
+"""Start the process that answers a query of the SQL page, and end it when its time is over."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+
+from labledger.errors import LabLedgerError, LedgerError, QueryFailed
+from labledger.host_programs import module_command
+from labledger.ledger.query import too_slow
+from labledger.records import JsonObject
+
+_PROGRAM = "labledger.view.query_program"
+_ENVIRONMENT = ("PATH", "HOME", "TMPDIR", "SQLITE_TMPDIR", "XDG_CACHE_HOME", "LD_LIBRARY_PATH")
+_GRACE_S = 1.0
+"""How long the process may take after the time limit, in seconds, before it is killed."""
+_START_S = 60.0
+"""How long it may take to start, in seconds."""
+_MAX_ANSWER = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A query, the form of its answer, `json` or `csv`, and its limits."""
+
+    path: str
+    """The ledger."""
+    sql: str
+    form: str
+    max_rows: int
+    max_bytes: int
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class QueryAnswer:
+    """What a query returned."""
+
+    head: JsonObject
+    """`columns`, `rows`, and `limit` if there are more rows; empty for CSV."""
+    text: bytes
+    """CSV, if it was asked for."""
+
+
+def ask(question: Question) -> QueryAnswer:
+    """Return the answer to a question.
+
+    Raises `QueryFailed`, also when the time is over, and `LedgerError`.
+    """
+    environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+    with subprocess.Popen(
+        module_command(_PROGRAM),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+    ) as process:
+        try:
+            return _answer_of(process, question)
+        finally:
+            process.kill()
+
+
+def _answer_of(process: subprocess.Popen[bytes], question: Question) -> QueryAnswer:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with _Killer(process, _START_S):
+        is_ready = process.stdout.readline() == b"ready\n"
+    if not is_ready:
+        raise LabLedgerError("the process for the query did not start", hint="try again")
+    with _Killer(process, question.limit_s + _GRACE_S) as killer:
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(asdict(question)).encode() + b"\n")
+            process.stdin.flush()
+        # The process ends when its stdin does.
+        answer = process.stdout.read(_MAX_ANSWER)
+    line, _, text = answer.partition(b"\n")
+    if killer.has_killed or not line:
+        raise too_slow(question.limit_s) if killer.has_killed else _ended()
+    head = json.loads(line)
+    if (error := head.get("error")) is not None:
+        kind = QueryFailed if error["is_query"] else LedgerError
+        raise kind(error["message"], hint=error["hint"])
+    return QueryAnswer(head, text)
+
+
+def _ended() -> QueryFailed:
+    return QueryFailed(
+        "the query needed more memory or processor time than it may have",
+        hint="ask for fewer rows, or use `labledger query`, which has no limit",
+    )
+
+
+class _Killer:
+    """Kills a process unless the block ends in time."""
+
+    def __init__(self, process: subprocess.Popen[bytes], limit_s: float) -> None:
+        self._process = process
+        self._timer = threading.Timer(limit_s, self._kill)
+        self.has_killed = False
+
+    def __enter__(self) -> _Killer:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    def _kill(self) -> None:
+        self.has_killed = True
+        self._process.kill()

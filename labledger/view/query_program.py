@@ -1,0 +1,135 @@
+"""Answer one query of the SQL page in a process of its own, which can be killed.
+
+SQLite cannot be interrupted in a function such as INSTR, whose time can grow with the square of its
+arguments. This program reads a `Question` as a line of JSON from stdin, writes a line when it is
+ready, and then its answer: a line of JSON, followed by CSV if it was asked for. It ends when its
+stdin does, because then the server has ended. Its time, memory and files are limited, and other
+processes have priority.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import resource
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from labledger.errors import LabLedgerError, QueryFailed
+from labledger.export.data_frames import text_writer
+from labledger.ledger.query import Row, expand_view_name, query
+from labledger.records import JsonObject
+from labledger.text import counted, format_size
+
+_MAX_MEMORY = 1 << 30
+_MAX_FILE = 4 << 30
+"""How large a temporary file of SQLite may be, in bytes."""
+_MAX_ROW = 64 << 20
+"""How many bytes one row may have: the first is shown however long it is."""
+_NICENESS = 5
+
+
+def main() -> None:
+    """Answer the question on stdin."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    answers.write(b"ready\n")
+    answers.flush()
+    question = json.loads(sys.stdin.buffer.readline())
+    _limit_resources(question["limit_s"])
+    threading.Thread(target=_end_with_server, args=(sys.stdin.buffer,), daemon=True).start()
+    with answers:
+        try:
+            head, text = _answer(question)
+        except LabLedgerError as error:
+            is_query = isinstance(error, QueryFailed)
+            shown = {"message": error.message, "hint": error.hint, "is_query": is_query}
+            head, text = {"error": shown}, b""
+        except MemoryError:
+            shown = {"message": "the query needs more memory than it may have", "is_query": True}
+            head, text = {"error": {**shown, "hint": "ask for fewer or smaller values"}}, b""
+        answers.write(json.dumps(head).encode() + b"\n" + text)
+
+
+def _limit_resources(limit_s: float) -> None:
+    os.nice(_NICENESS)
+    seconds = math.ceil(limit_s) + 5
+    for kind, limit in (
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_AS, _MAX_MEMORY),
+        (resource.RLIMIT_FSIZE, _MAX_FILE),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        most = resource.getrlimit(kind)[1]
+        kept = limit if most == resource.RLIM_INFINITY else min(limit, most)
+        resource.setrlimit(kind, (kept, kept))
+
+
+def _end_with_server(questions: BinaryIO) -> None:
+    questions.read()
+    os._exit(1)
+
+
+def _answer(question: JsonObject) -> tuple[JsonObject, bytes]:
+    """Return the head of the answer, and the CSV if it was asked for. Raises `LabLedgerError`."""
+    columns, rows, limit = _run(question)
+    if question["form"] != "csv":
+        cells = [[_cell(value) for value in row] for row in rows]
+        return {"columns": list(columns), "rows": cells, "limit": limit}, b""
+    if limit is not None:
+        raise QueryFailed(
+            f"the query has more rows than fit in a download: at most {limit}",
+            hint="`labledger query --format csv` writes all of them",
+        )
+    text = io.BytesIO()
+    text_writer("csv")(columns, iter(rows), text)
+    return {}, text.getvalue()
+
+
+def _run(question: JsonObject) -> tuple[Sequence[str], list[Row], str | None]:
+    """Return columns, rows, and the limit that was reached if there are more rows."""
+    columns, rows = query(
+        Path(question["path"]),
+        expand_view_name(question["sql"]),
+        views_only=True,
+        time_limit_s=question["limit_s"],
+    )
+    max_rows, max_bytes = question["max_rows"], question["max_bytes"]
+    shown: list[Row] = []
+    size = 0
+    with closing(rows):
+        for row in rows:
+            size += (own := sum(map(_size, row)))
+            if own > _MAX_ROW:
+                hint = "ask for fewer columns, or for parts with substr(COLUMN, 1, 1000)"
+                raise QueryFailed(f"a row has more than {format_size(_MAX_ROW)}", hint=hint)
+            if len(shown) == max_rows:
+                return columns, shown, counted(max_rows, "row")
+            if shown and size > max_bytes:
+                return columns, shown, format_size(max_bytes)
+            shown.append(row)
+    return columns, shown, None
+
+
+def _size(value: Any) -> int:
+    return len(value) if isinstance(value, str | bytes) else 8
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return f"<{counted(len(value), 'byte')}>"
+    if isinstance(value, int) and abs(value) > 2**53:
+        return str(value)  # JavaScript would round it.
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no word for it.
+    return value
+
+
+if __name__ == "__main__":
+    main()
