@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from labledger.experiment.plan import result_part
+from labledger.experiment.plan import ExperimentPlan, result_part
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import Slot
@@ -42,6 +42,11 @@ def is_of_grader(difference: str) -> bool:
     return difference.startswith("grader.") or difference.endswith(
         ("(a file of the grader)", "the grader's files")
     )
+
+
+def is_of_selection(difference: str) -> bool:
+    """Return whether a sentence of `changes` names cells that a narrower selection leaves out."""
+    return "removed" in difference or "cannot be found in the experiment" in difference
 
 
 def document_differences(
@@ -260,16 +265,35 @@ def changes(
 
 
 def _without_new_files(files: JsonObject, growth: Growth, old_document: JsonObject) -> JsonObject:
-    """Return the staged files without those that only new variants can have brought."""
-    if not growth.variants:
-        return files
+    """Return the staged files without those that only new variants or new tasks get.
+
+    `with_origins` hides these from the trials of all others.
+    """
     known = {
         (phase, f["name"]) for phase, entries in old_document["files"].items() for f in entries
     }
+
+    def is_for_new_cells(phase: str, name: str) -> bool:
+        brings = growth.variants if phase in _AGENTS_PHASES else growth.tasks
+        return bool(brings) and (phase, name) not in known
+
     return {
-        phase: [f for f in entries if phase not in _AGENTS_PHASES or (phase, f["name"]) in known]
+        phase: [f for f in entries if not is_for_new_cells(phase, f["name"])]
         for phase, entries in files.items()
     }
+
+
+def with_origins(plan: ExperimentPlan, old: ExperimentPlan, first_idx: int) -> ExperimentPlan:
+    """Return a plan whose staged files say which part of the run brought them.
+
+    `old` is the plan of the run so far, `first_idx` the first slot of the new part.
+    """
+    since = {(phase, f.name): f.since for phase, staged in old.files.items() for f in staged}
+    files = {
+        phase: tuple(replace(f, since=since.get((phase, f.name), first_idx)) for f in staged)
+        for phase, staged in plan.files.items()
+    }
+    return replace(plan, files=files)
 
 
 def _cell(slot: Slot) -> Cell:

@@ -227,7 +227,8 @@ def result_part(document: JsonObject) -> JsonObject:
     identifies them); `cluster`, which only comparisons use; the names of the environment, which
     the phases contain; which run a regrading regrades, since its grader is included like any
     other; which run is replayed; and the digests of installed agents, which differ between
-    machines. The builds of images count by their digests alone.
+    machines. The builds of images count by their digests alone. Which part of a run brought a
+    staged file is left out, too: a run that has grown and one that was done at once are alike.
     """
     left_out = {"environment", "experiment", "dataset", "design", "regrades", "replays"}
     part = {key: value for key, value in document.items() if key not in left_out}
@@ -235,6 +236,10 @@ def result_part(document: JsonObject) -> JsonObject:
     part["dataset"] = {key: document["dataset"][key] for key in ("suite_id", "split_id", "digest")}
     design = document["design"]
     part["design"] = {key: design[key] for key in design if key != "max_concurrency"}
+    part["files"] = {
+        phase: [{key: file[key] for key in file if key != "since"} for file in files]
+        for phase, files in document["files"].items()
+    }
     part["variants"] = list(map(_without_digest, document["variants"]))
     if "images" in document:
         part["images"] = {ref: build["digest"] for ref, build in document["images"].items()}

@@ -48,6 +48,7 @@ from labledger.runner.attempt_queues import NextAttempts, SlotQueue
 from labledger.runner.commit_queue import CommitQueue, Ending
 from labledger.runner.coordinator import Coordinator
 from labledger.runner.earlier_trials import RecordedTrials, StoredTrials
+from labledger.runner.file_sets import TrialFileSets
 from labledger.runner.lost_hosts import LostHosts
 from labledger.runner.ownership import Heartbeat
 from labledger.runner.retries import RetryPolicy
@@ -148,6 +149,7 @@ class SlotExecution:
             *(reader, run, plans, self.unfinished),
             stored_trials=self._stored_trials(),
             recorded_trials=RecordedTrials.of(experiment, reader),
+            file_sets=TrialFileSets.of(experiment, reader.slots(run.run_id)),
         )
         control = RunControl(
             *(reader, run, commit_queue, executor, self.options.stop_request),
