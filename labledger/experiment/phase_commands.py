@@ -284,6 +284,7 @@ def _resolved_agent(data: JsonObject, variant: JsonObject, given: JsonObject) ->
         given.get("instructions"),
         launch.logs,
         profile.needs,
+        tested_version=None if version == profile.version else profile.version,
     )
     allowed = dict(models.allow or {})
     allowed[provider.name] = tuple(dict.fromkeys((model, *allowed.get(provider.name, ()))))

@@ -227,8 +227,9 @@ def result_part(document: JsonObject) -> JsonObject:
     identifies them); `cluster`, which only comparisons use; the names of the environment, which
     the phases contain; which run a regrading regrades, since its grader is included like any
     other; which run is replayed; and the digests of installed agents, which differ between
-    machines. The builds of images count by their digests alone. Which part of a run brought a
-    staged file is left out, too: a run that has grown and one that was done at once are alike.
+    machines, and the versions that they were tested with. The builds of images count by their
+    digests alone. Which part of a run brought a staged file is left out, too: a run that has grown
+    and one that was done at once are alike.
     """
     left_out = {"environment", "experiment", "dataset", "design", "regrades", "replays"}
     part = {key: value for key, value in document.items() if key not in left_out}
@@ -250,5 +251,5 @@ def _without_digest(variant: JsonObject) -> JsonObject:
     profile = variant.get("profile")
     if profile is None:
         return variant
-    kept = {key: value for key, value in profile.items() if key != "tree_sha256"}
+    kept = {key: profile[key] for key in profile if key not in {"tree_sha256", "tested_version"}}
     return {**variant, "profile": kept}

@@ -243,8 +243,10 @@ class ProfiledAgent(Section):
     tree_sha256: str | None = None
     """The digest of its installed files; None before they are installed, and in runs of versions
     that froze none."""
+    tested_version: str | None = None
+    """The version that its profile was tested with, if `version` is another one."""
 
-    _OPTIONAL = frozenset({"tree_sha256"})
+    _OPTIONAL = frozenset({"tree_sha256", "tested_version"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ from labledger.execution.run_events import run_event
 from labledger.experiment.experiment_differences import differences, is_of_grader
 from labledger.experiment.plan import ExperimentPlan, find_build
 from labledger.experiment.resolve import Overrides, ResolvedExperiment, resolve
+from labledger.experiment.trial_settings import EMPTY_HINT, empty_names
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
@@ -176,6 +177,10 @@ class RunStart:
                 "environment", f"${name} is not set", hint=f"give it with `env={{'{name}': …}}`"
             )
             for name in run_options.missing(plan.environment, self.values)
+        ]
+        problems += [
+            Problem("environment", f"${name} is set, but it is empty", hint=EMPTY_HINT)
+            for name in empty_names(plan.environment, self.values)
         ]
         if not problems:
             # Hosts that read keys themselves say so when they are prepared.

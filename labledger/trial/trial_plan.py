@@ -122,8 +122,8 @@ class TrialAgent:
     def evidence(self) -> JsonObject:
         """Return what ran, for the evidence of its trials."""
         profile = self.profile.as_json()
-        keys = ("provider", "model", "api", "options")
-        return self.installed.as_json() | {key: profile[key] for key in keys}
+        keys = ("provider", "model", "api", "options", "tested_version")
+        return self.installed.as_json() | {key: profile[key] for key in keys if key in profile}
 
 
 @dataclass(frozen=True, slots=True)

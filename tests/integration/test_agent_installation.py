@@ -13,7 +13,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -34,7 +37,13 @@ from labledger.agents.installation import (
 )
 from labledger.agents.launch import folder_of
 from labledger.agents.profiles import AgentProfile, load_profile, read_profile
-from labledger.agents.registry_clients import PATCHELF
+from labledger.agents.registry_clients import (
+    NODE,
+    PATCHELF,
+    ClientFailed,
+    NodeTools,
+    install_npm_package,
+)
 from labledger.errors import InvalidInput
 
 PROFILE = """
@@ -218,6 +227,50 @@ def test_what_cannot_be_installed_is_named_with_the_reason(
         assert f"tiny@{version}: pip install labledger-tiny-agent=={version} ended" in message
     assert "No matching distribution found" in message
     assert left_over(cache) == []
+
+
+class NoPackages(BaseHTTPRequestHandler):
+    """A registry of npm that has no package, and says why."""
+
+    def do_GET(self) -> None:
+        body = b'{"error": "this mirror has only packages that were approved"}'
+        self.send_response(404)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def empty_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), NoPackages)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    address = f"http://127.0.0.1:{server.server_port}"
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("npm_config_registry", address)
+    monkeypatch.setenv("npm_config_fetch_retries", "0")
+    yield address
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_the_reason_of_npm_is_shown(empty_registry: str, tmp_path: Path) -> None:
+    """A package that npm cannot install is named with npm's own reason, and without its debug
+    log."""
+    tools = NodeTools(installation._tool(installation._cache(None), NODE))
+    with pytest.raises(ClientFailed) as raised:
+        install_npm_package(tools, "tiny-agent@7.0.0", tmp_path / "packages")
+    message = raised.value.message
+    assert "npm install tiny-agent@7.0.0 ended with status 1" in message
+    assert "404" in message
+    assert f"{empty_registry}/tiny-agent" in message
+    assert "complete log" not in message
 
 
 def test_a_refused_version_names_the_newest(profile: AgentProfile, cache: Path) -> None:

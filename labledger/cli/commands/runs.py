@@ -68,7 +68,7 @@ def _print_plan(plan: RunPlan, expected: Sequence[str], *, as_json: bool) -> Non
     out_lines(yaml.safe_dump(plan.resolved, sort_keys=False, allow_unicode=True))
     out(f"# digest {plan.digest}")
     out(f"# grader: {plan.sealing}")
-    for line in expected:
+    for line in (*labledger.untested_sentences(plan.resolved), *expected):
         out(f"# {line}")
     out(f"# schedule: {counted(plan.total_slots, 'slot')}")
     _print_slots(plan, plan.total_slots)
