@@ -99,7 +99,11 @@ SkipRefused = Annotated[
 ]
 Strict = Annotated[
     bool,
-    typer.Option("--strict", help="Refuse tasks with keys that labledger otherwise ignores."),
+    typer.Option(
+        "--strict",
+        help="Refuse what is otherwise a warning: keys that labledger ignores in tasks, and "
+        "numbers that a command gets with another text, such as 3.10.",
+    ),
 ]
 Build = Annotated[
     bool,

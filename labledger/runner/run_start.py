@@ -75,11 +75,17 @@ Append = Callable[[Lease], object]
 
 
 def resolve_experiment(path: Path, options: RunOptions) -> ResolvedExperiment:
-    """Return the resolved experiment of a file. Raises `InvalidInput` with every problem."""
+    """Return the resolved experiment of a file. Raises `InvalidInput` with every problem.
+
+    With `options.strict`, a number that a command gets with another text is a problem.
+    """
     # Imported late: it loads PyYAML.
     from labledger.experiment.experiment_file import load_experiment
 
-    return resolve(load_experiment(path), options.overrides)
+    authored = load_experiment(path)
+    if options.strict and (changed := list(authored.number_warnings())):
+        raise InvalidInput(f"{path} has numbers that commands get with another text", changed)
+    return resolve(authored, options.overrides)
 
 
 def report_warnings(checks: Iterable[CheckResult], options: RunOptions) -> None:

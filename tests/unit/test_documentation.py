@@ -282,7 +282,9 @@ def test_links_lead_to_files(page: Path) -> None:
             assert (page.parent / target).exists(), target
 
 
-MODEL_NAME = re.compile(r"\b(?:claude-(?:sonnet|opus|haiku)-\d(?:[\da-z.-]*\w)?|gpt-\d(?:[\da-z.-]*\w)?)")
+MODEL_NAME = re.compile(
+    r"\b(?:claude-(?:sonnet|opus|haiku)-\d(?:[\da-z.-]*\w)?|gpt-\d(?:[\da-z.-]*\w)?)"
+)
 
 
 def test_examples_use_the_models_of_one_list() -> None:
