@@ -87,7 +87,9 @@ def check_models(
             )
         detail = f"the recorded calls of {plan.replays.run_id} answer; no provider is asked"
         yield CheckResult(NAME, detail)
-    elif needed := permissions.missing(permissions_of(providers_of(models))):
+    elif needed := permissions.missing(
+        (*permissions_of(providers_of(models)), *plan.agent_permissions)
+    ):
         yield from _check_permissions(needed, name)
     elif has_keys:
         yield from _check_keys(models, environment, name)

@@ -18,7 +18,9 @@ from labledger.execution.key_renewal import KeyRenewal, ReadKeys
 from labledger.execution.run_events import Listener, run_event
 from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.plan import ExperimentPlan
+from labledger.experiment.plan_sections import ProfiledAgent
 from labledger.experiment.trial_settings import VariantSettings
+from labledger.files import permissions
 from labledger.gateway.client import GatewayClient
 from labledger.records.known_prices import price_table
 from labledger.records.model_costs import NO_PRICES, PriceTable
@@ -28,6 +30,7 @@ from labledger.resources import require_for
 if TYPE_CHECKING:
     from labledger.agents.agent_trees import InstalledAgent
     from labledger.agents.installation import AgentTarget
+    from labledger.agents.profiles import AgentProfile
 
 
 def targets_of(experiment: ExperimentPlan, *, unfrozen: bool = False) -> dict[str, AgentTarget]:
@@ -41,13 +44,21 @@ def targets_of(experiment: ExperimentPlan, *, unfrozen: bool = False) -> dict[st
         return {}
     # Imported late: most runs have no profile, and what installs one takes long to import.
     from labledger.agents.installation import AgentTarget
-    from labledger.agents.profiles import load_profile
 
     return {
-        variant_id: AgentTarget(load_profile(each.profile), each.version, each.tree_sha256)
+        variant_id: AgentTarget(_profile_of(each), each.version, each.tree_sha256)
         for variant_id, each in profiles.items()
         if each.tree_sha256 is None or not unfrozen
     }
+
+
+def _profile_of(agent: ProfiledAgent) -> AgentProfile:
+    from labledger.agents.own_folder import known_profile
+    from labledger.agents.profiles import load_profile
+
+    if agent.folder is None:
+        return load_profile(agent.profile)
+    return known_profile(agent.profile, agent.version, agent.folder, agent.source_sha256)
 
 
 def install_agents(experiment: ExperimentPlan, emit: Listener) -> Mapping[str, InstalledAgent]:
@@ -59,6 +70,8 @@ def install_agents(experiment: ExperimentPlan, emit: Listener) -> Mapping[str, I
     targets = targets_of(experiment)
     if not targets:
         return {}
+    if needed := permissions.missing(experiment.agent_permissions):
+        raise permissions.refusal(needed, "the agents of the experiment", by_name=False)
     from concurrent.futures import ThreadPoolExecutor
     from queue import SimpleQueue
 

@@ -72,7 +72,22 @@ def _part_sentences(before: JsonObject, after: JsonObject) -> list[str]:
     for noun, key, id_key in (("variant", "variants", "variant_id"), ("metric", "metrics", "id")):
         before[key], after[key] = items_by_id(before[key], id_key), items_by_id(after[key], id_key)
         sentences += membership_sentences(noun, before[key], after[key])
+    sentences += _agent_folder_sentences(before["variants"], after["variants"])
     return [*sentences, *field_sentences(before, after)]
+
+
+def _agent_folder_sentences(old: JsonObject, new: JsonObject) -> Iterator[str]:
+    """Yield a sentence for each variant whose agent is in a folder with other files.
+
+    Take the digests from `old` and `new`, so that they are not reported as fields, too.
+    """
+    for name in [name for name in old if name in new]:
+        profiles = [each[name].get("profile") or {} for each in (old, new)]
+        if "source_sha256" in profiles[0] and "source_sha256" in profiles[1]:
+            before, after = (profile.pop("source_sha256") for profile in profiles)
+            if before != after:
+                agent = profiles[1]["profile"]
+                yield f"a file in the folder of the agent {agent!r} changed (variant {name!r})"
 
 
 def items_by_id(items: Sequence[JsonObject], name: str) -> dict[str, JsonObject]:

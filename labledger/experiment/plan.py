@@ -39,6 +39,7 @@ from labledger.experiment.plan_sections import (
 from labledger.experiment.runtime_sections import Runtime
 from labledger.experiment.schedule import Design
 from labledger.experiment.staged_files import StagedFile
+from labledger.files.permissions import Permission
 from labledger.records import JsonObject, canonical_json
 from labledger.records.json_codec import Section, normalize_number
 
@@ -210,6 +211,21 @@ class ExperimentPlan(Section):
         )
         return GraderIdentity(digest, self.regrades.generation if self.regrades else 1)
 
+    @property
+    def agent_permissions(self) -> tuple[Permission, ...]:
+        """What the user must allow before the agents of folders are installed."""
+        profiles = (variant.profile for variant in self.variants)
+        asked = {each.profile: each.packages for each in profiles if each and each.packages}
+        return tuple(
+            Permission(
+                "agent_packages",
+                {"agent": name, "packages": packages},
+                f"install {', '.join(packages)}, and what these depend on, for the agent {name}",
+                f"agent {name}",
+            )
+            for name, packages in asked.items()
+        )
+
     def phases(self) -> Iterator[NamedPhase]:
         """Yield each phase: those of the variants, and then the grader."""
         for variant in self.variants:
@@ -247,9 +263,13 @@ def result_part(document: JsonObject) -> JsonObject:
     return part
 
 
+_OF_THIS_MACHINE = frozenset({"tree_sha256", "tested_version", "folder"})
+"""Keys of an agent that depend on where, and by which labledger, it is installed."""
+
+
 def _without_digest(variant: JsonObject) -> JsonObject:
     profile = variant.get("profile")
     if profile is None:
         return variant
-    kept = {key: profile[key] for key in profile if key not in {"tree_sha256", "tested_version"}}
+    kept = {key: profile[key] for key in profile if key not in _OF_THIS_MACHINE}
     return {**variant, "profile": kept}

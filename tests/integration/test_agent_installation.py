@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 import tiers
 from containers import SESSION_LABEL
+from own_agents import write_agent
 from sample_trials import BUSYBOX
 from tiers import thorough
 from waiting import wait_until
@@ -36,6 +37,7 @@ from labledger.agents.installation import (
     installed_versions,
 )
 from labledger.agents.launch import folder_of
+from labledger.agents.own_folder import read_folder
 from labledger.agents.profiles import AgentProfile, load_profile, read_profile
 from labledger.agents.registry_clients import (
     NODE,
@@ -104,12 +106,18 @@ def cache(tmp_path: Path, patchelf: Path) -> Path:
     return folder
 
 
-def write_wheel(folder: Path, version: str) -> None:
+def write_wheel(
+    folder: Path,
+    version: str,
+    *,
+    name: str = "labledger_tiny_agent",
+    module: str = "tiny_agent",
+) -> None:
     """Write a wheel with one module."""
-    name = f"labledger_tiny_agent-{version}"
+    package, name = name.replace("_", "-"), f"{name}-{version}"
     files = {
-        "tiny_agent.py": PROGRAM,
-        f"{name}.dist-info/METADATA": "Metadata-Version: 2.1\nName: labledger-tiny-agent\n"
+        f"{module}.py": PROGRAM,
+        f"{name}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {package}\n"
         f"Version: {version}\n",
         f"{name}.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: test\n"
         "Root-Is-Purelib: true\nTag: py3-none-any\n",
@@ -170,6 +178,34 @@ def test_an_agent_runs_in_an_image_that_has_nothing(
     assert "its files were changed" in lines[2]
     assert again == agent
     assert tree_digest(again.folder) == (agent.tree_sha256, agent.size)
+
+
+@thorough
+def test_an_agent_of_a_folder_has_packages_and_a_wheel(
+    profile: AgentProfile, cache: Path, tmp_path: Path, image_ids: dict[str, str]
+) -> None:
+    """A folder's program runs on a copy of Python, with a package of a registry and a wheel of its
+    own, in an image that has nothing."""
+    install_table = 'python = ["3.11", "3.14"]\npackages = ["labledger-tiny-agent==1.0"]\n'
+    install_table += 'wheels = ["own.whl"]'.replace("own", "wheels/labledger_own-2.0-py3-none-any")
+    folder = write_agent(tmp_path / "mine")
+    (folder / "wheels").mkdir()
+    write_wheel(folder / "wheels", "2.0", name="labledger_own", module="own_module")
+    write_agent(folder, install=install_table)
+    (folder / "launch.sh").write_text(
+        '#!/bin/sh\nagent=${0%/*}\nexec "$agent/app/bin/python" -I "$agent/program/main.py"\n'
+    )
+    (folder / "main.py").write_text("import own_module, tiny_agent\n")
+    [agent] = install([AgentTarget(read_folder(folder), "1.0")], cache)
+    words = ["docker", "run", "--rm", "--network", "none", "--read-only", "--user", "1000"]
+    mount = f"type=bind,source={agent.folder},target={folder_of('mine')},readonly"
+    words += ["--label", SESSION_LABEL, "--mount", mount, BUSYBOX, f"{folder_of('mine')}/launch"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    files = [json.loads(line)["file"].rpartition("/")[2] for line in done.stdout.splitlines()]
+    assert files == ["own_module.py", "tiny_agent.py"]
+    assert sorted(agent.packages) == ["pypi:labledger-own==2.0", "pypi:labledger-tiny-agent==1.0"]
+    assert not list(agent.folder.rglob("*.whl"))
 
 
 INSTALL = """
@@ -265,7 +301,7 @@ def test_the_reason_of_npm_is_shown(empty_registry: str, tmp_path: Path) -> None
     log."""
     tools = NodeTools(installation._tool(installation._cache(None), NODE))
     with pytest.raises(ClientFailed) as raised:
-        install_npm_package(tools, "tiny-agent@7.0.0", tmp_path / "packages")
+        install_npm_package(tools, ["tiny-agent@7.0.0"], tmp_path / "packages")
     message = raised.value.message
     assert "npm install tiny-agent@7.0.0 ended with status 1" in message
     assert "404" in message
