@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +18,13 @@ from benchmark_files import HUMANEVAL, write_lines
 from commands import run_forked
 from experiment_files import Folder
 from own_agents import PROGRAM, write_agent
+from own_certificates import write_certificate
 
 import labledger
 from labledger.agents.installation import AgentTarget, find_installed, install
-from labledger.agents.own_folder import known_profile, read_folder
-from labledger.agents.profiles import AgentProfile
+from labledger.agents.own_folder import fetch_repositories, known_profile, read_folder
+from labledger.agents.profiles import AgentProfile, GitSource
+from labledger.agents.registry_clients import ClientFailed
 from labledger.errors import InvalidInput, PermissionNeeded
 from labledger.execution.agent_needs import install_agents
 from labledger.execution.run_events import ignore_events
@@ -214,3 +221,117 @@ def test_a_folder_that_changed_is_not_installed(tmp_path: Path) -> None:
         path.unlink()
     assert install([AgentTarget(known(), "1.0", agent.tree_sha256)], cache) == [agent]
     assert find_installed(AgentTarget(read_folder(write_agent(folder)), "1.0"), cache) == agent
+
+
+class _GitHandler(BaseHTTPRequestHandler):
+    """A repository over HTTP, as `git http-backend` serves it."""
+
+    protocol_version = "HTTP/1.1"
+    root = ""
+
+    def _answer(self) -> None:
+        path, _, query = self.path.partition("?")
+        size = int(self.headers.get("Content-Length") or 0)
+        env = {
+            "PATH": os.environ["PATH"],
+            "GIT_PROJECT_ROOT": self.root,
+            "GIT_HTTP_EXPORT_ALL": "1",
+            "PATH_INFO": path,
+            "QUERY_STRING": query,
+            "REQUEST_METHOD": self.command,
+            "CONTENT_LENGTH": str(size),
+            "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding") or "",
+            "CONTENT_TYPE": self.headers.get("Content-Type") or "",
+            "GIT_PROTOCOL": self.headers.get("Git-Protocol") or "",
+        }
+        ended = subprocess.run(
+            ["git", "http-backend"],
+            input=self.rfile.read(size),
+            env=env,
+            capture_output=True,
+            check=False,
+        )
+        head, _, body = ended.stdout.partition(b"\r\n\r\n")
+        headers = dict(line.split(": ", 1) for line in head.decode().splitlines())
+        self.send_response(int(headers.pop("Status", "200").split()[0]))
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self._answer()
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, str]]:
+    """A repository on loopback by TLS: its address, and the commit before its newest."""
+    work = tmp_path / "served/work"
+    work.mkdir(parents=True)
+    marks = tmp_path / "acted"
+
+    def git(*words: str) -> str:
+        identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+        command = ["git", *identity, "-C", str(work), *words]
+        return subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()
+
+    git("init", "--quiet")
+    (work / "prompt.txt").write_text("Be careful.\n")
+    (work / "run.sh").write_text("#!/bin/sh\n")
+    (work / "run.sh").chmod(0o755)
+    (work / ".gitattributes").write_text("*.txt filter=act\n")
+    git("add", ".")
+    git("commit", "--quiet", "-m", "one")
+    commit = git("rev-parse", "HEAD")
+    (work / "prompt.txt").write_text("Be quick.\n")
+    git("commit", "--quiet", "-am", "two")
+    (tmp_path / ".gitconfig").write_text(
+        f'[filter "act"]\n smudge = touch {marks}\n[credential]\n helper = !touch {marks}\n'
+    )
+    monkeypatch.setenv("HOME", str(tmp_path))
+    certificate = write_certificate(tmp_path / "certificate.pem")
+    _GitHandler.root = str(tmp_path / "served")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _GitHandler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GIT_SSL_CAINFO", str(certificate))
+    yield f"https://127.0.0.1:{server.server_port}/work/.git", commit
+    server.shutdown()
+    thread.join()
+    server.server_close()
+    assert not marks.exists()
+
+
+def test_a_repository_is_fetched_at_its_commit(repository: tuple[str, str], tmp_path: Path) -> None:
+    """Its files are those of the commit, without its history; no filter and no helper of the
+    user's settings runs, and an unknown commit is an error in plain words."""
+    url, commit = repository
+    source = GitSource(url, commit, "tools")
+    profile = read_folder(write_agent(tmp_path / "mine"))
+    profile = replace(profile, source=replace(profile.source, git=(source,)))
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    assert fetch_repositories(profile, tree) == {f"git:{url}": commit}
+    assert [path.name for path in sorted((tree / "git/tools").iterdir())] == [
+        ".gitattributes",
+        "prompt.txt",
+        "run.sh",
+    ]
+    assert (tree / "git/tools/prompt.txt").read_text() == "Be careful.\n"
+    assert os.access(tree / "git/tools/run.sh", os.X_OK)
+    assert [path.name for path in tree.iterdir()] == ["git"]
+    gone = replace(profile.source, git=(replace(source, commit="0" * 40),))
+    with pytest.raises(ClientFailed, match="git fetch https://127"):
+        fetch_repositories(replace(profile, source=gone), tmp_path / "other")
