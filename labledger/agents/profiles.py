@@ -97,18 +97,40 @@ class Registry(StrEnum):
 
     NPM = "npm"
     PYPI = "pypi"
+    FOLDER = "folder"
+    """None: the profile's own folder has the program."""
+
+
+@dataclass(frozen=True, slots=True)
+class GitSource(Section):
+    """The files of a repository at one commit."""
+
+    url: str
+    commit: str
+    folder: str
+    """The name of their folder, below `git` of the installed agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackageSource(Section):
-    """The package that an agent is installed from."""
+    """The package that an agent is installed from, or what the program of a folder needs."""
 
     registry: Registry
-    package: str
+    package: str = ""
+    """Empty for a folder."""
     native: Mapping[str, str] = field(default_factory=dict)
     """By machine and C library, such as ``x86_64-glibc``, a package with a program for them."""
     python: tuple[tuple[int, int], tuple[int, int]] | None = None
     """The oldest and the newest Python that a package of PyPI supports."""
+    # Not in the representation, which names installed agents of registries.
+    packages: tuple[str, ...] = field(default=(), repr=False)
+    """Of a folder: packages of PyPI, each ``NAME==VERSION``."""
+    npm: tuple[str, ...] = field(default=(), repr=False)
+    """Of a folder: packages of npm, each ``NAME@VERSION``."""
+    wheels: tuple[str, ...] = field(default=(), repr=False)
+    """Of a folder: wheels in it, which are installed without what they depend on."""
+    git: tuple[GitSource, ...] = field(default=(), repr=False)
+    """Of a folder: repositories."""
 
     _KEYS: ClassVar = {"registry": "from"}
 
@@ -135,6 +157,8 @@ class AgentProfile(Section):
     """Programs that an image must have, such as ``bash``."""
     folder: Path = field(default=Path(), compare=False)
     """Where its `profile.toml` and `launch.sh` are. Not in the file."""
+    source_sha256: str | None = field(default=None, compare=False)
+    """Of a folder in an experiment: the digest of all its files. Not in the file."""
 
     _KEYS: ClassVar = {"source": "install"}
 
@@ -160,6 +184,7 @@ def _contradictions(
         yield (), f"there is no {LAUNCH} beside it"
     install = document["install"]
     registry = install["from"]
+    yield from _folder_contradictions(folder, install)
     if registry == Registry.NPM and "python" in install:
         yield ("install", "python"), "a package of npm needs no Python"
     if registry == Registry.PYPI and "native" in install:
@@ -175,6 +200,34 @@ def _contradictions(
         read = ProfileOption.from_json(option)
         if "default" in option and (problem := read.problem_with(option["default"])):
             yield (*at, "default"), problem
+
+
+def _folder_contradictions(
+    folder: Path, install: JsonObject
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield the problems of keys that only a folder has, or a registry."""
+    of_folder = install["from"] == Registry.FOLDER
+    if of_folder != ("package" not in install):
+        found = "has no package of its own" if of_folder else "names no package"
+        yield ("install",), f"an agent from {install['from']} {found}"
+    for name in ("packages", "npm", "wheels", "git"):
+        if name in install and not of_folder:
+            yield ("install", name), "is for an agent from a folder"
+    if of_folder and "native" in install:
+        yield ("install", "native"), "is for a package of npm"
+    if ({"packages", "wheels"} & install.keys()) and "python" not in install:
+        yield ("install",), "'python' is missing: the Pythons that the packages support"
+    for index, name in enumerate(install.get("wheels", ())):
+        if not (folder / name).is_file():
+            yield ("install", "wheels", index), f"there is no file {name}"
+    folders = [each["folder"] for each in install.get("git", ())]
+    if len(set(folders)) < len(folders):
+        yield ("install", "git"), "two repositories have the same folder"
+
+
+def is_folder(name: str) -> bool:
+    """Return whether the name of a profile is the path of a folder with one."""
+    return name.startswith(("./", "../", "/"))
 
 
 def load_profile(name: str) -> AgentProfile:

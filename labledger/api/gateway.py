@@ -102,7 +102,7 @@ def check_gateway(
     Example:
         >>> import labledger
         >>> [check.detail for check in labledger.check_gateway("demo", send=True)]
-        ['anthropic: 1 key found', 'anthropic/claude-sonnet-4-5 answered']
+        ['anthropic: 1 key found', 'anthropic/claude-sonnet-5 answered']
     """
     from labledger.api.experiments import plan_run
     from labledger.checks.model_checks import ask_models, check_models

@@ -99,7 +99,8 @@ def _asked_of_models(plan: ExperimentPlan) -> tuple[Permission, ...]:
     from labledger.execution.agent_needs import models_of, providers_of
     from labledger.gateway.provider_permissions import permissions_of
 
-    return permissions_of(providers_of(models_of(plan)))
+    of_models = permissions_of(providers_of(models_of(plan)))
+    return (*of_models, *plan.agent_permissions)
 
 
 def allow(needed: Iterable[Permission] = (), digests: Iterable[str] = ()) -> None:

@@ -14,6 +14,7 @@ words mean is checked with the experiment.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,9 +25,11 @@ from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from labledger import plug_ins
-from labledger.agents.profiles import find_profiles
+from labledger.agents.own_folder import files_of, read_folder
+from labledger.agents.profiles import find_profiles, is_folder
 from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
 from labledger.files.durable_files import FileContent
+from labledger.files.project_files import require_location
 from labledger.records import JsonObject
 from labledger.text import near_names
 
@@ -279,7 +282,10 @@ def _format_failed(reference: BenchmarkReference, package: str, error: Exception
     return InvalidInput(f"cannot read {reference}", [Problem(str(reference), message, hint=hint)])
 
 
-_GIVEN = re.compile(r"(?P<name>[a-z0-9][a-z0-9_.-]*)(?:@(?P<version>[^:]*))?(?::(?P<settings>.*))?")
+_GIVEN = re.compile(
+    r"(?P<name>[a-z0-9][a-z0-9_.-]*|\.{0,2}/[^:@]*[^:@/])"
+    r"(?:@(?P<version>[^:]*))?(?::(?P<settings>.*))?"
+)
 _IN_NO_ID = re.compile(r"[^A-Za-z0-9_.-]+")
 _MAX_ID = 64
 
@@ -287,19 +293,23 @@ _MAX_ID = 64
 def with_profiled_agents(benchmark: Benchmark, given: Sequence[str]) -> Benchmark:
     """Return a benchmark with an agent for each word in `given` that names a profile.
 
-    Agents of the benchmark itself go before profiles of the same name. Raises `InvalidInput` for
-    words that name a profile and are not of the form above.
+    Agents of the benchmark itself go before profiles of the same name. The folder of an agent of
+    one's own becomes a part of the experiment. Raises `InvalidInput` for words that name a profile
+    and are not of the form above, and for a folder without a valid profile.
     """
     own = {agent.given_as or agent.name for agent in benchmark.agents}
     parsed = {words: _GIVEN.fullmatch(words) for words in given if words not in own}
     profiles = find_profiles() if any(parsed.values()) else {}
     agents: dict[str, JsonObject] = {}
+    files: dict[str, FileContent] = {}
     problems: list[Problem] = []
     for words, match in parsed.items():
-        if match is None or match["name"] not in profiles:
+        if match is None or not (match["name"] in profiles or is_folder(match["name"])):
             continue
         try:
             agents[words] = _authored_agent(match)
+            if is_folder(match["name"]):
+                agents[words]["profile"] = _add_folder(Path(match["name"]), files)
         except ValueError as error:
             hint = f"such as {match['name']}:model=MODEL"
             problems.append(Problem(Parameter("agents"), f"{words}: {error}", hint=hint))
@@ -310,7 +320,25 @@ def with_profiled_agents(benchmark: Benchmark, given: Sequence[str]) -> Benchmar
         BenchmarkAgent(name, runtime={"agent": agent}, given_as=words)
         for name, (words, agent) in zip(ids, agents.items(), strict=True)
     )
-    return replace(benchmark, agents=(*benchmark.agents, *added))
+    agents_of_all = (*benchmark.agents, *added)
+    return replace(benchmark, agents=agents_of_all, files={**benchmark.files, **files})
+
+
+def _add_folder(folder: Path, files: dict[str, FileContent]) -> str:
+    """Add the files of an agent's folder; return the profile's path beside the experiment.
+
+    Raises `InvalidInput`, and `PermissionNeeded` if the folder is a link out of its project.
+    """
+    folder = Path(os.path.abspath(folder))  # noqa: PTH100
+    require_location(folder, str(folder))
+    profile = read_folder(folder)
+    top = f"agents/{profile.name}"
+    own = {f"{top}/{path.relative_to(folder).as_posix()}": path for path in files_of(folder)}
+    if any(files.get(name, path) != path for name, path in own.items()):
+        problem = Problem(Parameter("agents"), f"two folders hold an agent {profile.name}")
+        raise InvalidInput("the agents given", [problem])
+    files |= own
+    return f"./{top}"
 
 
 def _authored_agent(match: re.Match[str]) -> JsonObject:
@@ -341,7 +369,7 @@ def _variant_ids(agents: Sequence[JsonObject]) -> list[str]:
     profiles = Counter(agent["profile"] for agent in agents)
     ids: list[str] = []
     for agent in agents:
-        words = [agent["profile"]]
+        words = [agent["profile"].rpartition("/")[2]]
         if profiles[agent["profile"]] > 1:
             values = [*agent.get("options", {}).values()]
             words += [agent["model"], *([agent["version"]] if "version" in agent else []), *values]

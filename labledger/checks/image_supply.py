@@ -11,7 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from labledger.checks.check_results import CheckResult, failed, runs_in
-from labledger.checks.parallel_builds import BuildKitUse, ImageTask, WantedImage, obtain_images
+from labledger.checks.parallel_builds import (
+    BuildKitUse,
+    ImageTask,
+    WantedImage,
+    blames_registry,
+    obtain_images,
+)
 from labledger.engine import image_builds
 from labledger.engine.build_context import LABEL, BuildContext, buildkit_needs, is_local
 from labledger.engine.docker_config import RegistryCredentialsFailed
@@ -78,7 +84,7 @@ def supply_images(
         for task in _obtain(lab, wanted, supply):
             build = find_build(builds, task.ref)
             assert build is not None
-            checks[task.ref] = _check_obtained(task, build)
+            checks[task.ref] = check_obtained(task, build)
     ids = {ref: engine.image_id(ref) for ref in refs if checks[ref].ok}
     of_images = [replace(checks[ref], concerns=runs_in(ref)) for ref in refs]
     return of_images, {ref: id_ for ref, id_ in ids.items() if id_ is not None}
@@ -162,7 +168,9 @@ def _obtain(lab: LabFolder, wanted: list[WantedImage], supply: Supply) -> list[I
         ) from error
 
 
-def _check_obtained(task: ImageTask, build: ImageBuild) -> CheckResult:
+def check_obtained(task: ImageTask, build: ImageBuild) -> CheckResult:
+    """Return whether an image was pulled or built. The hint corrects the Dockerfile only if a
+    registry and the engine are not at fault."""
     ref, took, wanted = task.ref, clock_time(task.seconds), task.wanted
     if task.error is None:
         how = "pulled" if task.was_pulled else f"built from {build.context}"
@@ -182,6 +190,13 @@ def _check_obtained(task: ImageTask, build: ImageBuild) -> CheckResult:
     command = shlex.join([*words, str(source.folder)])
     if wanted.buildkit is not None and wanted.buildkit.problem is not None:
         hint = _BUILDKIT_HINT
+    elif task.hint is not None:
+        hint = task.hint
+    elif blames_registry(task.error, task.log.last_lines):
+        hint = (
+            f"`docker login` the registry or correct its certificate, and try it: `{command}`; "
+            f"{build.context}/{build.dockerfile} may be right"
+        )
     elif "timeout_s" in task.error:
         hint = f"raise images.{ref}.timeout_s, or build it yourself: `{command}`"
     else:

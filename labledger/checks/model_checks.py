@@ -38,6 +38,16 @@ def check_agents(plan: ExperimentPlan) -> Iterator[CheckResult]:
     # Imported late: most runs have no profile.
     from labledger.agents.installation import find_installed, unsupported
 
+    untested: dict[str, str] = {}
+    for variant in plan.variants:
+        tested = variant.profile and variant.profile.tested_version
+        if variant.profile is not None and tested:
+            name = f"{variant.profile.profile}@{variant.profile.version}"
+            untested[name] = (
+                f"{name} is not the version that its profile was tested with, which is {tested}"
+            )
+    for detail in untested.values():
+        yield warned("agent", detail, hint="try it with one task first, and look at its steps")
     for target in targets.values():
         installed = find_installed(target)
         if (reason := unsupported(target.profile)) is not None:
@@ -77,7 +87,9 @@ def check_models(
             )
         detail = f"the recorded calls of {plan.replays.run_id} answer; no provider is asked"
         yield CheckResult(NAME, detail)
-    elif needed := permissions.missing(permissions_of(providers_of(models))):
+    elif needed := permissions.missing(
+        (*permissions_of(providers_of(models)), *plan.agent_permissions)
+    ):
         yield from _check_permissions(needed, name)
     elif has_keys:
         yield from _check_keys(models, environment, name)

@@ -190,6 +190,27 @@ class _Log:
         self._unfinished = rest[:_TAIL_CHARACTERS]
 
 
+_ENGINE_HINT = "`labledger doctor` checks the engine; then try again"
+_NOT_THE_DOCKERFILE = re.compile(
+    r"error getting credentials|docker-credential-|unauthorized|authentication required|"
+    r"no basic auth credentials|pull access denied|x509:|tls: |certificate signed by",
+    re.IGNORECASE,
+)
+_FAILED_STEP = re.compile(r"did not complete successfully|returned a non-zero code")
+"""What a builder says of a step of the Dockerfile whose command failed."""
+
+
+def blames_registry(error: str, last_lines: Sequence[str]) -> bool:
+    """Return whether a builder's error is about credentials or certificates of a registry.
+
+    Only lines of the builder itself count: what a step printed does not.
+    """
+    own = [error, *(line for line in last_lines if line.startswith(("ERROR", "error")))]
+    if any(map(_FAILED_STEP.search, own)):
+        return False
+    return any(map(_NOT_THE_DOCKERFILE.search, own))
+
+
 @dataclass
 class ImageTask:
     """An image that is obtained, shared by the thread that does it and the watcher."""
@@ -203,6 +224,8 @@ class ImageTask:
     timed_out: bool = False
     error: str | None = "stopped"
     """Why it is not there; None if it is."""
+    hint: str | None = None
+    """What to do if the engine, a certificate or credentials were at fault, not the Dockerfile."""
     reported_at: float | None = None
     was_reported: bool = False
 
@@ -235,10 +258,13 @@ class ImageTask:
             if self.timed_out:
                 limit = self.wanted.build.timeout_s
                 self.error = f"not finished within {limit:g} s (timeout_s)"
+        except BuildFailed as error:
+            self.error = error.message
         except LabLedgerError as error:
             self.error = error.message
+            self.hint = error.hint or _ENGINE_HINT
         except Exception as error:  # Nothing else would report it.
-            self.error = f"{type(error).__name__}: {error}"
+            self.error, self.hint = f"{type(error).__name__}: {error}", _ENGINE_HINT
         finally:
             self.ended = clock.monotonic()
 

@@ -59,7 +59,7 @@ from labledger.errors import (
 from labledger.experiment.plan import find_build
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.experiment.runtime_sections import Resources, Rights
-from labledger.experiment.trial_settings import TrialSettings
+from labledger.experiment.trial_settings import EMPTY_HINT, TrialSettings, empty_names
 from labledger.files import lab_folder
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
@@ -309,19 +309,27 @@ def _check_experiment(experiment: ResolvedExperiment) -> Iterator[CheckResult]:
 def _check_environment(
     experiment: ResolvedExperiment, environment: Mapping[str, str]
 ) -> Iterator[CheckResult]:
-    for problem in experiment.missing_names(environment):
+    missing = experiment.missing_names(environment)
+    for problem in missing:
         location = problem.where if problem.line is None else f"{problem.where}:{problem.line}"
         detail = f"{location}: {problem.field}: {problem.message}"
         yield invalid("environment", detail, hint=problem.hint)
+    empty = empty_names(experiment.plan.environment, environment)
+    for name in empty:
+        yield invalid(
+            "environment",
+            f"${name} is set, but it is empty",
+            hint=EMPTY_HINT,
+        )
     for name in experiment.plan.environment:
-        if 0 < len(environment.get(name, "")) < MIN_LENGTH:
+        if name not in empty and 0 < len(environment.get(name, "")) < MIN_LENGTH:
             yield warned(
                 "environment",
                 f"the value of ${name} is shorter than {MIN_LENGTH} characters and "
                 "will not be redacted from what is stored",
                 hint="bind it in the experiment if it is not a secret",
             )
-    if experiment.plan.environment and not experiment.missing_names(environment):
+    if experiment.plan.environment and not missing and not empty:
         yield CheckResult("environment", f"set: {', '.join(experiment.plan.environment)}")
 
 

@@ -73,7 +73,8 @@ Agents = Annotated[
         "--agent",
         metavar="AGENT",
         help="An agent that comes with the benchmark, or one with a profile, as "
-        "NAME[@VERSION]:model=MODEL[,OPTION=VALUE…]; repeatable.",
+        "NAME[@VERSION]:model=MODEL[,OPTION=VALUE…]; repeatable. NAME may be the path of a folder "
+        "with a profile, such as ./my-agent.",
     ),
 ]
 Image = Annotated[str | None, typer.Option(help="The image for the trials of a benchmark.")]
@@ -99,7 +100,11 @@ SkipRefused = Annotated[
 ]
 Strict = Annotated[
     bool,
-    typer.Option("--strict", help="Refuse tasks with keys that labledger otherwise ignores."),
+    typer.Option(
+        "--strict",
+        help="Refuse what is otherwise a warning: keys that labledger ignores in tasks, and "
+        "numbers that a command gets with another text, such as 3.10.",
+    ),
 ]
 Build = Annotated[
     bool,

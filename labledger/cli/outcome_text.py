@@ -21,6 +21,7 @@ from labledger import (
     rerun_sentences,
     skipped_sentences,
     unread_sentences,
+    untested_sentences,
 )
 from labledger.cli.console import add_lab_dir, out, say, table
 from labledger.cli.error_messages import option_name
@@ -190,6 +191,7 @@ def print_status(state: RunState, lab_dir: Path | None) -> None:
         *grading_lines(run.run_id, state.gradings),
         *part_lines(run),
         *skipped_sentences(run.run_id, run.coverage),
+        *untested_sentences(run.resolved),
         *rerun_sentences((run.regrades or {}).get("run_id", run.run_id), state.reruns),
         *cancelled_sentences(run.run_id, state.cancelled),
         *(sentence for each in state.model_answers for sentence in each.sentences),

@@ -24,6 +24,7 @@ from labledger.ledger.database.model import (
     UnreadResults,
 )
 from labledger.ledger.query import query
+from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.text import count, counted, counted_of
 
@@ -164,6 +165,29 @@ def unread_sentences(run_id: str, unread: Iterable[UnreadResults]) -> tuple[str,
         f"{_OUTPUTS[each.output]} that could not be stored whole, the last of them slot "
         f"{each.last_slot}: `labledger show {run_id} {each.last_slot}` says why"
         for each in unread
+    )
+
+
+def untested_sentences(resolved: JsonObject) -> tuple[str, ...]:
+    """Return a sentence for each agent whose profile was tested with another version.
+
+    Args:
+        resolved: The resolved experiment of a run or of a plan.
+
+    Example:
+        >>> import labledger
+        >>> with labledger.open_ledger() as ledger:
+        ...     print(*labledger.untested_sentences(ledger.run("demo").resolved))
+    """
+    profiles = [each.get("profile") or {} for each in resolved.get("variants") or ()]
+    untested = {
+        (each["profile"], each["version"]): each["tested_version"]
+        for each in profiles
+        if each.get("tested_version")
+    }
+    return tuple(
+        f"{name} {version} is not the version that its profile was tested with, which is {tested}"
+        for (name, version), tested in untested.items()
     )
 
 

@@ -93,7 +93,10 @@ def reading_credentials(action: str) -> Iterator[None]:
         if not isinstance(error.__cause__, StoreError):
             raise
         raise _credentials_error(action, first_line(error.__cause__)) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except StoreError as error:
+        # A build asks a helper for all credentials at once, and gets its error as it is.
+        raise _credentials_error(action, first_line(error)) from error
+    except (AttributeError, ValueError, KeyError, TypeError) as error:
         # The helper's output is not a user name and a secret.
         if not _comes_from_credentials(error):
             raise

@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING
 
 from labledger import clock
 from labledger.errors import LabLedgerError
+from labledger.execution.key_renewal import KeyRenewal, ReadKeys
 from labledger.execution.run_events import Listener, run_event
 from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.plan import ExperimentPlan
+from labledger.experiment.plan_sections import ProfiledAgent
 from labledger.experiment.trial_settings import VariantSettings
+from labledger.files import permissions
 from labledger.gateway.client import GatewayClient
 from labledger.records.known_prices import price_table
 from labledger.records.model_costs import NO_PRICES, PriceTable
@@ -27,6 +30,7 @@ from labledger.resources import require_for
 if TYPE_CHECKING:
     from labledger.agents.agent_trees import InstalledAgent
     from labledger.agents.installation import AgentTarget
+    from labledger.agents.profiles import AgentProfile
 
 
 def targets_of(experiment: ExperimentPlan, *, unfrozen: bool = False) -> dict[str, AgentTarget]:
@@ -40,13 +44,21 @@ def targets_of(experiment: ExperimentPlan, *, unfrozen: bool = False) -> dict[st
         return {}
     # Imported late: most runs have no profile, and what installs one takes long to import.
     from labledger.agents.installation import AgentTarget
-    from labledger.agents.profiles import load_profile
 
     return {
-        variant_id: AgentTarget(load_profile(each.profile), each.version, each.tree_sha256)
+        variant_id: AgentTarget(_profile_of(each), each.version, each.tree_sha256)
         for variant_id, each in profiles.items()
         if each.tree_sha256 is None or not unfrozen
     }
+
+
+def _profile_of(agent: ProfiledAgent) -> AgentProfile:
+    from labledger.agents.own_folder import known_profile
+    from labledger.agents.profiles import load_profile
+
+    if agent.folder is None:
+        return load_profile(agent.profile)
+    return known_profile(agent.profile, agent.version, agent.folder, agent.source_sha256)
 
 
 def install_agents(experiment: ExperimentPlan, emit: Listener) -> Mapping[str, InstalledAgent]:
@@ -58,6 +70,8 @@ def install_agents(experiment: ExperimentPlan, emit: Listener) -> Mapping[str, I
     targets = targets_of(experiment)
     if not targets:
         return {}
+    if needed := permissions.missing(experiment.agent_permissions):
+        raise permissions.refusal(needed, "the agents of the experiment", by_name=False)
     from concurrent.futures import ThreadPoolExecutor
     from queue import SimpleQueue
 
@@ -108,6 +122,8 @@ def shared_caps_of(experiment: ExperimentPlan) -> Mapping[str | None, Amounts]:
 
 _INTERVAL_S = 3.0
 """How often a gateway is looked at."""
+_READING_S = 0.3
+"""How often while keys are read again: requests may wait for them."""
 
 
 class GatewayKeeper:
@@ -120,25 +136,33 @@ class GatewayKeeper:
         keys: Mapping[KeySource, str],
         *,
         shares_caps: bool = False,
+        read: ReadKeys | None = None,
     ) -> None:
-        """`folder` is that of the gateway's files; `shares_caps` if others share the run's caps."""
+        """`folder` is that of the gateway's files; `shares_caps` if others share the run's caps.
+
+        `read` reads the keys again; None if they never change.
+        """
         self.client = GatewayClient(folder, shares_caps=shares_caps)
-        self._run_id, self._keys = run_id, keys
+        self._run_id, self._renewal = run_id, KeyRenewal(keys, read)
         self._next_look = 0.0
         self._is_away = False
 
-    def take(self, keys: Mapping[KeySource, str]) -> None:
+    def take(self, keys: Mapping[KeySource, str], read: ReadKeys | None = None) -> None:
         """Use these keys from now on, and start the gateway. Raises `GatewayUnavailable`."""
-        self._keys = keys
+        self._renewal = KeyRenewal(keys, read)
         self.start()
 
     def forget(self) -> None:
         """Keep no key."""
-        self._keys = {}
+        self._renewal = KeyRenewal({})
 
     def start(self) -> None:
         """Start the gateway unless it runs, and hand it the keys. Raises `GatewayUnavailable`."""
-        self.client.ensure(self._run_id, self._keys)
+        renewal = self._renewal
+        refused = self.client.ensure(
+            self._run_id, renewal.keys, renewable=renewal.renewable, settled=renewal.settled
+        )
+        renewal.begin_if_due(refused - renewal.settled)
 
     def look(self) -> list[str]:
         """Start the gateway again if it has died, and return what a person should know.
@@ -148,17 +172,20 @@ class GatewayKeeper:
         if clock.monotonic() < self._next_look:
             return []
         was_away, self._is_away = self._is_away, False
+        unread = self._renewal.take_read()
         problem = None
         try:
             self.start()
         except (LabLedgerError, OSError) as error:
             self._is_away, problem = True, str(error)
-        self._next_look = clock.monotonic() + _INTERVAL_S
+        interval_s = _READING_S if self._renewal.is_reading else _INTERVAL_S
+        self._next_look = clock.monotonic() + interval_s
+        told = [] if unread is None else [f"keys could not be read again: {unread}"]
         if self._is_away and not was_away:
-            return [f"agents reach no model for now: {problem}"]
+            told.append(f"agents reach no model for now: {problem}")
         if was_away and not self._is_away:
-            return ["agents reach their models again"]
-        return []
+            told.append("agents reach their models again")
+        return told
 
 
 def prices_of(experiment: ExperimentPlan) -> PriceTable:

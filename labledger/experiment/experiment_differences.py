@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from labledger.experiment.plan import result_part
+from labledger.experiment.plan import ExperimentPlan, result_part
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import Slot
@@ -44,6 +44,11 @@ def is_of_grader(difference: str) -> bool:
     )
 
 
+def is_of_selection(difference: str) -> bool:
+    """Return whether a sentence of `changes` names cells that a narrower selection leaves out."""
+    return "removed" in difference or "cannot be found in the experiment" in difference
+
+
 def document_differences(
     old_document: JsonObject,
     old_task_digests: Mapping[str, str],
@@ -67,7 +72,22 @@ def _part_sentences(before: JsonObject, after: JsonObject) -> list[str]:
     for noun, key, id_key in (("variant", "variants", "variant_id"), ("metric", "metrics", "id")):
         before[key], after[key] = items_by_id(before[key], id_key), items_by_id(after[key], id_key)
         sentences += membership_sentences(noun, before[key], after[key])
+    sentences += _agent_folder_sentences(before["variants"], after["variants"])
     return [*sentences, *field_sentences(before, after)]
+
+
+def _agent_folder_sentences(old: JsonObject, new: JsonObject) -> Iterator[str]:
+    """Yield a sentence for each variant whose agent is in a folder with other files.
+
+    Take the digests from `old` and `new`, so that they are not reported as fields, too.
+    """
+    for name in [name for name in old if name in new]:
+        profiles = [each[name].get("profile") or {} for each in (old, new)]
+        if "source_sha256" in profiles[0] and "source_sha256" in profiles[1]:
+            before, after = (profile.pop("source_sha256") for profile in profiles)
+            if before != after:
+                agent = profiles[1]["profile"]
+                yield f"a file in the folder of the agent {agent!r} changed (variant {name!r})"
 
 
 def items_by_id(items: Sequence[JsonObject], name: str) -> dict[str, JsonObject]:
@@ -260,16 +280,35 @@ def changes(
 
 
 def _without_new_files(files: JsonObject, growth: Growth, old_document: JsonObject) -> JsonObject:
-    """Return the staged files without those that only new variants can have brought."""
-    if not growth.variants:
-        return files
+    """Return the staged files without those that only new variants or new tasks get.
+
+    `with_origins` hides these from the trials of all others.
+    """
     known = {
         (phase, f["name"]) for phase, entries in old_document["files"].items() for f in entries
     }
+
+    def is_for_new_cells(phase: str, name: str) -> bool:
+        brings = growth.variants if phase in _AGENTS_PHASES else growth.tasks
+        return bool(brings) and (phase, name) not in known
+
     return {
-        phase: [f for f in entries if phase not in _AGENTS_PHASES or (phase, f["name"]) in known]
+        phase: [f for f in entries if not is_for_new_cells(phase, f["name"])]
         for phase, entries in files.items()
     }
+
+
+def with_origins(plan: ExperimentPlan, old: ExperimentPlan, first_idx: int) -> ExperimentPlan:
+    """Return a plan whose staged files say which part of the run brought them.
+
+    `old` is the plan of the run so far, `first_idx` the first slot of the new part.
+    """
+    since = {(phase, f.name): f.since for phase, staged in old.files.items() for f in staged}
+    files = {
+        phase: tuple(replace(f, since=since.get((phase, f.name), first_idx)) for f in staged)
+        for phase, staged in plan.files.items()
+    }
+    return replace(plan, files=files)
 
 
 def _cell(slot: Slot) -> Cell:

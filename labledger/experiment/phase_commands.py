@@ -8,12 +8,14 @@ differ by variant. Which programs there are is known to `labledger.agents` alone
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labledger.agents.launch import resolve as resolve_launch
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, PermissionNeeded, Problem
 from labledger.experiment.authored_fields import (
     AuthoredExperiment,
     FieldPath,
@@ -38,6 +40,7 @@ from labledger.experiment.plan_sections import (
 )
 from labledger.experiment.runtime_sections import PhaseOverrides, RuntimeOverrides
 from labledger.experiment.staged_files import StagedFile
+from labledger.files.project_files import ProjectFiles
 from labledger.files.untrusted_files import parents
 from labledger.records import JsonObject
 from labledger.records.model_grants import ProviderConfig
@@ -244,7 +247,9 @@ def resolve_agents(
             continue
         place = authored_path(authored.data, variant["variant_id"], PHASES["agent"])
         try:
-            agents[variant["variant_id"]] = _resolved_agent(authored.data, variant, given)
+            agents[variant["variant_id"]] = _resolved_agent(authored, variant, given)
+        except PermissionNeeded:
+            raise
         except InvalidInput as error:
             for each in error.problems:
                 message = each.message if each.field is None else f"{each.field}: {each.message}"
@@ -252,16 +257,52 @@ def resolve_agents(
                 problems.setdefault((place, message), problem)
     if problems:
         raise InvalidInput(f"the agents of {authored.path}", list(problems.values()))
+    _require_different_names(authored, agents)
     return agents
 
 
-def _resolved_agent(data: JsonObject, variant: JsonObject, given: JsonObject) -> ResolvedAgent:
+def _require_different_names(
+    authored: AuthoredExperiment, agents: Mapping[str, ResolvedAgent]
+) -> None:
+    """Raise `InvalidInput` if two agents have one name and version, and are not the same."""
+    seen: dict[tuple[str, str], tuple[str | None, str | None]] = {}
+    for variant_id, resolved in agents.items():
+        agent = resolved.agent
+        origin = agent.folder, agent.source_sha256
+        if seen.setdefault((agent.profile, agent.version), origin) != origin:
+            place = authored_path(authored.data, variant_id, PHASES["agent"])
+            message = f"another agent is also named {agent.profile} {agent.version}"
+            problem = authored.problem(place, message, "give the folder another name, or version")
+            raise InvalidInput(f"the agents of {authored.path}", [problem])
+
+
+def _profile_named(authored: AuthoredExperiment, name: str) -> AgentProfile:
+    """Return the profile of a known agent, or of a folder beside the experiment."""
+    # Imported late: most experiments have no profile.
+    from labledger.agents.own_folder import read_folder
+    from labledger.agents.profiles import is_folder, load_profile
+
+    if not is_folder(name):
+        return load_profile(name)
+    folder = Path(os.path.abspath(authored.folder / name))  # noqa: PTH100
+    ProjectFiles.of(authored.folder, authored.path).require_exactly(folder)
+    try:
+        return read_folder(folder)
+    except InvalidInput as error:
+        named = (replace(each, message=f"{each.message} ({each.where})") for each in error.problems)
+        raise InvalidInput("the agent's folder", list(named)) from None
+
+
+def _resolved_agent(
+    authored: AuthoredExperiment, variant: JsonObject, given: JsonObject
+) -> ResolvedAgent:
     # Imported late: most experiments have no profile.
     from labledger.agents.installation import check_version
-    from labledger.agents.profiles import load_profile
+    from labledger.agents.own_folder import asked_packages
 
+    data = authored.data
     bindings = bound_texts(variant.get("bindings", {}))
-    profile = load_profile(_bound(given["profile"], bindings))
+    profile = _profile_named(authored, _bound(given["profile"], bindings))
     version = _bound(given.get("version", profile.version), bindings)
     check_version(profile, version)
     if "model" not in given:
@@ -284,6 +325,10 @@ def _resolved_agent(data: JsonObject, variant: JsonObject, given: JsonObject) ->
         given.get("instructions"),
         launch.logs,
         profile.needs,
+        tested_version=None if version == profile.version else profile.version,
+        folder=None if profile.source_sha256 is None else str(profile.folder),
+        source_sha256=profile.source_sha256,
+        packages=() if profile.source_sha256 is None else asked_packages(profile),
     )
     allowed = dict(models.allow or {})
     allowed[provider.name] = tuple(dict.fromkeys((model, *allowed.get(provider.name, ()))))

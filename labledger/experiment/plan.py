@@ -39,6 +39,7 @@ from labledger.experiment.plan_sections import (
 from labledger.experiment.runtime_sections import Runtime
 from labledger.experiment.schedule import Design
 from labledger.experiment.staged_files import StagedFile
+from labledger.files.permissions import Permission
 from labledger.records import JsonObject, canonical_json
 from labledger.records.json_codec import Section, normalize_number
 
@@ -210,6 +211,21 @@ class ExperimentPlan(Section):
         )
         return GraderIdentity(digest, self.regrades.generation if self.regrades else 1)
 
+    @property
+    def agent_permissions(self) -> tuple[Permission, ...]:
+        """What the user must allow before the agents of folders are installed."""
+        profiles = (variant.profile for variant in self.variants)
+        asked = {each.profile: each.packages for each in profiles if each and each.packages}
+        return tuple(
+            Permission(
+                "agent_packages",
+                {"agent": name, "packages": packages},
+                f"install {', '.join(packages)}, and what these depend on, for the agent {name}",
+                f"agent {name}",
+            )
+            for name, packages in asked.items()
+        )
+
     def phases(self) -> Iterator[NamedPhase]:
         """Yield each phase: those of the variants, and then the grader."""
         for variant in self.variants:
@@ -227,7 +243,9 @@ def result_part(document: JsonObject) -> JsonObject:
     identifies them); `cluster`, which only comparisons use; the names of the environment, which
     the phases contain; which run a regrading regrades, since its grader is included like any
     other; which run is replayed; and the digests of installed agents, which differ between
-    machines. The builds of images count by their digests alone.
+    machines, and the versions that they were tested with. The builds of images count by their
+    digests alone. Which part of a run brought a staged file is left out, too: a run that has grown
+    and one that was done at once are alike.
     """
     left_out = {"environment", "experiment", "dataset", "design", "regrades", "replays"}
     part = {key: value for key, value in document.items() if key not in left_out}
@@ -235,15 +253,23 @@ def result_part(document: JsonObject) -> JsonObject:
     part["dataset"] = {key: document["dataset"][key] for key in ("suite_id", "split_id", "digest")}
     design = document["design"]
     part["design"] = {key: design[key] for key in design if key != "max_concurrency"}
+    part["files"] = {
+        phase: [{key: file[key] for key in file if key != "since"} for file in files]
+        for phase, files in document["files"].items()
+    }
     part["variants"] = list(map(_without_digest, document["variants"]))
     if "images" in document:
         part["images"] = {ref: build["digest"] for ref, build in document["images"].items()}
     return part
 
 
+_OF_THIS_MACHINE = frozenset({"tree_sha256", "tested_version", "folder"})
+"""Keys of an agent that depend on where, and by which labledger, it is installed."""
+
+
 def _without_digest(variant: JsonObject) -> JsonObject:
     profile = variant.get("profile")
     if profile is None:
         return variant
-    kept = {key: value for key, value in profile.items() if key != "tree_sha256"}
+    kept = {key: profile[key] for key in profile if key not in _OF_THIS_MACHINE}
     return {**variant, "profile": kept}

@@ -243,8 +243,16 @@ class ProfiledAgent(Section):
     tree_sha256: str | None = None
     """The digest of its installed files; None before they are installed, and in runs of versions
     that froze none."""
+    tested_version: str | None = None
+    """The version that its profile was tested with, if `version` is another one."""
+    folder: str | None = None
+    """The folder with its profile, of an agent of one's own; None for a known agent."""
+    source_sha256: str | None = None
+    """The digest of the files in that folder."""
+    packages: tuple[str, ...] = ()
+    """What that profile needs from elsewhere, as the user's permission names it."""
 
-    _OPTIONAL = frozenset({"tree_sha256"})
+    _OPTIONAL = frozenset({"tree_sha256", "tested_version", "folder", "source_sha256", "packages"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -329,13 +329,13 @@ def _read_dataset(
 
 
 def _asked_of_models(plan: ExperimentPlan) -> tuple[Permission, ...]:
-    """Return what needs permission when keys are read, so that one error names everything."""
+    """Return what needs permission when keys are read and agents installed, so that one error
+    names everything."""
     models = (VariantSettings.of(plan, v).defaults.runtime.models for v in plan.variants)
-    return permissions_of(
-        dict.fromkeys(
-            provider for each in models if each is not None for provider in each.granted_providers
-        )
+    providers = dict.fromkeys(
+        provider for each in models if each is not None for provider in each.granted_providers
     )
+    return (*permissions_of(providers), *plan.agent_permissions)
 
 
 def _read_tasks(

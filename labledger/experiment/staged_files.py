@@ -24,6 +24,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -52,6 +53,12 @@ class StagedFile(Section):
     executable: bool
     source: Path | None = field(default=None, compare=False)
     """The authored file; None if the artifact store has it. Not part of the document."""
+    since: int | None = None
+    """The first slot of the part of the run that brought the file; None for the run's first part.
+    A grader's file is for tasks that came with that part or later, any other file for variants that
+    did."""
+
+    _OPTIONAL = frozenset({"since"})
 
     def freeze(self, store: ArtifactStore) -> None:
         """Put an authored file into `store`. Raises `ExperimentChanged` if it has changed."""
@@ -63,6 +70,57 @@ class StagedFile(Section):
             stored_digest = "gone"
         if stored_digest != self.sha256:
             raise changed_error(self.source)
+
+
+PhaseFiles = Mapping[str, Sequence[StagedFile]]
+"""Staged files by phase."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class FileSet:
+    """The staged files that a trial gets: the files of parts of the run up to these, by `since`."""
+
+    programs: int = 0
+    """For setup and agent."""
+    grader: int = 0
+
+    @classmethod
+    def of_trial(cls, files: PhaseFiles, variant_since: int, task_since: int) -> FileSet:
+        """Return the files for a trial whose variant and task came with the parts that begin with
+        these slots."""
+        return max(
+            each
+            for each in cls.all_of(files)
+            if each.programs <= variant_since and each.grader <= task_since
+        )
+
+    @classmethod
+    def all_of(cls, files: PhaseFiles) -> list[FileSet]:
+        """Return the sets that trials of a run can get, the set of its first part first."""
+        programs, graders = {0}, {0}
+        for phase, staged in files.items():
+            parts = graders if phase == "grader" else programs
+            parts.update(file.since or 0 for file in staged)
+        return [cls(*parts) for parts in product(sorted(programs), sorted(graders))]
+
+    def folder(self, name: str) -> str:
+        """Return the name that a folder of the run has for this set; `name` for the first part."""
+        return name if self == FileSet() else f"{name}-{self.programs}-{self.grader}"
+
+    def choose(self, files: PhaseFiles) -> dict[str, tuple[StagedFile, ...]]:
+        """Return the files of this set, by phase."""
+        return {
+            phase: tuple(
+                file
+                for file in staged
+                if (file.since or 0) <= (self.grader if phase == "grader" else self.programs)
+            )
+            for phase, staged in files.items()
+        }
+
+
+FIRST_FILES = FileSet()
+"""The files of a run's first part."""
 
 
 def changed_error(path: Path, what: str = "") -> ExperimentChanged:

@@ -6,7 +6,7 @@ and distinct task before a run exists, and `AttemptSpec` those of its trial, by 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
 
@@ -220,6 +220,14 @@ def names_of_all_phases(plan: ExperimentPlan) -> set[str]:
         env = VariantSettings.of(plan, variant).defaults.runtime.env
         names |= {name for _, name in outside_names(phase_texts((), env))}
     return names
+
+
+EMPTY_HINT = "set its value; if it shall be empty, bind it in the experiment instead"
+
+
+def empty_names(names: Iterable[str], environment: Mapping[str, str]) -> list[str]:
+    """Return which of the needed names have a value of blanks only: usually a lost secret."""
+    return [name for name in names if name in environment and not environment[name].strip()]
 
 
 class OutsideUse(NamedTuple):

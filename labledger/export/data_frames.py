@@ -149,7 +149,8 @@ def write_parquet(
     """Write the rows as a Parquet file, in flat memory; return their number.
 
     The columns of `view` have their declared types, whatever their values. Another column has the
-    narrowest type of its values; without values, it has the type of the view columns with its name.
+    narrowest type of its values; without values, it has the type of the view columns with its name,
+    and whole numbers are `double` if these columns are.
     The folder `scratch`, else `$TMPDIR`, holds the unfinished file and needs as much disk space
     again. Raises `ExtraMissing`, and `QueryFailed` if two columns have the same name.
     """
@@ -212,10 +213,7 @@ class _UnfinishedFile:
 
     def finish(self) -> Path:
         """Complete the file, with the final types of its columns; return its path."""
-        final_types = [
-            str(common_kind(name)) if kind == "null" else kind
-            for name, kind in zip(self._columns, _final_types(self._types), strict=True)
-        ]
+        final_types = list(map(_declared_or_own, self._columns, _final_types(self._types)))
         if final_types != self._types:
             self._rewrite(final_types)
         self._writer.close()
@@ -281,6 +279,14 @@ def _common_type(types: set[str]) -> str:
 
 def _final_types(types: Sequence[str]) -> list[str]:
     return ["double" if name == _MIXED_NUMBERS else name for name in types]
+
+
+def _declared_or_own(name: str, kind: str) -> str:
+    """Return the type of a column in a file: costs that happen to be whole numbers are `double`."""
+    declared = str(common_kind(name))
+    if kind == "null" or (kind == "int64" and declared == ColumnKind.REAL):
+        return declared
+    return kind
 
 
 def _schema(columns: Sequence[str], types: Sequence[str]) -> Any:

@@ -57,19 +57,37 @@ class GatewayClient:
         """`shares_caps` if other gateways share the caps of variants and runs."""
         self._folder, self.shares_caps = folder.absolute(), shares_caps
 
-    def ensure(self, run_id: str, keys: Mapping[KeySource, str]) -> None:
+    def ensure(
+        self,
+        run_id: str,
+        keys: Mapping[KeySource, str],
+        *,
+        renewable: Iterable[KeySource] = (),
+        settled: Iterable[KeySource] = (),
+    ) -> frozenset[KeySource]:
         """Start the gateway unless one runs, and hand it the keys of a run.
+
+        Returns which keys of `renewable` sources a provider has refused: their requests wait for
+        another key, or for `settled` to name the source, which has no other.
 
         Call it before a run's first attempt, and then every few seconds while the run goes on: a
         gateway that died is started again and reads the open attempts again. It is cheap where
         nothing has changed. Raises `GatewayUnavailable`, and `ExtraMissing` without aiohttp.
         """
         rows = [{"source": source.as_json(), "key": key} for source, key in keys.items()]
-        body = {"run_id": run_id, "keys": rows}
-        if self._ask("POST", "/keys", body) is None:
+        body = {
+            "run_id": run_id,
+            "keys": rows,
+            "renewable": [source.as_json() for source in renewable],
+            "settled": [source.as_json() for source in settled],
+        }
+        answer = self._ask("POST", "/keys", body)
+        if answer is None:
             self._start()
-            if self._ask("POST", "/keys", body) is None:
-                raise self._unavailable("ended as soon as it had started")
+            answer = self._ask("POST", "/keys", body)
+        if answer is None:
+            raise self._unavailable("ended as soon as it had started")
+        return frozenset(map(KeySource.from_json, answer.get("refused", ())))
 
     def open(self, trial: Path) -> None:
         """Serve the attempt in a trial's folder by its grant, which is durable by now.

@@ -205,8 +205,14 @@ class Control:
 
     async def _keys(self, body: Any) -> JsonObject:
         keys = {KeySource.from_json(row["source"]): str(row["key"]) for row in body["keys"]}
-        self._upstream.keys.take(body["run_id"], keys)
-        return {}
+        renewable, settled = (
+            frozenset(map(KeySource.from_json, body.get(name, ())))
+            for name in ("renewable", "settled")
+        )
+        run_id = body["run_id"]
+        self._upstream.take_keys(run_id, keys, renewable, settled)
+        refused = self._upstream.keys.refused(run_id)
+        return {"refused": [source.as_json() for source in refused]}
 
     async def _open(self, body: Any) -> JsonObject:
         await self._attempts.open(Path(body["trial"]))

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 
 import aiohttp
 from yarl import URL
@@ -29,6 +31,7 @@ from labledger.gateway.pacing import LIMITED, Pace, PaceSettings
 from labledger.gateway.probes import Place, Probes
 from labledger.gateway.refusals import read_refusal
 from labledger.gateway.retry_after import retry_after_s
+from labledger.gateway.run_keys import Keys
 from labledger.gateway.status import KeyPace
 from labledger.gateway.tiny_requests import proxy_of
 from labledger.gateway.waited_time import WaitedTime
@@ -38,53 +41,12 @@ from labledger.records.model_grants import KeySource, ProviderConfig
 _CONNECT_S = 30.0
 _SILENCE_S = 900.0
 """How long a provider may send nothing, in seconds. Models think for minutes."""
-_KEY_S = 120.0
-"""How long a request waits for a key after the gateway started again."""
 _IDLE_S = 15.0
 """How long a connection without a request is kept. Providers close theirs later."""
 _MAX_REFUSAL = 1 << 20
 _REFUSAL_S = 10.0
 """How long the body of a refusal may take, which is read before the next request."""
 _MAX_FIELD = 64 << 10
-
-
-class Keys:
-    """The keys of runs, in memory alone."""
-
-    def __init__(self) -> None:
-        self._keys: dict[tuple[str, KeySource], str] = {}
-        self._changed = asyncio.Event()
-
-    def __repr__(self) -> str:
-        return f"<{len(self._keys)} keys>"
-
-    @property
-    def runs(self) -> tuple[str, ...]:
-        """The runs that have keys."""
-        return tuple(sorted({run_id for run_id, _ in self._keys}))
-
-    def take(self, run_id: str, keys: Mapping[KeySource, str]) -> None:
-        """Keep the keys of a run instead of those that it had from the same places."""
-        self._keys |= {(run_id, source): key for source, key in keys.items()}
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    def known(self, run_id: str, source: KeySource | None) -> str | None:
-        """Return an available key, None if no key is needed. Raises `KeyError`."""
-        return None if source is None else self._keys[run_id, source]
-
-    async def get(self, run_id: str, source: KeySource | None) -> str | None:
-        """Return a key, as soon as it has come; None if none is needed. Raises `NoAnswer`."""
-        if source is None:
-            return None
-        try:
-            async with asyncio.timeout(_KEY_S):
-                while (key := self._keys.get((run_id, source))) is None:
-                    await self._changed.wait()
-        except TimeoutError:
-            message = f"labledger: the gateway has no key from {source}"
-            raise NoAnswer("no_key", 503, message) from None
-        return key
 
 
 class _Place:
@@ -188,6 +150,21 @@ class Upstream:
         """Return the pace of each key that was used."""
         return tuple(paced.state() for paced in self._paces.values())
 
+    def take_keys(
+        self,
+        run_id: str,
+        keys: Mapping[KeySource, str],
+        renewable: frozenset[KeySource] = frozenset(),
+        settled: frozenset[KeySource] = frozenset(),
+    ) -> None:
+        """Keep the keys of a run; see `Keys.take`. A renewed key goes on at the pace of the old."""
+        for old, new in self.keys.take(run_id, keys, renewable, settled).items():
+            for upstream, digest in list(self._paces):
+                if digest == _digest(old) and (upstream, _digest(new)) not in self._paces:
+                    paced = self._paces.pop((upstream, digest))
+                    paced.key, paced.key_refused = new, False
+                    self._paces[upstream, _digest(new)] = paced
+
     async def ask(
         self,
         run_id: str,
@@ -199,13 +176,34 @@ class Upstream:
     ) -> Answer:
         """Return the answer to a request. Raises `NoAnswer`.
 
-        `clock` runs while limits hold it back, and `progress` says how far it is.
+        `clock` runs while limits hold it back, and `progress` says how far it is. If the provider
+        refuses a key that can be renewed, the request is sent once more with the new key.
         """
+        source = target.provider.key
+        with _waiting(clock, progress):
+            key = await self.keys.get(run_id, source)
+        answer = await self._ask_with(key, target, headers, body, clock, progress)
+        if answer.status != HTTPStatus.UNAUTHORIZED or not self.keys.can_renew(run_id, source):
+            return answer
+        refusal = await _read_refusal(answer)
+        progress.sent = False
+        with _waiting(clock, progress):
+            renewed = await self.keys.renewed(run_id, source, key)
+        if renewed is None:
+            progress.sent = True
+            return refusal
+        return await self._ask_with(renewed, target, headers, body, clock, progress)
+
+    async def _ask_with(
+        self,
+        key: str | None,
+        target: Target,
+        headers: Headers,
+        body: bytes,
+        clock: WaitedTime,
+        progress: Progress,
+    ) -> Answer:
         provider = target.provider
-        since = time.monotonic()
-        with clock.waiting():
-            key = await self.keys.get(run_id, provider.key)
-        progress.waited_s += time.monotonic() - since
         key_headers = target.family.key_headers(key, provider.auth_header) if key else {}
         address = URL(provider.upstream + target.path, encoded=True)
         sent = _Sent(address, for_provider(headers, key_headers), body, proxy_of(provider.upstream))
@@ -222,7 +220,7 @@ class Upstream:
         self._paced(place.provider, place.key).refusal = refusal
 
     def _paced(self, provider: ProviderConfig, key: str | None) -> _PacedKey:
-        place = (provider.upstream, sha256_hex((key or "").encode()))
+        place = (provider.upstream, _digest(key))
         if place not in self._paces:
             self._paces[place] = _PacedKey(provider, key, Pace(self._settings))
         return self._paces[place]
@@ -320,7 +318,22 @@ class _PacedKey:
         )
 
 
-async def _read_refusal(answer: _LiveAnswer) -> _Refusal:
+def _digest(key: str | None) -> str:
+    return sha256_hex((key or "").encode())
+
+
+@contextmanager
+def _waiting(clock: WaitedTime, progress: Progress) -> Iterator[None]:
+    """Count the time of the block as a wait."""
+    since = time.monotonic()
+    try:
+        with clock.waiting():
+            yield
+    finally:
+        progress.waited_s += time.monotonic() - since
+
+
+async def _read_refusal(answer: Answer) -> _Refusal:
     """Read an answer to its end, and close it."""
     body = bytearray()
     try:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from labledger import clock
@@ -185,7 +186,8 @@ class RunPreparation:
         keys = sent if needs.are_keys_sent else read_keys_on_host(needs.providers)
         with self._lock:
             self._has_keys, self._needed_at = True, clock.monotonic()
-            self.keeper.take(keys)
+            read = None if needs.are_keys_sent else partial(read_keys_on_host, needs.providers)
+            self.keeper.take(keys, read)
 
     def is_ready_for(self, setup: RunSetup) -> bool:
         """Return whether the keys that a run needs are there. Files of agents stay."""

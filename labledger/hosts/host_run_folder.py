@@ -112,7 +112,7 @@ def attempt_key(name: str) -> AttemptKey | None:
     return (int(idx), int(attempt)) if idx.isdecimal() and attempt.isdecimal() else None
 
 
-_SHARED = ("deps", "sealed", "unpacked", "incoming", "stores")
+_SHARED = ("deps*", "sealed*", "unpacked", "incoming", "stores")
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +258,9 @@ class SharedFiles:
 
     def delete(self) -> None:
         """Delete them: no attempt is left. A further one gets them again. The lock is held."""
-        for name in _SHARED:
-            shutil.rmtree(self.folder.path / name, ignore_errors=True)
+        for pattern in _SHARED:
+            for path in self.folder.path.glob(pattern):
+                shutil.rmtree(path, ignore_errors=True)
         self._staged = None
         self._compared.clear()
 

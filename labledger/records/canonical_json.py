@@ -120,7 +120,8 @@ def loads_storable(
     """Parse JSON that labledger did not write, with null for values that cannot be stored.
 
     Such a value is NaN, an infinite number, an integer of more than 64 bits, or text with half of a
-    surrogate pair or bytes that are not UTF-8. Ignores a byte order mark. Raises `MalformedJson`
+    surrogate pair or bytes that are not UTF-8. A member with such text as its name becomes null,
+    with U+FFFD in its name. Ignores a byte order mark. Raises `MalformedJson`
     for everything else that `loads` refuses.
     """
     unstorable = Unstorable()
@@ -135,8 +136,6 @@ def loads_storable(
         except (json.JSONDecodeError, RecursionError):
             raise error from None
         _check_depth(value, max_depth)
-        if _has_unstorable_key(value):
-            raise
     return _storable(value, [], unstorable), unstorable
 
 
@@ -145,12 +144,6 @@ class _NoNumber:
     """The place of a number that cannot be stored."""
 
     what: str
-
-
-def _has_unstorable_key(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(map(_HALF.search, value)) or any(map(_has_unstorable_key, value.values()))
-    return isinstance(value, list) and any(map(_has_unstorable_key, value))
 
 
 def _member(key: str, value: Any, path: list[str], unstorable: Unstorable) -> Any:
@@ -170,7 +163,7 @@ def _storable(value: Any, path: list[str], unstorable: Unstorable) -> Any:
     if isinstance(value, list):
         return [_member(str(i), each, path, unstorable) for i, each in enumerate(value)]
     if isinstance(value, dict):
-        return {key: _member(key, each, path, unstorable) for key, each in value.items()}
+        return _storable_object(value, path, unstorable)
     if isinstance(value, _NoNumber):
         unstorable.add(path, value.what)
         return None
@@ -178,6 +171,21 @@ def _storable(value: Any, path: list[str], unstorable: Unstorable) -> Any:
         unstorable.add(path, "text with half of a surrogate pair or with bytes that are not UTF-8")
         return None
     return value
+
+
+def _storable_object(
+    value: dict[str, Any], path: list[str], unstorable: Unstorable
+) -> dict[str, Any]:
+    stored: dict[str, Any] = {}
+    for key, each in value.items():
+        if _HALF.search(key) is None:
+            stored[key] = _member(key, each, path, unstorable)
+        else:
+            readable = _HALF.sub("\ufffd", key)
+            unstorable.add([*path, readable], "a member whose name cannot be stored")
+            if readable not in value:
+                stored[readable] = None
+    return stored
 
 
 def has_more_values_than(limit: int, data: bytes) -> bool:

@@ -26,6 +26,7 @@ from labledger.compare.run_caveats import (
     grading_sentences,
     skipped_sentences,
     unread_sentences,
+    untested_sentences,
 )
 from labledger.compare.sides import CombinedRuns, read_combined
 from labledger.errors import ExtraMissing, InvalidInput, Parameter, Problem
@@ -249,6 +250,11 @@ def collect(
             *(text for part in parts for text in _skipped(part.graded)),
             *(*missing, *_combination(combined), *_timeouts(reader, combined)),
             *(text for part in parts for text in _without_answers(reader, part.graded)),
+            *(
+                f"{text}."
+                for part in parts
+                for text in untested_sentences(part.graded.run.resolved)
+            ),
             *(text for part in parts for text in _unread(reader, part.graded)),
             *(text for part in parts for text in _failed_gradings(reader, part.graded)),
             *(text for part in parts for text in _cancelled(reader, part.graded)),

@@ -30,6 +30,7 @@ from labledger.records.identity import Slot
 from labledger.records.outcomes import SlotStatus
 from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.earlier_trials import RecordedTrials, StoredTrials
+from labledger.runner.file_sets import TrialFileSets
 from labledger.runner.retries import RetryQueue
 from labledger.runner.run_control import CancelledAttempts, RunControl
 from labledger.trial.attempt_spec import AttemptSpec
@@ -64,10 +65,12 @@ class SlotQueue:
         unfinished: Mapping[int, UnfinishedSlot],
         stored_trials: StoredTrials | None = None,
         recorded_trials: RecordedTrials | None = None,
+        file_sets: TrialFileSets | None = None,
     ) -> None:
         """`stored_trials` are those that a regrading grades again; None for any other run.
 
         `recorded_trials` are those whose calls are replayed; None if the providers are asked.
+        `file_sets` are the staged files of a run whose parts brought some; None for any other run.
         """
         self._reader = reader
         self._run = run
@@ -80,6 +83,7 @@ class SlotQueue:
         self._task: Task | None = None
         self._stored_trials = stored_trials
         self._recorded_trials = recorded_trials
+        self._file_sets = file_sets
 
     def _slots_of(self, indexes: Set[int]) -> list[Slot]:
         if not indexes:
@@ -132,8 +136,9 @@ class SlotQueue:
         never_dispatched = UnfinishedSlot(1, staged=False, container_may_exist=False)
         unfinished = self._unfinished.get(slot.schedule_idx, never_dispatched)
         stored = self._stored_trials
+        plan = self._plans[slot.variant_id]
         return AttemptSpec(
-            plan=self._plans[slot.variant_id],
+            plan=plan if self._file_sets is None else self._file_sets.plan_for(slot, plan),
             slot=slot,
             run_id=self._run.run_id,
             attempt=unfinished.attempt,

@@ -1,15 +1,16 @@
 """`labledger extend`: appends further tasks, variants or replications to a run, and runs them.
 
 The new slots are a part of the same run, in the experiment's order, after those that are there. The
-run's cells must be the same in the experiment that extends it; what differs is named otherwise. A
-part cannot be taken back: what would keep its slots from running is refused before it is appended,
-and nothing is changed until every check has passed.
+run's cells must be the same in the experiment that extends it; what differs is named otherwise.
+Files that a part brings are for its new tasks and variants alone. A part cannot be taken back: what
+would keep its slots from running is refused before it is appended, and nothing is changed until
+every check has passed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -134,7 +135,11 @@ def prepare_extension(run_id: str, path: Path | None, options: RunOptions) -> Ru
         message = (
             f"{run_id} cannot be extended: {experiment.source} differs in what the run has run"
         )
-        raise ExperimentChanged(f"{message} already:\n{listed}", hint=_hint(run))
+        raise ExperimentChanged(f"{message} already:\n{listed}", hint=_hint(run, changes))
+    old = ExperimentPlan.of_document(run.resolved)
+    plan = experiment_differences.with_origins(experiment.plan, old, added.first_idx)
+    experiment = replace(experiment, plan=plan)
+    added = replace(added, experiment=experiment)
     if not added.slot_count:
         hint = (
             "add tasks, variants or replications to the experiment, or choose more of them with "
@@ -199,12 +204,20 @@ def _source(run: RunInfo, path: Path | None) -> Path:
     return source
 
 
-def _hint(run: RunInfo) -> str:
-    return (
-        "options such as `limit=` select the whole run as it shall be, not what is added to it; "
+def _hint(run: RunInfo, changes: Sequence[str]) -> str:
+    hint = (
         "restore what differs, or start a run of its own: `labledger compare` takes several runs "
         f"as one ({run.run_id}+OTHER)"
     )
+    if any(map(experiment_differences.is_of_selection, changes)):
+        hint = (
+            "options such as `limit=` select the whole run as it shall be, not what is added to "
+            f"it; {hint}"
+        )
+    elif all(map(experiment_differences.is_of_grader, changes)):
+        regrade = f"`labledger regrade {run.run_id}` grades the whole run with another grader"
+        hint = f"only new tasks may bring further files of the grader; {regrade}; {hint}"
+    return hint
 
 
 def _refuse_owned(run: RunInfo, options: RunOptions) -> None:

@@ -98,7 +98,8 @@ class NewGrader:
 
     @classmethod
     def _of_script(cls, path: Path, root: ExperimentPlan) -> Self:
-        run_files = {file.name: file for file in root.files["grader"]}
+        # All tasks of a regrading get the same files, also those that a later part brought.
+        run_files = {file.name: replace(file, since=None) for file in root.files["grader"]}
         replaced = _replaced_name(path, run_files, root.grader.command)
         try:
             (script,) = staged_files.stage_files(path.parent, [path.name])

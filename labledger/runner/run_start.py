@@ -46,6 +46,7 @@ from labledger.execution.run_events import run_event
 from labledger.experiment.experiment_differences import differences, is_of_grader
 from labledger.experiment.plan import ExperimentPlan, find_build
 from labledger.experiment.resolve import Overrides, ResolvedExperiment, resolve
+from labledger.experiment.trial_settings import EMPTY_HINT, empty_names
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
@@ -74,11 +75,17 @@ Append = Callable[[Lease], object]
 
 
 def resolve_experiment(path: Path, options: RunOptions) -> ResolvedExperiment:
-    """Return the resolved experiment of a file. Raises `InvalidInput` with every problem."""
+    """Return the resolved experiment of a file. Raises `InvalidInput` with every problem.
+
+    With `options.strict`, a number that a command gets with another text is a problem.
+    """
     # Imported late: it loads PyYAML.
     from labledger.experiment.experiment_file import load_experiment
 
-    return resolve(load_experiment(path), options.overrides)
+    authored = load_experiment(path)
+    if options.strict and (changed := list(authored.number_warnings())):
+        raise InvalidInput(f"{path} has numbers that commands get with another text", changed)
+    return resolve(authored, options.overrides)
 
 
 def report_warnings(checks: Iterable[CheckResult], options: RunOptions) -> None:
@@ -176,6 +183,10 @@ class RunStart:
                 "environment", f"${name} is not set", hint=f"give it with `env={{'{name}': …}}`"
             )
             for name in run_options.missing(plan.environment, self.values)
+        ]
+        problems += [
+            Problem("environment", f"${name} is set, but it is empty", hint=EMPTY_HINT)
+            for name in empty_names(plan.environment, self.values)
         ]
         if not problems:
             # Hosts that read keys themselves say so when they are prepared.

@@ -48,12 +48,13 @@ from labledger.runner.attempt_queues import NextAttempts, SlotQueue
 from labledger.runner.commit_queue import CommitQueue, Ending
 from labledger.runner.coordinator import Coordinator
 from labledger.runner.earlier_trials import RecordedTrials, StoredTrials
+from labledger.runner.file_sets import TrialFileSets
 from labledger.runner.lost_hosts import LostHosts
 from labledger.runner.ownership import Heartbeat
 from labledger.runner.retries import RetryPolicy
 from labledger.runner.run_control import RunControl
 from labledger.runner.run_hosts import hosts_with_open_attempts
-from labledger.runner.run_options import RunOptions
+from labledger.runner.run_options import RunOptions, gather
 from labledger.trial.free_disk_space import DiskSpace, FullDisks, engine_data_folder
 from labledger.trial.life.program_watch import ProgramWatch
 from labledger.trial.trial_plan import TrialPlan
@@ -148,6 +149,7 @@ class SlotExecution:
             *(reader, run, plans, self.unfinished),
             stored_trials=self._stored_trials(),
             recorded_trials=RecordedTrials.of(experiment, reader),
+            file_sets=TrialFileSets.of(experiment, reader.slots(run.run_id)),
         )
         control = RunControl(
             *(reader, run, commit_queue, executor, self.options.stop_request),
@@ -239,13 +241,25 @@ class SlotExecution:
             # Only attempts of earlier sessions are closed.
             return GatewayKeeper(self.lab.gateway, self.run.run_id, {})
         # What answers from a record needs no key, and must not be able to ask a provider.
-        keys = {} if self.experiment.replays else self._keys(providers_of(models))
-        keeper = GatewayKeeper(self.lab.gateway, self.run.run_id, keys)
+        if self.experiment.replays:
+            keeper = GatewayKeeper(self.lab.gateway, self.run.run_id, {})
+        else:
+            keys = self._keys(providers_of(models))
+            changes = any(source.env is None or self.options.env_files for source in keys)
+            read = partial(self._read_keys_again, tuple(providers_of(models)))
+            keeper = GatewayKeeper(
+                self.lab.gateway, self.run.run_id, keys, read=read if changes else None
+            )
         keeper.start()
         return keeper
 
     def _keys(self, providers: Iterable[ProviderConfig]) -> Mapping[KeySource, str]:
         return read_keys(providers, self.values, name=self.run.run_id)
+
+    def _read_keys_again(self, providers: Iterable[ProviderConfig]) -> Mapping[KeySource, str]:
+        """Read keys as they are now, also those of environment files."""
+        values = gather(self.options.env, self.options.env_files)
+        return read_keys(providers, values, name=self.run.run_id)
 
     def _clean_up(self, executor: TrialExecutor, run: RunInfo) -> None:
         """Remove the containers, folders and notes of attempts whose results are durable."""

@@ -25,6 +25,7 @@ from labledger.experiment.plan_sections import (
     ProfiledAgent,
     VariantPlan,
 )
+from labledger.experiment.staged_files import FIRST_FILES, FileSet
 from labledger.experiment.trial_settings import VariantSettings
 from labledger.records import JsonObject
 from labledger.records.model_costs import NO_PRICES, PriceTable
@@ -121,8 +122,8 @@ class TrialAgent:
     def evidence(self) -> JsonObject:
         """Return what ran, for the evidence of its trials."""
         profile = self.profile.as_json()
-        keys = ("provider", "model", "api", "options")
-        return self.installed.as_json() | {key: profile[key] for key in keys}
+        keys = ("provider", "model", "api", "options", "tested_version")
+        return self.installed.as_json() | {key: profile[key] for key in keys if key in profile}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,8 @@ class TrialPlan:
     """The prices of the models that its trials may ask."""
     agent: TrialAgent | None = None
     """The installed agent; None for an agent with a command of the experiment."""
+    file_set: FileSet = FIRST_FILES
+    """Which of the run's staged files its containers get."""
 
     @classmethod
     def of(
@@ -186,9 +189,9 @@ class TrialPlan:
 
     @property
     def deps_dir(self) -> Path:
-        return self.run_dir / "deps"
+        return self.run_dir / self.file_set.folder("deps")
 
     @property
     def sealed_dir(self) -> Path:
         """The folder with the staged files of a sealed grader."""
-        return self.run_dir / "sealed"
+        return self.run_dir / self.file_set.folder("sealed")

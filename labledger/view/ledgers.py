@@ -62,6 +62,8 @@ class OpenedLedger:
         self._driver: Any = None
         """A connection without a transaction, for the version of the schema."""
         self._schema_version: int | None = None
+        self.was_opened = False
+        """Whether there has been a ledger. A lab whose first run has not begun has none."""
 
     def source(self) -> Source:
         """Return the opened ledger.
@@ -75,7 +77,7 @@ class OpenedLedger:
                 self._close()
                 ledger = Ledger(self.lab, self.lab.ledger)
                 self._opened = Source(self.lab, ledger, ledger.reader, KeptValues(), self._live)
-                self._identity = identity
+                self._identity, self.was_opened = identity, True
                 self._driver = ledger.reader.open_driver()
                 self._has_other_tables()
             return self._opened

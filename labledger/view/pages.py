@@ -28,6 +28,7 @@ from labledger.errors import (
     RunNotFound,
     SlotNotFound,
 )
+from labledger.files.lab_folder import LabFolder
 from labledger.records import JsonObject
 from labledger.text import (
     clock_time,
@@ -157,6 +158,25 @@ def error_response(
     if wants_json(request):
         return web.json_response(text=finished.text, status=status)
     text = page("error", finished, again=again)
+    return web.Response(text=text, status=status, content_type="text/html")
+
+
+_FIRST_RUN_MS = 2000
+"""How often a page asks whether the first run of its lab is there."""
+
+
+def no_run_response(request: web.BaseRequest, lab: LabFolder) -> web.Response:
+    """Return the answer in a lab without a ledger, which asks again until the first run is there.
+
+    Its status is that of a server that cannot answer yet: programs and open pages ask again, too.
+    """
+    message = "this lab has no run yet"
+    hint = "start one with `labledger run experiment.yaml`: it appears here"
+    if wants_json(request):
+        return error_response(request, HTTPStatus.SERVICE_UNAVAILABLE, message, hint)
+    document = {"error": {"message": message, "hint": hint}, "ledger": str(lab.ledger)}
+    text = page("no_run", finish(document), again=True, every=_FIRST_RUN_MS)
+    status = HTTPStatus.SERVICE_UNAVAILABLE
     return web.Response(text=text, status=status, content_type="text/html")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from labledger.api.ledger import open_ledger
+from labledger.errors import LedgerMissing
 from labledger.files.lab_folder import LabFolder
 from labledger.resources import require_for
 
@@ -34,7 +35,8 @@ def serve_view(
     """Serve pages that show the runs of a lab while they run, until the process is interrupted.
 
     The server listens on 127.0.0.1 alone, and answers whoever has the token of its link. It reads
-    the ledger and takes nothing from runs: a commit never waits for it.
+    the ledger and takes nothing from runs: a commit never waits for it. Before the first run of a
+    lab, the pages say so and wait for it, unless `run_id` names one.
 
     Args:
         run_id: The run whose page the links lead to; None for the list of all runs.
@@ -45,7 +47,7 @@ def serve_view(
 
     Raises:
         RunNotFound: The ledger holds no such run.
-        LedgerError: There is no ledger, or it cannot be read.
+        LedgerError: The ledger cannot be read, or there is none to hold `run_id`.
         LabLedgerError: The port is taken.
         ExtraMissing: aiohttp or Jinja2 is not installed.
 
@@ -58,8 +60,7 @@ def serve_view(
     from labledger.view.server import serve
 
     lab = LabFolder.find(lab_dir)
-    with open_ledger(lab_dir=lab_dir) as ledger:
-        path = "/" if run_id is None else f"/runs/{quote(ledger.run(run_id).run_id, safe='')}"
+    path = _path_of(run_id, lab_dir)
     serve(
         lab,
         lambda link, link_once: started(ViewLinks(link, link_once)),
@@ -67,3 +68,14 @@ def serve_view(
         port=port,
         read_only=read_only,
     )
+
+
+def _path_of(run_id: str | None, lab_dir: str | Path | None) -> str:
+    """Return the path of the page to begin with. Raises `LedgerError` and `RunNotFound`."""
+    try:
+        with open_ledger(lab_dir=lab_dir) as ledger:
+            return "/" if run_id is None else f"/runs/{quote(ledger.run(run_id).run_id, safe='')}"
+    except LedgerMissing:
+        if run_id is not None:
+            raise
+        return "/"

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from aiohttp import web
 
 from labledger import resources
-from labledger.errors import LabLedgerError
+from labledger.errors import LabLedgerError, LedgerMissing
 from labledger.files.lab_folder import LabFolder
 from labledger.records import JsonObject
 from labledger.view import pages
@@ -194,7 +194,7 @@ class ViewServer:
     def __init__(self, lab: LabFolder, access: Access, *, read_only: bool) -> None:
         self._access = access
         self._read_only = read_only
-        opened = OpenedLedger(lab, LiveOutputs())
+        self._opened = opened = OpenedLedger(lab, LiveOutputs())
         self._workers = Workers(opened, _THREADS)
         self._slow_workers = Workers(opened, _SLOW_THREADS)
         """For what takes seconds, so that other pages do not wait for it."""
@@ -243,6 +243,8 @@ class ViewServer:
         except Refused as refused:
             return pages.error_response(request, refused.status, refused.message, refused.hint)
         except LabLedgerError as error:
+            if isinstance(error, LedgerMissing) and not self._opened.was_opened:
+                return pages.no_run_response(request, self._opened.lab)
             status = pages.status_of(error)
             again = status is HTTPStatus.SERVICE_UNAVAILABLE
             return pages.error_response(request, status, error.message, error.hint, again=again)

@@ -67,6 +67,18 @@ def test_all_is_well(project: Project) -> None:
     assert not project.lab.exists()
 
 
+@pytest.mark.parametrize("value", ["", "  "])
+def test_an_empty_secret_is_refused(project: Project, value: str) -> None:
+    """A variable that is set to nothing is usually a secret that was lost: nothing starts with it,
+    and `resume` refuses it too."""
+    project.document["runtime"]["agent"]["env"]["TOKEN"] = "$TOKEN"
+    project.save()
+    said = refused(project, 2, TOKEN=value)
+    assert "$TOKEN is set, but it is empty" in said
+    assert "bind it in the experiment instead" in said
+    assert "set: " not in said
+
+
 def test_checks_as_json(project: Project) -> None:
     """A program reads the same checks; the exit code is that of the first that failed."""
     project.document["runtime"]["agent"]["env"]["TOKEN"] = "$UNHEARD_OF"

@@ -13,12 +13,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import tiers
 from containers import SESSION_LABEL
+from own_agents import write_agent
 from sample_trials import BUSYBOX
 from tiers import thorough
 from waiting import wait_until
@@ -33,8 +37,15 @@ from labledger.agents.installation import (
     installed_versions,
 )
 from labledger.agents.launch import folder_of
+from labledger.agents.own_folder import read_folder
 from labledger.agents.profiles import AgentProfile, load_profile, read_profile
-from labledger.agents.registry_clients import PATCHELF
+from labledger.agents.registry_clients import (
+    NODE,
+    PATCHELF,
+    ClientFailed,
+    NodeTools,
+    install_npm_package,
+)
 from labledger.errors import InvalidInput
 
 PROFILE = """
@@ -95,12 +106,18 @@ def cache(tmp_path: Path, patchelf: Path) -> Path:
     return folder
 
 
-def write_wheel(folder: Path, version: str) -> None:
+def write_wheel(
+    folder: Path,
+    version: str,
+    *,
+    name: str = "labledger_tiny_agent",
+    module: str = "tiny_agent",
+) -> None:
     """Write a wheel with one module."""
-    name = f"labledger_tiny_agent-{version}"
+    package, name = name.replace("_", "-"), f"{name}-{version}"
     files = {
-        "tiny_agent.py": PROGRAM,
-        f"{name}.dist-info/METADATA": "Metadata-Version: 2.1\nName: labledger-tiny-agent\n"
+        f"{module}.py": PROGRAM,
+        f"{name}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {package}\n"
         f"Version: {version}\n",
         f"{name}.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: test\n"
         "Root-Is-Purelib: true\nTag: py3-none-any\n",
@@ -163,6 +180,34 @@ def test_an_agent_runs_in_an_image_that_has_nothing(
     assert tree_digest(again.folder) == (agent.tree_sha256, agent.size)
 
 
+@thorough
+def test_an_agent_of_a_folder_has_packages_and_a_wheel(
+    profile: AgentProfile, cache: Path, tmp_path: Path, image_ids: dict[str, str]
+) -> None:
+    """A folder's program runs on a copy of Python, with a package of a registry and a wheel of its
+    own, in an image that has nothing."""
+    install_table = 'python = ["3.11", "3.14"]\npackages = ["labledger-tiny-agent==1.0"]\n'
+    install_table += 'wheels = ["own.whl"]'.replace("own", "wheels/labledger_own-2.0-py3-none-any")
+    folder = write_agent(tmp_path / "mine")
+    (folder / "wheels").mkdir()
+    write_wheel(folder / "wheels", "2.0", name="labledger_own", module="own_module")
+    write_agent(folder, install=install_table)
+    (folder / "launch.sh").write_text(
+        '#!/bin/sh\nagent=${0%/*}\nexec "$agent/app/bin/python" -I "$agent/program/main.py"\n'
+    )
+    (folder / "main.py").write_text("import own_module, tiny_agent\n")
+    [agent] = install([AgentTarget(read_folder(folder), "1.0")], cache)
+    words = ["docker", "run", "--rm", "--network", "none", "--read-only", "--user", "1000"]
+    mount = f"type=bind,source={agent.folder},target={folder_of('mine')},readonly"
+    words += ["--label", SESSION_LABEL, "--mount", mount, BUSYBOX, f"{folder_of('mine')}/launch"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    files = [json.loads(line)["file"].rpartition("/")[2] for line in done.stdout.splitlines()]
+    assert files == ["own_module.py", "tiny_agent.py"]
+    assert sorted(agent.packages) == ["pypi:labledger-own==2.0", "pypi:labledger-tiny-agent==1.0"]
+    assert not list(agent.folder.rglob("*.whl"))
+
+
 INSTALL = """
 import sys
 from pathlib import Path
@@ -218,6 +263,50 @@ def test_what_cannot_be_installed_is_named_with_the_reason(
         assert f"tiny@{version}: pip install labledger-tiny-agent=={version} ended" in message
     assert "No matching distribution found" in message
     assert left_over(cache) == []
+
+
+class NoPackages(BaseHTTPRequestHandler):
+    """A registry of npm that has no package, and says why."""
+
+    def do_GET(self) -> None:
+        body = b'{"error": "this mirror has only packages that were approved"}'
+        self.send_response(404)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def empty_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), NoPackages)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    address = f"http://127.0.0.1:{server.server_port}"
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("npm_config_registry", address)
+    monkeypatch.setenv("npm_config_fetch_retries", "0")
+    yield address
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_the_reason_of_npm_is_shown(empty_registry: str, tmp_path: Path) -> None:
+    """A package that npm cannot install is named with npm's own reason, and without its debug
+    log."""
+    tools = NodeTools(installation._tool(installation._cache(None), NODE))
+    with pytest.raises(ClientFailed) as raised:
+        install_npm_package(tools, ["tiny-agent@7.0.0"], tmp_path / "packages")
+    message = raised.value.message
+    assert "npm install tiny-agent@7.0.0 ended with status 1" in message
+    assert "404" in message
+    assert f"{empty_registry}/tiny-agent" in message
+    assert "complete log" not in message
 
 
 def test_a_refused_version_names_the_newest(profile: AgentProfile, cache: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from agent_entries import WRONG, put_agent
 from experiments import GRADER, Project
+from own_agents import write_agent
 from sample_trials import BUSYBOX
 from waiting import wait_until
 
@@ -168,3 +169,31 @@ def thaw(path: Path, digest: str) -> None:
                     f"UPDATE {table} SET {column} = replace({column}, ?, '')", (part,)
                 )
         connection.commit()
+
+
+def test_an_agent_of_a_folder_runs_and_is_frozen(project: Project) -> None:
+    """An agent in a folder beside the experiment needs no package: its own program runs in trials.
+    A changed file is a changed experiment; with the run's own copy, the installed files go on."""
+    folder = write_agent(project.folder / "mine")
+    project.document["runtime"]["agent"]["profile"] = "./mine"
+    project.save()
+    with closing(project.run("r")) as coordinator:
+        coordinator.until("slot_committed")
+        coordinator.signal(signal.SIGINT)
+        coordinator.finish()
+    write_agent(folder, program=WRONG)
+    refused = project.command("resume", "r")
+    assert refused.returncode == 2
+    sentence = "a file in the folder of the agent 'mine' changed (variant 'only')"
+    assert sentence in refused.stderr
+    assert sentence in project.command("extend", "r").stderr
+    done = project.command("resume", "r", "--frozen")
+    assert done.returncode == 0, done.stderr
+    with open_ledger(lab_dir=project.lab) as ledger:
+        slots = [ledger.slot("r", idx) for idx in range(TASKS)]
+        profile = ledger.run("r").resolved["variants"][0]["profile"]
+    assert [slot["scores"][0]["verdict"] for slot in slots] == ["pass"] * TASKS
+    agents = [slot["evidence"][0]["ext"]["agent"] for slot in slots]
+    assert {agent["tree_sha256"] for agent in agents} == {profile["tree_sha256"]}
+    assert agents[0]["runtime"] == "native"
+    assert project.command("verify").returncode == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from experiments import BY_MODE, HOLDING, HOLDS, RIGHT, WRONG, EngineLog, Project
+from experiments import BY_MODE, HOLDING, HOLDS, PASSING, RIGHT, WRONG, EngineLog, Project
 from tiers import thorough
 
 from labledger import RunOptions, extend, import_runs, open_ledger, plan_extension, regrade
@@ -104,6 +104,57 @@ def test_a_run_that_grew_three_times_answers_as_one_done_at_once(
     import_runs(project.lab / "ledger.sqlite", lab_dir=there.root)
     for lab in (there, LabFolder(project.lab)):
         assert verify_lab(lab, None).findings == ()
+
+
+SEES_ITS_TESTS = """\
+set -e
+verdict=$(ls "${0%/*}/tests" | tr '\\n' ' ')
+echo "{\\"prediction\\": {\\"kind\\": \\"text\\", \\"value\\": \\"$verdict\\"}}" \\
+  >"$AGENTLAB_BENCHMARK_PREDICTION_PATH"
+echo '{"verdict": "pass", "primary_metric_name": "resolved", "primary_metric_value": 1}' \\
+  >"$AGENTLAB_BENCHMARK_SCORE_PATH"
+"""
+"""A grader that predicts the names of the tests that it finds."""
+
+
+def test_a_new_task_brings_its_tests_and_old_tasks_do_not_see_them(
+    tmp_path: Path, image_ids: dict[str, str]
+) -> None:
+    """With a folder of tests, as `labledger init` writes it, a run grows by a task and its test.
+    A later replication of an old task finds what its first trial found, by the same grader."""
+    project = Project(tmp_path, {"a": RIGHT})
+    (tmp_path / "tests").mkdir()
+    project.write("tests/a.json", "1")
+    project.write("grader.sh", SEES_ITS_TESTS)
+    project.document["benchmark"]["grader"]["files"].append("tests")
+    project.document["variant_plan"] = []
+    project.save()
+    project.start(RUN)
+    project.write("tests/b.json", "2")
+    refused = project.command("extend", RUN, *PASSING)
+    assert refused.returncode == 2
+    assert "tests/b.json was added to the grader's files" in refused.stderr
+    assert "--limit" not in refused.stderr
+    assert "only new tasks may bring further files" in refused.stderr
+    project.tasks({"a": RIGHT, "b": RIGHT})
+    project.document["design"]["replications"] = 2
+    project.save()
+    assert extend(RUN, options=options(project)).complete
+    found = """SELECT scores.task_id, scores.repl_idx, predictions.value, scores.grader_digest
+        FROM scores JOIN predictions USING (run_id, schedule_idx) WHERE scores.run_id = ?"""
+    with open_ledger(lab_dir=project.lab) as ledger:
+        rows = {tuple(row[:2]): tuple(row[2:]) for row in ledger.rows(found, (RUN,))[1]}
+    assert {cell: value for cell, (value, _) in rows.items()} == {
+        ("a", 0): "a.json ",
+        ("a", 1): "a.json ",
+        ("b", 0): "a.json b.json ",
+        ("b", 1): "a.json b.json ",
+    }
+    assert rows["a", 0] == rows["a", 1]
+    assert rows["a", 0][1] != rows["b", 0][1]
+    assert verify_lab(LabFolder(project.lab), None).findings == ()
+    regraded = regrade(RUN, project.experiment, options(project), again=True)
+    assert (regraded.complete, regraded.exit_code) == (True, 0)
 
 
 def test_a_run_that_is_owned_is_refused_and_one_that_was_killed_is_extended(

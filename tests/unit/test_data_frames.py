@@ -17,6 +17,7 @@ import hostile_ledger as hostile
 import outcome_ledgers as made
 import pandas
 import polars
+import pyarrow
 import pytest
 import sample_ledgers as kit
 from commands import command_env, run_forked
@@ -359,7 +360,13 @@ def test_a_view_has_its_declared_types_in_every_file(
         for kind in [column_kind(view, column)]
     }
     assert schemas == dict.fromkeys(labs, declared)
-    polars.read_parquet(tmp_path / "*.parquet")
+    files = sorted(tmp_path.glob("*.parquet"))
+    rows = pyarrow.concat_tables(map(parquet.read_table, files)).num_rows
+    assert polars.read_parquet(files).height == rows
+    assert len(pandas.concat(map(pandas.read_parquet, files))) == rows
+    with contextlib.closing(duckdb.connect()) as database:
+        names = database.read_parquet([str(file) for file in files])
+        assert names.shape == (rows, len(declared))
 
 
 @pytest.mark.parametrize("view", [*VIEWS])
@@ -379,6 +386,14 @@ def test_metrics_have_their_numbers_beside_texts(labs: dict[str, Path], tmp_path
     rows = {row["metric_id"]: row for row in parquet.read_table(out).to_pylist()}
     assert (rows["confidence"]["value"], rows["confidence"]["number"]) == ("high", None)
     assert rows["tokens_in"]["value"] == str(int(rows["tokens_in"]["number"]))
+
+
+def test_whole_numbers_of_a_real_column_are_doubles(labs: dict[str, Path], tmp_path: Path) -> None:
+    """A part of a view whose costs happen to be whole goes together with one of other costs."""
+    for number, cost in enumerate(("2", "2.5", "NULL")):
+        sql = f"SELECT {cost} AS cost_usd, 3 AS scored, '' AS run_id"
+        schema = schema_of(labs["empty"], sql, tmp_path / f"{number}.parquet")
+        assert schema == {"cost_usd": "double", "scored": "int64", "run_id": "string"}
 
 
 def test_a_part_of_a_view_has_no_column_without_a_type(

@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 
-from labledger import open_ledger, plan_run
+from labledger import clock, open_ledger, plan_run
 from labledger.api.ledger import Ledger
 from labledger.cli import app
 from labledger.ledger.database.migrations import upgrade
 from labledger.ledger.notifications import NoticeEvent
+from labledger.records.known_prices import price_table
+from labledger.records.model_grants import DEFAULT_PROVIDERS
 from labledger.records.outcomes import Reason, SlotStatus, Verdict
 from labledger.trial.contract import ExitStatus
 
@@ -278,3 +280,23 @@ def test_links_lead_to_files(page: Path) -> None:
     for target in _LINK.findall(re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)):
         if "://" not in target and not target.startswith("mailto:"):
             assert (page.parent / target).exists(), target
+
+
+MODEL_NAME = re.compile(
+    r"\b(?:claude-(?:sonnet|opus|haiku)-\d(?:[\da-z.-]*\w)?|gpt-\d(?:[\da-z.-]*\w)?)"
+)
+
+
+def test_examples_use_the_models_of_one_list() -> None:
+    """`docs/models.json` says which models the examples use: no page names another one, each has a
+    known price, and none of them is retired. When one is retired, this finds every place."""
+    models = json.loads((DOCS / "models.json").read_text())
+    used = models["used"]
+    assert not set(used.values()) & models["retired"].keys()
+    granted = [(DEFAULT_PROVIDERS[name], model) for name, model in used.items()]
+    prices = price_table(granted, (), clock.now())
+    assert {price.model for price in prices.prices} == set(used.values())
+    known = {*used.values(), *models["mentioned"]}
+    named = {name: page.name for page in PAGES for name in MODEL_NAME.findall(page.read_text())}
+    assert {name: page for name, page in named.items() if name not in known} == {}
+    assert named.keys() >= known

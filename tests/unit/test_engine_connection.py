@@ -7,22 +7,30 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
+from labledger.checks.image_supply import check_obtained
+from labledger.checks.parallel_builds import WantedImage, obtain_images
 from labledger.engine.docker_config import RegistryCredentialsFailed
 from labledger.engine.engine import Engine
+from labledger.engine.image_builds import EngineBuild
 from labledger.errors import EngineUnavailable
+from labledger.execution.run_events import StopRequest, ignore_events
+from labledger.experiment.plan import ImageBuild
+from labledger.files.lab_folder import LabFolder
 from labledger.records import JsonObject
 
 
 @contextmanager
-def engine(ping_headers: dict[str, str]) -> Iterator[tuple[str, list[str]]]:
-    """A server that knows only these two questions: its address, and what it was asked."""
+def engine(
+    ping_headers: dict[str, str], build_answer: Sequence[JsonObject] = ()
+) -> Iterator[tuple[str, list[str]]]:
+    """A server that knows only two questions, and builds: its address, and what it was asked."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -36,6 +44,19 @@ def engine(ping_headers: dict[str, str]) -> Iterator[tuple[str, list[str]]]:
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+
+        def do_POST(self) -> None:
+            asked.append(self.path)
+            while size := int(self.rfile.readline(), 16):
+                self.rfile.read(size + 2)
+            self.rfile.readline()
+            lines = b"".join(json.dumps(each).encode() + b"\n" for each in build_answer)
+            self.send_response(200)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            for line in lines.splitlines(keepends=True):
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+            self.wfile.write(b"0\r\n\r\n")
 
         def log_message(self, *_: object) -> None:
             pass
@@ -261,3 +282,58 @@ def test_missing_certificates_are_named(config: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("DOCKER_CERT_PATH", str(config))
     with pytest.raises(EngineUnavailable, match=r"there is no cert\.pem, key\.pem"):
         Engine().connect()
+
+
+BUILDER_ERRORS = {
+    "failed to solve: r.invalid/base: error getting credentials - err: exit status 1": False,
+    "pull access denied for r.invalid/base, repository does not exist": False,
+    'Get "https://r.invalid/v2/": x509: certificate signed by unknown authority': False,
+    "Head: unauthorized: authentication required": False,
+    "The command '/bin/sh -c pip install x' returned a non-zero code: 1": True,
+    "dockerfile parse error on line 3: unknown instruction: RUNN": True,
+}
+
+
+@pytest.mark.parametrize("error", BUILDER_ERRORS)
+def test_a_build_that_a_registry_refuses_does_not_blame_the_dockerfile(
+    config: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: str
+) -> None:
+    """If credentials or a certificate are at fault, the hint says so; else it says what to
+    correct. What a step of the Dockerfile printed counts as neither."""
+    assert config.is_dir()
+    printed = "401 Unauthorized: x509: printed by a step\n"
+    answer = [{"stream": printed}, {"error": error}]
+    hint = hint_of_build(tmp_path, monkeypatch, answer)
+    assert ("correct env/Dockerfile" in hint) is BUILDER_ERRORS[error]
+    assert ("docker login" in hint) is not BUILDER_ERRORS[error]
+
+
+@pytest.mark.parametrize("script", [None, "echo '[]'", "echo no JSON", "echo locked; exit 1"])
+def test_a_build_without_its_credential_helper_names_it(
+    config: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str | None
+) -> None:
+    """A credential helper that is missing or fails ends a build before it starts: the hint is the
+    helper's."""
+    (config / "config.json").write_text('{"credsStore": "odd"}')
+    if script is not None:
+        add_helper(config, "odd", script)
+        monkeypatch.setenv("PATH", f"{config}:{os.environ['PATH']}")
+    hint = hint_of_build(tmp_path, monkeypatch, [])
+    assert "install the helper" in hint
+    assert "Dockerfile" not in hint
+
+
+def hint_of_build(folder: Path, monkeypatch: pytest.MonkeyPatch, answer: list[JsonObject]) -> str:
+    """The hint after a build that an engine answers so."""
+    (folder / "env").mkdir()
+    (folder / "env/Dockerfile").write_text("FROM r.invalid/base\n")
+    build = ImageBuild.of_authored({"context": "env"}, folder)
+    assert build.source is not None
+    wanted = WantedImage(EngineBuild("made:1", build.source, build.digest, 60), may_pull=False)
+    with engine({"Api-Version": "1.31"}, answer) as (address, _):
+        monkeypatch.setenv("DOCKER_HOST", address)
+        [task] = obtain_images(LabFolder(folder / "lab"), [wanted], ignore_events, StopRequest())
+    result = check_obtained(task, build)
+    assert not result.ok
+    assert "Traceback" not in result.detail
+    return str(result.hint)

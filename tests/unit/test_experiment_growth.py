@@ -11,9 +11,13 @@ from experiment_files import TASKS, Folder
 
 from labledger.experiment import experiment_differences
 from labledger.experiment.experiment_differences import Growth
+from labledger.experiment.plan import ExperimentPlan, result_part
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.experiment.schedule import Shard
+from labledger.records import canonical_json
 from labledger.records.identity import Slot
+from labledger.runner.file_sets import TrialFileSets
+from labledger.trial.trial_plan import TrialPlan
 
 
 @pytest.fixture
@@ -111,3 +115,76 @@ def test_a_shard_grows_to_the_whole_and_not_to_another_shard(folder: Folder) -> 
     second = folder.resolve(shard=Shard.parse("2/2"))
     [sentence] = grow(first, second)[1]
     assert "6 slots of the run cannot be found in the experiment, such as variant" in sentence
+
+
+def test_new_tasks_may_bring_files_for_the_grader(folder: Folder) -> None:
+    """In the layout of `labledger init`, a new task brings a file in the folder of the tests; a
+    changed file of an old task is named, and so is a new file if no task is new."""
+    folder.write("tests/a.json", "1")
+    folder.data["benchmark"]["grader"]["files"].append("tests")
+    folder.tasks(TASKS[:3])
+    before = folder.resolve()
+    folder.write("tests/b.json", "2")
+    assert grow(before, folder.resolve())[1] == ["tests/b.json was added to the grader's files"]
+    folder.tasks(TASKS[:4])
+    assert grow(before, folder.resolve())[1] == []
+    folder.write("tests/a.json", "3")
+    assert grow(before, folder.resolve())[1] == ["tests/a.json changed (a file of the grader)"]
+
+
+def test_only_new_cells_get_the_files_that_a_part_brings(folder: Folder, tmp_path: Path) -> None:
+    """An old task keeps its grader's files and identity in every later slot, an old variant its
+    agent's files, through two extensions; the digest is that of a run done at once."""
+    folder.write("tests/a.json", "1")
+    folder.data["benchmark"]["grader"]["files"].append("tests")
+    folder.tasks(TASKS[:2])
+    first = folder.resolve()
+    slots = list(first.slots())
+    plan, fresh = first.plan, first
+    for number in range(2):
+        folder.write(f"tests/new-{number}.json", "2")
+        folder.write(f"extra-{number}.py", "")
+        name = f"new-{number}"
+        agent = {"command": ["python3", f"extra-{number}.py"], "files": [f"extra-{number}.py"]}
+        variant = {"variant_id": name, "bindings": {"mode": "new", "n": 5}}
+        folder.data["variant_plan"].append({**variant, "runtime": {"agent": agent}})
+        folder.tasks(TASKS[: 3 + number])
+        fresh = folder.resolve()
+        found = experiment_differences.find_growth(
+            fresh,
+            slots,
+            {slot.variant_id for slot in slots},
+            {slot.task_id for slot in slots},
+        )
+        plan = experiment_differences.with_origins(fresh.plan, plan, len(slots))
+        slots += found.slots()
+    stored = ExperimentPlan.of_document(plan.as_json())
+    assert stored == plan
+    assert canonical_json.digest(result_part(plan.as_json())) == fresh.digest
+    sets = TrialFileSets.of(stored, slots)
+    assert sets is not None
+    sample = TrialPlan.of(
+        stored,
+        stored.variants[0],
+        environment=dict.fromkeys(stored.environment, ""),
+        ledger_id="ledger",
+        run_dir=tmp_path,
+        store_root=tmp_path,
+        images={},
+    )
+    got = {}
+    for slot in slots:
+        own = sets.plan_for(slot, sample)
+        chosen = own.file_set.choose(stored.files)
+        names = {phase: {f.name for f in files} for phase, files in chosen.items()}
+        tests = {name for name in names["grader"] if name.startswith("tests/new")}
+        extras = {name for name in names["agent"] if name.startswith("extra")}
+        got[slot.variant_id, slot.task_id] = tests, extras, own.grader.digest, own.deps_dir.name
+    identity = first.plan.grader_identity.digest
+    assert got["reference", "t/0"] == (set(), set(), identity, "deps")
+    assert got["new-1", "t/0"][:3] == (set(), {"extra-0.py", "extra-1.py"}, identity)
+    assert got["reference", "t/2"][:2] == ({"tests/new-0.json"}, set())
+    assert got["reference", "t/3"][:2] == ({"tests/new-0.json", "tests/new-1.json"}, set())
+    assert got["reference", "t/3"][2] == fresh.plan.grader_identity.digest
+    assert len({sets.plan_for(slot, sample).deps_dir for slot in slots}) == 9
+    assert TrialFileSets.of(first.plan, first.slots()) is None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import run_forked
 from experiment_files import TASKS, Folder
 
 from labledger.experiment.experiment_differences import differences
@@ -357,6 +358,31 @@ def test_numbers_that_are_not_what_is_written(folder: Folder) -> None:
         for name, value in (("mode", "3.1"), ("commit", "123456"), ("sha", "53190000000.0"))
     ]
     assert set(authored.number_warnings()) <= set(resolve(authored).warnings())
+
+
+def test_numbers_are_named_in_plans_and_refused_if_strict(folder: Folder) -> None:
+    """A plan names each number that changes, as text and as JSON; `--strict` refuses the
+    experiment, with the line and what to write."""
+    folder.data["baseline"]["bindings"]["mode"] = "<mode>"
+    text = folder.experiment().read_text().replace("<mode>", "3.10")
+    path = folder.experiment(text)
+    sentence = (
+        "3.10 is a number, and the command gets 3.1 (write '3.10' in quotes if text is meant)"
+    )
+    plain = run_forked("run", path, "--dry-run", folder=folder.path)
+    assert (plain.returncode, sentence in plain.stdout) == (0, True)
+    as_json = run_forked("run", path, "--dry-run", "--json", folder=folder.path)
+    [warning] = json.loads(as_json.stdout)["warnings"]
+    assert warning.startswith(f"{path}:")
+    assert warning.endswith(sentence)
+    for command in ("run", "preflight"):
+        refused = run_forked(command, path, "--strict", folder=folder.path)
+        assert refused.returncode == 2
+        assert "numbers that commands get with another text" in refused.stderr
+        assert sentence in refused.stderr
+    folder.experiment(text.replace("3.10", "'3.10'"))
+    strict = run_forked("run", path, "--strict", "--dry-run", folder=folder.path)
+    assert (strict.returncode, "warning" in strict.stdout) == (0, False)
 
 
 def test_moving_the_folder_changes_nothing(folder: Folder, tmp_path: Path) -> None:

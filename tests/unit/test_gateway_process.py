@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,15 @@ from scripted_providers import ServedProvider, scripted_provider
 from waiting import wait_until
 
 import labledger
+from labledger import clock
 from labledger.errors import InvalidInput, LabLedgerError
+from labledger.execution.agent_needs import GatewayKeeper
+from labledger.execution.key_renewal import RENEW_S, KeyRenewal, ReadKeys
 from labledger.fault_points import VARIABLE
 from labledger.gateway.client import GatewayClient, GatewayUnavailable
-from labledger.gateway.keys import read_keys
+from labledger.gateway.keys import read_keys, read_keys_on_host
 from labledger.gateway.provider_permissions import permissions_of
-from labledger.records.model_calls import CallState, Usage
+from labledger.records.model_calls import Api, CallState, Usage
 from labledger.records.model_grants import (
     DEFAULT_PROVIDERS,
     GRANT,
@@ -235,6 +239,87 @@ def test_a_changed_key_is_used(gateway: ServedGateway, provider: ServedProvider)
     assert b"wrong-key" not in reply.body
     gateway.ensure()
     assert trial.ask("anthropic", "say well").status == 200
+
+
+@contextmanager
+def keeping(gateway: ServedGateway, key: str, read: ReadKeys) -> Iterator[GatewayKeeper]:
+    """A coordinator that has a key and can read it again, and looks after its gateway."""
+    keeper = GatewayKeeper(gateway.lab / "gateway", RUN, {SOURCE: key}, read=read)
+    keeper.start()
+    ended = threading.Event()
+    told: list[str] = []
+
+    def look() -> None:
+        while not ended.wait(0.05):
+            told.extend(keeper.look())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield keeper
+    finally:
+        ended.set()
+        thread.join()
+    assert not [text for text in told if "key" in text and key in text]
+
+
+def test_a_refused_key_is_renewed(gateway: ServedGateway, provider: ServedProvider) -> None:
+    """A token that has expired is read again when the provider refuses it, and the agent's request
+    is answered with the new one. The pace of the key goes on."""
+    with keeping(gateway, "expired-key-0123456789", lambda: {SOURCE: KEY}):
+        trial = gateway.trial(provider.url)
+        assert trial.ask("anthropic", "say well").status == 200
+        status = gateway.client.status()
+        assert status is not None
+        assert [pace.key_refused for pace in status.paces] == [False]
+
+
+def test_a_refused_key_that_has_no_other_is_refused(
+    gateway: ServedGateway, provider: ServedProvider
+) -> None:
+    """If the key is still the same, or cannot be read, the agent gets the provider's refusal; the
+    key is not read for each of its requests."""
+    readings: list[int] = []
+
+    def read() -> dict[KeySource, str]:
+        readings.append(1)
+        return {SOURCE: "wrong-key-0123456789"}
+
+    with keeping(gateway, "wrong-key-0123456789", read):
+        trial = gateway.trial(provider.url)
+        assert [trial.ask("anthropic", "say well").status for _ in range(3)] == [401, 401, 401]
+    assert readings == [1]
+
+
+def test_keys_are_read_again_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key command runs again after a quarter of an hour; if it fails, the old key stays, and the
+    problem is reported once."""
+    token = tmp_path / "token"
+    token.write_text("first-token")
+    source = KeySource(command=("cat", str(token)))
+    provider = ProviderConfig("p", (Api.OPENAI_CHAT,), "http://127.0.0.1:9", source)
+    renewal = KeyRenewal(read_keys_on_host([provider]), lambda: read_keys_on_host([provider]))
+    now = clock.monotonic()
+
+    def after(seconds: float) -> str | None:
+        monkeypatch.setattr(clock, "monotonic", lambda: now + seconds)
+        renewal.begin_if_due(frozenset())
+        told: list[str | None] = []
+
+        def has_ended() -> bool:
+            told.append(renewal.take_read())
+            return not renewal.is_reading
+
+        wait_until(has_ended, "the reading")
+        return told[-1]
+
+    token.write_text("second-token")
+    assert (after(RENEW_S - 60), renewal.keys[source]) == (None, "first-token")
+    assert (after(RENEW_S + 1), renewal.keys[source]) == (None, "second-token")
+    token.unlink()
+    assert "ended with exit code 1" in str(after(2 * RENEW_S + 2))
+    assert renewal.keys[source] == "second-token"
+    assert renewal.settled == frozenset()
 
 
 def test_a_trial_that_was_removed_is_not_taken_up(

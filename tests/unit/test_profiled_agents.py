@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
 from benchmark_files import HUMANEVAL, write_lines
 
+from labledger import untested_sentences
+from labledger.agents.profiles import load_profile
 from labledger.api.experiment_sources import given_benchmark
 from labledger.benchmarks.formats import Benchmark
 from labledger.benchmarks.translate import store_experiment, translate
+from labledger.checks.model_checks import check_agents
 from labledger.errors import InvalidInput
 from labledger.experiment.experiment_file import load_experiment
+from labledger.experiment.plan import ExperimentPlan, result_part
 from labledger.experiment.plan_sections import VariantPlan
 from labledger.experiment.resolve import resolve
+from labledger.records import canonical_json
 from labledger.records.model_calls import Api
 from labledger.runner.run_options import RunOptions
 
@@ -96,3 +102,28 @@ def test_what_the_experiment_refuses(
     """Versions that are not pinned, options and models are checked with the experiment."""
     with pytest.raises(InvalidInput, match=message):
         variants(location, tmp_path / "lab", given)
+
+
+def test_an_untested_version_is_marked(location: str, tmp_path: Path) -> None:
+    """Preflight, plan, status, page and report name an agent whose profile was tested with another
+    version, and say nothing of a tested one. The run's digest does not depend on it."""
+    benchmark = benchmark_with(location, "codex@0.99.0:model=gpt-5", "claude-code:model=claude")
+    translated = translate(
+        benchmark,
+        default_image="python:3",
+        agents=("codex@0.99.0:model=gpt-5", "claude-code:model=claude"),
+    )
+    experiment = resolve(load_experiment(store_experiment(translated, tmp_path / "lab")))
+    tested = load_profile("codex").version
+    [sentence] = untested_sentences(experiment.document)
+    assert sentence == (
+        f"codex 0.99.0 is not the version that its profile was tested with, which is {tested}"
+    )
+    warnings = [each for each in check_agents(experiment.plan) if each.warning]
+    assert [tested in each.detail for each in warnings] == [True]
+    marked = copy.deepcopy(experiment.document)
+    for variant in marked["variants"]:
+        variant["profile"].pop("tested_version", None)
+    assert untested_sentences(marked) == ()
+    assert canonical_json.digest(result_part(marked)) == experiment.digest
+    assert ExperimentPlan.of_document(experiment.document) == experiment.plan

@@ -66,6 +66,7 @@ def test_help_is_enough_to_use_a_function(name: str) -> None:
             "rerun_sentences",
             "skipped_sentences",
             "unread_sentences",
+            "untested_sentences",
             "view_names",
         ),
     }

@@ -177,3 +177,28 @@ def test_the_tar_of_a_workspace(tmp_path: Path) -> None:
         TarSeed(store, digest).fill(tmp_path / "workspace")
     with pytest.raises(LedgerError, match="cannot be compared with its tar"):
         shared_files.require_unchanged_files_of_tasks(folder.parent.parent, store)
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_files_that_a_part_brings_get_folders_of_their_own(tmp_path: Path, *, sealed: bool) -> None:
+    """What earlier trials mount stays as it was, and each set of files is compared."""
+    staged(tmp_path, sealed=sealed)
+    store = ArtifactStore(tmp_path / "store")
+    digest = store.put_bytes(PROGRAM)
+    run = tmp_path / "run"
+    files = {
+        "agent": [StagedFile("lib/agent.sh", digest, len(PROGRAM), executable=True)],
+        "grader": [
+            StagedFile("grader.sh", digest, len(PROGRAM), executable=False),
+            StagedFile("tests/new.sh", digest, len(PROGRAM), executable=False, since=4),
+        ],
+    }
+    shared_files.stage_dependencies(files, store, run / "deps", sealed=sealed)
+    old, new = ("sealed", "sealed-0-4") if sealed else ("deps/grader", "deps-0-4/grader")
+    assert not (run / old / "tests").exists()
+    assert (run / new / "tests/new.sh").read_bytes() == PROGRAM
+    assert (run / new / "grader.sh").exists()
+    shared_files.stage_dependencies(files, store, run / "deps", sealed=sealed)
+    (run / new / "tests/new.sh").write_bytes(b"other")
+    with pytest.raises(LedgerError, match=r"tests/new\.sh was changed"):
+        shared_files.stage_dependencies(files, store, run / "deps", sealed=sealed)

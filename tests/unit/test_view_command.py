@@ -175,12 +175,13 @@ def test_no_browser_is_opened_where_nobody_looks(lab: Path, tmp_path: Path) -> N
 
 
 def test_what_cannot_be_shown_is_refused(lab: Path, tmp_path: Path) -> None:
-    """An unknown run, a lab without a ledger and a taken port end the command with a message."""
+    """An unknown run, also of a lab without a ledger, and a taken port end the command with a
+    message."""
     ended = run_forked("view", "run-2", folder=lab.parent)
     assert (ended.returncode, "holds no run 'run-2'" in ended.stderr) == (2, True)
     empty = tmp_path / "empty"
     empty.mkdir()
-    ended = run_forked("view", "--lab-dir", empty, folder=tmp_path)
+    ended = run_forked("view", "run-2", "--lab-dir", empty, folder=tmp_path)
     assert (ended.returncode, "there is no ledger" in ended.stderr) == (2, True)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -209,3 +210,45 @@ def test_help_needs_no_server(lab: Path) -> None:
         [sys.executable, "-c", work], env=command_env(), capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["False", "False"]
+
+
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_the_first_run_is_waited_for(tmp_path: Path, *, has_folder: bool) -> None:
+    """In a lab without a ledger or without a folder, the page says what to type and asks again; the
+    first run appears on it. A ledger that is gone later is no lab without a run."""
+    lab = tmp_path / ".lab"
+    if has_folder:
+        lab.mkdir()
+    with viewing(tmp_path, "--lab-dir", str(lab)) as process:
+        link = link_of(process)
+        cookies = urllib.request.HTTPCookieProcessor()
+        opener = urllib.request.build_opener(cookies)
+
+        def page() -> tuple[int, str]:
+            address = link if not cookies.cookiejar else link.partition("?")[0]
+            asked = urllib.request.Request(address, headers={"Accept": "text/html"})
+            try:
+                with opener.open(asked, timeout=60) as answer:
+                    return answer.status, answer.read().decode()
+            except urllib.error.HTTPError as error:
+                with error:
+                    return error.code, error.read().decode()
+
+        status, text = page()
+        assert status == 503
+        assert "This lab has no run yet" in text
+        assert "labledger run experiment.yaml" in text
+        assert str(lab / "ledger.sqlite") in text
+        assert 'data-every="2000"' in text
+        assert lab.exists() is has_folder
+        lab.mkdir(exist_ok=True)
+        made = tmp_path / "made"
+        made.mkdir()
+        for path in lab_with_a_run(made).iterdir():
+            path.rename(lab / path.name)
+        status, text = page()
+        assert (status, kit.RUN in text) == (200, True)
+        (lab / "ledger.sqlite").rename(lab / "away.sqlite")
+        status, text = page()
+        assert (status, "no run yet" in text) == (503, False)
+        assert process.poll() is None

@@ -61,15 +61,19 @@ def _print_plan(plan: RunPlan, expected: Sequence[str], *, as_json: bool) -> Non
     if as_json:
         slots = (slot.as_json() for slot in plan.slots())
         document = {"digest": plan.digest, "resolved": plan.resolved, "schedule": slots}
-        out_json_parts({**document, "expected": list(expected)} if expected else document)
+        for name, texts in (("warnings", plan.warnings), ("expected", expected)):
+            document |= {name: list(texts)} if texts else {}
+        out_json_parts(document)
         return
     import yaml
 
     out_lines(yaml.safe_dump(plan.resolved, sort_keys=False, allow_unicode=True))
     out(f"# digest {plan.digest}")
     out(f"# grader: {plan.sealing}")
-    for line in expected:
+    for line in (*labledger.untested_sentences(plan.resolved), *expected):
         out(f"# {line}")
+    for text in plan.warnings:
+        out(f"# warning: {text}")
     out(f"# schedule: {counted(plan.total_slots, 'slot')}")
     _print_slots(plan, plan.total_slots)
     say("nothing was run")

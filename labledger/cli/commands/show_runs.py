@@ -220,7 +220,8 @@ def print_trial(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
     if not records["trials"]:
         out(f"{records['status']}: never executed")
         return
-    _print_trial_record(records["trials"][0])
+    agents = (record.get("ext", {}).get("agent") for record in records["evidence"])
+    _print_trial_record(records["trials"][0], next(agents, None))
     _print_rows(records)
     _print_calls(ledger, records, full=full)
     for record in records["evidence"]:
@@ -229,11 +230,16 @@ def print_trial(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
         _print_steps(ledger, slot, full=full)
 
 
-def _print_trial_record(trial: JsonObject) -> None:
+def _print_trial_record(trial: JsonObject, agent: JsonObject | None) -> None:
+    """Print what became of a trial; `agent` is the installed one, if it has one."""
     out(_status(trial))
     outcome = trial["outcome"] or "none"
     out(f"verdict: {trial['verdict'] or 'none'}; outcome reported by the agent: {outcome}")
     out(f"image {trial['image']['ref']} ({trial['image']['id']})")
+    if agent is not None:
+        tested = agent.get("tested_version")
+        other = f"; its profile was tested with {tested}" if tested else ""
+        out(f"agent {agent['name']} {agent['version']}{other}")
     out(f"{trial['started_at']} to {trial['ended_at']}")
     rows = [
         (name, phase["exit_status"], phase["duration_ms"], "yes" if phase["timed_out"] else "")

@@ -17,12 +17,12 @@ import posixpath
 import re
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from labledger import resources
 from labledger.errors import LedgerError
-from labledger.experiment.staged_files import StagedFile
+from labledger.experiment.staged_files import FileSet, PhaseFiles, StagedFile
 from labledger.experiment.task_row import TaskFiles
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.durable_files import (
@@ -92,21 +92,31 @@ def share_trial_script(deps: Path) -> None:
 
 
 def stage_dependencies(
-    files: Mapping[str, Sequence[StagedFile]], store: ArtifactStore, deps: Path, *, sealed: bool
+    files: PhaseFiles, store: ArtifactStore, deps: Path, *, sealed: bool
 ) -> None:
     """Copy the staged files of every phase to `deps`/<phase>/, once for the whole run.
 
     `files` are by phase. If the grader is `sealed`, its files go to the folder `sealed` beside
-    `deps`, and `deps`/grader becomes a link to the path that they get in a container. Raises
-    `LedgerError` if a file is missing from the artifact store or was changed there, or if the
-    folders exist and differ from `files`.
+    `deps`, and `deps`/grader becomes a link to the path that they get in a container. Each further
+    set of files, which a part of the run brought, gets folders of its own. Raises `LedgerError` if
+    a file is missing from the artifact store or was changed there, or if the folders exist and
+    differ from `files`.
     """
-    if deps.exists():
-        _require_unchanged(deps.parent, find_changes(files, deps, sealed=sealed))
-        return
-    incoming = _new_folder(deps.with_name(".deps"))
-    if sealed:
-        sealed_folder = _new_folder(deps.with_name(_SEALED))
+    _require_unchanged(deps.parent, find_changes(files, deps, sealed=sealed))
+    for file_set in FileSet.all_of(files):
+        folder = deps.with_name(file_set.folder(deps.name))
+        if not folder.exists():
+            sealed_folder = deps.with_name(file_set.folder(_SEALED)) if sealed else None
+            _stage_set(file_set.choose(files), store, folder, sealed_folder)
+
+
+def _stage_set(
+    files: PhaseFiles, store: ArtifactStore, deps: Path, sealed_folder: Path | None
+) -> None:
+    incoming = _new_folder(deps.with_name(f".{deps.name}"))
+    sealed = sealed_folder is not None
+    if sealed_folder is not None:
+        _new_folder(sealed_folder)
         _copy_staged_files(files["grader"], store, sealed_folder)
         _open_folders(sealed_folder)
         sync_tree(sealed_folder)
@@ -167,23 +177,31 @@ def _require_unchanged(run_folder: Path, changes: Iterator[str]) -> None:
             "no further trial was started",
             hint="trials that ran since may have used it, so find out who changed it; to go on "
             f"with what the run was started with, wait until none of its containers runs, delete "
-            f"deps, sealed and unpacked in {run_folder}, and resume",
+            f"the folders deps*, sealed* and unpacked in {run_folder}, and resume",
         )
 
 
-def find_changes(
-    files: Mapping[str, Sequence[StagedFile]], deps: Path, *, sealed: bool
-) -> Iterator[str]:
+def find_changes(files: PhaseFiles, deps: Path, *, sealed: bool) -> Iterator[str]:
     """Yield how the staged programs of a run differ from `files`, each as a sentence.
 
-    Files that are no part of `files` count as differences. The folder `deps` must exist.
+    Files that are no part of `files` count as differences. Sets of files without a folder have not
+    been staged, and are skipped.
     """
+    for file_set in FileSet.all_of(files):
+        folder = deps.with_name(file_set.folder(deps.name))
+        sealed_folder = deps.with_name(file_set.folder(_SEALED)) if sealed else None
+        if folder.exists():
+            yield from _set_changes(file_set.choose(files), folder, sealed_folder)
+
+
+def _set_changes(files: PhaseFiles, deps: Path, sealed_folder: Path | None) -> Iterator[str]:
     tops = [deps]
+    sealed = sealed_folder is not None
     expected: dict[Path, StagedFile] = {}
     for phase, staged in files.items():
         top = deps / phase
-        if sealed and phase == "grader":
-            tops.append(top := deps.with_name(_SEALED))
+        if sealed_folder is not None and phase == "grader":
+            tops.append(top := sealed_folder)
         expected |= {top / file.name: file for file in staged}
     for path in (path for top in tops for path in _files_below(top)):
         file = expected.pop(path, None)

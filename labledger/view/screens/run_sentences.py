@@ -14,6 +14,7 @@ from labledger.compare.run_caveats import (
     grading_sentences,
     skipped_sentences,
     unread_sentences,
+    untested_sentences,
 )
 from labledger.errors import LabLedgerError
 from labledger.records import JsonObject
@@ -83,6 +84,7 @@ def notices(facts: RunFacts) -> Iterator[str]:
         yield from (f"{_capitalized(sentence)}." for sentence in answers.sentences)
     for sentence in (
         *skipped_sentences(run.run_id, run.coverage),
+        *untested_sentences(run.resolved),
         *unread_sentences(run.run_id, facts.unread_results),
         *grading_sentences(run.run_id, facts.failed_gradings, facts.told_since),
     ):

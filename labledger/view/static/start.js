@@ -1,7 +1,7 @@
 // The first script of each page, run before anything is painted. It sets the remembered theme, and loads
 // the page again where a script or style did not arrive: Chromium drops requests that wait for a connection
 // when a network of the machine comes or goes, as those of containers do. It also loads an error page
-// again, such as that of a ledger that is locked or being upgraded.
+// again, such as that of a ledger that is locked or being upgraded, and the page of a lab that has no run yet.
 const remembered = localStorage.getItem("labledger-theme");
 if (remembered === "light" || remembered === "dark") {
   document.documentElement.dataset.theme = remembered;
@@ -12,22 +12,22 @@ const LONGEST_WAIT_MS = 30_000;
 const TRIES = "labledger-tries";
 let isWhole = true;
 
-function loadAgain() {
+function loadAgain(every) {
   if (!isWhole) return;
   isWhole = false;
   const tries = Number(sessionStorage.getItem(TRIES) ?? 0);
   sessionStorage.setItem(TRIES, tries + 1);
-  let wait = Math.min(FIRST_WAIT_MS * 2 ** tries, LONGEST_WAIT_MS);
+  let wait = every ?? Math.min(FIRST_WAIT_MS * 2 ** tries, LONGEST_WAIT_MS);
   setTimeout(async function look() {
     const pill = document.getElementById("connection");
-    if (pill) pill.textContent = "not whole: loading again";
+    if (pill && !every) pill.textContent = "not whole: loading again";
     try {
       const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
       if (answer.status < 500) return void location.reload();
     } catch {
       // The server is not there: later.
     }
-    wait = Math.min(2 * wait, LONGEST_WAIT_MS);
+    wait = every ?? Math.min(2 * wait, LONGEST_WAIT_MS);
     setTimeout(look, wait);
   }, wait);
 }
@@ -35,4 +35,5 @@ function loadAgain() {
 // Errors of scripts and styles do not bubble.
 addEventListener("error", (event) => event.target.matches?.("script, link") && loadAgain(), true);
 addEventListener("load", () => isWhole && sessionStorage.removeItem(TRIES));
-if (document.querySelector("meta[name=unmade]")) loadAgain();
+const unmade = document.querySelector("meta[name=unmade]");
+if (unmade) loadAgain(unmade.dataset.every ? Number(unmade.dataset.every) : undefined);
