@@ -7,7 +7,6 @@ The reply says what it will do. What is refused: `proposed_request`.
 from __future__ import annotations
 
 import getpass
-import platform
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from pathlib import Path
 from labledger import clock
 from labledger.api.ledger import Ledger, open_ledger
 from labledger.api.proposed_request import ProposedRequest
-from labledger.api.run_state import stop_of
+from labledger.api.run_state import running_trials, stop_of
 from labledger.errors import Parameter, require_text
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
@@ -36,8 +35,6 @@ from labledger.records import JsonObject
 from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import RequestKind
 from labledger.text import clock_time, counted
-from labledger.trial.attempt_notes import phase_s
-from labledger.trial.contract import trial_folder
 
 _MAX_REASON = 1_000
 _POLL_S = 0.1
@@ -170,7 +167,10 @@ class _Preview:
 
     def reply(self) -> ControlReply:
         """Return what happens now, and when."""
-        running = self._running() if self.asked.is_owned else []
+        running = []
+        if self.asked.is_owned:
+            lab = LabFolder(self.asked.ledger.reader.path.parent)
+            running = running_trials(lab, self.run, self.controls, self.asked.open_slots)
         meant = [(slot, elapsed_s) for slot, elapsed_s in running if self._means(slot)]
         mean_ms = self._durations() if running else {}
         left = [
@@ -181,43 +181,6 @@ class _Preview:
         about_s = max(left, default=None)
         text = self._text(len(meant), about_s)
         return ControlReply(self.run.run_id, None, text, len(meant), about_s, self._unfinished)
-
-    def _running(self) -> list[tuple[OpenSlot, float]]:
-        """Return each slot whose trial runs, and for how many seconds it does.
-
-        Trials that were dispatched and have not begun are prepared: folders on this machine say
-        so; elsewhere, those that were dispatched last are, and the time is that since dispatch.
-        """
-        now = clock.now()
-        folder = LabFolder(self.asked.ledger.reader.path.parent).run_folder(self.run.run_id)
-        here, elsewhere = [], []
-        for slot in self.asked.open_slots:
-            if not slot.is_running:
-                continue
-            dispatched_s = max(0.0, (now - clock.parse(slot.since)).total_seconds())
-            if slot.host != platform.node():
-                elsewhere.append((slot, dispatched_s))
-                continue
-            trial = trial_folder(folder, slot.schedule_idx, slot.attempt)
-            elapsed_s = phase_s(trial, dispatched_s)
-            if elapsed_s is not None:
-                here.append((slot, elapsed_s))
-        return here + elsewhere[: self._at_once(len(elsewhere))]
-
-    def _at_once(self, dispatched: int) -> int | None:
-        """Return how many trials of the run go on at once; None if that is not known.
-
-        The hosts of a cluster decide it, or an option of the command that owns the run, which is
-        stored nowhere: more are dispatched then than the experiment's own number allows.
-        """
-        if self.controls.max_concurrency is not None or self.run.on is not None:
-            return self.controls.max_concurrency
-        from labledger.execution.executor import capacity_of
-
-        width: int | None = self.run.resolved.get("design", {}).get("max_concurrency")
-        if width is None or dispatched > capacity_of(width):
-            return None
-        return width
 
     def _means(self, slot: OpenSlot) -> bool:
         """Return whether a slot with a trial is among those that are meant."""

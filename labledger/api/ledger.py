@@ -21,6 +21,8 @@ from labledger.api.run_state import (
     RunSelection,
     RunState,
     controls_of,
+    known_width,
+    running_trials,
     sort_runs,
 )
 from labledger.errors import InvalidInput, Parameter, Problem
@@ -200,11 +202,15 @@ class Ledger:
         request = run.takeover_request
         requests = self._reader.control_requests(run_id)
         controls = controls_of(run, requests)
+        owned, open_slots = self.is_owned(run), self._running(run_id)
+        running = running_trials(self._lab, run, controls, open_slots) if owned else []
         return RunState(
             run=run,
             variants=tuple(self.counts(run_id)),
             begun=self.begun(run_id),
-            open_slots={each.schedule_idx: each.host for each in self._running(run_id)},
+            trials_running=len(running),
+            max_concurrency=known_width(run, controls, len(open_slots)),
+            open_slots={each.schedule_idx: each.host for each in open_slots},
             staged=sum(staged.final for staged in self._reader.staged(run_id).values()),
             notes=tuple(self.notes(run_id)),
             gradings=tuple(self.gradings(run_id)),
@@ -223,7 +229,7 @@ class Ledger:
             waiting_requests=tuple(each for each in requests if each.waits),
             pauses=tuple(Pause.of(*each) for each in controls.pauses.items()),
             holds_slots=controls.holds_slots,
-            owned=self.is_owned(run),
+            owned=owned,
             wanted_by=request if request and request.expires_at > clock.utc_now() else None,
         )
 
