@@ -216,6 +216,27 @@ add_times() {
     add_pressure "machine$1" /proc/pressure/cpu
 }
 
+# Adds where the counters of processors are at edge $1 of a phase, such as `beginagent`.
+add_edge() {
+    add_times "$1"
+    add_pressure "cpu$1" "$cgroup/cpu.pressure"
+    add_pressure "stat$1" "$cgroup/cpu.stat"
+    add_pressure "used$1" /sys/fs/cgroup/cpuacct/cpuacct.usage
+}
+
+# Sets $waits to how long the processes of this container have run, and have waited for a processor, in
+# microseconds. Only the processes that exist now are known. Depends on no exit status, as check_clock.
+read_waits() {
+    ran=0 delayed=0
+    for file in /proc/[0-9]*/task/[0-9]*/schedstat; do
+        run='' delay=''
+        { read -r run delay _ <"$file"; } 2>/dev/null
+        case $run:$delay in :* | *: | *[!0-9:]*) continue ;; esac
+        ran=$((ran + run / 1000)) delayed=$((delayed + delay / 1000))
+    done
+    waits="$ran $delayed"
+}
+
 # Writes what this container waited for since it began. It is no error if the kernel does not tell.
 write_pressure() {
     add_times end
@@ -386,6 +407,7 @@ check_clock() {
     case $((now < deadline))$warned in
         00)
             warned=1 alarm=$last_alarm rings=$last_deadline
+            read_waits
             kill -TERM "$command"
             ;;
         01) rings=$last_deadline ;;
@@ -422,7 +444,7 @@ on_child_change() {
 # started before it, so that it cannot prevent them by using up all processes of the container.
 start_clock() {
     read_clock
-    started=$now time_limit=$((now + $1)) most_waited=$1 warned=0
+    started=$now time_limit=$((now + $1)) most_waited=$1 warned=0 waits=''
     case $((most_waited < 60000)) in 1) most_waited=60000 ;; esac
     move_deadlines
     set_alarm "$last_deadline"
@@ -619,6 +641,7 @@ start_entrypoint() {
 run_phase() {
     store_outputs "$1"
     case $1 in agent) waited_file=$IN/waited ;; *) waited_file='' ;; esac
+    add_edge "begin$1"
     start_clock "$2"
     launch "$1" >"$PIPES.$1.out" 2>"$PIPES.$1.err" & command=$!
     await_command
@@ -629,6 +652,9 @@ run_phase() {
     PHASES="$PHASES$1 $status $started $now $timed_out
 "
     check_limits "$1"
+    [ -n "$waits" ] || read_waits
+    add_edge "end$1"
+    pressure="${pressure}waits$1 $waits$newline"
     case $PROCESSES:$1 in
         keep:setup | keep:agent | keep:collect_*) kill -KILL "$alarm" "$last_alarm" 2>/dev/null ;;
         *) end_processes ;;
