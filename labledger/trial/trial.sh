@@ -639,6 +639,7 @@ start_entrypoint() {
 # When it returns, no other process is left, unless processes are kept and the grader, or another
 # collect command, may still run.
 run_phase() {
+    case $1:$PROCESSES in grader:kill) mark_grading 2>/dev/null ;; esac
     store_outputs "$1"
     case $1 in agent) waited_file=$IN/waited ;; *) waited_file='' ;; esac
     add_edge "begin$1"
@@ -665,6 +666,13 @@ run_phase() {
     reopen "$OUT" "$STATE" ${SHARED_WORKSPACE:+"$WORKSPACE"}
     # Checked at once: when the trial ends, there may be free space again.
     [ "$status" = 0 ] || has_space || finish 71
+}
+
+# Makes a file whose time says from when on no change is the agent's: no process of it is left, and no
+# program can set that time. The host then knows what the grader changed.
+mark_grading() {
+    rm -rf -- "$STATE/grading"
+    echo >"$STATE/grading"
 }
 
 # Ends every other process. What they wrote is stored first.
