@@ -7,7 +7,6 @@ The reply says what it will do. What is refused: `proposed_request`.
 from __future__ import annotations
 
 import getpass
-import platform
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from pathlib import Path
 from labledger import clock
 from labledger.api.ledger import Ledger, open_ledger
 from labledger.api.proposed_request import ProposedRequest
-from labledger.api.run_state import stop_of
+from labledger.api.run_state import running_trials, stop_of
 from labledger.errors import Parameter, require_text
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
@@ -36,8 +35,6 @@ from labledger.records import JsonObject
 from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import RequestKind
 from labledger.text import clock_time, counted
-from labledger.trial.attempt_notes import phase_s
-from labledger.trial.contract import trial_folder
 
 _MAX_REASON = 1_000
 _POLL_S = 0.1
@@ -56,13 +53,16 @@ class ControlReply(JsonForm):
     request: ControlRequest | None
     """The request as it was stored; None if nothing was to be asked, and for a dry run."""
     text: str
-    """What happens now, and when, for a person."""
+    """For a person: what will happen, and when; once the owner has applied the request, what has
+    happened."""
     running: int
     """How many trials of what is meant run at present."""
     about_s: float | None = None
     """In how many seconds they will have ended, as earlier trials went; None if not known."""
     slots: int = 0
     """How many slots that are not finished are meant."""
+    owned: bool = False
+    """Whether a coordinator owns the run; if none does, the next one applies the request."""
 
 
 def request_control(
@@ -121,7 +121,9 @@ def request_control(
             asked_by = requested_by or _this_user()
             request = writer.add_request(run_id, kind, what, asked_by, because)
         reply = replace(reply, request=request)
-        return _await_outcome(ledger, reply, wait_s) if proposed.is_owned else reply
+        if not proposed.is_owned:
+            return reply
+        return preview.after(_await_outcome(ledger, reply, wait_s))
 
 
 def _this_user() -> str:
@@ -170,7 +172,10 @@ class _Preview:
 
     def reply(self) -> ControlReply:
         """Return what happens now, and when."""
-        running = self._running() if self.asked.is_owned else []
+        running = []
+        if self.asked.is_owned:
+            lab = LabFolder(self.asked.ledger.reader.path.parent)
+            running = running_trials(lab, self.run, self.controls, self.asked.open_slots)
         meant = [(slot, elapsed_s) for slot, elapsed_s in running if self._means(slot)]
         mean_ms = self._durations() if running else {}
         left = [
@@ -180,44 +185,19 @@ class _Preview:
         ]
         about_s = max(left, default=None)
         text = self._text(len(meant), about_s)
-        return ControlReply(self.run.run_id, None, text, len(meant), about_s, self._unfinished)
+        owned = self.asked.is_owned
+        return ControlReply(
+            self.run.run_id, None, text, len(meant), about_s, self._unfinished, owned
+        )
 
-    def _running(self) -> list[tuple[OpenSlot, float]]:
-        """Return each slot whose trial runs, and for how many seconds it does.
-
-        Trials that were dispatched and have not begun are prepared: folders on this machine say
-        so; elsewhere, those that were dispatched last are, and the time is that since dispatch.
-        """
-        now = clock.now()
-        folder = LabFolder(self.asked.ledger.reader.path.parent).run_folder(self.run.run_id)
-        here, elsewhere = [], []
-        for slot in self.asked.open_slots:
-            if not slot.is_running:
-                continue
-            dispatched_s = max(0.0, (now - clock.parse(slot.since)).total_seconds())
-            if slot.host != platform.node():
-                elsewhere.append((slot, dispatched_s))
-                continue
-            trial = trial_folder(folder, slot.schedule_idx, slot.attempt)
-            elapsed_s = phase_s(trial, dispatched_s)
-            if elapsed_s is not None:
-                here.append((slot, elapsed_s))
-        return here + elsewhere[: self._at_once(len(elsewhere))]
-
-    def _at_once(self, dispatched: int) -> int | None:
-        """Return how many trials of the run go on at once; None if that is not known.
-
-        The hosts of a cluster decide it, or an option of the command that owns the run, which is
-        stored nowhere: more are dispatched then than the experiment's own number allows.
-        """
-        if self.controls.max_concurrency is not None or self.run.on is not None:
-            return self.controls.max_concurrency
-        from labledger.execution.executor import capacity_of
-
-        width: int | None = self.run.resolved.get("design", {}).get("max_concurrency")
-        if width is None or dispatched > capacity_of(width):
-            return None
-        return width
+    def after(self, reply: ControlReply) -> ControlReply:
+        """Return the reply in words of what has happened, if the request was applied."""
+        outcome = None if reply.request is None else reply.request.outcome
+        if outcome is None:
+            return reply
+        if outcome.get("refused"):
+            return replace(reply, text=outcome["text"])
+        return replace(reply, text=self._text(reply.running, reply.about_s, is_applied=True))
 
     def _means(self, slot: OpenSlot) -> bool:
         """Return whether a slot with a trial is among those that are meant."""
@@ -249,45 +229,57 @@ class _Preview:
             for slot in slots
         )
 
-    def _text(self, running: int, about_s: float | None) -> str:
-        """Return what happens now, for a person."""
+    def _text(self, running: int, about_s: float | None, *, is_applied: bool = False) -> str:
+        """Return for a person what will happen, or has happened if the request is applied."""
         about = "" if about_s is None else f", about {clock_time(about_s)}"
         trials = counted(running, "trial")
         run_on = f"{trials} {'runs' if running == 1 else 'run'} on{about}"
         latches = _names(self.asked.request.latches)
-        cancelled = self.asked.request.phrase.removeprefix("cancel ")
         is_owned = self.asked.is_owned
         match self.kind:
             case RequestKind.PAUSE if self.changes_nothing:
                 return f"{latches} is paused already"
+            case RequestKind.PAUSE if not is_owned:
+                return f"{latches}: nothing more starts when the run is resumed; {_UNOWNED}"
             case RequestKind.PAUSE:
-                none = "none of its trials runs now" if is_owned else "nobody runs it now"
-                return f"{latches}: nothing more starts; {run_on if running else none}"
+                rest = run_on if running else "none of its trials runs now"
+                return f"{latches}: nothing more starts; {rest}"
             case RequestKind.UNPAUSE:
                 return self._unpause_text()
             case RequestKind.STOP if self.changes_nothing:
                 return f"it is stopping already; {run_on}"
             case RequestKind.STOP if self.what.get("now"):
-                return f"stopping now: {trials} killed; their slots run again on resume"
+                killed = _killed(running, is_applied=is_applied) or "no trial runs now"
+                return f"stopping now: {killed}; slots without a result run again on resume"
             case RequestKind.STOP:
                 are = "is" if running == 1 else "are"
                 return f"stopping: nothing more starts; {run_on}, and {are} stored"
-            case RequestKind.CANCEL if self.changes_nothing:
-                return f"{cancelled}: no slot is left to cancel"
             case RequestKind.CANCEL:
-                killed = f"{trials} of them killed" if running else "none of their trials runs now"
-                if not is_owned:
-                    killed = f"nobody runs it now, and {ENDED_STAY}"
-                slots = f"{counted(self._unfinished, 'slot')} cancelled for good; {killed}"
-                stay = self._of_named_variants(self.asked.kept.values())
-                rest = f"; {kept_sentence(stay)}" if stay else ""
-                if finished := self._of_named_variants(self.asked.finished.values()):
-                    stays = "stays" if finished == 1 else "stay"
-                    rest += f"; {counted(finished, 'slot')} that finished {stays}"
-                return f"{cancelled}: {slots}{rest}"
+                return self._cancel_text(running, is_applied=is_applied)
             case _:
                 since = "from the next dispatch on" if is_owned else "once it is resumed"
                 return f"{describe(self.kind, self.what)}, {since}{self._spent_already()}"
+
+    def _cancel_text(self, running: int, *, is_applied: bool) -> str:
+        """Return what will become, or has become, of the slots that are cancelled."""
+        cancelled = self.asked.request.phrase.removeprefix("cancel ")
+        if self.changes_nothing:
+            return f"{cancelled}: no slot is left to cancel"
+        number = self._unfinished
+        past = "was" if number == 1 else "were"
+        verb = f"{past} cancelled for good" if is_applied else "will be cancelled for good"
+        slots = f"{counted(number, 'slot')} {verb}"
+        if not self.asked.is_owned:
+            slots += f" when the run is resumed; {_UNOWNED}, and {ENDED_STAY}"
+        else:
+            killed = _killed(running, is_applied=is_applied) or "none of their trials runs now"
+            slots += f"; {killed}"
+        stay = self._of_named_variants(self.asked.kept.values())
+        rest = f"; {kept_sentence(stay)}" if stay else ""
+        if finished := self._of_named_variants(self.asked.finished.values()):
+            stays = "stays" if finished == 1 else "stay"
+            rest += f"; {counted(finished, 'slot')} that finished {stays}"
+        return f"{cancelled}: {slots}{rest}"
 
     def _of_named_variants(self, slots: Iterable[AnySlot]) -> int:
         """Return how many slots belong to a variant that the request names."""
@@ -311,6 +303,19 @@ class _Preview:
         if self.changes_nothing:
             return f"{_names(ended) or 'nothing'} is not paused{stay}"
         return f"{_names(ended)} goes on{stay}"
+
+
+_UNOWNED = "no process runs it now"
+"""What is said of a run without an owner."""
+
+
+def _killed(running: int, *, is_applied: bool) -> str:
+    """Return that trials will be killed, or are being killed; empty if none runs."""
+    if not running:
+        return ""
+    are = "is" if running == 1 else "are"
+    verb = f"{are} being killed" if is_applied else "will be killed"
+    return f"{counted(running, 'running trial')} {verb}"
 
 
 def _names(latches: Iterable[Latch]) -> str:

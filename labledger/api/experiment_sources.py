@@ -118,14 +118,19 @@ def require_some_runnable(benchmark: Benchmark, options: RunOptions) -> None:
 
 def translate_for_run(benchmark: Benchmark, options: RunOptions) -> TranslatedExperiment:
     """Return the experiment of a benchmark with the options of a run. Raises `InvalidInput`."""
+    from labledger.benchmarks.benchmark_variations import without_concurrency
     from labledger.benchmarks.task_selection import require_known_tasks, require_no_refused
     from labledger.benchmarks.translate import translate
     from labledger.experiment.templates import DEFAULT_IMAGE
+    from labledger.runner.run_hosts import given_cluster
     from labledger.runner.run_options import gather
 
     require_known_tasks(benchmark, options.tasks)
     if not options.skip_refused:
         require_no_refused(benchmark, options.tasks)
+    if given_cluster(options) is not None:
+        # The number of a format is meant for one machine, and no person has chosen it.
+        benchmark = without_concurrency(benchmark)
     return translate(
         benchmark,
         default_image=DEFAULT_IMAGE,

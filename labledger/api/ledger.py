@@ -21,6 +21,8 @@ from labledger.api.run_state import (
     RunSelection,
     RunState,
     controls_of,
+    known_width,
+    running_trials,
     sort_runs,
 )
 from labledger.errors import InvalidInput, Parameter, Problem
@@ -76,6 +78,9 @@ if TYPE_CHECKING:
 def open_ledger(path: str | Path | None = None, *, lab_dir: str | Path | None = None) -> Ledger:
     """Open a ledger for reading. It can be read while runs write to it.
 
+    A ledger that an older labledger wrote is read in a temporary copy, which is upgraded; nothing
+    is written to it.
+
     Args:
         path: A ledger file or a lab folder; None for the ledger of `lab_dir`.
         lab_dir: The lab folder; None for `LABLEDGER_DIR` or the nearest `.lab` folder upwards.
@@ -85,7 +90,8 @@ def open_ledger(path: str | Path | None = None, *, lab_dir: str | Path | None = 
 
     Raises:
         LedgerMissing: There is no ledger.
-        LedgerOutdated: An older labledger wrote it; `upgrade_ledger` upgrades it.
+        LedgerOutdated: An older labledger wrote it, and it has more than 1 GiB, or there is no
+            space for a copy; `upgrade_ledger` upgrades it.
         LedgerTooNew: A newer labledger wrote it.
         NotALedger: The file is not a ledger of labledger.
 
@@ -96,8 +102,8 @@ def open_ledger(path: str | Path | None = None, *, lab_dir: str | Path | None = 
     """
     if path is None or Path(path).is_dir():
         lab = LabFolder.find(lab_dir if path is None else Path(path))
-        return Ledger(lab, lab.ledger)
-    return Ledger(LabFolder(Path(path).absolute().parent), Path(path))
+        return Ledger(lab, lab.ledger, any_revision=True)
+    return Ledger(LabFolder(Path(path).absolute().parent), Path(path), any_revision=True)
 
 
 def view_names() -> tuple[str, ...]:
@@ -123,10 +129,10 @@ class Ledger:
         ...     print(newest.run_id, ledger.summary(newest.run_id)["ext"]["committed"])
     """
 
-    def __init__(self, lab: LabFolder, path: Path) -> None:
+    def __init__(self, lab: LabFolder, path: Path, *, any_revision: bool = False) -> None:
         self._lab = lab
         self._path = path
-        self._reader = LedgerReader.open(path)
+        self._reader = LedgerReader.open_any(path) if any_revision else LedgerReader.open(path)
 
     def __enter__(self) -> Self:
         return self
@@ -200,11 +206,15 @@ class Ledger:
         request = run.takeover_request
         requests = self._reader.control_requests(run_id)
         controls = controls_of(run, requests)
+        owned, open_slots = self.is_owned(run), self._running(run_id)
+        running = running_trials(self._lab, run, controls, open_slots) if owned else []
         return RunState(
             run=run,
             variants=tuple(self.counts(run_id)),
             begun=self.begun(run_id),
-            open_slots={each.schedule_idx: each.host for each in self._running(run_id)},
+            trials_running=len(running),
+            max_concurrency=known_width(run, controls, len(open_slots)),
+            open_slots={each.schedule_idx: each.host for each in open_slots},
             staged=sum(staged.final for staged in self._reader.staged(run_id).values()),
             notes=tuple(self.notes(run_id)),
             gradings=tuple(self.gradings(run_id)),
@@ -223,7 +233,7 @@ class Ledger:
             waiting_requests=tuple(each for each in requests if each.waits),
             pauses=tuple(Pause.of(*each) for each in controls.pauses.items()),
             holds_slots=controls.holds_slots,
-            owned=self.is_owned(run),
+            owned=owned,
             wanted_by=request if request and request.expires_at > clock.utc_now() else None,
         )
 

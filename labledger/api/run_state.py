@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -10,6 +11,7 @@ from typing import Any, ClassVar, Self
 
 from labledger import clock
 from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.files.lab_folder import LabFolder
 from labledger.ledger.control_requests import ControlRequest, Controls, Latch
 from labledger.ledger.counts import exhausted_kinds
 from labledger.ledger.database.model import (
@@ -26,6 +28,7 @@ from labledger.ledger.database.model import (
     VariantCounts,
 )
 from labledger.ledger.model_usage import ModelUse
+from labledger.ledger.progress_rows import OpenSlot
 from labledger.records import JsonObject
 from labledger.records.json_codec import JsonForm, members
 from labledger.records.model_answers import VariantAnswers
@@ -83,6 +86,49 @@ def stop_of(run: RunInfo, requests: Iterable[ControlRequest]) -> ControlRequest 
     return max(followed, key=lambda each: each.number, default=None)
 
 
+def running_trials(
+    lab: LabFolder, run: RunInfo, controls: Controls, slots: Iterable[OpenSlot]
+) -> list[tuple[OpenSlot, float]]:
+    """Return each slot whose trial runs, and for how many seconds it does. The run is owned.
+
+    Trials that were dispatched and have not begun are prepared: folders on this machine say
+    so; elsewhere, those that were dispatched last are, and the time is that since dispatch.
+    """
+    from labledger.trial.attempt_notes import phase_s
+    from labledger.trial.contract import trial_folder
+
+    now, folder = clock.now(), lab.run_folder(run.run_id)
+    here, elsewhere = [], []
+    for slot in slots:
+        if not slot.is_running:
+            continue
+        dispatched_s = max(0.0, (now - clock.parse(slot.since)).total_seconds())
+        if slot.host != platform.node():
+            elsewhere.append((slot, dispatched_s))
+            continue
+        trial = trial_folder(folder, slot.schedule_idx, slot.attempt)
+        elapsed_s = phase_s(trial, dispatched_s)
+        if elapsed_s is not None:
+            here.append((slot, elapsed_s))
+    return here + elsewhere[: known_width(run, controls, len(elsewhere))]
+
+
+def known_width(run: RunInfo, controls: Controls, dispatched: int) -> int | None:
+    """Return how many trials of a run go on at once; None if that is not known.
+
+    The hosts of a cluster may decide it, or an option of the command that owns the run, which is
+    stored nowhere: more are dispatched then than the experiment's own number allows.
+    """
+    if controls.max_concurrency is not None:
+        return controls.max_concurrency
+    from labledger.execution.executor import capacity_of
+
+    design = run.resolved.get("design", {})
+    width: int | None = design.get("max_concurrency")
+    is_limit = run.on is None or design.get("limits_hosts")
+    return width if is_limit and width and dispatched <= capacity_of(width) else None
+
+
 @dataclass(frozen=True, slots=True)
 class RunState:
     """How far a run is, who owns it, and what it spent."""
@@ -92,6 +138,11 @@ class RunState:
     """Slots of each variant by status and verdict."""
     begun: int
     """How many slots were dispatched or finished and are not committed yet."""
+    trials_running: int
+    """How many trials run, as far as it is known; 0 if no coordinator owns the run. Trials that
+    are prepared for their turn do not run."""
+    max_concurrency: int | None
+    """How many trials run at once; None if that is not known."""
     open_slots: Mapping[int, str]
     """The host of each slot whose trial was dispatched and has no result yet, by `schedule_idx`:
     a machine's name, or `NAME/ID` of a host of a cluster."""
@@ -132,7 +183,17 @@ class RunState:
     """The takeover request that has not expired, if any."""
 
     _JSON = (
-        *("begun", "open_slots", "staged", "variants", "notes", "gradings", "reruns", "spent"),
+        *(
+            "begun",
+            "trials_running",
+            "open_slots",
+            "staged",
+            "variants",
+            "notes",
+            "gradings",
+            "reruns",
+            "spent",
+        ),
         *(
             "model_usage",
             "model_answers",

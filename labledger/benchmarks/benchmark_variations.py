@@ -27,6 +27,13 @@ def with_repeats(benchmark: Benchmark, repeats: int) -> Benchmark:
     return replace(benchmark, defaults={**benchmark.defaults, "design": design})
 
 
+def without_concurrency(benchmark: Benchmark) -> Benchmark:
+    """Return a benchmark whose format does not say how many trials run at once."""
+    design = {**benchmark.defaults.get("design", {})}
+    design.pop("max_concurrency", None)
+    return replace(benchmark, defaults={**benchmark.defaults, "design": design})
+
+
 def passing_agents(benchmark: Benchmark) -> list[str]:
     """Return the names of the agents that must pass."""
     return [agent.name for agent in benchmark.agents if agent.expects == "pass"]

@@ -250,7 +250,10 @@ def _progress_texts(state: RunState) -> Iterator[str]:
     if state.staged:
         yield f"{counted(state.staged, 'finished result')} waiting for earlier slots"
     if begun := state.begun - state.staged:
-        if state.owned:
+        running = state.trials_running
+        if prepared := max(0, begun - running) if state.owned else 0:
+            yield f"{running} running, {prepared} prepared for a place"
+        elif state.owned:
             yield f"{begun} running or about to start"
         else:
             yield f"{counted(begun, 'slot')} dispatched without a result, which resuming completes"

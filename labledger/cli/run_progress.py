@@ -104,7 +104,9 @@ class RunProgress:
         self.total = 0
         self.committed = 0
         self.in_flight = 0
-        """How many trials run or are being prepared."""
+        """How many trials were dispatched and have no result yet."""
+        self._at_work = 0
+        """How many of them run; the others are prepared, or about to end."""
         self.waiting = 0
         self.max_concurrency = 0
         self.finished = 0
@@ -165,7 +167,8 @@ class RunProgress:
                 variant = event["variant_id"]
                 self.passes[variant] = self.passes[variant].plus(event["passed"])
             case "tick":
-                self.in_flight, self.waiting = event["running"], event["waiting"]
+                self._at_work, self.in_flight = event["running"], event["dispatched"]
+                self.waiting, self.max_concurrency = event["waiting"], event["max_concurrency"]
                 self.removing = event.get("removing", 0)
                 self._is_held = event.get("held", False)
                 self.hosts = hosts_of_event(event) or self.hosts
@@ -208,10 +211,8 @@ class RunProgress:
             self._first_committed = run.next_schedule_idx
         self.committed, self.waiting = run.next_schedule_idx, state.staged
         self.finished = self.committed - self._first_committed
-        self.in_flight = state.begun - state.staged
-        # That of the experiment is meant for one machine.
-        limit = run.resolved["design"]["max_concurrency"]
-        self.max_concurrency = limit if run.on is None else max(limit, self.in_flight)
+        self.in_flight, self._at_work = state.begun - state.staged, state.trials_running
+        self.max_concurrency = state.max_concurrency or max(1, self.in_flight)
         self.hosts = [] if run.on is None else hosts_of_slots(state.open_slots)
         self._count_earlier(counts.as_json() for counts in state.variants)
         self.note = " · ".join(filter(None, (paused_text(state), waiting_requests_text(state))))
@@ -231,7 +232,8 @@ class RunProgress:
 
     @property
     def running(self) -> int:
-        return min(self.in_flight, self.max_concurrency)
+        """How many trials run, without those that are prepared."""
+        return min(self.in_flight, self._at_work)
 
     @property
     def elapsed_s(self) -> float:

@@ -134,6 +134,10 @@ class TrialExecutor(Protocol):
         """
 
     @property
+    def running(self) -> int:
+        """How many submitted attempts run now, as far as is known: prepared ones do not."""
+
+    @property
     def last_start_created(self) -> float:
         """When the newest container that could be started was created, by the monotonic clock."""
 

@@ -112,6 +112,11 @@ class LocalExecutor:
             )
 
     @property
+    def running(self) -> int:
+        """How many attempts hold a place to run: prepared and ended ones hold none."""
+        return self._limiter.running_trials
+
+    @property
     def last_start_created(self) -> float:
         """When the newest container that could be started was created, by the monotonic clock."""
         return self._limiter.last_start_created

@@ -164,7 +164,7 @@ class ExperimentPlan(Section):
             runtime=Runtime.of_authored(authored["runtime"]),
             benchmark=Benchmark.of_authored(benchmark, split_id),
             metrics=tuple(map(MetricDefinition.of_authored, authored.get("metrics", []))),
-            design=Design.from_json(authored.get("design", {})),
+            design=Design.of_authored(authored.get("design", {})),
             variants=variants,
             grader=grader,
             environment=(),
@@ -235,6 +235,10 @@ class ExperimentPlan(Section):
         yield NamedPhase("grader", self.grader)
 
 
+_CONCURRENCY = frozenset({"max_concurrency", "limits_hosts"})
+"""The keys of `design` that say how many trials run at once."""
+
+
 def result_part(document: JsonObject) -> JsonObject:
     """Return the part of a resolved document that can change a result.
 
@@ -252,7 +256,7 @@ def result_part(document: JsonObject) -> JsonObject:
     part["experiment"] = {"id": document["experiment"]["id"]}
     part["dataset"] = {key: document["dataset"][key] for key in ("suite_id", "split_id", "digest")}
     design = document["design"]
-    part["design"] = {key: design[key] for key in design if key != "max_concurrency"}
+    part["design"] = {key: design[key] for key in design if key not in _CONCURRENCY}
     part["files"] = {
         phase: [{key: file[key] for key in file if key != "since"} for file in files]
         for phase, files in document["files"].items()

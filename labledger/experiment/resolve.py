@@ -386,11 +386,10 @@ def _with_selection(
             if not overrides.tasks or any(fnmatchcase(task.id, glob) for glob in overrides.tasks)
         ),
     )
-    max_concurrency = overrides.max_concurrency or plan.design.max_concurrency
     return replace(
         plan,
         dataset=selected,
-        design=replace(plan.design, max_concurrency=max_concurrency),
+        design=plan.design.with_max_concurrency(overrides.max_concurrency),
         environment=tuple(sorted({use.name for use in uses})),
         replays=None if overrides.replay is None else Replays(overrides.replay),
     )

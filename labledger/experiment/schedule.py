@@ -11,10 +11,11 @@ import random
 import re
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.records import JsonObject
 from labledger.records.identity import Slot
 from labledger.records.json_codec import Section
 from labledger.records.outcomes import Reason, SlotStatus
@@ -84,11 +85,33 @@ class Design(Section):
 
     replications: int = 1
     max_concurrency: int = 1
+    """How many trials of the run run at once, on this machine or on all hosts of a cluster
+    together."""
+    limits_hosts: bool | None = None
+    """True if the file or a command names `max_concurrency`; None if it is the default, which holds
+    on one machine only, and in documents of versions that limited no cluster by it."""
     schedule: str = "paired_interleaved"
     random_seed: int = 0
     shuffle_tasks: bool = False
     prune: Prune | None = None
     retry: Retry = Retry()
+
+    _OPTIONAL = frozenset({"limits_hosts"})
+
+    @classmethod
+    def of_authored(cls, authored: JsonObject) -> Self:
+        return cls.from_json({**authored, "limits_hosts": "max_concurrency" in authored or None})
+
+    def with_max_concurrency(self, number: int | None) -> Self:
+        """Return the design with a number that a command names; None leaves that of the file."""
+        if number is None:
+            return self
+        return replace(self, max_concurrency=number, limits_hosts=True)
+
+    @property
+    def at_most_on_hosts(self) -> int | None:
+        """How many trials run at once on a cluster; None for as many as its hosts take."""
+        return self.max_concurrency if self.limits_hosts else None
 
 
 SlotIndices = tuple[int, int, int]

@@ -18,7 +18,7 @@ from labledger.errors import InvalidInput, Parameter, Problem, QueryFailed
 from labledger.ledger.database import migrations, views_and_triggers
 from labledger.ledger.database.column_meanings import meaning
 from labledger.ledger.database.connection import Connection
-from labledger.ledger.database.sqlite import DRIVER, readonly_engine, translated
+from labledger.ledger.database.sqlite import DRIVER, translated
 from labledger.text import near_names
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def view_engine(path: Path) -> Engine:
     """
     from sqlalchemy import create_engine, event
 
-    ledger = readonly_engine(path)
+    ledger = migrations.any_revision_engine(path)
 
     def connect() -> Any:
         with translated("open the ledger", path):
@@ -244,7 +244,7 @@ def _rows(
 ) -> Generator[Row]:
     """Yield the column names, then each row."""
     with ExitStack() as stack:
-        engine = readonly_engine(path)
+        engine = migrations.any_revision_engine(path)
         stack.callback(engine.dispose)
         with translated("open the ledger", path):
             connection = stack.enter_context(engine.connect())

@@ -202,6 +202,20 @@ class LedgerReader:
             engine.dispose()
             raise
 
+    @classmethod
+    def open_any(cls, path: Path, store: ArtifactStore | None = None) -> Self:
+        """Open a ledger of any revision: one of an earlier one is read in an upgraded copy.
+
+        Nothing is written to it. Raises as `open` does; `LedgerOutdated` only for a ledger that is
+        too large for a copy.
+        """
+        engine = migrations.any_revision_engine(path)
+        try:
+            return cls(path, engine, store or ArtifactStore(path.parent / "artifacts"))
+        except BaseException:
+            engine.dispose()
+            raise
+
     def close(self) -> None:
         self._engine.dispose()
 

@@ -99,10 +99,11 @@ def verify(
     ledger, cannot be detected by this function: compare the mirrors, or `chain_head` in the
     summary. Raises `RunNotFound`, and what `migrations.require_current` raises.
     """
-    with reading(path, "verify the ledger") as connection:
+    readable = migrations.any_revision_path(path)
+    with reading(readable, "verify the ledger") as connection:
         migrations.require_current_connection(connection, path)
         checker = _Checker(connection, ArtifactStore(path.parent / "artifacts"), None)
-        return checker.check(None if run_id is None else [run_id], path, processes)
+        return checker.check(None if run_id is None else [run_id], readable, processes)
 
 
 def verify_snapshot(

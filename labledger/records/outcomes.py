@@ -50,8 +50,9 @@ class Reason(StrEnum):
     SCRIPT_HINDERED = "script_hindered"
     """The agent changed the limits or the priority of `trial.sh`, the container's first process, as
     `prlimit --pid 1` does, moved a folder that the host reads, left files in an output folder of
-    the grader that cannot be removed, changed files, programs or the C library of the image, after
-    which `trial.sh` failed, or kept `trial.sh` from its work until the container's deadline."""
+    the grader that cannot be removed, replaced a device such as /dev/null, changed programs or
+    libraries so that a command of `trial.sh` failed, or kept `trial.sh` from its work until the
+    container's deadline."""
 
     OUT_OF_PROCESSES = "out_of_processes"
     """The agent left processes that use more than half of the limit of processes, and the grader
@@ -168,8 +169,8 @@ class Reason(StrEnum):
     DELIVERY_TIMEOUT = "delivery_timeout"
     """The container waited in vain for its grader's files, because no coordinator was there."""
     DEADLINE = "deadline"
-    """The container exceeded its deadline, the host's own limit, and no agent was in it: a
-    regrading, or a separate grader."""
+    """The container exceeded its deadline, the host's own limit, and no agent had begun in it: its
+    setup blocked, or it is that of a regrading or of a separate grader."""
     TRIAL_SCRIPT_FAILED = "trial_script_failed"
     """`trial.sh` could not complete its work, or the container was started again from outside."""
 

@@ -24,6 +24,7 @@ FIELDS = (
     "duration_s",
     "processors",
     "cpu_some_s",
+    "cpu_waited_s",
     "machine_cpu_some_s",
     "cpu_throttled_s",
     "cpu_used_s",
@@ -35,9 +36,13 @@ FIELDS = (
 """`duration_s` is the time over which the others were measured, `processors` how many the machine
 has. In `cpu_some_s`, `memory_some_s` and `io_some_s` seconds some task of the container waited for
 a processor, for memory, for a disk (PSI), in `machine_cpu_some_s` any task of the machine for a
-processor. In `cpu_throttled_s` its own CPU limit stopped it, summed over the processors.
+processor. `cpu_waited_s` estimates `cpu_some_s` of a phase where the kernel has no PSI of
+containers. In `cpu_throttled_s` its own CPU limit stopped it, summed over the processors.
 `cpu_used_s` are the seconds of processor time that the container used, `cpu_others_s` those of
 everything else on the machine, and `steal_s` those that the hypervisor gave to other machines."""
+
+PHASES = "phases"
+"""The key with the same numbers for each phase, by its name. Older records lack it."""
 
 _SHARE_WAITED = 1 / 3
 """The share of a trial from which its waiting for processors counts as a shortage."""
@@ -55,8 +60,9 @@ def short_of_processors(pressure: Mapping[str, object]) -> bool:
     CPU limit is not the machine's pressure. Neither is it if everything else on the machine,
     stolen time included, is known to have used less than a quarter of its processors: then the
     trial's own processes waited for each other. Where `cpu_some_s` is unknown, as with control
-    groups of version 1, `machine_cpu_some_s` stands for it if all processors were busy. False if
-    the numbers that this needs are unknown.
+    groups of version 1, `cpu_waited_s` stands for it if all processors were busy, and is at most
+    `machine_cpu_some_s`. In records of earlier versions, which lack `cpu_waited_s`, the machine's
+    number stands for it alone. False if the numbers that this needs are unknown.
 
     >>> short_of_processors({"cpu_some_s": 40.0, "duration_s": 60.0})
     True
@@ -78,7 +84,8 @@ def short_of_processors(pressure: Mapping[str, object]) -> bool:
             return False
         busy_s = others_s + stolen_s + (_number(pressure, "cpu_used_s") or 0.0)
         if some_s is None and busy_s >= _SHARE_BUSY * available_s:
-            some_s = _number(pressure, "machine_cpu_some_s")
+            estimates = (_number(pressure, n) for n in ("cpu_waited_s", "machine_cpu_some_s"))
+            some_s = min((each for each in estimates if each is not None), default=None)
     waited_s = max(0.0, (some_s or 0.0) - throttled_s)
     if processors:
         waited_s += stolen_s / processors
@@ -93,10 +100,29 @@ def _number(pressure: Mapping[str, object], name: str) -> float | None:
     return float(value) if math.isfinite(value) and value >= 0 else None
 
 
-TIMEOUTS: frozenset[str] = frozenset(
-    {Reason.SETUP_TIMEOUT, Reason.AGENT_TIMEOUT, Reason.GRADER_TIMEOUT}
-)
+_TIMED_OUT: Mapping[str, str] = {
+    Reason.SETUP_TIMEOUT: "setup",
+    Reason.AGENT_TIMEOUT: "agent",
+    Reason.GRADER_TIMEOUT: "grader",
+}
+TIMEOUTS: frozenset[str] = frozenset(_TIMED_OUT)
 """Reasons of attempts of which a phase ran into its time limit."""
+
+
+def was_short(reason: str | None, pressure: Mapping[str, object]) -> bool:
+    """Return True if an attempt that ended with this reason was short of processors.
+
+    The phase that ran into its limit decides, or the agent's if none did: the pressure of another
+    phase slowed something else. Records of earlier versions know the whole trial only.
+    """
+    phases = pressure.get(PHASES)
+    if not isinstance(phases, Mapping):
+        return short_of_processors(pressure)
+    numbers = phases.get(_TIMED_OUT.get(reason or "", "agent"))
+    if not isinstance(numbers, Mapping):
+        return False
+    is_its_own = not numbers.keys().isdisjoint({"cpu_some_s", "cpu_waited_s"})
+    return is_its_own and short_of_processors(numbers)
 
 
 def pressure_of(result: AttemptResult) -> Mapping[str, object] | None:
@@ -108,7 +134,8 @@ def pressure_of(result: AttemptResult) -> Mapping[str, object] | None:
 def timed_out_under_pressure(result: AttemptResult) -> bool:
     """Return True if an attempt ran into a time limit while it was short of processors."""
     pressure = pressure_of(result)
-    return result.reason in TIMEOUTS and pressure is not None and short_of_processors(pressure)
+    is_timeout = result.reason in TIMEOUTS
+    return is_timeout and pressure is not None and was_short(result.reason, pressure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +158,7 @@ class TimeoutCounts(JsonForm):
         """Return the counts with one more attempt."""
         if pressure is None:
             return self
-        is_short, timed_out = short_of_processors(pressure), reason in TIMEOUTS
+        is_short, timed_out = was_short(reason, pressure), reason in TIMEOUTS
         is_other = not is_short
         return self.together(
             TimeoutCounts(is_short, is_short and timed_out, is_other, is_other and timed_out)

@@ -308,12 +308,13 @@ class Coordinator:
         # This checks the disks, also while nothing is dispatched: when a running trial ends, it
         # must be known whether a disk was full.
         self.pauses.allowed_dispatches(0)
-        running, waiting = len(self._pending), len(self.commit_queue.staged)
         self.emit(
             run_event(
                 "tick",
-                running=running,
-                waiting=waiting,
+                running=min(self.executor.running, len(self._pending)),
+                dispatched=len(self._pending),
+                waiting=len(self.commit_queue.staged),
+                max_concurrency=self.executor.width,
                 removing=self._removals.count,
                 held=self.next_attempts.control.controls.holds_slots,
                 models=self._calls.as_json(),

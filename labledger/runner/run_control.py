@@ -104,6 +104,16 @@ def _applied_event(applied: ControlRequest) -> JsonObject:
     )
 
 
+def limits_of(controls: Controls, max_concurrency: int | None) -> Limits:
+    """Return the limits of a run's executor.
+
+    `max_concurrency` is what the command asks for, if it does: that is newer than the requests
+    which were applied before.
+    """
+    at_once = max_concurrency or controls.max_concurrency
+    return Limits(at_once, controls.at_most_per_host, controls.pauses_host)
+
+
 @dataclass(slots=True)
 class RunControl:
     """The requests about one run, for the coordinator that owns it."""
@@ -172,9 +182,7 @@ class RunControl:
                 pass
 
     def _limit_executor(self) -> None:
-        at_once = self.max_concurrency or self.controls.max_concurrency
-        limits = Limits(at_once, self.controls.at_most_per_host, self.controls.pauses_host)
-        self.executor.limit(limits)
+        self.executor.limit(limits_of(self.controls, self.max_concurrency))
 
     def holds(self, spec: AttemptSpec) -> bool:
         """Return whether an attempt must not start now. One that has started is collected.

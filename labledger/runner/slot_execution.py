@@ -38,6 +38,7 @@ from labledger.export.mirrors import MirrorWriter
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
 from labledger.gateway.keys import read_keys
+from labledger.ledger.control_requests import Controls
 from labledger.ledger.database.model import Lease, RunInfo, Stop, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
@@ -52,7 +53,7 @@ from labledger.runner.file_sets import TrialFileSets
 from labledger.runner.lost_hosts import LostHosts
 from labledger.runner.ownership import Heartbeat
 from labledger.runner.retries import RetryPolicy
-from labledger.runner.run_control import RunControl
+from labledger.runner.run_control import RunControl, limits_of
 from labledger.runner.run_hosts import hosts_with_open_attempts
 from labledger.runner.run_options import RunOptions, gather
 from labledger.trial.free_disk_space import DiskSpace, FullDisks, engine_data_folder
@@ -106,6 +107,8 @@ class SlotExecution:
         agents = self._agents() if self._has_slots else {}
         executor = self._executor(full_disks, agents)
         stack.enter_context(closing(executor))
+        earlier = Controls.of(reader.unchanged_requests(run.run_id))
+        executor.limit(limits_of(earlier, self.options.max_concurrency))
         self.options.on_event(self._started_event(executor.width, counts))
         if run.next_schedule_idx > 0 or self.unfinished:
             full_disks.check(disk_space.locations)
@@ -222,7 +225,7 @@ class SlotExecution:
         cluster_run = ClusterRun(
             setup,
             self.store.root,
-            max_concurrency=self.options.max_concurrency,
+            max_concurrency=self.options.max_concurrency or experiment.design.at_most_on_hosts,
             keys=self._keys(needs.providers) if needs and needs.are_keys_sent else {},
             caps=shared_caps_of(experiment),
             shares=self._folder / CAP_SHARES,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -68,6 +69,21 @@ def has_begun(folder: Path) -> bool:
     """
     changed = (folder / "state").stat().st_ctime_ns
     return changed > folder.stat().st_ctime_ns
+
+
+def agent_has_begun(folder: Path) -> bool:
+    """Return True unless it is certain that no agent has begun in a trial.
+
+    The host has made a file which `trial.sh` removes before the agent begins. An agent cannot make
+    it again: the times of what a container makes are later than those of its inputs, which the host
+    wrote after that file. Attempts of versions that made no such file count as begun.
+    """
+    try:
+        made = (folder / "state" / contract.AGENT_NOT_BEGUN_FILE).lstat()
+        inputs = (folder / "in" / contract.TASK_FILE).lstat()
+    except OSError:
+        return True
+    return not (stat.S_ISREG(made.st_mode) and made.st_ctime_ns <= inputs.st_ctime_ns)
 
 
 def phase_s(folder: Path, dispatched_s: float) -> float | None:

@@ -22,7 +22,12 @@ from labledger.records.model_costs import beside_counted, model_metrics
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trajectories.atif import FinalMetrics
 from labledger.trial import contract, limit_hits
-from labledger.trial.attempt_notes import has_begun, parse_phases, read_phases
+from labledger.trial.attempt_notes import (
+    agent_has_begun,
+    has_begun,
+    parse_phases,
+    read_phases,
+)
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence import metrics
@@ -85,7 +90,7 @@ def collect_result(
     redactor = redactor_for(spec)
     evidence = spec.kind.evidence(spec, redactor)
     outcome = _outcome(spec, container_exit, redactor)
-    outcome = _blamed(spec, container_exit, outcome, isolation)
+    outcome = _blamed(spec, container_exit, outcome)
     phases = _phases(spec, container_exit)
     if models is not None:
         outcome = models.judge(outcome, _agent_ended_at(container_exit, phases))
@@ -297,39 +302,26 @@ def graded_outcome(
 
 
 def _blamed(
-    spec: AttemptSpec,
-    container_exit: ContainerExit,
-    outcome: GradingOutcome,
-    isolation: JsonObject,
+    spec: AttemptSpec, container_exit: ContainerExit, outcome: GradingOutcome
 ) -> GradingOutcome:
-    """Return the outcome, as the agent's if the agent can have kept `trial.sh` from its work.
+    """Return the outcome, as the agent's if it kept `trial.sh` from ending the trial in time.
 
-    `trial.sh` ends each phase at its limit, and needs the image's programs and its own folders. An
-    agent that changes these, or blocks or stops its processes, cannot leave the rate.
+    `trial.sh` ends each phase at its limit. Once an agent has begun, only what it left in the
+    container can prevent that. What `trial.sh` itself notices of it has an exit status of its own.
     """
     taken = container_exit.artifacts
-    if not spec.runs_agent or (spec.has_grader_container and taken is not None):
+    is_elsewhere = spec.has_grader_container and taken is not None
+    if outcome.reason is not Reason.DEADLINE or not spec.runs_agent or is_elsewhere:
         return outcome
-    if outcome.reason is Reason.DEADLINE and has_begun(spec.folder):
-        cause = (
-            f"{outcome.message}, although trial.sh ends each phase at its limit: what the agent "
-            "left in the container kept it from that. If the machine stood still instead, "
-            "`labledger rerun --despite-verdict` repeats the trial"
-        )
-    elif outcome.reason is Reason.TRIAL_SCRIPT_FAILED and (changed := _changes(isolation)):
-        cause = (
-            f"trial.sh, which needs the files of the image and its own folders, failed after "
-            f"{changed[0]} had been changed (`ext.isolation` lists what else): {outcome.message}"
-        )
-    else:
+    if not agent_has_begun(spec.folder):
+        outcome.message = f"{outcome.message}; its agent had not begun"
         return outcome
+    cause = (
+        f"{outcome.message}, although trial.sh ends each phase at its limit: what the agent "
+        "left in the container kept it from that. If the machine stood still instead, "
+        "`labledger rerun --despite-verdict` repeats the trial"
+    )
     return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.SCRIPT_HINDERED, cause)
-
-
-def _changes(isolation: JsonObject) -> list[str]:
-    """Return the programs that were changed before the grader began, and what else is suspected."""
-    names = ("programs_changed", "tampering_suspected")
-    return [path for name in names for path in isolation.get(name) or ()]
 
 
 def _artifact_chunks(spec: AttemptSpec, container_exit: ContainerExit) -> Iterable[bytes] | None:

@@ -24,8 +24,16 @@ PREDICTION = "benchmark_prediction.json"
 SCORE = "benchmark_score.json"
 EVENTS = "events.jsonl"
 PHASES_FILE = "phases"
+GRADING_FILE = "grading"
+"""In `state`: made by `trial.sh` when no process of the agent is left, before the grader begins."""
 RESTORE_SCRIPT = "restore.sh"
 """Deletes, in a regrading in a folder of the image, what the stored trial had deleted."""
+TASK_FILE = "task.json"
+"""In `in`: the row of the task."""
+AGENT_NOT_BEGUN_FILE = "agent_not_begun"
+"""In `state`: made by the host, and removed by `trial.sh` when the agent begins."""
+AGENT_RAN_FILE = "agent_ran"
+"""In `in`: made by the host before it starts a container again in which an agent has run."""
 AGENT_ENDED_FILE = "agent_ended"
 """In `state`: the report that the agent of a `delivered` trial has ended, with the phases so far.
 In `in`: written by the host when it believes that report."""
@@ -71,6 +79,8 @@ class ExitStatus:
     """Those of the first start of a two-part trial."""
     GRADER_PART = ALL - {20, 21, 30, 31, 50, 51, 72, 73}
     """Those of a start that only grades: the second of a two-part trial, or a regrading."""
+    SECOND_START = GRADER_PART | {72}
+    """Those of a start that only grades, in a container in which an agent has run."""
     SINGLE_START = ALL - {50, 51, 73}
     """Those of a trial whose container is started once, with its grader's files."""
     NOT_GRADED = ALL - {0, 10, 11, 40, 41, 50}

@@ -27,7 +27,7 @@ from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.grading import GradingOutcome
 
-_CAP = 16 * 1024
+_CAP = 32 * 1024
 _LINE = re.compile(r"(memory|processes)(setup|agent|grader) (oom_kill|max) ([0-9]{1,18})")
 _COUNTERS = {("memory", "oom_kill"), ("processes", "max")}
 _HELD = re.compile(r"held (memory|pids) ([0-9]{1,18})")

@@ -38,8 +38,9 @@
 #                                          70  this script failed
 #                                          71  a phase failed, and the disk was full
 #                                          72  the agent changed the limits of this script, moved
-#                                              a folder that the host reads, or kept this script
-#                                              from emptying an output folder
+#                                              a folder that the host reads, kept this script from
+#                                              emptying an output folder, replaced a device, or
+#                                              changed what this script needs
 #                                          73  the agent wrote state/agent_ended
 set -u
 
@@ -58,6 +59,14 @@ TERM_GRACE=200
 # How long the helper may take to close the way to the models, in hundredths of a second.
 CLOSING=3000
 
+# Messages and output that nobody needs. Opened once: an agent that is root can put a FIFO in the place of
+# /dev/null, and whatever opens that would wait for ever.
+exec 9>/dev/null
+
+# The status that ends a trial in which this script cannot go on. What worked before the agent began, and
+# does not afterwards, is the agent's doing.
+failure=70
+
 # The status of `wait` when a CHLD signal interrupted it: 128 + 17.
 WOKEN=145
 
@@ -66,7 +75,7 @@ WOKEN=145
 look_up_user() {
     wanted=${1%%:*} uid='' gid='' name='' home=''
     case $wanted in *[!0-9]*) ;; *) uid=$wanted gid=$wanted ;; esac
-    [ -r /etc/passwd ] && while IFS=: read -r at_name _ at_uid at_gid _ at_home _; do
+    [ -f /etc/passwd ] && [ -r /etc/passwd ] && while IFS=: read -r at_name _ at_uid at_gid _ at_home _; do
         case $wanted in "$at_name" | "$at_uid") ;; *) continue ;; esac
         uid=$at_uid gid=$at_gid name=$at_name home=$at_home
         break
@@ -84,7 +93,7 @@ look_up_user() {
 look_up_group() {
     group=''
     case $1 in *[!0-9]*) ;; *) group=$1 ;; esac
-    [ -n "$group" ] || [ ! -r /etc/group ] || while IFS=: read -r at_name _ at_gid _; do
+    [ -n "$group" ] || [ ! -f /etc/group ] || [ ! -r /etc/group ] || while IFS=: read -r at_name _ at_gid _; do
         [ "$at_name" = "$1" ] && group=$at_gid && break
     done </etc/group
     [ "$group" = "$gid" ] || name=''
@@ -96,9 +105,9 @@ find_user_switcher() {
     why="this image does not say who user $1 is, or it is root"
     look_up_user "$1" || return 1
     user_switcher=setpriv
-    as_user true 2>/dev/null && return 0
+    as_user true 2>&9 && return 0
     user_switcher=su
-    [ -n "$name" ] && as_user -c : 2>/dev/null && return 0
+    [ -n "$name" ] && as_user -c : 2>&9 && return 0
     why="this image cannot run a command as user $1; it needs the setpriv of util-linux, or a su and the user in its /etc/passwd, and the container's user must be root"
     return 1
 }
@@ -188,7 +197,7 @@ add_pressure() {
     [ -r "$2" ] && while read -r line; do
         pressure="$pressure$1 $line$newline"
     done <"$2"
-} 2>/dev/null
+} 2>&9
 
 # Adds how often the limits of memory and of processes were hit until now, at the end of phase $1.
 add_hits() {
@@ -208,14 +217,35 @@ add_held() {
     done <"$memory/memory.stat"
     add_pressure "held memory" "$memory/memory.kmem.usage_in_bytes"
     add_pressure "held pids" "$processes/pids.current"
-} 2>/dev/null
+} 2>&9
 
 # Adds the clock, the times of all processors of the machine, and how long anything on it waited for
 # one, as $1.
 add_times() {
     read_clock
-    { read -r times </proc/stat; } 2>/dev/null && pressure="$pressure$1 $now $times$newline"
+    { read -r times </proc/stat; } 2>&9 && pressure="$pressure$1 $now $times$newline"
     add_pressure "machine$1" /proc/pressure/cpu
+}
+
+# Adds where the counters of processors are at edge $1 of a phase, such as `beginagent`.
+add_edge() {
+    add_times "$1"
+    add_pressure "cpu$1" "$cgroup/cpu.pressure"
+    add_pressure "stat$1" "$cgroup/cpu.stat"
+    add_pressure "used$1" /sys/fs/cgroup/cpuacct/cpuacct.usage
+}
+
+# Sets $waits to how long the processes of this container have run, and have waited for a processor, in
+# microseconds. Only the processes that exist now are known. Depends on no exit status, as check_clock.
+read_waits() {
+    ran=0 delayed=0
+    for file in /proc/[0-9]*/task/[0-9]*/schedstat; do
+        run='' delay=''
+        { read -r run delay _ <"$file"; } 2>&9
+        case $run:$delay in :* | *: | *[!0-9:]*) continue ;; esac
+        ran=$((ran + run / 1000)) delayed=$((delayed + delay / 1000))
+    done
+    waits="$ran $delayed"
 }
 
 # Writes what this container waited for since it began. It is no error if the kernel does not tell.
@@ -228,13 +258,13 @@ write_pressure() {
     add_pressure used /sys/fs/cgroup/cpuacct/cpuacct.usage
     ! exists "$STATE/$1" || rm -rf -- "$STATE/$1"
     printf '%s' "$pressure" >"$STATE/$1"
-} 2>/dev/null
+} 2>&9
 
 # Stores the first $3 bytes of pipe $1 in file $2 and discards the rest, so that the writer never blocks.
 # `cat` does not buffer, so that nothing is lost when it is killed; the file size limit ends it.
 store_output() {
     ulimit -f "$(($3 / 512 + 17))"
-    { cat >"$2" || cat >/dev/null; } <"$1"
+    { cat >"$2" || cat >&9; } <"$1"
 }
 
 # Sets $limits to the resource limits of this process and to its priority, to nothing if too few files may
@@ -246,7 +276,7 @@ read_limits() {
             limits="$limits$line;"
         done </proc/1/limits
         read -r stat </proc/1/stat
-    } 2>/dev/null
+    } 2>&9
     # shellcheck disable=SC2086
     [ -z "$limits" ] || add_priority ${stat##*) }
 }
@@ -284,9 +314,9 @@ check_limits() {
 # Undoes what a phase may have done so that the kernel kills this process when memory runs out: the rest
 # of the trial needs it.
 restore_score() {
-    { read -r score </proc/self/oom_score_adj; } 2>/dev/null || score=$own_score
+    { read -r score </proc/self/oom_score_adj; } 2>&9 || score=$own_score
     [ "$score" != "$own_score" ] || return 0
-    { echo "$own_score" >/proc/self/oom_score_adj; } 2>/dev/null
+    { echo "$own_score" >/proc/self/oom_score_adj; } 2>&9
 }
 
 # Sets $mounts to all mount points, each on a line, as the kernel writes them.
@@ -296,7 +326,7 @@ read_mounts() {
         while read -r _ _ _ _ at _; do
             mounts=$mounts$at$newline
         done </proc/self/mountinfo
-    } 2>/dev/null
+    } 2>&9
 }
 
 # Succeeds if path $1 is one of $mounts, in which blanks and backslashes are octal numbers.
@@ -349,7 +379,7 @@ check_shared_folders() {
 # Sets $state and $parent of process $1, using built-ins only. $state is `gone` if it does not exist.
 read_process() {
     stat=''
-    { read -r stat <"/proc/$1/stat"; } 2>/dev/null
+    { read -r stat <"/proc/$1/stat"; } 2>&9
     case ${#stat} in
         0) stat=') gone 0 ' ;;
         # A process name with a line break cuts the line short. Take such a process for nobody's child.
@@ -373,7 +403,7 @@ set_alarm() {
 # time limit itself at most, or ten minutes.
 move_deadlines() {
     waited=''
-    { read -r waited <"$waited_file"; } 2>/dev/null
+    { read -r waited <"$waited_file"; } 2>&9
     case $waited in '' | 0?* | *[!0-9]* | ??????????*) waited=0 ;; esac
     case $((waited > most_waited)) in 1) waited=$most_waited ;; esac
     deadline=$((time_limit + waited)) last_deadline=$((time_limit + waited + TERM_GRACE))
@@ -388,6 +418,7 @@ check_clock() {
     case $((now < deadline))$warned in
         00)
             warned=1 alarm=$last_alarm rings=$last_deadline
+            read_waits
             kill -TERM "$command"
             ;;
         01) rings=$last_deadline ;;
@@ -418,13 +449,13 @@ on_child_change() {
     done
     checking=0
     case $changed in 1) on_child_change ;; esac
-} 2>/dev/null
+} 2>&9
 
 # Starts the clock of the next command, with a time limit of $1 hundredths of a second. Its alarms are
 # started before it, so that it cannot prevent them by using up all processes of the container.
 start_clock() {
     read_clock
-    started=$now time_limit=$((now + $1)) most_waited=$1 warned=0
+    started=$now time_limit=$((now + $1)) most_waited=$1 warned=0 waits=''
     case $((most_waited < 60000)) in 1) most_waited=60000 ;; esac
     move_deadlines
     set_alarm "$last_deadline"
@@ -440,7 +471,7 @@ await_command() {
     wait "$command"
     status=$?
     # A status above 128 may mean that a signal interrupted `wait`.
-    while [ "$status" -gt 128 ] && kill -0 "$command" 2>/dev/null; do
+    while [ "$status" -gt 128 ] && kill -0 "$command" 2>&9; do
         wait "$command"
         status=$?
     done
@@ -514,11 +545,11 @@ await_keepers() {
 kill_all() {
     read_clock
     gives_up=$((now + 2000))
-    while kill -KILL -1; jobs >/dev/null; others_are_not 'Z X gone'; do
+    while kill -KILL -1; jobs >&9; others_are_not 'Z X gone'; do
         read_clock
         [ "$now" -lt "$gives_up" ] || finish 70
     done
-    jobs >/dev/null
+    jobs >&9
 }
 
 exists() {
@@ -533,7 +564,7 @@ remove() {
         exists "$path" || continue
         chmod -R u+rwx -- "$path"
         rm -rf -- "$path"
-        ! exists "$path" || finish 70
+        ! exists "$path" || finish "$failure"
     done
 }
 
@@ -554,7 +585,7 @@ empty_outputs() {
     done
     unset IFS
     set +f
-} 2>/dev/null
+} 2>&9
 
 # Succeeds if folder $1 is empty. Any user may then write there.
 is_empty() {
@@ -568,13 +599,14 @@ is_empty() {
 reopen() {
     for path in "$@"; do
         [ -r "$path" ] && [ -w "$path" ] && [ -x "$path" ] && continue
-        chmod u+rwx "$path" || finish 70
+        chmod u+rwx "$path" || finish "$failure"
     done
 }
 
 # Replaces this process, a child of the script, with the command of phase $1.
 launch() {
-    { echo "$phase_score" >/proc/self/oom_score_adj; } 2>/dev/null
+    { echo "$phase_score" >/proc/self/oom_score_adj; } 2>&9
+    exec 9>&-
     script=$IN/$1.sh
     if [ "$1" = grader ]; then
         case $SEALED in none) grader_in=$IN ;; *) grader_in=$SEALED_IN ;; esac
@@ -592,7 +624,7 @@ launch() {
 
 # Starts the processes that store the output of phase $1, or of the entrypoint.
 store_outputs() {
-    remove "$PIPES.$1.out" "$PIPES.$1.err" "$STATE/$1.stdout" "$STATE/$1.stderr" 2>/dev/null
+    remove "$PIPES.$1.out" "$PIPES.$1.err" "$STATE/$1.stdout" "$STATE/$1.stderr" 2>&9
     # An agent that is another user may reopen its own output, as /dev/stderr.
     mkfifo -m 622 "$PIPES.$1.out" "$PIPES.$1.err" || no_pipes
     pipes="$pipes $PIPES.$1.out $PIPES.$1.err"
@@ -601,11 +633,11 @@ store_outputs() {
     store_output "$PIPES.$1.err" "$STATE/$1.stderr" "$LOG_BYTES" & keepers="$keepers $!"
 }
 
-# Ends a trial whose pipes cannot be made. Only a process that the agent left can prevent the grader's.
+# Ends a trial whose pipes cannot be made. Only the agent can have prevented the grader's.
 no_pipes() {
     case $PROCESSES:$AGENTLAB_AGENT_EXIT_STATUS in
         keep:?*) finish 72 ;;
-        *) finish 70 ;;
+        *) finish "$failure" ;;
     esac
 }
 
@@ -620,8 +652,10 @@ start_entrypoint() {
 # When it returns, no other process is left, unless processes are kept and the grader, or another
 # collect command, may still run.
 run_phase() {
+    case $1:$PROCESSES in grader:kill) mark_grading 2>&9 ;; esac
     store_outputs "$1"
     case $1 in agent) waited_file=$IN/waited ;; *) waited_file='' ;; esac
+    add_edge "begin$1"
     start_clock "$2"
     launch "$1" >"$PIPES.$1.out" 2>"$PIPES.$1.err" & command=$!
     await_command
@@ -632,8 +666,11 @@ run_phase() {
     PHASES="$PHASES$1 $status $started $now $timed_out
 "
     check_limits "$1"
+    [ -n "$waits" ] || read_waits
+    add_edge "end$1"
+    pressure="${pressure}waits$1 $waits$newline"
     case $PROCESSES:$1 in
-        keep:setup | keep:agent | keep:collect_*) kill -KILL "$alarm" "$last_alarm" 2>/dev/null ;;
+        keep:setup | keep:agent | keep:collect_*) kill -KILL "$alarm" "$last_alarm" 2>&9 ;;
         *) end_processes ;;
     esac
     restore_score
@@ -644,13 +681,20 @@ run_phase() {
     [ "$status" = 0 ] || has_space || finish 71
 }
 
+# Makes a file whose time says from when on no change is the agent's: no process of it is left, and no
+# program can set that time. The host then knows what the grader changed.
+mark_grading() {
+    rm -rf -- "$STATE/grading"
+    echo >"$STATE/grading"
+}
+
 # Ends every other process. What they wrote is stored first.
 end_processes() {
     PROCESSES=kill
-    kill_all_but_keepers 2>/dev/null
-    await_keepers 2>/dev/null
+    kill_all_but_keepers 2>&9
+    await_keepers 2>&9
     keepers=none pipes=''
-    kill_all 2>/dev/null
+    kill_all 2>&9
 }
 
 # Succeeds if one more megabyte can be written. A phase that failed on a full disk is not at fault. A
@@ -666,12 +710,12 @@ has_space() {
     done
     rm -f -- "$STATE/filling"
     return "$written"
-} 2>/dev/null
+} 2>&9
 
 # Writes the phases file, gives the host's user access to all files, and ends with status $1.
 finish() {
     [ "$PROCESSES" = kill ] || end_processes
-    rm -rf -- "$STATE/phases" 2>/dev/null
+    rm -rf -- "$STATE/phases" 2>&9
     # The second start of a two-part trial needs this file.
     printf '%s' "$PHASES" >"$STATE/phases" || [ "$1" != 50 ] || finish 71
     [ -z "$pressure_file" ] || write_pressure "$pressure_file"
@@ -684,7 +728,7 @@ finish() {
             # shellcheck disable=SC2086
             chmod -R a+rwX,-t "$OUT" "$STATE" ${SHARED_WORKSPACE:+"$WORKSPACE"} $outputs $emptied
             ;;
-    esac 2>/dev/null
+    esac 2>&9
     exit "$1"
 }
 
@@ -703,7 +747,13 @@ setup_and_agent() {
     user_switcher=''
     [ -z "$AGENT_USER" ] || find_user_switcher "$AGENT_USER" || refuse_user agent 70
     find_shared_folders
+    find_devices
+    # The host made this file, and knows by it that the agent has not begun. No program can make it again
+    # with the time that it had.
+    remove "$STATE/agent_not_begun"
+    failure=72
     run_phase agent "$AGENT_CS"
+    check_devices
     check_shared_folders
     AGENTLAB_AGENT_EXIT_STATUS=$status agent_failed=0
     [ "$status" = 0 ] || agent_failed=1$timed_out
@@ -717,6 +767,22 @@ setup_and_agent() {
         delivered) await_delivery ;;
         separate) collect "$@"; finish 50 ;;
     esac
+}
+
+# Sets $devices to the devices that programs use without a thought.
+find_devices() {
+    devices=''
+    for device in null zero full random urandom; do
+        [ ! -c "/dev/$device" ] || devices="$devices $device"
+    done
+}
+
+# Ends the trial if the agent has put something else in the place of one of them: whatever opens it, such
+# as the grader, could wait for ever.
+check_devices() {
+    for device in $devices; do
+        [ -c "/dev/$device" ] || finish 72
+    done
 }
 
 # Says that the agent has ended, and waits until the helper has closed the way to the models: what the
@@ -808,6 +874,7 @@ add_times begin
 reserve_memory
 if [ -e "$IN/phases" ]; then
     pressure_file=grader_pressure
+    [ ! -e "$IN/agent_ran" ] || failure=72
     read_earlier_phases
 else
     # The ended container was started again from outside: its agent must not run twice.
@@ -823,7 +890,9 @@ check_shared_folders
 empty_outputs
 user_switcher=''
 if [ -n "$GRADER_USER" ]; then
-    find_grader_switcher "$GRADER_USER" || refuse_user grader 40
+    # That the image has this user was checked before the run.
+    case $failure in 72) refused=72 ;; *) refused=40 ;; esac
+    find_grader_switcher "$GRADER_USER" || refuse_user grader "$refused"
 fi
 run_phase grader "$GRADER_CS"
 [ "$timed_out" = 1 ] && finish 41

@@ -125,7 +125,7 @@ def verify_lab(lab: LabFolder, run_id: str | None) -> VerificationReport:
 def _verify_lab(lab: LabFolder, run_id: str | None) -> VerificationReport:
     verified = verify(lab.ledger, run_id)
     findings = [finding.line(lab.ledger) for finding in verified.findings]
-    with LedgerReader.open(lab.ledger) as reader:
+    with LedgerReader.open_any(lab.ledger) as reader:
         for name in _runs_not_running(reader, run_id, findings):
             findings += _mirror_findings(lab, reader, name, verified)
         deleted = tuple(reader.deleted_run_ids()) if run_id is None else ()

@@ -136,7 +136,8 @@ def test_trials_of_every_mode_are_shown(checked: BenchmarkCheck, lab: Path) -> N
     assert "grader files put into its running container" in shown["plain"]
     assert "grader in a container of its own" in shown["separate-verifier"]
     # Folders that the trial itself was given are no tampering; its work in `/` is named.
-    assert "tampering suspected, by the agent: /answer.txt\n" in shown["plain"]
+    suspected = "tampering suspected: 1 change of the image, 1 by the agent (--full lists them)\n"
+    assert suspected in shown["plain"]
     assert "no tampering seen" in shown["separate-verifier"]
     # A shared verifier's artifacts are stored, and are no tampering either.
     assert "no tampering seen" in shown["files-of-image"]

@@ -72,7 +72,7 @@ class Toll:
 def make_project(cluster: Cluster, folder: Path) -> ClusterProject:
     kinds = [RIGHT, "sleep 2; " + RIGHT, BY_MODE, FAILS, "sleep 1; " + UNGRADABLE]
     tasks = {f"t{n:02}": kinds[n % len(kinds)] for n in range(SLOTS // 2)}
-    return ClusterProject(cluster, folder, tasks, max_concurrency=4)
+    return ClusterProject(cluster, folder, tasks)
 
 
 class Tormentor:

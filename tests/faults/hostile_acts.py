@@ -15,6 +15,7 @@ COMPLETED = ("completed", None, 0)
 TIMED_OUT = ("agent_timeout", "agent_timeout", 11)
 GRADER_FAILED = ("grade_error", "grader_exit_nonzero", 40)
 GRADER_TIMED_OUT = ("grade_error", "grader_timeout", 41)
+HINDERED = ("agent_error", "script_hindered", 72)
 NO_PREDICTION = ("grade_error", "prediction_missing", 0)
 NO_SCORE = ("grade_error", "score_missing", 0)
 
@@ -101,7 +102,7 @@ ACTS = {
         f"{LOWERS} {option}": Act(
             f"prlimit --pid 1 {option} || kill -STOP $$; exit {status}",
             GRADES,
-            ("agent_error", "script_hindered", 72),
+            HINDERED,
             None,
             shells=(PYTHON,),
         )
@@ -113,17 +114,37 @@ ACTS = {
             "--cpu=5": 0,
         }.items()
     },
+    "stops every process": Act(
+        "kill -STOP -1; sleep 300", GRADES, TIMED_OUT, agent_s=0.6, shells=SHELLS
+    ),
+    "empties the folder of logs": Act(
+        "rm -rf /agentlab/state/* /agentlab/state/.[!.]*", GRADES, shells=SHELLS
+    ),
+    "moves the folders of the trial": Act(
+        "mv /agentlab /elsewhere", GRADES, HINDERED, None, shells=SHELLS
+    ),
+    "puts a FIFO in place of /dev/null": Act(
+        "rm /dev/null && mkfifo /dev/null && sleep 300",
+        GRADES,
+        HINDERED,
+        None,
+        agent_s=0.6,
+        shells=(PYTHON, BUSYBOX),
+    ),
+    "puts a file in place of a device": Act(
+        "rm /dev/urandom && echo 4 >/dev/urandom", GRADES, HINDERED, None
+    ),
     "removes the programs of the image": Act(
         "rm -f /usr/bin/* /usr/sbin/*; exit 1",
         GRADES,
-        ("agent_error", "script_hindered", 70),
+        HINDERED,
         None,
         shells=(PYTHON,),
     ),
     "removes the C library": Act(
         "rm -f /usr/lib/*/libc.so.6; exit 1",
         GRADES,
-        ("agent_error", "script_hindered", 70),
+        HINDERED,
         None,
         shells=(PYTHON,),
     ),

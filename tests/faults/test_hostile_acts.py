@@ -15,8 +15,6 @@ from hostile_trials import Host
 from sample_trials import BUSYBOX, PYTHON, brief, phase, problems
 from tiers import thorough, tiered
 
-from labledger.trial import contract
-
 pytestmark = [pytest.mark.docker]
 
 
@@ -50,17 +48,6 @@ def test_acts(host: Host, what: str, image: str) -> None:
         assert host.trials.content(result, "grader_stdout") == act.grader_saw
     if act.rejects:
         assert json.loads(host.trials.rejected(result, "score"))["verdict"] == "pass"
-
-
-@pytest.mark.parametrize("act", ["mv /agentlab /elsewhere", "rm /dev/null && mkfifo /dev/null"])
-def test_an_agent_that_blocks_the_script_has_failed(
-    host: Host, monkeypatch: pytest.MonkeyPatch, act: str
-) -> None:
-    """`trial.sh` fails, or never ends: no agent leaves the pass rate by that."""
-    monkeypatch.setattr(contract, "OUTER_MARGIN_S", 1.0)
-    result = host.trials.run(phase(act, 2), phase("false", 2), image=PYTHON)
-    assert brief(result)[:2] == ("agent_error", "script_hindered")
-    assert result.verdict is None
 
 
 def test_a_gigabyte_of_noise(host: Host) -> None:

@@ -238,6 +238,24 @@ def test_both_ways_of_looking_agree(trials: Trials, monkeypatch: pytest.MonkeyPa
     assert asked.total == facts["tampering_total"]
 
 
+def test_what_the_graders_own_python_compiles_is_not_suspected(
+    trials: Trials, readable_layers: bool
+) -> None:
+    """Compiled code of libraries is the grader's, unless it is the agent's: by its time alone."""
+    setup = "mkdir -p /opt/lib/own; for n in a b c; do echo x=1 >/opt/lib/own/$n.py; done"
+    forged = "/opt/lib/own/__pycache__/forged.cpython-311.pyc"
+    agent = f"mkdir /opt/lib/own/__pycache__; echo >{forged}"
+    grader = f"PYTHONPATH=/opt/lib python3 -c 'import own.a, own.b, own.c'; echo >/opt/x; {GRADES}"
+    facts = isolation(trials.run(agent, grader, setup=phase(setup), image=PYTHON))
+    suspected = facts["tampering_suspected"]
+    if not readable_layers:
+        assert len(suspected) > 2
+        assert "tampering_by" not in facts
+        return
+    assert suspected == [forged, "/opt/x"]
+    assert facts["tampering_by"] == {"agent": 1, "grader": 1}
+
+
 def test_programs_of_the_image_that_the_agent_changed(
     trials: Trials, readable_layers: bool
 ) -> None:

@@ -21,6 +21,7 @@ from tiers import thorough, tiered
 from labledger.engine.engine import Engine
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
+from labledger.records.resource_pressure import was_short
 
 pytestmark = pytest.mark.docker
 
@@ -63,6 +64,21 @@ def test_a_trial_that_timed_out_says_it_too(trials: Trials) -> None:
     result = trials.run(endless, runtime={"resources": resources})
     assert result.status == "agent_timeout", brief(result)
     assert pressure(result)["cpu_throttled_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("agent", "waits"), [("sleep 60", False), (f"while :; do {SPINS}; done", True)]
+)
+def test_what_an_agent_waited_for_is_its_own(trials: Trials, agent: str, waits: bool) -> None:
+    """One that sleeps waited for no processor, however busy the machine is; eight that work did."""
+    unlimited = {"resources": {"cpus": None, "memory_bytes": None, "pids": None}}
+    settings = {"runtime": unlimited, **WAYS["after_agent"]}
+    result = run_attempt(stage(trials, trials.spec(phase(agent, timeout_s=1.5), **settings)))
+    assert result.status == "agent_timeout", brief(result)
+    numbers = pressure(result)["phases"]["agent"]
+    assert (numbers.get("cpu_some_s", numbers.get("cpu_waited_s")) > 0.5) is waits
+    if not waits:
+        assert not was_short(result.reason, pressure(result))
 
 
 @thorough

@@ -97,6 +97,7 @@ def test_a_coordinator_that_dies_as_it_applies(
         project.open_gate(run_id, running[0])
         assert resumed.finish() == 0
         applied = [event["request"] for event in resumed.of("control_applied")]
+        assert resumed.of("run_started")[0]["max_concurrency"] == 1, "as `set` asked before"
     assert applied == ([2] if point == "after_apply" else [1, 2])
     found = outcomes(project, run_id)
     assert found[running[1]] == ("agent_error", "cancelled", 0)

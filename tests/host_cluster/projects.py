@@ -26,6 +26,10 @@ class ClusterProject(Project):
 
     def __init__(self, cluster: Cluster, folder: Path, tasks: dict[str, str], **design: Any):
         super().__init__(folder, tasks, **design)
+        if "max_concurrency" not in design:
+            # As many trials run at once as the hosts take.
+            del self.document["design"]["max_concurrency"]
+            self.save()
         self.cluster = cluster
         self.before = cluster.in_network()
         self.environment = cluster.environment

@@ -69,7 +69,7 @@ def test_a_killed_run_on_two_hosts_is_resumed_where_its_trials_are(
     tmp_path: Path, image_ids: dict[str, str]
 ) -> None:
     """Resume finds the cluster in the ledger, is refused elsewhere, and starts nothing twice."""
-    project = Project(tmp_path / "project", {"a": HOLDS, "b": HOLDS})
+    project = Project(tmp_path / "project", {"a": HOLDS, "b": HOLDS}, max_concurrency=SLOTS)
     with dask_cluster(tmp_path / "cluster", "one", "two") as cluster:
         bucket = tmp_path / "bucket"
         with cluster.file.open("a") as file:

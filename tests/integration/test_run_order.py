@@ -65,7 +65,9 @@ def test_at_most_so_many_run_at_once(told: list[dict[str, Any]]) -> None:
     """A few more than the concurrency are prepared, never an unbounded number."""
     (started,) = named(told, "run_started")
     assert started["max_concurrency"] == 4
-    assert max(event["running"] for event in named(told, "tick")) <= 8
+    ticks = named(told, "tick")
+    assert max(event["running"] for event in ticks) <= 4, "prepared trials do not run"
+    assert max(event["dispatched"] for event in ticks) <= 8
 
 
 def test_disorder_leaves_the_rows_of_order(

@@ -36,6 +36,7 @@ from labledger import clock
 from labledger.engine.engine import Engine
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot
+from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
@@ -270,11 +271,22 @@ def test_container_that_is_removed(trials: Trials) -> None:
     assert trials.containers() == []
 
 
+def test_a_setup_that_blocks_is_not_its_agents(
+    trials: Trials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is blamed who has not begun: the host knows it by a file that `trial.sh` removes."""
+    monkeypatch.setattr("labledger.trial.contract.OUTER_MARGIN_S", 0.5 - 3 * PATIENCE_S)
+    result = trials.run("true", setup=phase("sleep 300", PATIENCE_S))
+    assert brief(result) == ("infra_error", "deadline", None)
+    assert "its agent had not begun" in (result.message or "")
+
+
 def test_outer_deadline(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
     """A container that does not keep its own limits is ended by the host, as the agent's failure:
     only what an agent left there keeps `trial.sh` from its limits."""
     monkeypatch.setattr("labledger.trial.contract.OUTER_MARGIN_S", 0.5 - 2 * PATIENCE_S)
-    result = trials.run("sleep 300")
+    not_begun = f"{contract.STATE}/{contract.AGENT_NOT_BEGUN_FILE}"
+    result = trials.run(f"touch {not_begun}; touch -t 200001010000 {not_begun}; sleep 300")
     assert brief(result) == ("agent_error", "script_hindered", None)
     assert result.message is not None
     assert "0.5 s" in result.message

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
-from labledger.trial import attempt_notes
+from labledger.trial import attempt_notes, contract
 
 
 @pytest.fixture
@@ -54,3 +57,38 @@ def test_unfinished_notes_of_a_killed_process_are_removed(trial: Path) -> None:
         (trial.parents[1] / attempt_notes.FOLDER / f".{name}.0123456789abcdef").write_bytes(b"[")
     attempt_notes.remove_notes(trial)
     assert notes(trial) == [".000017-1.notes.0123456789abcdef", "000017-1.notes"]
+
+
+def test_only_the_hosts_own_file_says_that_no_agent_has_begun(tmp_path: Path) -> None:
+    """It is not newer than the inputs of the trial; everything that a container makes is."""
+    trial = tmp_path / "000007-1"
+    not_begun = trial / "state" / contract.AGENT_NOT_BEGUN_FILE
+    for folder in ("in", "state"):
+        (trial / folder).mkdir(parents=True)
+    not_begun.touch()
+    (trial / "in" / contract.TASK_FILE).touch()
+    assert not attempt_notes.agent_has_begun(trial)
+    wait_until(tick_of(trial / "in" / contract.TASK_FILE), "the kernel's clock to go on")
+    stolen = not_begun.rename(trial / "state" / "stolen")
+    assert attempt_notes.agent_has_begun(trial)
+    stolen.rename(not_begun)
+    os.utime(not_begun, (0, 0))
+    (trial / "the host notes something").touch()
+    assert attempt_notes.agent_has_begun(trial)
+    not_begun.unlink()
+    not_begun.symlink_to(trial / "in" / contract.TASK_FILE)
+    assert attempt_notes.agent_has_begun(trial)
+    not_begun.unlink()
+    not_begun.mkdir()
+    assert attempt_notes.agent_has_begun(trial)
+
+
+def tick_of(folder: Path) -> Callable[[], bool]:
+    """Return a check whether the kernel notes a later time than that of a folder."""
+    probe = folder.with_name("probe")
+
+    def is_later() -> bool:
+        probe.write_text("")
+        return probe.stat().st_ctime_ns > folder.stat().st_ctime_ns
+
+    return is_later

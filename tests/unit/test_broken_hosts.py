@@ -272,9 +272,9 @@ class Run:
         self.warnings: list[str] = []
 
     @contextmanager
-    def executor(self) -> Iterator[ClusterExecutor]:
+    def executor(self, max_concurrency: int | None = None) -> Iterator[ClusterExecutor]:
         setup = RunSetup(RunKey("ledger", "run-1"), 1, {}, is_sealed=False)
-        run = ClusterRun(setup, self.trials.store.root)
+        run = ClusterRun(setup, self.trials.store.root, max_concurrency=max_concurrency)
         executor = ClusterExecutor(ClusterConnection(self.cluster).open(), run)
         executor.allow_starts_until(time.time() + 4 * PATIENCE_S)
         try:
@@ -321,6 +321,18 @@ def run(trials: Trials, tmp_path: Path) -> Run:
 def is_whole(future: Future[AttemptResult], spec: AttemptSpec) -> bool:
     result = future.result(PATIENCE_S)
     return (result.ids, result.message) == (spec.ids, "made up")
+
+
+def test_a_request_replaces_the_number_of_the_run_and_its_removal_restores_it(run: Run) -> None:
+    """A run's own number limits all hosts together, also after `set --max-concurrency none`."""
+    with run.executor(max_concurrency=3) as executor:
+        wait_until(lambda: len(executor.hosts()) == 2, "both hosts")
+        assert (executor.width, executor.capacity) == (3, 3)
+        executor.limit(Limits(max_concurrency=1))
+        assert (executor.width, executor.capacity) == (1, 1)
+        executor.limit(Limits())
+        assert (executor.width, executor.capacity) == (3, 3)
+        assert executor.running == 0
 
 
 def test_what_its_host_has_not_got_is_taken_back_at_once(run: Run) -> None:

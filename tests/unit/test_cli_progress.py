@@ -52,6 +52,12 @@ def finished(status: str = "completed", **fields: object) -> dict[str, Any]:
     return run_event("trial_finished", status=status, **{**known, "will_retry": False, **fields})
 
 
+def tick(running: int, *, waiting: int, prepared: int = 0, **fields: object) -> dict[str, Any]:
+    dispatched = running + prepared
+    numbers = {"dispatched": dispatched, "waiting": waiting, "max_concurrency": 4, **fields}
+    return run_event("tick", running=running, **numbers)
+
+
 def view_of(*events: dict[str, Any]) -> RunProgress:
     view = RunProgress()
     for told in events:
@@ -77,14 +83,14 @@ def test_the_time_left_is_shown_when_it_is_known(monkeypatch: pytest.MonkeyPatch
         assert "left" not in view.line()
         view.add(finished())
         view.add(committed(idx, "completed", "pass"))
-    working, idle = (run_event("tick", running=number, waiting=0) for number in (2, 0))
+    working, idle = (tick(number, waiting=0) for number in (2, 0))
     view.add(working)
     assert view.remaining_s == pytest.approx(40, rel=0.01)
     assert "40s elapsed · about 40s left" in view.line()
     few = view_of({**STARTED, "max_concurrency": 1}, finished(), finished())
     assert few.remaining_s is None
     few.add(finished())
-    few.add(working)
+    few.add(tick(1, prepared=1, waiting=0, max_concurrency=1))
     assert few.remaining_s is not None
     few.add(idle)  # Such as where what is left is paused.
     assert few.remaining_s is None
@@ -93,7 +99,7 @@ def test_the_time_left_is_shown_when_it_is_known(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     "told",
     [
-        run_event("tick", running=2, waiting=0, held=True),
+        tick(2, waiting=0, held=True),
         run_event("budget_spent", message="0.5 of 0.4 USD are spent"),
         run_event("stopping", level=1),
     ],
@@ -101,9 +107,7 @@ def test_the_time_left_is_shown_when_it_is_known(monkeypatch: pytest.MonkeyPatch
 )
 def test_no_time_is_left_where_something_must_happen_first(told: dict[str, Any]) -> None:
     """While something is paused, the budget is spent or the run stops, none is said."""
-    view = view_of(
-        STARTED, *(finished() for _ in range(4)), run_event("tick", running=2, waiting=0)
-    )
+    view = view_of(STARTED, *(finished() for _ in range(4)), tick(2, waiting=0))
     assert view.remaining_s is not None
     view.add(told)
     assert view.remaining_s is None
@@ -157,21 +161,22 @@ def test_the_pass_rate_is_of_what_was_scored() -> None:
     assert "1 grade error · 0 infra errors" in view.line()
 
 
-def test_running_never_exceeds_what_may_run() -> None:
-    """Trials that are only being prepared are not shown as running."""
-    view = view_of(STARTED, run_event("tick", running=8, waiting=3))
+def test_prepared_trials_do_not_run() -> None:
+    """Trials that are only being prepared are not shown as running, whatever may run at once."""
+    view = view_of(STARTED, tick(4, prepared=4, waiting=3))
     assert (view.running, view.waiting) == (4, 3)
+    view.add(tick(1, prepared=1, waiting=3))
+    assert view.running == 1, "of two with room for four, one is prepared"
+    assert " · 1 running · " in view.line()
     view.add(finished())
-    assert view.running == 4, "seven are left, of which four may run"
-    for _ in range(5):
-        view.add(finished())
+    view.add(finished())
     view.add(committed(2, "completed", "pass", waiting=2))
-    assert (view.running, view.waiting) == (2, 2)
+    assert (view.running, view.waiting) == (0, 2)
 
 
 def test_the_line_says_where_the_run_stands() -> None:
     """One line holds everything that the live display shows."""
-    view = view_of(STARTED, run_event("tick", running=3, waiting=1))
+    view = view_of(STARTED, tick(3, waiting=1))
     line = view.line()
     assert line.startswith(
         "2/10 committed · 3 running · 1 waiting to commit · base 100.0% · treat –"
@@ -186,7 +191,7 @@ def test_the_live_display_shows_where_the_run_stands(width: int) -> None:
     for told in (
         STARTED,
         committed(2, "completed", "fail"),
-        run_event("tick", running=3, waiting=1),
+        tick(3, waiting=1),
     ):
         watcher(told)
     Console(file=shown, width=width).print(watcher._draw())
@@ -200,11 +205,11 @@ def test_the_live_display_shows_where_the_run_stands(width: int) -> None:
 
 def test_the_line_says_what_is_still_cleaned_up() -> None:
     """Folders that go while trials run are not told of, unless more wait than run; the last are."""
-    view = view_of(STARTED, run_event("tick", running=3, waiting=0, removing=4))
+    view = view_of(STARTED, tick(3, waiting=0, removing=4))
     assert "cleaning up" not in view.line()
-    view.add(run_event("tick", running=3, waiting=0, removing=5))
+    view.add(tick(3, waiting=0, removing=5))
     assert "cleaning up 5 trial folders" in view.line()
-    view.add(run_event("tick", running=0, waiting=0, removing=1))
+    view.add(tick(0, waiting=0, removing=1))
     assert "cleaning up 1 trial folder" in view.line()
 
 
@@ -259,19 +264,19 @@ def test_the_hosts_of_a_cluster_are_shown_with_their_trials() -> None:
         return {"host": name, "trials": trials, "slots": 8, "problem": problem}
 
     few = [host("a/1", 8), host("b/2", 3, "it does not answer"), host("c/3", 0, "its disk is full")]
-    view = view_of(STARTED, run_event("tick", running=11, waiting=0, hosts=few))
-    view.add(run_event("tick", running=11, waiting=0))
+    view = view_of(STARTED, tick(11, waiting=0, hosts=few))
+    view.add(tick(11, waiting=0))
     shown = view.line()
     assert "a/1: 8 trials in 8 slots" in shown
     assert "b/2: it does not answer (3 trials there) · c/3: its disk is full" in shown
     console = Console(file=io.StringIO(), width=100)
     watcher = run_display.LiveWatcher()
-    for told in (STARTED, run_event("tick", running=11, waiting=0, hosts=few)):
+    for told in (STARTED, tick(11, waiting=0, hosts=few)):
         watcher(told)
     console.print(watcher._draw())
     assert "b/2: it does not answer" in console.file.getvalue()  # type: ignore[attr-defined]
     many = [*few[1:], *(host(f"n/{number}", 1) for number in range(1000))]
-    view.add(run_event("tick", running=11, waiting=0, hosts=many))
+    view.add(tick(11, waiting=0, hosts=many))
     assert "1,000 of 1,002 hosts take trials · b/2: it does not answer" in view.line()
     assert "n/1" not in view.line()
     line = notable_line(finished("agent_error", reason="exit_status", host="a/1"))
@@ -281,7 +286,7 @@ def test_the_hosts_of_a_cluster_are_shown_with_their_trials() -> None:
 def test_json_is_one_event_a_line_without_ticks(capsys: pytest.CaptureFixture[str]) -> None:
     """A program that reads along gets whole lines of JSON, and nothing that says nothing."""
     watcher = run_display.JsonWatcher()
-    for told in (STARTED, run_event("tick", running=1, waiting=0), finished(task_id="ä\n")):
+    for told in (STARTED, tick(1, waiting=0), finished(task_id="ä\n")):
         watcher(told)
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["event"] for line in lines] == ["run_started", "trial_finished"]

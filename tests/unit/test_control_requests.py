@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import rerun_ledgers
 import sample_ledgers as kit
+from waiting import PATIENCE_S, wait_until
 
 import labledger
 from labledger import InvalidInput, LabLedgerError, RequestKind, open_ledger
@@ -38,6 +40,11 @@ def lab(tmp_path: Path) -> Path:
 
 def ask(lab: Path, kind: str, **what: Any) -> labledger.ControlReply:
     return labledger.request_control(kit.RUN, kind, what, requested_by=ANN, lab_dir=lab)
+
+
+def waiting(lab: Path) -> list[labledger.ControlRequest]:
+    with LedgerReader.open(lab / "ledger.sqlite") as reader:
+        return reader.unchanged_requests(kit.RUN, waiting=True)
 
 
 def apply_all(writer: LedgerWriter, lab: Path) -> Controls:
@@ -261,15 +268,49 @@ def test_what_nobody_runs_is_not_said_to_run(lab: Path) -> None:
         assert reply.running == 0
         return reply.text
 
-    assert said("pause") == "the run: nothing more starts; nobody runs it now"
+    resumed = "when the run is resumed; no process runs it now"
+    assert said("pause") == f"the run: nothing more starts {resumed}"
     assert said("set", max_concurrency=2) == "set trials at once: 2, once it is resumed"
-    ended = "nobody runs it now, and trials that have ended keep their results"
-    assert said("cancel", slot=[0]) == f"slot 0: 1 slot cancelled for good; {ended}"
-    ask(lab, "cancel", slot=[0, 3])
+    ended = "and trials that have ended keep their results"
+    slot = f"slot 0: 1 slot will be cancelled for good {resumed}, {ended}"
+    assert said("cancel", slot=[0]) == slot
+    reply = ask(lab, "cancel", slot=[0, 3])
+    assert (reply.owned, "2 slots will be cancelled for good when" in reply.text) == (False, True)
     with kit.open_writer(lab / "ledger.sqlite") as writer:
         (applied,) = owner_applies(lab, writer)
     assert applied.outcome is not None
     assert applied.outcome["text"] == "cancel slot 0, 3; trials that have ended keep their results"
+
+
+def test_what_was_applied_is_said_to_have_happened(lab: Path) -> None:
+    """Until its owner has applied it, a cancellation is announced; then it is reported."""
+    with kit.open_writer(lab / "ledger.sqlite") as writer:
+        lease = writer.leases.acquire(kit.RUN, this_process(), 30)
+        for idx in (0, 1):
+            entry = Dispatch(idx, 1, f"container-{idx}", "elsewhere", kit.TIMES[0])
+            writer.journal_dispatch(lease, [entry])
+        waits = ask(lab, "cancel", slot=[0])
+        assert waits.text == (
+            "slot 0: 1 slot will be cancelled for good; 1 running trial will be killed"
+        )
+        replies: list[labledger.ControlReply] = []
+
+        def cancel() -> None:
+            replies.append(
+                labledger.request_control(
+                    kit.RUN, "cancel", {"slot": [1]}, wait_s=PATIENCE_S, lab_dir=lab
+                )
+            )
+
+        asking = threading.Thread(target=cancel)
+        asking.start()
+        wait_until(lambda: len(waiting(lab)) == 2, "the second request")
+        for request in waiting(lab):
+            writer.apply_request(lease, request, {"text": "cancel", "slots_before": 4})
+        asking.join()
+    assert replies[0].text == (
+        "slot 1: 1 slot was cancelled for good; 1 running trial is being killed"
+    )
 
 
 def test_what_has_finished_is_not_cancelled(lab: Path) -> None:

@@ -13,6 +13,7 @@ from experiment_files import TASKS, Folder
 
 from labledger.experiment.experiment_differences import differences
 from labledger.experiment.experiment_file import load_experiment
+from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.resolve import Overrides, ResolvedExperiment, resolve
 from labledger.records import canonical_json
 
@@ -151,6 +152,19 @@ def test_slots_are_those_of_the_selection(folder: Folder) -> None:
     assert resolved.document["design"]["max_concurrency"] == 7
     again = folder.resolve(**dataclasses.asdict(Overrides.of_plan(resolved.plan)))
     assert again.digest == resolved.digest
+
+
+def test_a_number_of_trials_that_a_person_names_also_limits_hosts(folder: Folder) -> None:
+    """The file and the command mean the same on a cluster; the default is meant for one machine."""
+    assert folder.resolve().plan.design.at_most_on_hosts is None
+    assert folder.resolve(max_concurrency=7).plan.design.at_most_on_hosts == 7
+    named = folder.resolve()
+    folder.data["design"] = {"max_concurrency": 1}
+    authored = folder.resolve()
+    assert authored.plan.design.at_most_on_hosts == 1
+    assert (authored.document["design"]["limits_hosts"], authored.digest) == (True, named.digest)
+    stored = ExperimentPlan.of_document(authored.document)
+    assert stored.design == authored.plan.design
 
 
 def test_options_that_make_no_sense_are_refused(folder: Folder) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sample_trials import Trials
 
-from labledger.records.resource_pressure import FIELDS, short_of_processors
-from labledger.trial.evidence.metrics import parse_counters, pressure_of
+from labledger.records.resource_pressure import FIELDS, short_of_processors, was_short
+from labledger.trial.evidence.metrics import parse_counters, parse_phases, pressure_of
 
 VERSION_2 = """\
 begin 100000 cpu  1000 10 500 20000 100 5 15 70 9 9
@@ -48,7 +49,7 @@ def test_counters_of_both_versions() -> None:
         "memory_some_s": 0.25,
         "io_some_s": 0.0,
     }
-    assert set(second) == set(FIELDS)
+    assert set(second) == set(FIELDS) - {"cpu_waited_s"}
     waits = {"cpu_some_s", "machine_cpu_some_s", "memory_some_s", "io_some_s"}
     assert parse_counters(VERSION_1) == {k: v for k, v in second.items() if k not in waits}
     assert not short_of_processors(second)
@@ -92,6 +93,96 @@ def test_both_parts_count_and_half_a_number_does_not(tmp_path: Path) -> None:
     both = pressure_of(spec.folder, spec.grader_folder)
     assert (both["duration_s"], both["processors"], both["cpu_used_s"]) == (20.0, 2.0, 14.0)
     assert "cpu_some_s" not in both
+
+
+BUSY = """\
+begin 100000 cpu  1000 10 500 20000 100 5 15 70 0 0
+beginagent 100010 cpu  1000 0 500 20000 100 0 0 0 0 0
+machinebeginagent some avg10=0.00 avg60=0.00 avg300=0.00 total=1000000
+statbeginagent throttled_time 0
+usedbeginagent 1000000000
+endagent 101010 cpu  2900 0 600 20000 100 0 0 0 0 0
+machineendagent some avg10=0.00 avg60=0.00 avg300=0.00 total=11000000
+statendagent throttled_time 0
+usedendagent {used}
+waitsagent {ran} {waited}
+end 101020 cpu  2910 10 610 20010 100 5 15 70 0 0
+used {used}
+machinebegin some avg10=0.00 avg60=0.00 avg300=0.00 total=1000000
+machineend some avg10=0.00 avg60=0.00 avg300=0.00 total=11000000
+"""
+"""Ten seconds of an agent on a machine whose processors were all busy, with version 1."""
+SHORT_GRADER = """\
+begin 200000 cpu  1000 10 500 20000 100 5 15 70 0 0
+machinebegin some avg10=0.00 avg60=0.00 avg300=0.00 total=11000000
+end 200020 cpu  1020 10 520 20000 100 5 15 70 0 0
+machineend some avg10=0.00 avg60=0.00 avg300=0.00 total=11200000
+used 100000000
+"""
+
+
+def sealed_pressure(tmp_path: Path, text: str) -> dict[str, Any]:
+    """The pressure of a trial whose grader had a short start of its own."""
+    spec = Trials(tmp_path, {}).spec()
+    state = spec.folder / "state"
+    state.mkdir(parents=True)
+    (state / "pressure").write_text(text)
+    (state / "grader_pressure").write_text(SHORT_GRADER)
+    return pressure_of(spec.folder, spec.grader_folder)
+
+
+def test_an_agent_that_sleeps_waits_for_no_processor(tmp_path: Path) -> None:
+    """What else waited on a full machine is not what the agent waited for."""
+    sleeps = BUSY.format(used=1_010_000_000, ran=20_000, waited=90_000)
+    pressure = sealed_pressure(tmp_path, sleeps)
+    assert pressure["phases"]["agent"]["cpu_waited_s"] == 0.045
+    assert not was_short("agent_timeout", pressure)
+
+
+def test_a_short_grader_does_not_hide_what_the_agent_waited_for(tmp_path: Path) -> None:
+    """An agent that got a sixth of a processor was short of it, however its grader fared."""
+    works = BUSY.format(used=2_600_000_000, ran=1_500_000, waited=7_500_000)
+    pressure = sealed_pressure(tmp_path, works)
+    assert pressure["processors"] == 2
+    assert pressure["phases"]["agent"]["cpu_waited_s"] == 8.0
+    assert was_short("agent_timeout", pressure)
+    assert not was_short("grader_timeout", pressure), "the grader's pressure is not known"
+
+
+def test_phases_have_the_counters_of_version_2() -> None:
+    """The kernel's own number for the container is what counts, for each phase alone."""
+    lines = []
+    for phase, start in (("setup", 100_000), ("agent", 100_500), ("grader", 101_500)):
+        for edge, at in (("begin", start), ("end", start + 500)):
+            waited = 4_000_000 if (phase, edge) >= ("grader", "begin") else 0
+            waited += 3_000_000 if (phase, edge) == ("grader", "end") else 0
+            lines += [
+                f"{edge}{phase} {at} cpu {at} 0 0 {at} 0 0 0 0",
+                f"cpu{edge}{phase} some avg10=0.00 avg60=0.00 avg300=0.00 total={waited}",
+                f"stat{edge}{phase} usage_usec {at}",
+            ]
+    phases = parse_phases("\n".join(lines))
+    assert list(phases) == ["setup", "agent", "grader"]
+    waits = {phase: numbers["cpu_some_s"] for phase, numbers in phases.items()}
+    assert waits == {"setup": 0.0, "agent": 0.0, "grader": 3.0}
+    assert was_short("grader_timeout", {"phases": phases})
+    assert not was_short("agent_timeout", {"phases": phases})
+    assert not was_short(None, {"phases": phases})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        BUSY.format(used=2_600_000_000, ran=0, waited=7_500_000),
+        BUSY.format(used="x", ran=1, waited=1),
+        BUSY.format(used=1, ran=1, waited=1),
+        BUSY.format(used=2_600_000_000, ran=10**19, waited=1),
+        BUSY.replace("waitsagent", "waitsother").format(used=2_600_000_000, ran=1, waited=9),
+    ],
+)
+def test_a_phase_whose_own_waiting_is_unknown_was_not_short(tmp_path: Path, text: str) -> None:
+    """Without a number of its own, the waiting of the machine says nothing of a phase."""
+    assert not was_short("agent_timeout", sealed_pressure(tmp_path, text))
 
 
 def test_files_that_are_no_files(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -20,7 +21,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.attempt_result import Metric
 from labledger.records.model_calls import JOURNAL, CallState, asked_line, ended_line, opened_line
-from labledger.records.outcomes import RunStatus, SlotStatus, StopCause
+from labledger.records.outcomes import RequestKind, RunStatus, SlotStatus, StopCause
 from labledger.text import counted_of
 from labledger.trial.contract import trial_folder
 
@@ -45,6 +46,26 @@ def test_an_owned_run_is_watched_and_not_resumed(path: Path, lease: Lease) -> No
     assert done.stderr == "next: labledger status run-1 --watch\n"
     counts = "1 of 4 slots committed; 1 finished result waiting for earlier slots; 1 running or "
     assert counts in done.stdout
+
+
+def test_a_prepared_trial_does_not_run(path: Path, writer: LedgerWriter) -> None:
+    """After `set --max-concurrency 1`, the second dispatched trial only waits for its place."""
+    resolved = {"benchmark": kit.BENCHMARK, "design": {"max_concurrency": 3}}
+    lease = kit.begin_run(writer, resolved=resolved)
+    request = writer.add_request(kit.RUN, RequestKind.SET, {"max_concurrency": 1}, "ada@here", None)
+    writer.apply_request(lease, request, {"text": "set"})
+    for idx in (0, 1):
+        entry = Dispatch(idx, 1, f"container-{idx}", platform.node(), kit.TIMES[0])
+        writer.journal_dispatch(lease, [entry])
+        (trial_folder(path.parent / "runs" / kit.RUN, idx, 1) / "state").mkdir(parents=True)
+    (trial_folder(path.parent / "runs" / kit.RUN, 0, 1) / "state/agent.stdout").touch()
+    assert "; 1 running, 1 prepared for a place" in status(path).stdout
+    with open_ledger(path) as ledger:
+        state = ledger.state(kit.RUN)
+    assert (state.as_json()["trials_running"], state.max_concurrency) == (1, 1)
+    progress = RunProgress()
+    progress.show(state)
+    assert " · 1 running · " in progress.line()
 
 
 def test_a_stopped_run_has_nothing_that_runs(

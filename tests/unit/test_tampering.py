@@ -7,11 +7,14 @@ import time
 from pathlib import Path
 
 import pytest
+import sample_ledgers as kit
+from commands import run_forked
 from sample_trials import BUSYBOX, Trials
 from waiting import wait_until
 
 from labledger.engine.engine import Engine
 from labledger.engine.engine_facts import ContainerState
+from labledger.records.attempt_result import Artifact
 from labledger.trial.evidence.tampering import (
     MAX_PATHS,
     AgentPhase,
@@ -100,6 +103,58 @@ def test_what_other_commands_made(
     assert found.suspected == tuple(sorted(expected))
 
 
+def after_a_tick(path: Path) -> None:
+    """Return when the kernel notes a later time than that of a file."""
+    probe = path.with_name("probe")
+
+    def is_later() -> bool:
+        write(probe)
+        later = probe.stat().st_ctime_ns > path.stat().st_ctime_ns
+        probe.unlink()
+        return later
+
+    wait_until(is_later)
+
+
+@pytest.mark.parametrize(
+    ("mark", "processes", "suspected", "by"),
+    [
+        ("file", "kill", ("agent", "other"), {"agent": 1, "grader": 1}),
+        ("file", "keep", ("agent", "grader", "other"), {"agent": 1, "grader": 2}),
+        ("link", "kill", ("agent", "grader", "other"), {}),
+        ("early", "kill", ("agent", "grader", "other"), {}),
+        ("none", "kill", ("agent", "grader", "other"), {}),
+    ],
+)
+def test_compiled_code_is_the_graders_after_its_mark(
+    tmp_path: Path, mark: str, processes: str, suspected: tuple[str, ...], by: dict[str, int]
+) -> None:
+    """Without a mark of `trial.sh` that is newer than the agent, it is suspected as before."""
+    runtime = {"processes": processes} if processes == "keep" else {}
+    isolation = isolation_of(Trials(tmp_path, {BUSYBOX: "sha256:1"}).spec(runtime=runtime))
+    upper, marker = tmp_path / "upper", isolation.folder / "state/grading"
+    if mark == "early":
+        write(marker)
+    begin = next_hundredth()
+    write(upper / "lib/__pycache__/agent.pyc")
+    after_a_tick(upper / "lib/__pycache__/agent.pyc")
+    end = next_hundredth()
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    if mark == "file":
+        write(marker)
+        after_a_tick(marker)
+    elif mark == "link":
+        marker.symlink_to(tmp_path)
+    write(upper / "lib/__pycache__/grader.pyc")
+    write(upper / "lib/other.py")
+    lines = f"agent 0 {begin} {end} 0\ngrader 0 {end} {end + 100} 0\n"
+    write(isolation.folder / "state/phases", lines)
+    state = ContainerState("id", "exited", 0, False, "", "", {}, upper_dir=str(upper))
+    found = inspect_changes(Engine(), isolation, "id", "after_grading", state)
+    names = tuple(path.rpartition("/")[2].partition(".")[0] for path in found.suspected)
+    assert (names, found.by) == (suspected, by)
+
+
 @pytest.mark.parametrize(("later_cs", "is_setups"), [(0, False), (1, False), (3, True)])
 def test_the_first_change_of_an_agent(tmp_path: Path, later_cs: int, is_setups: bool) -> None:
     """In doubt a change is the agent's: the kernel may note it before its agent began."""
@@ -116,6 +171,47 @@ def test_the_first_change_of_an_agent(tmp_path: Path, later_cs: int, is_setups: 
 def write(path: Path, text: str = "") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
+
+
+FACTS = {
+    "agent_user": "root",
+    "mode": "same",
+    "sealed": "none",
+    "processes": "killed",
+    "checked": "after_grading",
+    "setup": False,
+    "rights": "minimal",
+    "tampering_suspected": [f"/opt/{n}" for n in range(100)],
+    "tampering_total": 116,
+}
+
+
+@pytest.mark.parametrize(
+    ("by", "who"),
+    [
+        ({"agent": 110, "grader": 6}, "116 changes of the image, 110 by the agent, 6 while the"),
+        ({"grader": 116}, "116 changes of the image, 116 while the grader ran (--full lists"),
+        ({"agent": 1}, "116 changes of the image, 1 by the agent, 115 by one of them"),
+        (None, "116 changes of the image, by the agent or the grader (--full lists them)"),
+        ("nobody", "116 changes of the image, by the agent or the grader"),
+    ],
+)
+def test_many_changes_are_one_sentence(tmp_path: Path, by: object, who: str) -> None:
+    """`show` says how many there are and who made them; `--full` lists them."""
+    path = kit.make_ledger(tmp_path)
+    artifact = Artifact.inline(b"x")
+    record = kit.evidence(0, artifact)
+    record["ext"] = {"isolation": FACTS | ({} if by is None else {"tampering_by": by})}
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, 1)
+        writer.commit_result(lease, kit.result(0, artifacts=(artifact,), evidence=(record,)))
+    done = run_forked("show", kit.RUN, 0, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    shown = done.stdout
+    assert f"tampering suspected: {who}" in shown
+    assert "/opt/7" not in shown
+    full = run_forked("show", kit.RUN, 0, "--full", folder=tmp_path).stdout
+    assert "/opt/99 and 16 more" in full
 
 
 def test_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,8 @@ from labledger.records.outcomes import SlotStatus
 from labledger.records.resource_pressure import TimeoutCounts
 
 SHORT = {"cpu_some_s": 40.0, "duration_s": 60.0}
+SLEPT = {**SHORT, "phases": {"agent": {"cpu_some_s": 0.1, "duration_s": 30.0}}}
+"""A trial whose agent slept, and whose grader waited for processors."""
 IDLE = {"cpu_some_s": 1.0, "duration_s": 60.0}
 
 
@@ -67,7 +69,10 @@ def test_committed_attempts_are_counted_by_their_evidence(path: Path) -> None:
 
 def test_without_a_time_out_under_pressure_nothing_is_said(path: Path) -> None:
     """Time-outs of trials with time enough, and pressure without time-outs, are no news."""
-    commit(path, ("agent_timeout", IDLE), (None, SHORT), ("agent_timeout", None), (None, None))
+    slept = ("agent_timeout", SLEPT)
+    commit(
+        path, ("agent_timeout", IDLE), slept, (None, SHORT), ("agent_timeout", None), (None, None)
+    )
     with LedgerReader.open(path) as reader:
         assert reader.timeout_counts(kit.RUN) is None
         assert "timeouts" not in build_summary(reader, kit.RUN)["ext"]

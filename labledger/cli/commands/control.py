@@ -66,13 +66,14 @@ class Asking:
         if self.json:
             out_json(reply.as_json())
             return
-        out(f"would: {reply.text}" if self.dry_run else reply.text)
+        out(f"without --dry-run: {reply.text}" if self.dry_run else reply.text)
         request = reply.request
         if request is None:
             return
         status = add_lab_dir(f"labledger status {reply.run_id}", self.lab_dir)
         if request.outcome is None:
-            say(f"request {request.number} waits for the run's owner; `{status}` shows it")
+            waits = "waits for the run's owner" if reply.owned else "waits until the run is resumed"
+            say(f"request {request.number} {waits}; `{status}` shows it")
         elif request.outcome.get("refused") or request.outcome["text"]:
             text = request.outcome["text"]
             say(f"request {request.number} applied at {request.applied_at}: {text}")
@@ -164,8 +165,10 @@ def cancel(
     what = _named(slot=slot, variant=variant)
     if not asking.dry_run:
         preview = asking.reply(run_id, "cancel", what, dry_run=True)
-        say(preview.text)
-        if not confirm(f"cancel {counted(preview.slots, 'slot')} of {run_id}?", yes=asking.yes):
+        if preview.slots and not asking.yes:
+            say(preview.text)
+        question = f"cancel {counted(preview.slots, 'slot')} of {run_id} for good?"
+        if preview.slots and not confirm(question, yes=asking.yes):
             say("nothing was cancelled")
             raise typer.Exit(int(Exit.INCOMPLETE))
     asking.ask(run_id, "cancel", what)

@@ -14,6 +14,7 @@ import labledger
 from labledger.cli import arguments
 from labledger.cli.console import out, out_json, say, table
 from labledger.cli.help_pages import CommandLine
+from labledger.text import counted
 
 if TYPE_CHECKING:
     from labledger import ClusterHost
@@ -157,12 +158,13 @@ def declare_lost(
     with open_ledger(lab_dir=lab_dir) as ledger:
         slots = ledger.state(run).open_slots
     count = sum(each == host for each in slots.values())
-    question = f"{count} open trials of {run} on {host} will end as host_lost. Declare it lost?"
+    trials = counted(count, "open trial")
+    question = f"{trials} of {run} on {host} will end as host_lost. Declare it lost?"
     if not yes and not _confirmed(question):
         say("nothing was changed; --yes declares it without a question")
         raise typer.Exit(int(Exit.INVALID))
     declare_host_lost(run, host, because, lab_dir=lab_dir)
-    say(f"{host} is lost to {run}: {count} open trials. A coordinator that runs now goes on;")
+    say(f"{host} is lost to {run}, which had {trials} there. A coordinator that runs now goes on;")
     say(f"otherwise `labledger resume {run}` continues the run")
 
 

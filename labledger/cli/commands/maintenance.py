@@ -174,14 +174,17 @@ def clean(
         action = "kept" if not container.remove else "would remove" if dry_run else "removed"
         out(f"{action} {container.name}: {container.why}")
     if not decisions:
-        out("no container of this ledger is left")
+        of = "this ledger" if run is None else f"run {run}"
+        out(f"no container of {of} is left on this machine's engine")
 
 
 @db.command()
 def upgrade(lab_dir: arguments.LabDir = None) -> None:
     """Back up the ledger, and upgrade it to the revision that this version of labledger needs."""
     upgraded = labledger.upgrade_ledger(lab_dir=lab_dir)
-    if upgraded.backup is None:
+    if upgraded.before is None:
+        out(f"{upgraded.path}: created at revision {upgraded.after}")
+    elif upgraded.backup is None:
         out(f"{upgraded.path} is already at revision {upgraded.after}")
     else:
         revisions = f"revision {upgraded.before} → {upgraded.after}"

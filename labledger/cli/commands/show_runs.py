@@ -329,7 +329,7 @@ _BOOKKEEPING = frozenset(
 def _print_evidence(ledger: Ledger, record: JsonObject, *, full: bool) -> None:
     out(f"evidence of attempt {record['attempt']}:")
     if "isolation" in record.get("ext", {}):
-        out(f"  isolation: {_isolation(record['ext']['isolation'])}")
+        out(f"  isolation: {_isolation(record['ext']['isolation'], full=full)}")
     for name, reference in record["evidence"].items():
         out(f"  {name}: {reference}")
     for text in record.get("ext", {}).get("notes", ()):
@@ -352,8 +352,8 @@ _SEALED = {
 }
 
 
-def _isolation(facts: JsonObject) -> str:
-    """Return the isolation facts of a trial as one line."""
+def _isolation(facts: JsonObject, *, full: bool) -> str:
+    """Return the isolation facts of a trial as one line; suspected paths only with `full`."""
     user, suspected = facts["agent_user"] or "an unknown user", facts["tampering_suspected"]
     words = [f"agent as {user}", _SEALED[facts["sealed"]]]
     if facts.get("rights") == "docker":
@@ -361,16 +361,32 @@ def _isolation(facts: JsonObject) -> str:
     if facts["checked"] is None:
         words.append(f"not checked for tampering ({facts['unchecked']})")
     elif suspected:
-        others = ["the setup command"] * facts["setup"]
-        others += ["the grader"] * (facts["checked"] == "after_grading")
-        by = " or ".join(["the agent", *others])
-        paths = _listed_paths(suspected, facts["tampering_total"])
-        words.append(f"tampering suspected, by {by}: {paths}")
+        words.append(_suspicion(facts))
+        if full:
+            words[-1] += f": {_listed_paths(suspected, facts['tampering_total'])}"
+        else:
+            words[-1] += " (--full lists them)"
     else:
         words.append("no tampering seen")
     if hooks := facts.get("workspace_hooks"):
         words.append(f"files that tools load automatically: {_listed_paths(hooks, len(hooks))}")
     return ", ".join(words)
+
+
+def _suspicion(facts: JsonObject) -> str:
+    """Return how many suspicious changes there are, and who made them."""
+    total = facts["tampering_total"]
+    changes = f"tampering suspected: {counted(total, 'change')} of the image"
+    known = facts.get("tampering_by")
+    if isinstance(known, dict) and known and all(isinstance(n, int) for n in known.values()):
+        makers = {"agent": "by the agent", "grader": "while the grader ran"}
+        parts = [f"{known[name]:,} {who}" for name, who in makers.items() if known.get(name)]
+        if (unknown := total - sum(known.values())) > 0:
+            parts.append(f"{unknown:,} by one of them")
+        return f"{changes}, {', '.join(parts)}"
+    others = ["the setup command"] * bool(facts["setup"])
+    others += ["the grader"] * (facts["checked"] == "after_grading")
+    return f"{changes}, by {' or '.join(['the agent', *others])}"
 
 
 def _listed_paths(paths: list[str], total: int) -> str:

@@ -87,7 +87,7 @@ class ClusterExecutor:
         and `LedgerError` if the file of shares cannot be read.
         """
         self._connection = connection
-        self._max_concurrency = run.max_concurrency
+        self._max_concurrency = self._own_max_concurrency = run.max_concurrency
         self._state = ClusterState(run.setup)
         self._relay = StoreRelay(connection, run.setup, object_store, self._state.tell)
         store = ArtifactStore(run.store_root)
@@ -122,7 +122,7 @@ class ClusterExecutor:
         return self._limited(host_capacity.capacity) + host_capacity.blocked
 
     def limit(self, limits: Limits) -> None:
-        self._max_concurrency = limits.max_concurrency
+        self._max_concurrency = limits.max_concurrency or self._own_max_concurrency
         with self._state.lock:
             self._state.host_capacity.limits = limits
             for link in self._state.links.values():
@@ -132,6 +132,12 @@ class ClusterExecutor:
 
     def _limited(self, count: int) -> int:
         return count if self._max_concurrency is None else min(count, self._max_concurrency)
+
+    @property
+    def running(self) -> int:
+        with self._state.lock:
+            links = self._state.links.values()
+            return sum(len(link.started & link.pending.keys()) for link in links)
 
     @property
     def last_start_created(self) -> float:

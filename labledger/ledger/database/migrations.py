@@ -28,12 +28,13 @@ from labledger.files import lab_folder
 from labledger.files.durable_files import refuse_existing, sync_folder
 from labledger.files.output_files import make_folder_for
 from labledger.ledger.database import views_and_triggers
-from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.connection import Connection, Engine
 from labledger.ledger.database.sqlite import (
     APPLICATION_ID,
     DRIVER,
     empty_ledger_error,
     reading,
+    readonly_engine,
     translated,
     writable_engine,
 )
@@ -138,6 +139,41 @@ def require_current_connection(connection: Connection, path: Path) -> None:
         )
 
 
+def any_revision_engine(path: Path) -> Engine:
+    """Return an engine that reads a ledger of any revision, as one of the current revision.
+
+    An earlier one is read in an upgraded copy. Raises `LedgerMissing`, `LedgerTooNew`, and
+    `LedgerOutdated` for a ledger that is too large for a copy.
+    """
+    engine = readonly_engine(path)
+    try:
+        with translated("open the ledger", path), engine.connect() as connection:
+            require_current_connection(connection, path)
+    except LedgerOutdated:
+        engine.dispose()
+        return readonly_engine(_upgraded_copy(path))
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
+
+
+def any_revision_path(path: Path) -> Path:
+    """Return the path of the file that `any_revision_engine` reads, and raise as it does."""
+    try:
+        require_current(path)
+    except LedgerOutdated:
+        return _upgraded_copy(path)
+    return path
+
+
+def _upgraded_copy(path: Path) -> Path:
+    # Imported late: it is seldom needed, and commands must start fast.
+    from labledger.ledger.database.earlier_revisions import upgraded_copy
+
+    return upgraded_copy(path)
+
+
 def upgrade(path: Path) -> LedgerUpgrade:
     """Create the ledger at `path`, or bring it up to date after backing it up.
 
@@ -160,6 +196,30 @@ def upgrade(path: Path) -> LedgerUpgrade:
                 return LedgerUpgrade(path, before, HEAD, backup_path)
         finally:
             engine.dispose()
+
+
+def revision_of(connection: Connection, path: Path) -> str | None:
+    """Return the revision of an open ledger; None if it is empty. Raises `LedgerTooNew`."""
+    revision = _revision(connection, path)
+    if revision is not None:
+        _refuse_newer(revision, path)
+    return revision
+
+
+def upgrade_copy(path: Path) -> None:
+    """Bring a copy of a ledger up to date that only this process uses, live runs or not.
+
+    It gets no backup, and is one file without a write-ahead log. Raises `LedgerError` if it cannot
+    be upgraded.
+    """
+    engine = writable_engine(path, foreign_keys=False)
+    try:
+        with translated("upgrade a copy of the ledger", path), engine.connect() as connection:
+            with connection.begin():
+                _migrate(connection, path, _revision(connection, path))
+            connection.driver.execute("PRAGMA journal_mode = DELETE")
+    finally:
+        engine.dispose()
 
 
 def backup(path: Path, target: Path) -> Path:

@@ -106,7 +106,7 @@ def unknown_isolation_facts(isolation: Isolation, why: str) -> JsonObject:
 
 def _of_changes(facts: JsonObject) -> JsonObject:
     """Return those facts that say what was changed in a container."""
-    keys = ("checked", "unchecked", "tampering_suspected", "tampering_total")
+    keys = ("checked", "unchecked", "tampering_suspected", "tampering_total", "tampering_by")
     return {key: facts[key] for key in keys if key in facts}
 
 
@@ -127,6 +127,8 @@ def _facts(isolation: Isolation, agent_user: str | None, changes: FilesystemChan
         "tampering_suspected": list(changes.suspected),
         "tampering_total": changes.total,
     }
+    if changes.by:
+        facts["tampering_by"] = dict(changes.by)
     if changes.programs:
         facts["programs_changed"] = list(changes.programs)
     if changes.unchecked is not None:

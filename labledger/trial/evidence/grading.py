@@ -157,8 +157,8 @@ def outcome_by_exit_status(
             return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.STATUS_FORGED, message)
         case ExitStatus.SCRIPT_FAILED:
             message = (
-                "in the container a process could not be killed, a file not be removed, "
-                "or the agent not be started as its user (its stderr says which), "
+                "in the container a process could not be killed, a file not be removed before the "
+                "agent began, or the agent not be started as its user (its stderr says which), "
                 "or the container was started a second time, or /proc/uptime, its clock, could "
                 "not be read (if `ls -l /proc/uptime` in a new container shows another mode than "
                 "-r--r--r--, some container changed it: `chmod 444 /proc/uptime` as root on the "
@@ -171,8 +171,9 @@ def outcome_by_exit_status(
         case ExitStatus.SCRIPT_HINDERED:
             message = (
                 "the agent changed the limits or the priority of trial.sh, the container's first "
-                "process (as `prlimit --pid 1` does), moved a folder that the host reads, or left "
-                "files in an output folder of the grader that cannot be removed"
+                "process (as `prlimit --pid 1` does), moved a folder that the host reads, left "
+                "files in an output folder of the grader that cannot be removed, or changed what "
+                "trial.sh needs, such as /dev/null, its programs or their libraries"
             )
             return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.SCRIPT_HINDERED, message)
         case _:

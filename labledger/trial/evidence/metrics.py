@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,8 @@ from labledger.experiment.plan_sections import MetricDefinition
 from labledger.files.untrusted_files import read_ascii
 from labledger.records import JsonObject
 from labledger.records.attempt_result import Event, Metric, Phase
-from labledger.records.resource_pressure import FIELDS
+from labledger.records.resource_pressure import FIELDS, PHASES
+from labledger.trial import contract
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ def value_at_pointer(value: Any, pointer: str) -> Any:
     return value
 
 
-_CAP = 8 * 1024
+_CAP = 32 * 1024
 _TICKS_PER_S = 100
 """Of the clock of `trial.sh`, and of /proc/stat."""
 _MIN_MEASURED_S = 1.0
@@ -153,7 +155,16 @@ _LINE = re.compile(r"([a-z]+) (.*)")
 _MACHINE = re.compile(r"([0-9]{1,18}) cpu((?: +[0-9]{1,18}){4,20})")
 _TOTAL = re.compile(r"some .*\btotal=([0-9]{1,18})")
 _COUNTER = re.compile(r"(?:([a-z_]+) )?([0-9]{1,18})")
-_WAITS = {"cpu": "cpu_some_s", "memory": "memory_some_s", "io": "io_some_s"}
+_WAITS = {
+    "cpu": "cpu_some_s",
+    "memory": "memory_some_s",
+    "io": "io_some_s",
+    "machine": "machine_cpu_some_s",
+}
+_EDGE = re.compile(
+    r"(?P<kind>machine|cpu|stat|used|)(?P<edge>begin|end)(?P<phase>setup|agent|grader) (?P<rest>.*)"
+)
+_PHASE_WAITS = re.compile(r"waits(setup|agent|grader) ([0-9]{1,18}) ([0-9]{1,18})")
 _COUNTERS = {
     ("stat", "usage_usec"): ("cpu_used_s", 1e6),
     ("stat", "throttled_usec"): ("cpu_throttled_s", 1e6),
@@ -174,9 +185,62 @@ def pressure_of(folder: Path, grader_folder: Path | None = None) -> JsonObject:
     parts = list(map(parse_counters, texts))
     names = [name for name in FIELDS if all(name in part for part in parts)]
     numbers = {name: sum(part[name] for part in parts) for name in names}
-    if "processors" in numbers:
-        numbers["processors"] = max(part["processors"] for part in parts)
-    return {name: round(number, 3) for name, number in numbers.items()}
+    # A part that takes less than a second does not tell how many there are.
+    if processors := [part["processors"] for part in parts if "processors" in part]:
+        numbers["processors"] = max(processors)
+    pressure: JsonObject = {name: round(number, 3) for name, number in numbers.items()}
+    phases = {phase: numbers for text in texts for phase, numbers in parse_phases(text).items()}
+    return pressure | ({PHASES: phases} if pressure else {})
+
+
+def parse_phases(text: str) -> dict[str, dict[str, float]]:
+    """Return the same numbers for each phase that took a second or more, by its name.
+
+    With control groups of version 1, the processes that existed at the phase's end, or at its time
+    limit, tell how long one waits here for each second that it runs. The kernel does not sum up
+    what the others waited.
+    """
+    edges: dict[tuple[str, str], _Edge] = defaultdict(_Edge)
+    waits: dict[str, tuple[int, int]] = {}
+    for line in text.splitlines():
+        if at := _EDGE.fullmatch(line):
+            edges[at["phase"], at["edge"]].add(at["kind"], at["rest"])
+        elif counts := _PHASE_WAITS.fullmatch(line):
+            waits[counts[1]] = int(counts[2]), int(counts[3])
+    phases = {}
+    for phase in contract.PHASE_NAMES:
+        numbers = edges[phase, "end"].since(edges[phase, "begin"])
+        ran, waited = waits.get(phase, (0, 0))
+        if numbers.get("duration_s", 0.0) < _MIN_MEASURED_S:
+            continue
+        if ran and "cpu_used_s" in numbers:
+            estimate = numbers["cpu_used_s"] * waited / ran
+            numbers["cpu_waited_s"] = min(estimate, numbers["duration_s"])
+        phases[phase] = {name: round(numbers[name], 3) for name in FIELDS if name in numbers}
+    return phases
+
+
+@dataclass(slots=True)
+class _Edge:
+    """The counters at one edge of a phase."""
+
+    times: tuple[int, ...] = ()
+    counters: dict[str, float] = field(default_factory=dict)
+
+    def add(self, kind: str, rest: str) -> None:
+        if not kind:
+            self.times = _times(rest)
+        elif kind in _WAITS and (waited := _TOTAL.fullmatch(rest)):
+            self.counters[_WAITS[kind]] = int(waited[1]) / 1e6
+        elif (counter := _COUNTER.fullmatch(rest)) and (kind, counter[1]) in _COUNTERS:
+            name, unit = _COUNTERS[kind, counter[1]]
+            self.counters[name] = int(counter[2]) / unit
+
+    def since(self, begin: _Edge) -> dict[str, float]:
+        """Return what was counted since another edge; what one of them lacks is left out."""
+        names = self.counters.keys() & begin.counters.keys()
+        numbers = {name: max(0.0, self.counters[name] - begin.counters[name]) for name in names}
+        return _of_machine(begin.times, self.times, numbers) | numbers
 
 
 def parse_counters(text: str) -> dict[str, float]:

@@ -15,9 +15,10 @@ import math
 import os
 import stat
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal, Self
@@ -65,6 +66,9 @@ class AgentPhase:
     """Whether a setup command ran before it."""
     collected: float = math.inf
     """The end of the hundredth of a second in which a collect command began, if one ran."""
+    graded: float = math.inf
+    """A time after which no change is the agent's, but the grader's: it is that of a file which
+    `trial.sh` made when it had killed every process of the agent."""
 
     @classmethod
     def of(cls, folder: Path, phases: str | None = None) -> Self | None:
@@ -87,6 +91,9 @@ class AgentPhase:
             end,
             after_setup,
             math.inf if collected is None else booted + (collected + 1) / 100,
+            _graded_from(folder, booted + fields["agent"][2] / 100)
+            if phases is None and "grader" in fields
+            else math.inf,
         )
 
     def has_left(self, status: os.stat_result, *, keeps_processes: bool) -> bool:
@@ -99,6 +106,32 @@ class AgentPhase:
             return False
         is_collected = status.st_ctime >= self.collected and not keeps_processes
         return is_collected or (self.after_setup and status.st_ctime < self.begin - _DOUBT_S)
+
+    def has_cached(self, path: str, status: os.stat_result) -> bool:
+        """Return True for compiled code that the grader's own Python stored beside its source.
+
+        Python does so for each library that the image holds uncompiled.
+        """
+        is_cache = path.endswith(".pyc") and path.rpartition("/")[0].endswith("/__pycache__")
+        return is_cache and stat.S_ISREG(status.st_mode) and status.st_ctime > self.graded
+
+    def who_made(self, status: os.stat_result) -> str | None:
+        """Return `agent` or `grader`, whoever made a change; None if it is not known."""
+        if is_whiteout(status) and status.st_nlink > 1:
+            return None
+        if status.st_ctime > self.graded:
+            return "grader"
+        return "agent" if math.isfinite(self.graded) else None
+
+
+def _graded_from(folder: Path, agent_end: float) -> float:
+    """Return the time of the file that `trial.sh` makes before the grader; infinite without it."""
+    try:
+        status = os.lstat(folder / "state" / contract.GRADING_FILE)
+    except OSError:
+        return math.inf
+    is_its_own = stat.S_ISREG(status.st_mode) and status.st_ctime >= agent_end
+    return status.st_ctime if is_its_own else math.inf
 
 
 def changed_programs(
@@ -207,6 +240,8 @@ class FilesystemChanges:
     suspected: tuple[str, ...] = ()
     """The first of the suspicious paths, sorted."""
     total: int = 0
+    by: Mapping[str, int] = field(default_factory=dict)
+    """How many of them the `agent` and the `grader` changed, as far as it is known."""
     unchecked: str | None = None
     """Why they could not be inspected."""
     programs: tuple[str, ...] = ()
@@ -263,9 +298,14 @@ def inspect_changes(
                 upper = state.upper_dir
                 agent = AgentPhase.of(isolation.folder, phases)
                 left_alone = partial(_is_left_alone, agent, isolation.keeps_processes, upper)
-                changes = suspicious_paths(_paths_below(Path(upper)), folders, left_alone)
+                paths, more = _compare(_paths_below(Path(upper)), folders, left_alone)
                 programs = _changed_programs(agent, upper, state.lower_dirs)
-                return FilesystemChanges(checked, *changes, programs=programs)
+                return FilesystemChanges(
+                    checked,
+                    *(_listed(paths), len(paths) + more),
+                    _who_changed(agent, upper, paths, checked),
+                    programs=programs,
+                )
         files = ContainerFiles(engine, container)
         changed = (path for path, _ in files.changes(with_engines_own=False))
         return FilesystemChanges(checked, *suspicious_paths(changed, folders))
@@ -281,7 +321,26 @@ def _is_left_alone(agent: AgentPhase | None, keeps_processes: bool, upper: str, 
         status = os.lstat(f"{upper}{path}")
     except OSError:
         return False
-    return agent.has_left(status, keeps_processes=keeps_processes)
+    return agent.has_left(status, keeps_processes=keeps_processes) or (
+        not keeps_processes and agent.has_cached(path, status)
+    )
+
+
+def _who_changed(
+    agent: AgentPhase | None, upper: str, paths: Iterable[str], checked: Checked
+) -> dict[str, int]:
+    """Return how many of the suspicious `paths` the agent and the grader changed, if known."""
+    if agent is None or (checked == "after_grading" and not math.isfinite(agent.graded)):
+        return {}
+    if checked == "before_grading":
+        count = sum(1 for _ in paths)
+        return {"agent": count} if count else {}
+    makers: Counter[str] = Counter()
+    for path in paths:
+        with suppress(OSError):
+            if (maker := agent.who_made(os.lstat(f"{upper}{path}"))) is not None:
+                makers[maker] += 1
+    return dict(makers)
 
 
 def _changed_programs(
@@ -317,6 +376,18 @@ def suspicious_paths(
     Changes in the trial's `own_folders` are ordinary, and those that `is_ordinary`. A folder counts
     only if no changed path is in it: a folder changes with its content.
     """
+    paths, more = _compare(changed, own_folders, is_ordinary)
+    return _listed(paths), len(paths) + more
+
+
+def _listed(paths: Sequence[str]) -> tuple[str, ...]:
+    return tuple(path[:_MAX_PATH_CHARACTERS] for path in paths[:MAX_PATHS])
+
+
+def _compare(
+    changed: Iterable[str], own_folders: Collection[str], is_ordinary: Callable[[str], bool]
+) -> tuple[list[str], int]:
+    """Return the suspicious paths, sorted, and how many further ones were only counted."""
     candidates: set[str] = set()
     parents: set[str] = set()
     not_compared = 0
@@ -332,9 +403,7 @@ def suspicious_paths(
             parents.update(untrusted_files.parents(path))
         else:
             not_compared += 1
-    paths = sorted(candidates - parents)
-    listed = tuple(path[:_MAX_PATH_CHARACTERS] for path in paths[:MAX_PATHS])
-    return listed, len(paths) + not_compared
+    return sorted(candidates - parents), not_compared
 
 
 def _ordinary_reason(path: str) -> str | None:

@@ -67,8 +67,10 @@ def _fill_trial_folder(folder: Path, spec: AttemptSpec) -> None:
     workspace = ["workspace"] if spec.has_mounted_workspace else []
     for name in ("in", "out", "state", *workspace, *outputs):
         make_readable_folder(folder / name, OPEN_FOLDER)
+    if spec.runs_agent:
+        (folder / "state" / contract.AGENT_NOT_BEGUN_FILE).touch()
     inputs_folder = folder / "in"
-    _write_json(inputs_folder / "task.json", spec.task.visible_row())
+    _write_json(inputs_folder / contract.TASK_FILE, spec.task.visible_row())
     _write_json(inputs_folder / "bindings.json", spec.plan.bindings)
     _write_json(inputs_folder / "policy.json", spec.plan.benchmark.policy.as_json())
     for phase in spec.settings.phases:
@@ -215,6 +217,7 @@ def unseal(spec: AttemptSpec, engine: Engine, phases: str) -> None:
         shutil.rmtree(path)
     _fill(spec, engine, folder)
     attempt_notes.provide_phases(spec.folder, phases)
+    write_readable_file(spec.folder / "in" / contract.AGENT_RAN_FILE, "")
 
 
 def deliver(spec: AttemptSpec, engine: Engine) -> None:

@@ -175,7 +175,7 @@ def run_grader_part_if_due(
     if state.started_at == agent_part.engines_start:
         return _run_grader_part(spec, context, state.container_id, agent_part)
     return _combine_parts(
-        agent_part, ContainerExit.of(state, state.exit_status, ExitStatus.GRADER_PART)
+        agent_part, ContainerExit.of(state, state.exit_status, ExitStatus.SECOND_START)
     )
 
 
@@ -214,7 +214,8 @@ def wait_for_grader(spec: AttemptSpec, context: TrialContext, container: str) ->
     if status is None:
         kill_overdue(context.engine, container)
     state = context.engine.inspect_ended(container)
-    return ContainerExit.of(state, status, ExitStatus.GRADER_PART)
+    expected = ExitStatus.SECOND_START if spec.runs_agent else ExitStatus.GRADER_PART
+    return ContainerExit.of(state, status, expected)
 
 
 def _combine_parts(agent_part: AgentPart, grader_part: ContainerExit) -> ContainerExit:

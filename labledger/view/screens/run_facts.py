@@ -293,10 +293,12 @@ class RunFacts:
 
     @property
     def max_concurrency(self) -> int | None:
-        """How many trials run at once on one machine; None if it is not known."""
+        """How many trials run at once; None if it is not known, or if a cluster's hosts decide."""
         asked = self.controls.max_concurrency
-        limit = asked or self.run.resolved.get("design", {}).get("max_concurrency")
-        if self.run.on is not None or not isinstance(limit, int):
+        design = self.run.resolved.get("design", {})
+        limit = asked or design.get("max_concurrency")
+        hosts_decide = self.run.on is not None and not (asked or design.get("limits_hosts"))
+        if hosts_decide or not isinstance(limit, int):
             return None
         is_known = (asked is not None and self._owner_was_asked) or self._may_be_width(limit)
         return limit if is_known else None
@@ -414,6 +416,8 @@ class RunFacts:
             run=run,
             variants=tuple(self.counts),
             begun=len(self.open_slots),
+            trials_running=self.at_work if self.is_owned else 0,
+            max_concurrency=self.max_concurrency,
             open_slots={slot.schedule_idx: slot.host for slot in self.begun},
             staged=self.staged,
             notes=tuple(ledger.notes(run.run_id)),

@@ -1,0 +1,162 @@
+"""Labs of earlier versions are read without an upgrade, and nothing in them is written."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from commands import run_forked
+from freeze_lab import ARCHIVES
+from tiers import tiered
+
+import labledger
+from labledger import LedgerOutdated, clock
+from labledger.ledger.database import earlier_revisions, migrations
+from labledger.ledger.database.sqlite import DRIVER
+
+VERSION = "labledger-0.3.0"
+SIDECARS = (".sqlite-wal", ".sqlite-shm")
+READS = [
+    ("runs",),
+    ("status", "stopped"),
+    ("show", "first", 0),
+    ("logs", "first", 0, "--phase", "grader"),
+    ("query", "SELECT count(*) FROM trials"),
+    ("query", "--schema"),
+    ("report", "first", "--markdown"),
+    ("compare", "first"),
+    ("verify",),
+    ("export", "first", "--what", "scores", "--out", "-"),
+]
+WRITES = [
+    ("note", "first", "seen"),
+    ("tag", "first", "+seen"),
+    ("set", "stopped", "--max-concurrency", 2),
+    ("resume", "stopped"),
+    ("gc",),
+]
+
+
+def first_words(words: tuple[object, ...]) -> str:
+    return " ".join(map(str, words[:2]))
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The lab folder of an earlier version, as that wrote it."""
+    with tarfile.open(ARCHIVES / f"{VERSION}.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="tar")
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(earlier_revisions, "_copies", {})
+    yield tmp_path / ".lab"
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+
+def content(lab: Path) -> dict[str, str]:
+    """The digest of each file of a lab.
+
+    Whoever reads a database with a write-ahead log makes an empty one, and an index of it.
+    """
+    log = lab / "ledger.sqlite-wal"
+    assert not log.exists() or log.stat().st_size == 0
+    return {
+        str(path.relative_to(lab)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in lab.rglob("*")
+        if path.is_file() and not path.is_symlink() and path.suffix not in SIDECARS
+    }
+
+
+@pytest.mark.parametrize(
+    "words", tiered(READS, default=[READS[0], READS[6], READS[8]]), ids=first_words
+)
+def test_every_command_that_reads_reads_an_earlier_lab(
+    lab: Path, words: tuple[object, ...]
+) -> None:
+    """It prints what it prints for the upgraded lab, and leaves the lab as it was."""
+    before = content(lab)
+    done = run_forked(*words, folder=lab.parent)
+    assert done.returncode == 0, done.stderr
+    assert content(lab) == before
+    migrations.upgrade(lab / "ledger.sqlite")
+    upgraded = run_forked(*words, folder=lab.parent)
+    assert (done.stdout, done.returncode) == (upgraded.stdout, upgraded.returncode)
+
+
+@pytest.mark.parametrize("words", tiered(WRITES, default=[WRITES[0], WRITES[3]]), ids=first_words)
+def test_what_writes_needs_an_upgrade(lab: Path, words: tuple[object, ...]) -> None:
+    """It is refused with the command that upgrades, and nothing has changed."""
+    before = content(lab)
+    done = run_forked(*words, folder=lab.parent)
+    assert done.returncode != 0
+    assert "`labledger db upgrade` brings it up to date" in done.stderr
+    assert content(lab) == before
+
+
+def test_an_earlier_labledger_may_write_meanwhile(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy is one snapshot, made beside a live run; a later look sees what was written since."""
+    now = [clock.monotonic()]
+    monkeypatch.setattr(earlier_revisions.clock, "monotonic", lambda: now[0])
+    path = lab / "ledger.sqlite"
+    with closing(DRIVER.connect(str(path), isolation_level=None)) as older:
+        older.execute("BEGIN IMMEDIATE")
+        older.execute("UPDATE schedule_progress SET updated_at = '2020-01-01T00:00:00.000000Z'")
+        with labledger.open_ledger(lab_dir=lab) as ledger:
+            times = {run.updated_at for run in ledger.runs()}
+            assert "2020-01-01T00:00:00.000000Z" not in times, "it is not committed yet"
+            older.execute("COMMIT")
+            now[0] += 3600
+            with labledger.open_ledger(lab_dir=lab) as later:
+                changed = {run.updated_at for run in later.runs()}
+                assert changed == {"2020-01-01T00:00:00.000000Z"}
+            assert {run.updated_at for run in ledger.runs()} in (times, changed)
+    assert migrations.read_revision(path) != migrations.HEAD
+
+
+def test_one_process_makes_one_copy(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often a command looks, it copies once, and the copy is nobody else's to read."""
+    made: list[Path] = []
+    copy_to = earlier_revisions._copy_to
+    monkeypatch.setattr(
+        earlier_revisions,
+        "_copy_to",
+        lambda source, target: made.append(target) or copy_to(source, target),
+    )
+    for _ in range(3):
+        with labledger.open_ledger(lab_dir=lab) as ledger:
+            assert len(list(ledger.query("SELECT run_id FROM runs"))) == 5
+    assert len(made) == 1
+    assert made[0].parent.stat().st_mode & 0o777 == 0o700
+    assert [path.name for path in made[0].parent.iterdir()] == ["ledger.sqlite"]
+    shutil.rmtree(made[0].parent)
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [("MAX_BYTES", "at most 1000 bytes are copied"), ("_SPACE", "of free space")],
+)
+def test_a_ledger_that_is_too_large_is_not_copied(
+    lab: Path, monkeypatch: pytest.MonkeyPatch, limit: str, words: str
+) -> None:
+    """The message says why, and what to do; nothing is left behind."""
+    monkeypatch.setattr(earlier_revisions, limit, 1000 if limit == "MAX_BYTES" else 1 << 40)
+    with pytest.raises(LedgerOutdated, match=words) as caught:
+        labledger.open_ledger(lab_dir=lab)
+    assert "labledger db upgrade" in (caught.value.hint or "")
+    assert list((lab.parent / "temporary").iterdir()) == []
+
+
+def test_a_copy_goes_with_its_process(lab: Path) -> None:
+    """A command leaves no copy."""
+    done = run_forked("runs", folder=lab.parent)
+    assert done.returncode == 0, done.stderr
+    assert list((lab.parent / "temporary").iterdir()) == []
