@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,15 +51,17 @@ def make_run(
 ) -> None:
     """A run of tasks t00, t01, …; `numbers` are values of the metric `metric_id`, like the letters.
 
-    `payloads` are what the tasks hold, by their ids.
+    `payloads` are what the tasks hold, by their ids. Each run is of an experiment of its own unless
+    `changes` have its `digest`.
     """
     count = max(map(len, variants.values()))
     named = [f"t{n:02d}" for n in range(count)]
     roles = ["baseline", *["treatment"] * (len(variants) - 1)]
+    of_run = {"digest": hashlib.sha256(run_id.encode()).hexdigest(), **changes}
     run = kit.new_run(
         run_id,
         variants=tuple(Variant(v, r, {}) for v, r in zip(variants, roles, strict=True)),
-        **changes,
+        **of_run,
     )
     tasks = [
         (

@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 Command = Callable[..., None]
 
 
+_CHOSEN_RESULTS = (
+    "slots of the run were run again despite their verdicts, so that its pass rates decide nothing"
+)
+
+
 class Gate(NamedTuple):
     """The smallest pass rate that a variant must reach."""
 
@@ -262,6 +267,8 @@ class Running:
         with display:
             outcome = execute(options.with_listener(display))
         misses = missed_gates(gates, outcome.pass_counts)
+        if gates and outcome.has_chosen_results:
+            misses = [_CHOSEN_RESULTS]
         if not self.json:
             print_outcome(outcome)
         exit_code = outcome.exit_code
