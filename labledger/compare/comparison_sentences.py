@@ -292,9 +292,12 @@ def _by_verdict(compared: Compared) -> str:
 
 
 def looks(compared: Compared) -> tuple[str, ...]:
-    """Return sentences about other looks at the experiment that the ledger knows of."""
+    """Return sentences about other looks at the experiment, and about results that were chosen."""
     found = compared.looks
-    if found is None or compared.difference is None or compared.chosen_by_verdict:
+    if compared.chosen_by_verdict:
+        text = _by_verdict(compared)
+        return (f"{text[0].upper()}{text[1:]}: comparisons with them have no verdict.",)
+    if found is None or compared.difference is None:
         return ()
     sentences = [] if found.kind is LookKind.FIRST else [_further_look(found, compared)]
     if found.later and found.kind is LookKind.FIRST:
@@ -395,7 +398,7 @@ def headline(compared: Compared, document: Comparison) -> str:
     if difference is None:
         return f"{b} could not be compared with {a}"
     if compared.chosen_by_verdict:
-        return f"whether {b} and {a} differ {where} is not decided: {_by_verdict(compared)}"
+        return f"whether {b} and {a} differ {where} is not decided"
     if compared.validity == Validity.NONE:
         so_far = signed_amount(difference, document)
         return f"whether {b} and {a} differ {where} is not decided yet (so far {so_far})"

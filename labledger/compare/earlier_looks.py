@@ -109,17 +109,16 @@ def find_looks(reader: LedgerReader, a: CombinedRuns, b: CombinedRuns) -> Looks:
 
     The sides are variants of the same runs, or of different runs.
     """
-    known = _read(reader, a)
     roots = a.roots | b.roots
-    if a.roots == b.roots:
+    known = _read(reader, roots)
+    if a.roots & b.roots:
         looks = _of_one_sample(_Sample(roots, known))
     else:
-        known_b = _read(reader, b)
+        known_a, known_b = _read(reader, a.roots), _read(reader, b.roots)
         looks = _of_two_samples(
-            _Sample(a.roots, tuple(run for run in known if run.run_id not in b.roots)),
+            _Sample(a.roots, tuple(run for run in known_a if run.run_id not in b.roots)),
             _Sample(b.roots, tuple(run for run in known_b if run.run_id not in a.roots)),
         )
-        known = tuple({run.run_id: run for run in (*known, *known_b)}.values())
     chosen = [run for run in known if run.run_id in roots]
     return replace(
         looks,
@@ -193,9 +192,9 @@ def _planned(text: str | None) -> int:
     return number if isinstance(number, int) and number > 1 else 1
 
 
-def _read(reader: LedgerReader, combined: CombinedRuns) -> tuple[_Run, ...]:
+def _read(reader: LedgerReader, roots: Collection[str]) -> tuple[_Run, ...]:
     """Return runs and all others of their experiments, in the order in which they began."""
-    params = {"roots": json.dumps(sorted(combined.roots))}
+    params = {"roots": json.dumps(sorted(roots))}
     return tuple(map(_Run.of_row, query(reader.path, _RUNS_SQL, params)[1]))
 
 
