@@ -474,7 +474,7 @@ def no_gate_test(compared: Compared) -> str:
     if compared.difference is None:
         return f"{b} was not compared with {a}: no trials could be paired"
     if compared.chosen_by_verdict:
-        return f"whether {b} is worse than {a} is not decided: {_by_verdict(compared)}"
+        return f"{b} is not compared with {a}, because {_by_verdict(compared)}"
     if compared.validity == Validity.NONE:
         return f"{b} is not compared with {a} before the runs are finished"
     return f"{b} could not be compared with {a} on this suite: it has no replications"

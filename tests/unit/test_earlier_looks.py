@@ -11,10 +11,11 @@ from xml.etree import ElementTree as ET
 
 import comparison_ledgers as runs
 import grown_ledgers
-import sample_ledgers as kit
 import numpy as np
 import pytest
+import sample_ledgers as kit
 import view_servers
+from commands import run_forked
 
 from labledger import (
     CompareOptions,
@@ -296,6 +297,69 @@ def test_a_treatment_of_another_run_is_one_of_its_treatments(path: Path) -> None
     runs.make_run(path, {"old": "P" * 20}, "run-2")
     assert compare(path, "run-2:old", "run-1:t03").family == 20
     assert compare(path, "run-2:old", "run-1:base").family == 1
+
+
+# -- results that were chosen by their verdicts
+
+
+def test_chosen_results_have_no_verdict_and_pass_no_gate(path: Path) -> None:
+    """Failures of one side that were run again decide nothing, in any output."""
+    runs.make_run(path, {"base": "P" * 14 + "F" * 6, "treat": "P" * 12 + "F" * 8})
+    failures = {"where": "passed = 0", "variants": ("treat",), "despite_verdict": True}
+    runs.rerun(path, "run-1", "P", **failures)
+    gates = {"fail_if_worse": 1.0, "require_not_worse": 1.0, "require_equivalent": 0.99}
+    document = compare(path, "run-1", **gates)
+    (found,) = document.comparisons
+    assert (found.decision.verdict, found.validity, found.test) == ("not_shown", "none", None)
+    assert found.difference is not None
+    assert (found.difference.value, found.difference.bounds) == (0.3, None)
+    assert found.chosen_by_verdict == ("run-1",)
+    assert {sensitivity.verdict for sensitivity in found.sensitivity} == {None}
+    said = "run again despite their verdicts"
+    assert all(not gate.passed and said in gate.text for gate in document.gates)
+    junit = io.BytesIO()
+    write_junit(document, junit)
+    root = ET.fromstring(junit.getvalue())
+    assert root.get("failures") == "3"
+    with open_ledger(path) as ledger:
+        texts = [
+            found.decision.text,
+            "".join(root.itertext()),
+            ledger.report("run-1")["headline"],
+            ledger.rendered_report("run-1", "html").decode(),
+            ledger.rendered_report("run-1", "markdown").decode(),
+            ledger.report("run-1", ReportOptions(all_pairs=True))["headline"],
+            ledger.report("run-1", ReportOptions(metric="resolved"))["headline"],
+        ]
+    with view_servers.serving(path.parent) as server:
+        texts.append(" ".join(server.document("/runs/run-1")["sentences"]["ahead"]))
+    assert [said in text for text in texts] == [True] * len(texts)
+    assert not any("is better than" in text or "is worse than" in text for text in texts)
+
+
+def test_reruns_without_a_result_decide_as_before(path: Path) -> None:
+    """Slots without a result, and slots of a third variant, choose nothing of what is compared."""
+    runs.make_run(path, {"base": "F" * 12 + "i", "treat": "P" * 12 + "i", "third": "F" * 13})
+    runs.rerun(path, "run-1", "F", despite_verdict=True, statuses=("infra_error",))
+    assert only(path, "run-1", "treat").decision.verdict == "better"
+    runs.rerun(path, "run-1", "P", despite_verdict=True, variants=("third",))
+    assert only(path, "run-1", "treat").decision.verdict == "better"
+    assert only(path, "run-1", "third").validity == "none"
+    headed = compare(path, "run-1")
+    assert [c.validity for c in headed.comparisons] == ["fixed_sample", "none"]
+
+
+def test_the_command_misses_gates_of_chosen_results(path: Path) -> None:
+    """`compare` exits with 1 for a gate that the same results would have passed."""
+    runs.make_run(path, {"base": "P" * 14 + "F" * 6, "treat": "P" * 12 + "F" * 8})
+    assert (
+        run_forked("compare", "run-1", "--fail-if-worse", "1", folder=path.parents[1]).returncode
+        == 0
+    )
+    runs.rerun(path, "run-1", "P", where="passed = 0", despite_verdict=True)
+    done = run_forked("compare", "run-1", "--fail-if-worse", "1", folder=path.parents[1])
+    assert done.returncode == 1
+    assert "gate missed: --fail-if-worse" in done.stdout
 
 
 # -- simulation
