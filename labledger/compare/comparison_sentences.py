@@ -204,7 +204,7 @@ def decision(compared: Compared, document: Comparison, verdict: Conclusion) -> s
     if difference is None:
         return _nothing_paired(compared)
     if compared.chosen_by_verdict:
-        return _chosen_results(compared, difference, document)
+        return _chosen_results(compared, document)
     if compared.validity == Validity.NONE:
         return _with_looks(_unfinished(compared, difference, document), compared)
     if test is None:
@@ -274,14 +274,13 @@ def _by_errors(compared: Compared, verdict: Conclusion) -> str:
     )
 
 
-def _chosen_results(compared: Compared, difference: Estimate, document: Comparison) -> str:
+def _chosen_results(compared: Compared, document: Comparison) -> str:
     """Return that results that were chosen by their verdicts decide nothing."""
     a, b = compared.labels
     return (
         f"Whether {a} and {b} differ on {estimand(document)} is not decided: "
-        f"{_by_verdict(compared)}. It is {_observed(compared, difference, document)}, but there is "
-        "no interval and no test for results that were chosen. A new run of the experiment can "
-        "decide."
+        f"{_by_verdict(compared)}. There is no interval and no test for results that were chosen. "
+        "A run of an experiment without such slots can decide."
     )
 
 
