@@ -6,14 +6,14 @@ began and when its slots were committed. The first analysis is of the first run,
 `design.planned_runs` runs together, as the first run declared them. Whatever else is compared is a
 further look at the experiment: `Looks` says which one, and what it costs.
 
-Runs are of one experiment if they share a digest. Shards of it that have no slot in common are one
+Runs are of one experiment if they share a digest and their images are the same. Shards of it that have no slot in common are one
 look together. A run counts once half of its slots are committed: its results can be seen then.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import comb, gcd
 from operator import attrgetter
@@ -41,7 +41,7 @@ SELECT run.run_id, run.created_at, run.run_no,
         SELECT coalesce(run.resolved -> '{_SHARD}', 'null') AS shard UNION
         SELECT coalesce(resolved -> '{_SHARD}', 'null') FROM run_part
         WHERE run_part.run_no = run.run_no AND kind = 'extended')) AS shards,
-    run.resolved -> '$.design.planned_runs' AS planned,
+    run.resolved -> '$.design.planned_runs' AS planned, run.images,
     (SELECT committed_at FROM slot_commit
      WHERE slot_commit.run_no = run.run_no AND schedule_idx = (coalesce(
         (SELECT min(first_idx) FROM run_part WHERE run_part.run_no = run.run_no), total_slots)
@@ -149,13 +149,15 @@ class _Run:
     """Number and count of the shards that it ran; None stands for all slots."""
     planned: int
     """How many runs were declared when it was created."""
+    images: Mapping[str, str]
+    """Image id by image reference."""
     seen_at: str | None
     """When half of its first slots were committed; None before."""
     is_imported: bool
 
     @classmethod
     def of_row(cls, row: Sequence[Any]) -> Self:
-        run_id, created_at, run_no, digests, shards, planned, seen_at, imported = row
+        run_id, created_at, run_no, digests, shards, planned, images, seen_at, imported = row
         return cls(
             run_id,
             created_at,
@@ -163,6 +165,7 @@ class _Run:
             frozenset(filter(None, json.loads(digests))),
             tuple(None if s is None else (s["number"], s["of"]) for s in json.loads(shards)),
             _planned(planned),
+            json.loads(images),
             seen_at,
             bool(imported),
         )
@@ -173,7 +176,11 @@ class _Run:
 
     def repeats(self, other: _Run) -> bool:
         """Return whether both are of one experiment and may have slots in common."""
-        return bool(self.digests & other.digests) and self._overlaps(other)
+        has_same_images = all(
+            self.images[ref] == other.images[ref]
+            for ref in self.images.keys() & other.images.keys()
+        )
+        return bool(self.digests & other.digests) and has_same_images and self._overlaps(other)
 
     def _overlaps(self, other: _Run) -> bool:
         for one in self.shards:

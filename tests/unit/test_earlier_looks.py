@@ -181,6 +181,13 @@ def test_a_run_that_was_extended_stays_a_run_of_its_experiment(path: Path) -> No
     assert found.omitted == ("r1",)
 
 
+def test_another_image_of_the_same_name_is_another_experiment(path: Path) -> None:
+    """A build that tests a new image under one tag looks at nothing that was seen before."""
+    for number in range(3):
+        repeat(path, [f"r{number}"], images={"agent:latest": f"sha256:{number}"})
+    assert only(path, "r2").looks is None
+
+
 def test_candidates_that_are_repeated_against_one_baseline_pay(path: Path) -> None:
     """Of two runs, the one that is repeated after both existed counts; older ones are no choice."""
     base, treat = {"base": AHEAD["base"]}, {"treat": AHEAD["treat"]}
