@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import sample_ledgers as kit
 
+import labledger
 from labledger.ledger.database.model import Variant
 from labledger.records.attempt_result import Metric, Phase
 from labledger.records.identity import Slot, TrialIds, slot_commit_id
 from labledger.records.outcomes import RunStatus, SlotStatus
+from labledger.runner.rerun import new_part, new_slots
 
 LETTERS: dict[str, tuple[SlotStatus, str | None]] = {
     "P": (SlotStatus.COMPLETED, "pass"),
@@ -50,15 +53,18 @@ def make_run(
 ) -> None:
     """A run of tasks t00, t01, …; `numbers` are values of the metric `metric_id`, like the letters.
 
-    `payloads` are what the tasks hold, by their ids.
+    `payloads` are what the tasks hold, by their ids. Each run is of an experiment of its own
+    unless `changes` have its `digest`.
     """
     count = max(map(len, variants.values()))
     named = [f"t{n:02d}" for n in range(count)]
     roles = ["baseline", *["treatment"] * (len(variants) - 1)]
+    digest = hashlib.sha256(run_id.encode()).hexdigest()
+    of_run = ({} if run_id == kit.RUN else {"digest": digest}) | changes
     run = kit.new_run(
         run_id,
         variants=tuple(Variant(v, r, {}) for v, r in zip(variants, roles, strict=True)),
-        **changes,
+        **of_run,
     )
     tasks = [
         (
@@ -91,6 +97,18 @@ def make_run(
                 writer.commit_result(lease, _result(run_id, slot, letter, number, metric_id))
         complete = all(letter != "-" for *_, letter in ordered)
         writer.leases.release(lease, RunStatus.COMPLETED if complete else RunStatus.INTERRUPTED)
+
+
+def rerun(path: Path, run_id: str, letter: str, **selection: Any) -> None:
+    """Run slots of a complete run again, which all end as `letter` says."""
+    chosen = labledger.RerunSelection(because="why not", **selection)
+    plan = labledger.plan_rerun(run_id, chosen, lab_dir=path.parent)
+    with kit.open_writer(path) as writer:
+        lease = writer.leases.acquire(run_id, kit.OWNER, 30.0)
+        writer.append_part(lease, new_part(plan), (), new_slots(plan))
+        for slot in new_slots(plan):
+            writer.commit_result(lease, _result(run_id, slot, letter, None, ""))
+        writer.leases.release(lease, RunStatus.COMPLETED)
 
 
 def _result(run_id: str, slot: Slot, letter: str, number: float | None, metric_id: str) -> Any:

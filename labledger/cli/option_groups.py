@@ -34,6 +34,12 @@ if TYPE_CHECKING:
 Command = Callable[..., None]
 
 
+_CHOSEN_RESULTS = (
+    "slots of the run were run again despite their verdicts (`rerun --despite-verdict`), and pass "
+    "rates of chosen results decide nothing"
+)
+
+
 class Gate(NamedTuple):
     """The smallest pass rate that a variant must reach."""
 
@@ -73,11 +79,16 @@ def require_known_variants(gates: list[Gate], variants: Sequence[str]) -> None:
         raise InvalidInput("the gates given", problems)
 
 
-def missed_gates(gates: list[Gate], pass_counts: Mapping[str, PassCounts]) -> list[str]:
+def missed_gates(
+    gates: list[Gate], pass_counts: Mapping[str, PassCounts], *, has_chosen_results: bool = False
+) -> list[str]:
     """Return a sentence for each gate that a variant missed.
 
-    A variant without a counted slot has no pass rate, and misses every gate.
+    A variant without a counted slot has no pass rate, and misses every gate. So does every variant
+    where slots with a result were run again, which may have been chosen by their results.
     """
+    if has_chosen_results:
+        return [_CHOSEN_RESULTS] if gates else []
     misses = []
     for gate in gates:
         for name in [gate.variant_id] if gate.variant_id else pass_counts:
@@ -261,7 +272,9 @@ class Running:
         display: JsonWatcher | LiveWatcher = watcher(as_json=self.json, quiet=self.quiet)
         with display:
             outcome = execute(options.with_listener(display))
-        misses = missed_gates(gates, outcome.pass_counts)
+        misses = missed_gates(
+            gates, outcome.pass_counts, has_chosen_results=outcome.has_chosen_results
+        )
         if not self.json:
             print_outcome(outcome)
         exit_code = outcome.exit_code

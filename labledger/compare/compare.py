@@ -19,6 +19,8 @@ from labledger.compare.comparison_document import (
     Compared,
     Comparison,
     LeftOutCount,
+    LookKind,
+    Looks,
     RunReruns,
     Sensitivity,
     SideGrading,
@@ -26,6 +28,7 @@ from labledger.compare.comparison_document import (
     TaskRow,
 )
 from labledger.compare.decision import decide, decide_equivalence, decide_gates
+from labledger.compare.earlier_looks import find_looks, runs_chosen_by_verdict
 from labledger.compare.estimates import Sample
 from labledger.compare.pairs import (
     Paired,
@@ -38,7 +41,7 @@ from labledger.compare.pairs import (
 )
 from labledger.compare.ranking import rank
 from labledger.compare.run_caveats import unfinished, warnings
-from labledger.compare.sides import CombinedRuns, Side, read_combined
+from labledger.compare.sides import CombinedRuns, Family, Side, family_of, read_combined
 from labledger.compare.statistics import paired_means, samples
 from labledger.compare.statistics.samples import Estimate
 from labledger.errors import InvalidInput, Parameter, Problem
@@ -79,9 +82,24 @@ def compare_family(
     resources.require_analysis()
     resolve = sides.resolve_all_pairs if options.all_pairs else sides.resolve
     questions = [_read(reader, resolve(reader, words), options) for words in requests]
-    # Comparisons without a common task are not tested, so they are not corrected for.
-    family = sum(bool(two.paired.task_ids) for question in questions for two in question.pairs)
-    return [_answer(question, options, family) for question in questions]
+    sizes = _family_sizes(questions)
+    family = sum(sizes.values())
+    return [_answer(question, options, family, sizes) for question in questions]
+
+
+def _family_sizes(questions: Sequence[_Question]) -> dict[Family, int]:
+    """Return how many comparisons of each family there are, asked for or not.
+
+    Comparisons without a common task are not tested, so they are not corrected for.
+    """
+    asked: dict[Family, dict[tuple[Side, Side], bool]] = {}
+    for question in questions:
+        for two in question.pairs:
+            asked.setdefault(two.family, {})[two.a, two.b] = bool(two.paired.task_ids)
+    return {
+        family: max(family.size - len(pairs), 0) + sum(pairs.values())
+        for family, pairs in asked.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +113,10 @@ class _TwoSides:
     validity: Validity
     """For which looks at their runs intervals and tests hold."""
     warnings: tuple[str, ...]
+    looks: Looks
+    """Which look at its experiment this is, with the price that is paid."""
+    chosen_by_verdict: tuple[str, ...]
+    family: Family
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +146,10 @@ class _Question:
         options: CompareOptions,
         family: int,
     ) -> Sample:
-        """Return the sample of some paired trials; `trials` are the sides' own."""
+        """Return the sample of some paired trials; `trials` are the sides' own.
+
+        `family` is the number of comparisons, times the price of the look.
+        """
         clusters = None
         if self.clusters is not None:
             clusters = [str(self.clusters[task_id]) for task_id in paired.task_ids]
@@ -146,7 +171,10 @@ def _read(
     if field is not None:
         clusters = read_clusters(reader.path, runs, field)
         _require_clusters(trials.values(), clusters, field)
-    pairs = tuple(_two_sides(reader, runs, two, trials, clusters, options) for two in side_pairs)
+    all_looks: dict[frozenset[str], Looks] = {}
+    pairs = tuple(
+        _two_sides(reader, runs, two, trials, clusters, options, all_looks) for two in side_pairs
+    )
     return _Question(runs, pairs, field, clusters, tuple(read_reruns(reader, runs.values())))
 
 
@@ -157,11 +185,31 @@ def _two_sides(
     trials: Mapping[Side, Trials],
     clusters: Mapping[str, str | None] | None,
     options: CompareOptions,
+    known_looks: dict[frozenset[str], Looks],
 ) -> _TwoSides:
+    """Return two sides; `known_looks` keeps the looks by the names of the sides' runs."""
     a, b = sides
-    validity, warnings = decision.validity(reader, sides, runs, options)
+    runs_a, runs_b = runs[a.run_id], runs[b.run_id]
+    names = frozenset((a.run_id, b.run_id))
+    if names not in known_looks:
+        known_looks[names] = find_looks(reader, runs_a, runs_b)
+    looks = known_looks[names]
+    chosen = runs_chosen_by_verdict(reader, sides, (runs_a, runs_b))
+    validity, warnings = decision.validity(reader, sides, runs, options, looks, chosen)
+    if validity is Validity.NONE or (validity, looks.kind) == (Validity.ANYTIME, LookKind.ADDED):
+        looks = replace(looks, price=1)
     both = trials[a], trials[b]
-    return _TwoSides(a, b, both, _paired(both, validity, clusters, options), validity, warnings)
+    return _TwoSides(
+        a,
+        b,
+        both,
+        _paired(both, validity, clusters, options),
+        validity,
+        warnings,
+        looks,
+        chosen,
+        family_of(a, b, runs_a, runs_b, all_pairs=options.all_pairs),
+    )
 
 
 def _paired(
@@ -232,7 +280,10 @@ def _require_clusters(
         )
 
 
-def _answer(question: _Question, options: CompareOptions, family: int) -> Comparison:
+def _answer(
+    question: _Question, options: CompareOptions, family: int, sizes: Mapping[Family, int]
+) -> Comparison:
+    """Return the answer to a question; `sizes` are those of all families that are asked about."""
     document = Comparison(
         metric=options.metric,
         lower_is_better=False if options.is_rate else options.lower_is_better,
@@ -248,9 +299,14 @@ def _answer(question: _Question, options: CompareOptions, family: int) -> Compar
         unfinished=question.unfinished,
     )
     decided, samples_of, limit = [], [], options.equivalence_limit
+    asked = Counter(two.family for two in question.pairs)
+    unasked = {each for each, size in sizes.items() if size > asked[each]}
     for two in question.pairs:
-        sample = question.sample(two.paired, two.trials, two.validity, options, family)
+        times = max(1, family) * two.looks.price
+        sample = question.sample(two.paired, two.trials, two.validity, options, times)
         compared = _compared(question, two, sample, document)
+        if two.family in unasked:
+            compared = replace(compared, family_of=two.family.name)
         decision = decide(compared, document)
         equivalence = None if limit is None else decide_equivalence(compared, document, limit)
         decided.append(replace(compared, decision=decision, equivalence=equivalence))
@@ -312,6 +368,8 @@ def _compared(
         clusters=None if sample.clusters is None else len(set(sample.clusters)),
         effective_clusters=sample.effective_clusters,
         validity=sample.validity.value,
+        looks=None if two.looks.is_plain else two.looks,
+        chosen_by_verdict=two.chosen_by_verdict,
         pass_at=estimates.pass_at_differences(a, b, sample),
     )
     others = tuple(_sensitivities(question, two, sample, compared, document))

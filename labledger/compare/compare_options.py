@@ -96,7 +96,8 @@ class Validity(StrEnum):
     ANYTIME = "anytime"
     """For all looks together: a confidence sequence."""
     NONE = "none"
-    """For none: the runs are not finished, and there is neither interval nor test."""
+    """For none: the runs are not finished, or results were chosen by their verdicts, and there is
+    neither interval nor test."""
 
 
 def confidence_problems(confidence: float) -> list[Problem]:

@@ -88,7 +88,8 @@ class Significance:
     name: Text
     p: Share
     p_adjusted: Annotated[Share | None, LATER] = None
-    """Corrected by Bonferroni's method for the number of comparisons; None where there is one."""
+    """Corrected by Bonferroni's method for the number of comparisons, and multiplied by
+    `looks.price`; None where neither changes it."""
     p_holm: Share | None = None
     """Always None. Earlier versions corrected by Holm's method, which has no intervals that agree
     with it (Strassburger and Bretz 2008, Statistics in Medicine 27:4914–4927)."""
@@ -203,6 +204,48 @@ class Equivalence:
     text: Text
 
 
+class LookKind(StrEnum):
+    """Which look at an experiment a comparison is; see `compare.earlier_looks`."""
+
+    FIRST = "first"
+    """The first run, or as many runs together as were declared before it."""
+    ADDED = "added"
+    """More runs than that together, or fewer, where later ones began after earlier ones had
+    results."""
+    CHOSEN = "chosen"
+    """Runs of which earlier ones, or some that began beside them, are not compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """Which look at its experiment a comparison is, by what the ledger holds."""
+
+    kind: LookKind
+    number: PositiveInt
+    """The number of the look: that of the last run, or of the times at which runs were added."""
+    planned: PositiveInt
+    """How many runs the first one declared (`design.planned_runs`)."""
+    price: PositiveInt
+    """By how much p values are multiplied; 1 for the first look, and where the method of the
+    comparison holds at every look."""
+    last: Text
+    """The run that began last of those that are compared."""
+    omitted: tuple[Text, ...] = ()
+    """The runs of the experiment that are passed over."""
+    later: tuple[Text, ...] = ()
+    """The runs of the experiment that began after those that are compared."""
+    deleted: Count = 0
+    """How many runs with the experiment's id were deleted that had begun before. Whether they were
+    of the same experiment is not known."""
+    imported: tuple[Text, ...] = ()
+    """The runs that are compared and came from another ledger, whose other runs are not known."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing to say: the first look, and nothing unknown."""
+        return self.kind is LookKind.FIRST and not (self.later or self.deleted or self.imported)
+
+
 @dataclass(frozen=True, slots=True)
 class Compared:
     """One comparison of two sides. Differences are B minus A."""
@@ -237,12 +280,19 @@ class Compared:
     """How many clusters of one size would tell as much; the fewer, the less equal they are."""
     validity: Annotated[str, one_of(*Validity), LATER] = Validity.FIXED_SAMPLE.value
     """For which looks `difference` and `test` hold. `fixed_sample`: one look, at finished runs;
-    `anytime`: all looks together; `none`: a run is not finished, and there are none. See
-    `Validity`."""
+    `anytime`: all looks together; `none`: a run is not finished, or results were chosen by their
+    verdicts, and there are none. See `Validity`."""
     pass_at: Annotated[tuple[PassAt, ...], LATER] = ()
     """The differences of pass@k and pass^k, each over the tasks that have k counted trials on both
     sides. Their intervals are corrected for the family, as that of `difference` is, but not for
     several k."""
+    looks: Annotated[Looks | None, LATER] = None
+    """Which look at its experiment this is; None for the first one, of which all is known."""
+    chosen_by_verdict: Annotated[tuple[Text, ...], LATER] = ()
+    """The runs in which slots of a side were run again despite their results. There is no interval
+    and no test then, and no gate is passed."""
+    family_of: Annotated[Text | None, LATER] = None
+    """What the family of comparisons is, where this is one of several that could be asked for."""
     equivalence: Annotated[Equivalence | None, LATER] = None
     """Whether both sides are shown to differ by less than a limit; None where it was not asked
     for."""

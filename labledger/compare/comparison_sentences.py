@@ -15,6 +15,8 @@ from labledger.compare.comparison_document import (
     Comparison,
     Conclusion,
     Detectable,
+    LookKind,
+    Looks,
     Nearness,
     Significance,
 )
@@ -31,6 +33,9 @@ from labledger.text import (
     points,
     significant,
 )
+
+_MAX_NAMED_RUNS = 5
+"""How many other runs of an experiment a sentence names."""
 
 VERDICTS: Mapping[Conclusion, str] = {
     Conclusion.BETTER: "Better",
@@ -131,16 +136,28 @@ def _without_bounds(compared: Compared, document: Comparison) -> str:
     return "every task differs by the same"
 
 
-def correction(document: Comparison) -> str:
-    """Return that intervals and p values are corrected for several comparisons, if they are."""
-    return f", corrected for {document.family} comparisons" if document.family > 1 else ""
+def correction(compared: Compared, document: Comparison) -> str:
+    """Return that interval and p value are corrected for several comparisons, if they are."""
+    price = 1 if compared.looks is None else compared.looks.price
+    looks = f"the look at the experiment (p × {price:,})" if price > 1 else ""
+    family = _family(compared, document) if document.family > 1 else ""
+    reasons = " and ".join(filter(None, (family, looks)))
+    return f", corrected for {reasons}" if reasons else ""
+
+
+def _family(compared: Compared, document: Comparison) -> str:
+    """Return for which comparisons a comparison is corrected."""
+    if compared.family_of is None:
+        return f"{document.family} comparisons"
+    others = "" if compared.family_of.startswith(f"{document.family} ") else " and others"
+    return f"the {compared.family_of}{others}"
 
 
 def _evidence(
     compared: Compared, difference: Estimate, test: Significance, document: Comparison
 ) -> str:
     p = p_equation("p", test.p_decisive, document.level)
-    return f"({_interval(compared, difference, document)}, {p}{correction(document)})."
+    return f"({_interval(compared, difference, document)}, {p}{correction(compared, document)})."
 
 
 # -- what some comparisons have in common
@@ -186,16 +203,23 @@ def decision(compared: Compared, document: Comparison, verdict: Conclusion) -> s
     difference, test = compared.difference, compared.test
     if difference is None:
         return _nothing_paired(compared)
+    if compared.chosen_by_verdict:
+        return _chosen_results(compared, document)
     if compared.validity == Validity.NONE:
-        return _unfinished(compared, difference, document)
+        return _with_looks(_unfinished(compared, difference, document), compared)
     if test is None:
-        return _not_replicated(compared, difference, document)
+        return _with_looks(_not_replicated(compared, difference, document), compared)
     if verdict.is_difference:
         text = _shown(compared, difference, test, document, verdict)
     else:
         text = _not_shown(compared, difference, test, document)
-    others = _by_errors(compared, verdict)
-    return f"{text} It depends on how errors are counted: {others}." if others else text
+    if others := _by_errors(compared, verdict):
+        text += f" It depends on how errors are counted: {others}."
+    return _with_looks(text, compared)
+
+
+def _with_looks(text: str, compared: Compared) -> str:
+    return " ".join((text, *looks(compared)))
 
 
 def _shown(
@@ -250,6 +274,81 @@ def _by_errors(compared: Compared, verdict: Conclusion) -> str:
     )
 
 
+def _chosen_results(compared: Compared, document: Comparison) -> str:
+    """Return that results that were chosen by their verdicts decide nothing."""
+    a, b = compared.labels
+    return (
+        f"Whether {a} and {b} differ on {estimand(document)} is not decided: "
+        f"{_by_verdict(compared)}. There is no interval and no test for results that were chosen. "
+        "A run of an experiment without such slots can decide."
+    )
+
+
+def _by_verdict(compared: Compared) -> str:
+    """Return why results were chosen, in a clause."""
+    runs = ", ".join(compared.chosen_by_verdict)
+    return f"slots of {runs} were run again despite their verdicts (`rerun --despite-verdict`)"
+
+
+def looks(compared: Compared) -> tuple[str, ...]:
+    """Return sentences about other looks at the experiment, and about results that were chosen."""
+    found = compared.looks
+    if compared.chosen_by_verdict:
+        text = _by_verdict(compared)
+        return (f"{text[0].upper()}{text[1:]}: comparisons with them have no verdict.",)
+    if found is None or compared.difference is None:
+        return ()
+    sentences = [] if found.kind is LookKind.FIRST else [_further_look(found, compared)]
+    if found.later and found.kind is LookKind.FIRST:
+        runs = counted(len(found.later), "later run")
+        sentences.append(f"The ledger has {runs} of this experiment: {_named(found.later)}.")
+    if found.deleted:
+        what = "run with the experiment's id was", "runs with the experiment's id were"
+        sentences.append(
+            f"{count(found.deleted)} earlier {what[found.deleted > 1]} deleted: whether the ledger "
+            "had results of the same experiment before is not known."
+        )
+    if found.imported:
+        verb = "was" if len(found.imported) == 1 else "were"
+        sentences.append(
+            f"{_named(found.imported)} {verb} imported: whether there are other runs of the "
+            "experiment where it comes from is not known."
+        )
+    return tuple(sentences)
+
+
+def _further_look(found: Looks, compared: Compared) -> str:
+    if found.kind is LookKind.CHOSEN:
+        text = (
+            f"{found.last} is compared without {counted(len(found.omitted), 'other run')} of the "
+            f"same experiment: {_named(found.omitted)}"
+        )
+        why = "runs can be chosen by their results"
+    elif found.planned > 1:
+        text = (
+            f"{counted(found.planned, 'run')} of the experiment were declared, and not exactly "
+            "these are compared"
+        )
+        why = "a run can be the last because of its results"
+    else:
+        text = (
+            f"{found.last} began when earlier runs that are compared had results, and the number "
+            "of runs was not declared before the first (`design.planned_runs`)"
+        )
+        why = "a run can be the last because of its results"
+    if found.price > 1:
+        return f"{text}: the p value is multiplied by {found.price:,}, because {why}."
+    if compared.validity == Validity.ANYTIME:
+        return f"{text}: interval and p value hold at every look."
+    return f"{text}."
+
+
+def _named(run_ids: Sequence[str]) -> str:
+    surplus = len(run_ids) - _MAX_NAMED_RUNS
+    more = f" and {count(surplus)} more" if surplus > 0 else ""
+    return f"{', '.join(run_ids[:_MAX_NAMED_RUNS])}{more}"
+
+
 def _unfinished(compared: Compared, difference: Estimate, document: Comparison) -> str:
     """Return the conclusion of unfinished runs for which no interval holds: nothing is decided."""
     a, b = compared.labels
@@ -297,12 +396,16 @@ def headline(compared: Compared, document: Comparison) -> str:
     difference, verdict = compared.difference, compared.decision.verdict
     if difference is None:
         return f"{b} could not be compared with {a}"
+    if compared.chosen_by_verdict:
+        return f"whether {b} and {a} differ {where} is not decided"
     if compared.validity == Validity.NONE:
         so_far = signed_amount(difference, document)
         return f"whether {b} and {a} differ {where} is not decided yet (so far {so_far})"
     if compared.test is None:
         return f"whether {b} and {a} differ {where} cannot be said without replications"
     together = f" for all {document.family} comparisons" if document.family > 1 else ""
+    if together and compared.family_of is not None:
+        together = f" for {_family(compared, document)}"
     looks = " at every look" if compared.validity == Validity.ANYTIME else ""
     interval = f"{level(document)}{together}{looks} {bounds(difference, document, signed=True)}"
     of = "" if document.is_rate else f" {document.metric}"
@@ -369,6 +472,8 @@ def no_gate_test(compared: Compared) -> str:
     a, b = compared.labels
     if compared.difference is None:
         return f"{b} was not compared with {a}: no trials could be paired"
+    if compared.chosen_by_verdict:
+        return f"{b} is not compared with {a}, because {_by_verdict(compared)}"
     if compared.validity == Validity.NONE:
         return f"{b} is not compared with {a} before the runs are finished"
     return f"{b} could not be compared with {a} on this suite: it has no replications"
@@ -402,7 +507,7 @@ def gate_by_errors(passed: bool, others: Sequence[tuple[str, bool | None]]) -> s
 def _where(compared: Compared, difference: Estimate, document: Comparison) -> str:
     """Return on which tasks something was tested, with the interval of the difference."""
     interval = _interval(compared, difference, document)
-    return f"on {estimand(document)} ({interval}{correction(document)})"
+    return f"on {estimand(document)} ({interval}{correction(compared, document)})"
 
 
 # -- equivalence

@@ -37,9 +37,9 @@ _MAX_NAMED_TASKS = 10
 """How many of the tasks with a difference are named."""
 
 _LOOKS = (
-    "runs that are compared can grow, have grown, or have cancelled slots, so that intervals and p "
-    "value are those that hold at all looks together; they count tasks of which every slot is "
-    "committed, and are wider than those of runs that ended as they were planned"
+    "runs that are compared can grow, have grown, were repeated, or have cancelled slots, so that "
+    "intervals and p value are those that hold at all looks together; they count tasks of which "
+    "every slot is committed, and are wider than those of runs that ended as they were planned"
 )
 
 Row = tuple[str, str, str, str]
@@ -172,7 +172,7 @@ def facts(compared: Compared, document: Comparison) -> Iterator[Fact]:
         by_side = f"{count(c.both)} by both, {count(c.only_a)} only by {a}, {count(c.only_b)} only"
         yield Fact("tasks passed", f"{by_side} by {b}, {count(c.neither)} by neither")
     if compared.test is not None:
-        p = f"{_p_values(compared.test, document.level)}{correction(document)}"
+        p = f"{_p_values(compared.test, document.level)}{correction(compared, document)}"
         yield Fact(compared.test.name, p, in_report=False)
     if compared.validity == Validity.ANYTIME:
         yield Fact("looks", _LOOKS)

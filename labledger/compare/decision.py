@@ -24,6 +24,8 @@ from labledger.compare.comparison_document import (
     Decision,
     Equivalence,
     GateResult,
+    LookKind,
+    Looks,
     Nearness,
     Sensitivity,
 )
@@ -60,8 +62,13 @@ def validity(
     sides: Collection[Side],
     runs: Mapping[str, CombinedRuns],
     options: CompareOptions,
+    looks: Looks,
+    chosen_by_verdict: Collection[str],
 ) -> tuple[Validity, tuple[str, ...]]:
-    """Return for which looks the interval of two sides holds, and warnings."""
+    """Return for which looks the interval of two sides holds, and warnings.
+
+    For `chosen_by_verdict` see `Compared`.
+    """
     all_runs = {runs[side.run_id].name: runs[side.run_id] for side in sides}.values()
     is_unfinished = any(
         graded.run.status is not RunStatus.COMPLETED
@@ -79,7 +86,10 @@ def validity(
         for sentence in skipped_sentences(graded.root_id, graded.run.coverage)
     )
     said = (*skipped, *cancelled)
-    if not is_unfinished and not is_extended and not cancelled:
+    if chosen_by_verdict:
+        return Validity.NONE, said
+    is_added = looks.kind is LookKind.ADDED
+    if not is_unfinished and not is_extended and not cancelled and not is_added:
         return Validity.FIXED_SAMPLE, said
     if options.is_rate and options.estimand is Estimand.TASKS:
         return Validity.ANYTIME, said

@@ -42,7 +42,7 @@ class Sample:
     """The cluster of each task, where clusters of tasks are the sample; else None."""
     options: CompareOptions
     family: int
-    """How many comparisons are corrected together."""
+    """How many comparisons are corrected together, times the price of the look at the runs."""
     validity: Validity = Validity.FIXED_SAMPLE
     """For which looks intervals and tests must hold."""
     largest_cluster: int = 1

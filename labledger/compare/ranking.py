@@ -279,6 +279,9 @@ def _facts(comparison: Comparison) -> Iterator[str]:
             f"Not all pairs have the same tasks: from {count(min(tasks))} to {count(max(tasks))}, "
             "so that values in the first table and differences in the second may disagree."
         )
+    yield from dict.fromkeys(
+        text for compared in comparison.comparisons for text in comparison_sentences.looks(compared)
+    )
     warnings = [w for compared in comparison.comparisons for w in compared.warnings]
     for warning in dict.fromkeys(warnings):
         yield f"Warning: {warning}."

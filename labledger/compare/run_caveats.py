@@ -78,12 +78,16 @@ def rerun_sentences(run_id: str, reruns: Sequence[Rerun]) -> tuple[str, ...]:
     return (
         *([f"{_what(run_id, plain)}; they had no verdict.{why}"] if plain else []),
         *(
-            f"{_what(run_id, [rerun])}, chosen despite their verdicts, which can bias the "
-            f"results. The reason given: {rerun.because or 'none'}"
+            f"{_what(run_id, [rerun])}, chosen despite their verdicts, which can bias the results"
+            f"{_NO_VERDICT if rerun.is_of_results else ''}. The reason given: "
+            f"{rerun.because or 'none'}"
             for rerun in reruns
             if rerun.despite_verdict
         ),
     )
+
+
+_NO_VERDICT = ": a comparison with them has no verdict and passes no gate"
 
 
 def cancelled_sentences(run_id: str, cancelled: Iterable[CancelledSlots]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ compare` that name an unknown run or variant, or the same side twice, are refuse
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -70,6 +71,10 @@ class CombinedRuns:
         return [variant.variant_id for variant in self.variants]
 
     @property
+    def treatment_ids(self) -> frozenset[str]:
+        return frozenset(each.variant_id for each in self.variants if each.role == "treatment")
+
+    @property
     def roots(self) -> frozenset[str]:
         """The runs whose agents ran."""
         return frozenset(graded.root_id for graded in self.runs)
@@ -86,6 +91,49 @@ class CombinedRuns:
             return []
         base = Side(self.name, baselines[0])
         return [(base, Side(self.name, name)) for name in self.variant_ids if name not in baselines]
+
+
+class Family(NamedTuple):
+    """The comparisons of which a comparison is one, whether the others are asked for or not.
+
+    Whoever asks for one after the other tests all of them.
+    """
+
+    runs: tuple[frozenset[str], frozenset[str]]
+    """The runs of both sides whose agents ran."""
+    name: str
+    size: int
+
+
+def family_of(
+    a: Side, b: Side, runs_a: CombinedRuns, runs_b: CombinedRuns, *, all_pairs: bool
+) -> Family:
+    """Return the family of a comparison.
+
+    Within a run it is that of the baseline with every treatment, or else of all pairs of variants.
+    Between runs it is that of each treatment, which is compared with one variant of the other run.
+    """
+    roots = runs_a.roots, runs_b.roots
+    if runs_a.roots == runs_b.roots and a.variant_id != b.variant_id:
+        treatments = runs_a.treatment_ids
+        is_baseline = [side.variant_id not in treatments for side in (a, b)]
+        if not all_pairs and any(is_baseline) and len(runs_a.variants) == len(treatments) + 1:
+            return Family(
+                roots, f"{counted(len(treatments), 'treatment')} of {a.run_id}", len(treatments)
+            )
+        pairs = math.comb(len(runs_a.variants), 2)
+        return Family(roots, f"{counted(pairs, 'pair')} of variants of {a.run_id}", pairs)
+    treatments_a, treatments_b = runs_a.treatment_ids, runs_b.treatment_ids
+    if a.variant_id == b.variant_id:
+        size = (
+            len(treatments_a & treatments_b) if a.variant_id in treatments_a & treatments_b else 1
+        )
+        return Family(roots, f"{counted(size, 'treatment')} of both runs", size)
+    sizes = [
+        len(treatments) if side.variant_id in treatments else 1
+        for side, treatments in ((a, treatments_a), (b, treatments_b))
+    ]
+    return Family(roots, f"{counted(max(sizes), 'treatment')} of one run", max(sizes))
 
 
 def read_combined(reader: LedgerReader, name: str) -> CombinedRuns:

@@ -114,6 +114,9 @@ SCHEMA_VERSION = "resolved_experiment_v1"
 _GRADER_KEYS = ("command", "env", "timeout_s", "grading")
 """The keys of a grader that can change its verdicts."""
 
+_NOT_OF_RESULTS = ("max_concurrency", "limits_hosts", "planned_runs")
+"""The keys of a design that change no result."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentPlan(Section):
@@ -235,14 +238,11 @@ class ExperimentPlan(Section):
         yield NamedPhase("grader", self.grader)
 
 
-_CONCURRENCY = frozenset({"max_concurrency", "limits_hosts"})
-"""The keys of `design` that say how many trials run at once."""
-
-
 def result_part(document: JsonObject) -> JsonObject:
     """Return the part of a resolved document that can change a result.
 
-    It leaves out the number of trials that run at once; the experiment's name, description and
+    It leaves out the number of trials that run at once; how many runs are planned, which only
+    comparisons use; the experiment's name, description and
     tags; where its tasks were read from and how they were selected (the dataset's digest
     identifies them); `cluster`, which only comparisons use; the names of the environment, which
     the phases contain; which run a regrading regrades, since its grader is included like any
@@ -256,7 +256,7 @@ def result_part(document: JsonObject) -> JsonObject:
     part["experiment"] = {"id": document["experiment"]["id"]}
     part["dataset"] = {key: document["dataset"][key] for key in ("suite_id", "split_id", "digest")}
     design = document["design"]
-    part["design"] = {key: design[key] for key in design if key not in _CONCURRENCY}
+    part["design"] = {key: design[key] for key in design if key not in _NOT_OF_RESULTS}
     part["files"] = {
         phase: [{key: file[key] for key in file if key != "since"} for file in files]
         for phase, files in document["files"].items()

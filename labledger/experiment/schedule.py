@@ -95,6 +95,10 @@ class Design(Section):
     shuffle_tasks: bool = False
     prune: Prune | None = None
     retry: Retry = Retry()
+    planned_runs: int = 1
+    """How many runs of the experiment will be compared together. Only comparisons use it."""
+
+    _OPTIONAL = frozenset({"planned_runs"})
 
     _OPTIONAL = frozenset({"limits_hosts"})
 

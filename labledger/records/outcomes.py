@@ -24,6 +24,9 @@ class SlotStatus(StrEnum):
 NEVER_RUN = (SlotStatus.CANCELLED.value, SlotStatus.SKIPPED_PRUNED.value)
 """The statuses of slots that were committed without a trial."""
 
+WITHOUT_RESULT = frozenset({SlotStatus.INFRA_ERROR.value, SlotStatus.SETUP_ERROR.value, *NEVER_RUN})
+"""The statuses of slots whose agent has no result, by which nobody can choose."""
+
 
 class Verdict(StrEnum):
     """What the grader decided. Only a score carries one."""

@@ -89,9 +89,12 @@ def _headline(variants: Sequence[VariantOutcomes], documents: Sequence[Compariso
             f"{counted(variant.passes.counted, 'trial')}"
             for variant in variants
         )
+    looks = dict.fromkeys(
+        text for compared, _ in decisions for text in comparison_sentences.looks(compared)
+    )
     rankings = [text.summary for text in map(ranking_text, documents) if text is not None]
     if rankings:
-        return " ".join(rankings)
+        return " ".join((*rankings, *looks))
     undecided = [pair for pair in decisions if not pair[0].decision.verdict.is_difference]
     clauses = [
         comparison_sentences.headline(*pair)
@@ -102,7 +105,7 @@ def _headline(variants: Sequence[VariantOutcomes], documents: Sequence[Compariso
         clauses.append(f"{count(len(undecided))} comparisons showed no difference")
     else:
         clauses += [comparison_sentences.headline(*pair) for pair in undecided]
-    return _joined(clauses)
+    return " ".join((_joined(clauses), *looks))
 
 
 def _joined(clauses: Iterable[str]) -> str:

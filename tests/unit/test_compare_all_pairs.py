@@ -64,7 +64,7 @@ def test_groups_stay_few() -> None:
 
 
 def test_all_pairs_are_one_family(path: Path) -> None:
-    """Each pair has the interval and p value of a comparison corrected for all pairs."""
+    """Each pair, also alone, has interval and p value of a comparison corrected for all pairs."""
     runs.make_run(path, VARIANTS)
     found = compare(path, "run-1")
     assert found.family == len(found.comparisons) == 6
@@ -73,8 +73,9 @@ def test_all_pairs_are_one_family(path: Path) -> None:
         assert compared.test is not None
         assert compared.test.p_adjusted == pytest.approx(min(1, 6 * compared.test.p))
     with open_ledger(path) as ledger:
-        strict = CompareOptions(confidence=1 - 0.05 / 6)
-        alone = ledger.compare("run-1", *found.comparisons[0].labels, options=strict)
+        alone = ledger.compare("run-1", "good", "fair")
+    assert alone.family == 6
+    found = compare(path, "run-1", "good", "fair")
     assert alone.comparisons[0].difference == pytest.approx(found.comparisons[0].difference)
 
 

@@ -19,6 +19,10 @@ BASE = ["PP", "PF", "PP", "FF", "PP", "PP", "FP", "PP"]
 TREAT = ["FF", "PF", "Fi", "FF", "FP", "FF", "FP", "aP"]
 
 
+SHARDED = {"digest": "5" * 64}
+"""The shards of an experiment have one digest."""
+
+
 def half(letters: list[str], parity: int) -> list[str]:
     """The letters of every second task."""
     return [group if n % 2 == parity else "" for n, group in enumerate(letters)]
@@ -29,7 +33,9 @@ def make_shards(path: Path, **changes: Any) -> None:
     runs.make_run(path, {"base": BASE, "treat": TREAT}, "whole", **changes)
     for parity, run_id in enumerate(("s1", "s2")):
         letters = {"base": half(BASE, parity), "treat": half(TREAT, parity)}
-        runs.make_run(path, letters, run_id, **changes)
+        filters = {"shard": {"number": parity + 1, "of": 2}}
+        resolved = {"dataset": {"filters": filters}, **changes.pop("resolved", {})}
+        runs.make_run(path, letters, run_id, resolved=resolved, **SHARDED | changes)
 
 
 def compare(path: Path, *sides: str, **options: Any) -> Comparison:
@@ -62,8 +68,9 @@ def test_shards_are_compared_as_the_whole_run_is(path: Path, estimand: Estimand)
 
 def test_runs_of_several_days_add_replications(path: Path) -> None:
     """The trials of a task are those of all runs; what is left out is counted in each."""
-    runs.make_run(path, {"base": "PPF", "treat": "FiF"}, "mon")
-    runs.make_run(path, {"base": "PFF", "treat": "FPF"}, "tue")
+    declared = {"digest": "d" * 64, "resolved": {"design": {"planned_runs": 2}}}
+    runs.make_run(path, {"base": "PPF", "treat": "FiF"}, "mon", **declared)
+    runs.make_run(path, {"base": "PFF", "treat": "FPF"}, "tue", **declared)
     both = only(path, "mon+tue")
     runs.make_run(path, {"base": ["PP", "PF", "FF"], "treat": ["FF", "iP", "FF"]}, "once")
     once = only(path, "once")
@@ -150,7 +157,7 @@ def test_a_view_says_which_runs_are_of_one_experiment(path: Path) -> None:
     for number, run_id in enumerate(("s1", "s2"), 1):
         shard = {"number": number, "of": 2}
         document = {"dataset": {"filters": {**filters, "shard": shard}}}
-        runs.make_run(path, {"base": "PP", "treat": "F-"}, run_id, resolved=document)
+        runs.make_run(path, {"base": "PP", "treat": "F-"}, run_id, resolved=document, **SHARDED)
     runs.make_run(path, {"base": "P", "treat": "F"}, "other", digest="e" * 64)
     with open_ledger(path) as ledger:
         rows = ledger.query(

@@ -64,7 +64,8 @@ def test_a_run_compares_its_baseline_with_every_treatment(path: Path) -> None:
     low, high = paired_rates.tango_interval(0, 7 * 11 / 12, 11, 1 - 0.05 / 3)
     assert found[0].difference == Estimate(pytest.approx(-7 / 12), low, high)
     assert "corrected for 3 comparisons" in found[0].decision.text
-    alone = only(path, "run-1", "base", "treat")
+    runs.make_run(path, BASE_BETTER, "run-2")
+    alone = only(path, "run-2", "base", "treat")
     assert alone.test is not None
     assert alone.test.p_adjusted is None
     # What one of three comparisons can show is more than what one alone can.

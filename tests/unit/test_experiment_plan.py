@@ -89,6 +89,7 @@ NEWEST["dataset"]["cluster"] = "task.repo"
 NEWEST["runtime"] |= {"oci": "crun", "agent_user": "agent"}
 NEWEST["runtime"]["rights"] = "docker"
 NEWEST["benchmark"]["version"] = "2"
+NEWEST["design"]["planned_runs"] = 3
 NEWEST["grader"]["sealed"] = True
 NEWEST["regrades"] = {"run_id": "r", "generation": 2, "grader_digest": "e" * 64, "head": "c" * 64}
 

@@ -325,6 +325,7 @@ NO_CHANGES: list[Callable[[Folder], object]] = [
     lambda f: None,
     lambda f: f.data["experiment"].update(name="x", description="y", tags=[]),
     lambda f: f.data.update(design={"max_concurrency": 9}),
+    lambda f: f.data.update(design={"planned_runs": 5}),
     lambda f: f.data.update(design={"replications": 1.0, "random_seed": 0}),
     lambda f: f.data["dataset"].update(limit=5),
     lambda f: f.data["runtime"]["agent"].update(timeout_s=600.0),

@@ -46,6 +46,14 @@ def test_a_gate_goes_by_the_pass_rate() -> None:
     ]
 
 
+def test_chosen_results_reach_no_rate() -> None:
+    """Where slots with a result were run again, every gate is missed; without gates none is."""
+    rates = counts(base=(10, 10))
+    (miss,) = missed_gates([Gate("base", 0.1), Gate(None, 0)], rates, has_chosen_results=True)
+    assert "despite their verdicts" in miss
+    assert missed_gates([], rates, has_chosen_results=True) == []
+
+
 def test_a_variant_that_is_not_there_is_refused() -> None:
     """A mistyped name is an error before anything runs."""
     require_known_variants([Gate("base", 0.0), Gate(None, 0.5)], ["base", "treat"])

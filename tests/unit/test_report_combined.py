@@ -7,6 +7,7 @@ from typing import Any
 
 import comparison_ledgers as runs
 import pytest
+import sample_ledgers as kit
 
 from labledger import LogSelection, ReportOptions, open_ledger
 from labledger.errors import InvalidInput
@@ -55,11 +56,13 @@ def make_shards(path: Path) -> None:
     """The runs `s1` and `s2`, which share the slots of the run `whole`."""
     runs.make_run(path, {"base": BASE, "treat": TREAT}, "whole")
     for parity, run_id in enumerate(("s1", "s2")):
+        shard = {"number": parity + 1, "of": 2}
+        resolved = {**kit.new_run().resolved, "dataset": {"filters": {"shard": shard}}}
         letters = {
             name: [group if n % 2 == parity else "" for n, group in enumerate(groups)]
             for name, groups in (("base", BASE), ("treat", TREAT))
         }
-        runs.make_run(path, letters, run_id)
+        runs.make_run(path, letters, run_id, digest="5" * 64, resolved=resolved)
 
 
 def test_a_report_of_shards_is_that_of_the_whole_run(path: Path) -> None:

@@ -14,7 +14,7 @@ from labledger.records import JsonObject
 from labledger.records.json_codec import JsonForm, members
 from labledger.records.json_schemas import Count, PositiveInt, Text
 from labledger.records.model_costs import NO_PRICES, PriceTable
-from labledger.records.outcomes import RunStatus, SlotStatus
+from labledger.records.outcomes import WITHOUT_RESULT, RunStatus, SlotStatus
 from labledger.records.pass_rate import PassCounts
 from labledger.records.task_coverage import TaskCoverage
 
@@ -120,6 +120,11 @@ class Rerun(JsonForm):
     """Whether slots that counted in the pass rate could be chosen too."""
     because: str | None
     """The reason that was given."""
+
+    @property
+    def is_of_results(self) -> bool:
+        """Whether slots with a result were chosen, which the result may have decided."""
+        return self.despite_verdict and not self.superseded.keys() <= WITHOUT_RESULT
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,6 +266,8 @@ class _Decided:
     texts: tuple[str, ...]
     as_of: int | None
     """After how many committed slots it was made; None before it is."""
+    has_chosen_results: bool = False
+    """Whether slots of a variant were run again despite their results."""
 
 
 _NOT_YET = _Decided(
@@ -293,6 +295,7 @@ def _decide(facts: RunFacts) -> _Decided:
         {each.b.variant_id: each.decision.verdict for each in comparison.comparisons},
         tuple(_decisions(comparison)),
         as_of,
+        any(each.chosen_by_verdict for each in comparison.comparisons),
     )
 
 
@@ -326,6 +329,8 @@ def _standing(facts: RunFacts, rates: Mapping[str, float | None], decided: _Deci
     so_far = "" if is_over else " so far"
     if uncounted := [name for name, rate in rates.items() if rate is None]:
         return f"{listed}; no slot of {', '.join(uncounted)} counts in a pass rate yet."
+    if decided.has_chosen_results:
+        return f"{listed}: no variant is called ahead, because results were chosen."
     if len(leaders) > 1:
         return f"No variant is ahead{so_far}: {listed}."
     treatments = [variant for variant in facts.run.variants if variant.role == "treatment"]
