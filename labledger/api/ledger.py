@@ -218,6 +218,7 @@ class Ledger:
             failed_gradings=tuple(
                 self._reader.failed_gradings(run_id, run.next_schedule_idx - RECENT_RESULTS)
             ),
+            ungraded=tuple(self._reader.ungraded(run_id)),
             told_since=tuple(self._reader.told_since(run_id)),
             cancelled=tuple(self.cancelled(run_id)),
             waiting_requests=tuple(each for each in requests if each.waits),

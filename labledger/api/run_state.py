@@ -22,6 +22,7 @@ from labledger.ledger.database.model import (
     Spent,
     TakeoverRequest,
     ToldSince,
+    UngradedSlot,
     UnreadResults,
     VariantCounts,
 )
@@ -116,6 +117,8 @@ class RunState:
     output."""
     failed_gradings: tuple[FailedGradings, ...]
     """How many of the newest trials whose tests did not work count by which decision."""
+    ungraded: tuple[UngradedSlot, ...]
+    """The open slots of a regrading whose grader gave no verdict so far; empty for other runs."""
     told_since: tuple[ToldSince, ...]
     """Which of them could not be decided when they were committed, and now could be."""
     cancelled: tuple[CancelledSlots, ...]
@@ -138,6 +141,7 @@ class RunState:
             "model_answers",
             "unread_results",
             "failed_gradings",
+            "ungraded",
             "told_since",
             "cancelled",
             "waiting_requests",

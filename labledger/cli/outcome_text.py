@@ -158,6 +158,19 @@ def _host_lines(state: RunState) -> Iterator[str]:
         yield f"  {each.host}: declared lost at {each.declared_at}: {each.because}"
 
 
+def _ungraded_lines(state: RunState) -> Iterator[str]:
+    """Yield which open slots of a regrading its grader gave no verdict for, and why."""
+    if not state.ungraded:
+        return
+    number = counted_of(len(state.ungraded), state.run.total_slots, "slot")
+    yield f"{number} not graded, because the grader gave no verdict; they are graded again:"
+    for each in state.ungraded[:_MAX_SLOTS]:
+        message = f": {each.message}" if each.message else ""
+        yield f"  slot {each.schedule_idx}: {each.status} ({each.reason}){message}"
+    if len(state.ungraded) > _MAX_SLOTS:
+        yield f"  and {len(state.ungraded) - _MAX_SLOTS:,} more"
+
+
 def part_lines(run: RunInfo) -> Iterator[str]:
     """Yield a sentence for each extension of a run's schedule."""
     for part in run.parts:
@@ -188,6 +201,7 @@ def print_status(state: RunState, lab_dir: Path | None) -> None:
         out(line)
     for line in (
         *grading_lines(run.run_id, state.gradings),
+        *_ungraded_lines(state),
         *part_lines(run),
         *skipped_sentences(run.run_id, run.coverage),
         *rerun_sentences((run.regrades or {}).get("run_id", run.run_id), state.reruns),
@@ -264,7 +278,7 @@ def _command_after_status(state: RunState) -> str:
         return f"labledger status {run_id} --watch"
     if state.run.status is RunStatus.COMPLETED:
         return f"labledger show {run_id} 0"
-    if state.run.regrades is not None and _has_failed(state.run.stop):
+    if state.run.regrades is not None and _has_failed(state.run.stop) and not state.ungraded:
         return _regrade_command(state.run.regrades["run_id"])
     return _resume_command(run_id, state.used_up)
 
@@ -340,8 +354,8 @@ def _resume_command(run_id: str, used_up: Iterable[str]) -> str:
 def _next_commands(outcome: RunOutcome) -> list[str]:
     """Return commands that fit the outcome of a run."""
     run_id = outcome.run_id
-    if not outcome.complete and outcome.regrading is not None and _has_failed(outcome.stop):
-        return [_regrade_command(outcome.regrading.root_id), f"labledger status {run_id}"]
+    if not outcome.complete and outcome.regrading is not None:
+        return list(_commands_before_complete(outcome, outcome.regrading))
     if not outcome.complete:
         return [_resume_command(run_id, outcome.used_up), f"labledger status {run_id}"]
     if outcome.regrading is not None:
@@ -375,6 +389,17 @@ def _has_failed(stop: Stop | None) -> bool:
 
 def _regrade_command(run_id: str) -> str:
     return f"labledger regrade {run_id} --grader FILE   (once the grader is fixed)"
+
+
+def _commands_before_complete(outcome: RunOutcome, regrading: Regrading) -> Iterator[str]:
+    """Yield commands that fit a regrading that is not complete."""
+    if regrading.ungraded:
+        yield f"labledger resume {outcome.run_id}   (grades the open slots alone)"
+    if regrading.ungraded or _has_failed(outcome.stop):
+        yield _regrade_command(regrading.root_id)
+    else:
+        yield f"labledger resume {outcome.run_id}"
+    yield f"labledger status {outcome.run_id}"
 
 
 def _commands_after_regrading(run_id: str, regrading: Regrading) -> list[str]:

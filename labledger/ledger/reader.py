@@ -81,6 +81,8 @@ from labledger.ledger.slot_commits import (
     count_exempt_attempts,
     read_last_dispatches,
     read_staged,
+    read_staged_statuses,
+    read_ungraded,
 )
 from labledger.ledger.stored_runs import (
     read_gradings,
@@ -253,6 +255,8 @@ class LedgerReader:
     staged_calls = _query(read_staged_calls)
     model_record = _query(read_model_record)
     staged = _query(read_staged)
+    staged_statuses = _query(read_staged_statuses)
+    ungraded = _query(read_ungraded)
     count_exempt = _query(count_exempt_attempts)
     last_dispatches = _query(read_last_dispatches)
     committed_slots = _query(read_committed_slots)

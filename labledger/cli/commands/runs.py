@@ -188,9 +188,11 @@ def regrade(
 
     Each trial's workspace, result and events are put into a fresh container, where the grader
     runs. The new scores are the run's next generation; the old ones stay. Views, comparisons and
-    reports use the new generation once it is complete. `labledger resume` continues an interrupted
-    regrading by its own run id. A regrading stops, and is not completed, if half or more of its
-    slots are grade errors; --max-error-rate sets another share.
+    reports use the new generation once it is complete. The same command, or `labledger resume` with
+    the regrading's own run id, continues a regrading that was interrupted. If the grader fails or
+    times out on a trial that an earlier grading judged, the slot stays open, the earlier grading
+    stays current, and the exit code is 3; the same command grades the open slots alone. A regrading
+    stops if half or more of its slots are errors; --max-error-rate sets another share.
     """
     options = running.options()
     running.watch(

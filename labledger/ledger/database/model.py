@@ -394,6 +394,17 @@ class Grading(JsonForm):
 
 
 @dataclass(frozen=True, slots=True)
+class UngradedSlot(JsonForm):
+    """An open slot of a regrading whose last attempt gave no verdict: it is attempted again."""
+
+    schedule_idx: int
+    status: str
+    reason: str | None
+    message: str | None
+    """The status, the reason and the message of its newest attempt."""
+
+
+@dataclass(frozen=True, slots=True)
 class Graded:
     """One grading of a run, as selected by a name."""
 
