@@ -89,6 +89,8 @@ class RunState:
     """How far a run is, who owns it, and what it spent."""
 
     run: RunInfo
+    grading: Grading
+    """The grading that the counts of `variants` are from: of a run, the current one."""
     variants: tuple[VariantCounts, ...]
     """Slots of each variant by status and verdict."""
     begun: int
@@ -135,7 +137,17 @@ class RunState:
     """The takeover request that has not expired, if any."""
 
     _JSON = (
-        *("begun", "open_slots", "staged", "variants", "notes", "gradings", "reruns", "spent"),
+        *(
+            "begun",
+            "open_slots",
+            "staged",
+            "grading",
+            "variants",
+            "notes",
+            "gradings",
+            "reruns",
+            "spent",
+        ),
         *(
             "model_usage",
             "model_answers",

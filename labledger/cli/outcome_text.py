@@ -17,6 +17,7 @@ from labledger import (
     SlotStatus,
     StopCause,
     cancelled_sentences,
+    grading_name,
     grading_sentences,
     rerun_sentences,
     skipped_sentences,
@@ -158,6 +159,12 @@ def _host_lines(state: RunState) -> Iterator[str]:
         yield f"  {each.host}: declared lost at {each.declared_at}: {each.because}"
 
 
+def _scored_lines(state: RunState) -> Iterator[str]:
+    """Yield which grading the outcomes are from, if there are several."""
+    if (name := grading_name(state.grading, state.gradings)) is not None:
+        yield f"outcomes are those of {name}; --grading N shows another one"
+
+
 def _ungraded_lines(state: RunState) -> Iterator[str]:
     """Yield which open slots of a regrading its grader gave no verdict for, and why."""
     if not state.ungraded:
@@ -201,6 +208,7 @@ def print_status(state: RunState, lab_dir: Path | None) -> None:
         out(line)
     for line in (
         *grading_lines(run.run_id, state.gradings),
+        *_scored_lines(state),
         *_ungraded_lines(state),
         *part_lines(run),
         *skipped_sentences(run.run_id, run.coverage),

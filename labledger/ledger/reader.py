@@ -283,11 +283,14 @@ class LedgerReader:
         with self._snapshot(f"read run {run_id}") as connection:
             return with_regradings(connection, run_id)
 
-    def graded(self, name: str) -> Graded:
+    def graded(self, name: str, generation: int | None = None) -> Graded:
         """Return the grading that a run's id, or a grading's id such as ``RUN.g1``, stands for.
 
-        A run's id stands for its current grading. Raises `RunNotFound`.
+        A run's id stands for its current grading. With `generation`, the grading of the same run
+        with this number. Raises `RunNotFound`.
         """
+        if generation is not None:
+            return self.graded(f"{self.graded(name).root_id}.g{generation}")
         with self._snapshot(f"read run {name}") as connection:
             run_no = current_grading_run_no(connection, name)
             all_gradings = read_gradings(connection, run_no)

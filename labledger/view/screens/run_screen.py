@@ -11,6 +11,7 @@ from itertools import pairwise
 
 from labledger import clock
 from labledger.errors import LabLedgerError
+from labledger.ledger.database.model import Grading
 from labledger.ledger.progress_rows import OpenSlot, SeriesPoint
 from labledger.records import JsonObject
 from labledger.records.json_codec import to_json
@@ -35,6 +36,8 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
     return {
         **facts.state().as_json(),
         "regrades": facts.run.regrades,
+        "gradings": [_grading(each) for each in source.ledger.gradings(facts.run_id)],
+        "takes_requests": facts.name == facts.run_id,
         **_now(facts),
         **_totals(facts),
         "spending": [list(point) for point in facts.series],
@@ -43,6 +46,12 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
         "next": facts.run.next_schedule_idx,
         "grid": grid_screen.document(source, parameters),
     }
+
+
+def _grading(grading: Grading) -> JsonObject:
+    """Return a grading, with the name of the page that shows it."""
+    page = grading.root_id if grading.counts else grading.grading_id
+    return grading.as_json() | {"page": page}
 
 
 def now(source: Source, parameters: Parameters) -> JsonObject:
@@ -56,10 +65,10 @@ def changes(source: Source, parameters: Parameters) -> JsonObject:
     facts = RunFacts(source, parameters.run_id)
     after = parameters.number("after", 0)
     limit = parameters.number("limit", PAGE, 1, _MAX_PAGE)
-    slots = facts.reader.committed_slots(facts.run_id, after, limit)
+    slots = facts.reader.committed_slots(facts.scored_id, after, limit)
     last_failed = facts.last_failed
     return {
-        "run_id": facts.run_id,
+        "run_id": facts.name,
         "after": after,
         "slots": [slot._asdict() for slot in slots],
         "next": slots[-1].schedule_idx + 1 if slots else min(after, facts.run.next_schedule_idx),
@@ -95,7 +104,7 @@ def _totals(facts: RunFacts) -> JsonObject:
 def _now(facts: RunFacts) -> JsonObject:
     run = facts.run
     return {
-        "run_id": run.run_id,
+        "run_id": facts.name,
         "status": run.status.value,
         "committed": run.next_schedule_idx,
         "total": run.total_slots,
