@@ -162,7 +162,7 @@ from .ledger.database.model import RunPart as RunPart
 from .ledger.database.model import Spent as Spent
 from .ledger.database.model import Stop as Stop
 from .ledger.database.model import ToldSince as ToldSince
-from .ledger.database.model import UngradedSlot as UngradedSlot
+from .ledger.database.model import UnjudgedSlot as UnjudgedSlot
 from .ledger.database.model import UnreadResults as UnreadResults
 from .ledger.database.model import VariantCounts as VariantCounts
 from .ledger.model_usage import ModelUse as ModelUse

@@ -249,7 +249,7 @@ class Ledger:
             failed_gradings=tuple(
                 self._reader.failed_gradings(scored_id, run.next_schedule_idx - RECENT_RESULTS)
             ),
-            ungraded=tuple(self._reader.ungraded(run_id)),
+            unjudged=tuple(self._reader.unjudged(run_id)),
             told_since=tuple(self._reader.told_since(scored_id)),
             cancelled=tuple(self.cancelled(run_id)),
             waiting_requests=tuple(each for each in requests if each.waits),
@@ -432,7 +432,7 @@ class Ledger:
         by_kind = {kind: records.objects(kind) if records else [] for kind in RECORD_KINDS}
         return {
             "slot": {
-                "run_id": root_id,
+                "run_id": root_id if run_id == root_id else scored_id,
                 **slot.as_json(),
                 **({} if replacement is None else {"superseded_by": replacement}),
             },

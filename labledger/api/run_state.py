@@ -22,7 +22,7 @@ from labledger.ledger.database.model import (
     Spent,
     TakeoverRequest,
     ToldSince,
-    UngradedSlot,
+    UnjudgedSlot,
     UnreadResults,
     VariantCounts,
 )
@@ -119,7 +119,7 @@ class RunState:
     output."""
     failed_gradings: tuple[FailedGradings, ...]
     """How many of the newest trials whose tests did not work count by which decision."""
-    ungraded: tuple[UngradedSlot, ...]
+    unjudged: tuple[UnjudgedSlot, ...]
     """The open slots of a regrading whose grader gave no verdict so far; empty for other runs."""
     told_since: tuple[ToldSince, ...]
     """Which of them could not be decided when they were committed, and now could be."""
@@ -153,7 +153,7 @@ class RunState:
             "model_answers",
             "unread_results",
             "failed_gradings",
-            "ungraded",
+            "unjudged",
             "told_since",
             "cancelled",
             "waiting_requests",

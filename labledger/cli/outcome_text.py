@@ -165,17 +165,18 @@ def _scored_lines(state: RunState) -> Iterator[str]:
         yield f"outcomes are those of {name}; --grading N shows another one"
 
 
-def _ungraded_lines(state: RunState) -> Iterator[str]:
+def _unjudged_lines(state: RunState) -> Iterator[str]:
     """Yield which open slots of a regrading its grader gave no verdict for, and why."""
-    if not state.ungraded:
+    if not state.unjudged:
         return
-    number = counted_of(len(state.ungraded), state.run.total_slots, "slot")
+    number = counted_of(len(state.unjudged), state.run.total_slots, "slot")
     yield f"{number} not graded, because the grader gave no verdict; they are graded again:"
-    for each in state.ungraded[:_MAX_SLOTS]:
+    for each in state.unjudged[:_MAX_SLOTS]:
+        reason = f" ({each.reason})" if each.reason else ""
         message = f": {each.message}" if each.message else ""
-        yield f"  slot {each.schedule_idx}: {each.status} ({each.reason}){message}"
-    if len(state.ungraded) > _MAX_SLOTS:
-        yield f"  and {len(state.ungraded) - _MAX_SLOTS:,} more"
+        yield f"  slot {each.schedule_idx}: {each.status}{reason}{message}"
+    if len(state.unjudged) > _MAX_SLOTS:
+        yield f"  and {len(state.unjudged) - _MAX_SLOTS:,} more"
 
 
 def part_lines(run: RunInfo) -> Iterator[str]:
@@ -209,7 +210,7 @@ def print_status(state: RunState, lab_dir: Path | None) -> None:
     for line in (
         *grading_lines(run.run_id, state.gradings),
         *_scored_lines(state),
-        *_ungraded_lines(state),
+        *_unjudged_lines(state),
         *part_lines(run),
         *skipped_sentences(run.run_id, run.coverage),
         *rerun_sentences((run.regrades or {}).get("run_id", run.run_id), state.reruns),
@@ -286,7 +287,7 @@ def _command_after_status(state: RunState) -> str:
         return f"labledger status {run_id} --watch"
     if state.run.status is RunStatus.COMPLETED:
         return f"labledger show {run_id} 0"
-    if state.run.regrades is not None and _has_failed(state.run.stop) and not state.ungraded:
+    if state.run.regrades is not None and _has_failed(state.run.stop) and not state.unjudged:
         return _regrade_command(state.run.regrades["run_id"])
     return _resume_command(run_id, state.used_up)
 
@@ -401,9 +402,9 @@ def _regrade_command(run_id: str) -> str:
 
 def _commands_before_complete(outcome: RunOutcome, regrading: Regrading) -> Iterator[str]:
     """Yield commands that fit a regrading that is not complete."""
-    if regrading.ungraded:
+    if regrading.unjudged:
         yield f"labledger resume {outcome.run_id}   (grades the open slots alone)"
-    if regrading.ungraded or _has_failed(outcome.stop):
+    if regrading.unjudged or _has_failed(outcome.stop):
         yield _regrade_command(regrading.root_id)
     else:
         yield f"labledger resume {outcome.run_id}"

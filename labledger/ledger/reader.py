@@ -82,7 +82,7 @@ from labledger.ledger.slot_commits import (
     read_last_dispatches,
     read_staged,
     read_staged_statuses,
-    read_ungraded,
+    read_unjudged,
 )
 from labledger.ledger.stored_runs import (
     read_gradings,
@@ -256,7 +256,7 @@ class LedgerReader:
     model_record = _query(read_model_record)
     staged = _query(read_staged)
     staged_statuses = _query(read_staged_statuses)
-    ungraded = _query(read_ungraded)
+    unjudged = _query(read_unjudged)
     count_exempt = _query(count_exempt_attempts)
     last_dispatches = _query(read_last_dispatches)
     committed_slots = _query(read_committed_slots)

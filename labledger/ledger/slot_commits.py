@@ -17,7 +17,7 @@ from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger import digest_chain
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection, batched
-from labledger.ledger.database.model import Dispatch, Lease, StagedAttempt, UngradedSlot
+from labledger.ledger.database.model import Dispatch, Lease, StagedAttempt, UnjudgedSlot
 from labledger.ledger.database.table_rows import SlotCommitRow
 from labledger.ledger.grader_history import settle
 from labledger.ledger.slot_rows import slot_records, slot_rows
@@ -38,7 +38,7 @@ SELECT schedule_idx, attempt, final FROM staged_result WHERE run_no = ?
 ORDER BY schedule_idx, attempt"""
 _STAGED_STATUSES_SQL = """
 SELECT schedule_idx, payload ->> '$.status' FROM staged_result WHERE run_no = ? AND final"""
-_UNGRADED_SQL = """
+_UNJUDGED_SQL = """
 SELECT schedule_idx, payload ->> '$.status', payload ->> '$.reason', payload ->> '$.message'
 FROM staged_result AS newest
 WHERE run_no = ? AND NOT final AND EXISTS (
@@ -219,12 +219,12 @@ def read_staged_statuses(connection: Connection, run_no: int) -> dict[int, SlotS
     return {idx: SlotStatus(status) for idx, status in rows}
 
 
-def read_ungraded(connection: Connection, run_no: int) -> list[UngradedSlot]:
+def read_unjudged(connection: Connection, run_no: int) -> list[UnjudgedSlot]:
     """Return the open slots of a regrading whose newest attempt gave no verdict, in order.
 
     Empty for a run that is not a regrading.
     """
-    return [UngradedSlot(*row) for row in connection.execute(_UNGRADED_SQL, (run_no,))]
+    return [UnjudgedSlot(*row) for row in connection.execute(_UNJUDGED_SQL, (run_no,))]
 
 
 def count_exempt_attempts(connection: Connection, run_no: int, schedule_idx: int) -> int:

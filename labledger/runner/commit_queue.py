@@ -74,7 +74,7 @@ class CommitQueue:
     emit: Listener
     pressure_warning: PressureWarning = field(default_factory=PressureWarning)
     answers: UnansweredVariants = field(default_factory=lambda: UnansweredVariants(frozenset()))
-    ungraded: dict[int, Ending] = field(default_factory=dict)
+    unjudged: dict[int, Ending] = field(default_factory=dict)
     """The last ending of each slot that this session leaves open, by `schedule_idx`."""
     _skipped: dict[int, tuple[SlotStatus, str]] = field(default_factory=dict)
     """The status and the reason of each slot that is to be committed as not run."""
@@ -121,9 +121,9 @@ class CommitQueue:
 
     def _count_ahead(self) -> None:
         """Count, in schedule order, the endings of slots that wait behind one that stays open."""
-        while self.ungraded:
+        while self.unjudged:
             idx = max(self._counted_idx + 1, self.next_idx)
-            ending = self.ungraded.get(idx) or self.staged.get(idx)
+            ending = self.unjudged.get(idx) or self.staged.get(idx)
             if ending is None and idx in self._skipped:
                 ending = Ending("", self._skipped[idx][0])
             if ending is None:
@@ -134,12 +134,12 @@ class CommitQueue:
     def first_open_idx(self) -> int:
         """The first slot that needs an attempt in this session, or comes after all that did."""
         self._open_idx = max(self._open_idx, self.next_idx)
-        while self.ungraded and self._is_settled(self._open_idx):
+        while self.unjudged and self._is_settled(self._open_idx):
             self._open_idx += 1
         return self._open_idx
 
     def _is_settled(self, idx: int) -> bool:
-        return idx in self.ungraded or idx in self.staged or idx in self._skipped
+        return idx in self.unjudged or idx in self.staged or idx in self._skipped
 
     def journal_dispatches(self, specs: Sequence[AttemptSpec]) -> bool:
         """Record durably that these containers may exist from now on.
@@ -195,7 +195,7 @@ class CommitQueue:
             fault_points.fault_point("after_stage", idx)
             self._after_write(result, delivered_by, will_retry=not final, stays_open=stays_open)
             if stays_open:
-                self.ungraded[idx] = ending
+                self.unjudged[idx] = ending
             elif final:
                 self.staged[idx] = ending
             self._count_ahead()
@@ -225,7 +225,7 @@ class CommitQueue:
                 **self.budget.event_fields(result),
                 will_retry=will_retry,
                 **({"under_pressure": True} if timed_out_under_pressure(result) else {}),
-                **({"ungraded": True} if stays_open else {}),
+                **({"unjudged": True} if stays_open else {}),
                 **({} if delivered_by is None else {"host": delivered_by}),
             )
         )

@@ -450,7 +450,7 @@ class Coordinator:
         for reason in result.notes:
             self._report_restart(spec, reason)
         will_retry = self.retry_policy.applies_to(result, spec)
-        stays_open = not will_retry and self._stays_ungraded(result, spec)
+        stays_open = not will_retry and self._stays_unjudged(result, spec)
         self.commit_queue.count(result, final=not will_retry)
         # A retry goes before new slots, and may be queued only once this attempt is durable.
         specs = [] if will_retry else self._choose_attempts_with_result()
@@ -472,11 +472,11 @@ class Coordinator:
         self._removals.add(self.executor.remove(spec, keep_folder=keep_folder))
         return True
 
-    def _stays_ungraded(self, result: AttemptResult, spec: AttemptSpec) -> bool:
+    def _stays_unjudged(self, result: AttemptResult, spec: AttemptSpec) -> bool:
         """Return whether a slot of a regrading stays open, because its grader gave no verdict."""
         if self.stored_trials is None or spec.kind.is_carried_over(spec):
             return False
-        return self.stored_trials.stays_ungraded(result)
+        return self.stored_trials.stays_unjudged(result)
 
     def _count_removals(self, wait_s: float = 0.0) -> None:
         """Warn of removals that failed: the cleanup at the end repeats them."""

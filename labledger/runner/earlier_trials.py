@@ -63,7 +63,7 @@ class StoredTrials:
         counted = _counted(records, record["attempt"])
         return StoredTrial(TrialIds(**record["ids"]), record, evidence, contents, counted)
 
-    def stays_ungraded(self, result: AttemptResult) -> bool:
+    def stays_unjudged(self, result: AttemptResult) -> bool:
         """Return whether the slot of a result stays open, because its new grader did not work.
 
         A trial that cannot be restored exactly can never be graded, so its slot is committed.

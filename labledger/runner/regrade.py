@@ -204,7 +204,7 @@ def _has_failed(reader: LedgerReader, grading: Grading) -> bool:
     """Return whether too many slots of a regrading are errors that no resume attempts again."""
     stop = reader.run(grading.run_id).stop
     is_stopped = stop is not None and stop.cause == StopCause.ERROR_RATE
-    return is_stopped and not reader.ungraded(grading.run_id)
+    return is_stopped and not reader.unjudged(grading.run_id)
 
 
 def _regrading(

@@ -12,7 +12,7 @@ from labledger.ledger.database.model import (
     FailedGradings,
     Spent,
     Stop,
-    UngradedSlot,
+    UnjudgedSlot,
     UnreadResults,
 )
 from labledger.records import JsonObject
@@ -38,7 +38,7 @@ class Regrading:
     """The generation that it is compared with."""
     outcome_changes: tuple[OutcomeChange, ...]
     """The slots with a changed outcome; empty while the regrading is not complete."""
-    ungraded: tuple[UngradedSlot, ...] = ()
+    unjudged: tuple[UnjudgedSlot, ...] = ()
     """The slots that its grader gave no verdict for, although an earlier grading judged them."""
 
 
@@ -147,12 +147,12 @@ _MAX_NAMED = 5
 """How many slots without a verdict a sentence names."""
 
 
-def ungraded_sentence(ungraded: Sequence[UngradedSlot], total: int) -> str:
+def unjudged_sentence(unjudged: Sequence[UnjudgedSlot], total: int) -> str:
     """Return why a regrading of so many slots is not complete, and what that means."""
-    named = ", ".join(f"{each.schedule_idx} ({each.reason})" for each in ungraded[:_MAX_NAMED])
-    more = f" and {len(ungraded) - _MAX_NAMED} more" if len(ungraded) > _MAX_NAMED else ""
+    named = ", ".join(f"{each.schedule_idx} ({each.why})" for each in unjudged[:_MAX_NAMED])
+    more = f" and {len(unjudged) - _MAX_NAMED} more" if len(unjudged) > _MAX_NAMED else ""
     return (
-        f"{counted_of(len(ungraded), total, 'slot')} not graded: the grader gave no verdict where "
+        f"{counted_of(len(unjudged), total, 'slot')} not graded: the grader gave no verdict where "
         f"an earlier grading had one (slot {named}{more}); the earlier grading stays current until "
         "these slots are graded"
     )

@@ -24,7 +24,7 @@ from labledger.export.mirrors import CHAIN_PATH, MirrorWriter, create_run_folder
 from labledger.export.summary import build_summary, write_summary
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
-from labledger.ledger.database.model import Lease, RunInfo, Stop, UngradedSlot
+from labledger.ledger.database.model import Lease, RunInfo, Stop, UnjudgedSlot
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
@@ -33,7 +33,7 @@ from labledger.runner.ownership import owning_run, rescue_run
 from labledger.runner.run_control import apply_waiting
 from labledger.runner.run_hosts import cluster_of, given_settings, require_reachable_attempts
 from labledger.runner.run_options import RunOptions
-from labledger.runner.run_outcome import Regrading, RunOutcome, pass_counts_of, ungraded_sentence
+from labledger.runner.run_outcome import Regrading, RunOutcome, pass_counts_of, unjudged_sentence
 from labledger.runner.slot_execution import SlotExecution, tolerating_errors
 from labledger.trial.life import shared_files
 from labledger.trial.life.program_watch import ProgramWatch
@@ -122,9 +122,9 @@ class Session:
             run = reader.run(self.run_id)
             complete = run.next_schedule_idx == run.total_slots
             status = RunStatus.COMPLETED if complete else RunStatus.INTERRUPTED
-            ungraded = reader.ungraded(self.run_id)
-            if stop is None and ungraded:
-                stop = Stop(StopCause.UNGRADED, ungraded_sentence(ungraded, run.total_slots))
+            unjudged = reader.unjudged(self.run_id)
+            if stop is None and unjudged:
+                stop = Stop(StopCause.UNJUDGED, unjudged_sentence(unjudged, run.total_slots))
             with tolerating_errors(stop_cause, self.options.on_event):
                 write_chain(reader, self.run_id, folder / CHAIN_PATH, fence)
             with tolerating_errors(stop_cause, self.options.on_event):
@@ -134,7 +134,7 @@ class Session:
                 self.writer.leases.release(
                     lease, status, None if complete else stop, passes, run.coverage
                 )
-            regrading = self._regrading(experiment, reader, complete, ungraded)
+            regrading = self._regrading(experiment, reader, complete, unjudged)
             spent = {} if run.regrades is not None else reader.spent_so_far(self.run_id)
         outcome = RunOutcome(
             run_id=self.run_id,
@@ -190,7 +190,7 @@ class Session:
         experiment: ExperimentPlan,
         reader: LedgerReader,
         complete: bool,
-        ungraded: Sequence[UngradedSlot],
+        unjudged: Sequence[UnjudgedSlot],
     ) -> Regrading | None:
         """Return the changed outcomes of a regrading, or None for any other run."""
         if experiment.regrades is None:
@@ -205,7 +205,7 @@ class Session:
         earlier = [first, *(each for each in others if each.complete)][-1]
         changes = outcome_changes(self.lab.ledger, earlier.run_id, self.run_id) if complete else ()
         root_id = gradings[0].root_id
-        return Regrading(root_id, generation, earlier.generation, changes, tuple(ungraded))
+        return Regrading(root_id, generation, earlier.generation, changes, tuple(unjudged))
 
     def _prepare_folder(self, run: RunInfo, experiment: ExperimentPlan) -> None:
         """Create the run folder and its files from the ledger and the artifact store.

@@ -226,9 +226,13 @@ def test_a_grader_that_fails_takes_no_pass_away(project: Project, engine_log: En
     assert "labledger resume first.g2   (grades the open slots alone)" in done.stderr
     assert query(project, asked) == before
     status = project.command("status", "first.g2").stdout
-    assert "stopped early (ungraded): 2 of 10 slots not graded" in status
+    assert "stopped early (unjudged): 2 of 10 slots not graded" in status
     assert "slot 0: grade_error (grader_exit_nonzero): the grader's command failed" in status
     assert engine_log.starts(project, "first.g2") == {(idx, 1): 1 for idx in range(10)}
+    planned = project.command("rerun", "first", "--dry-run")
+    assert "`labledger resume first.g2` grades them, and runs no agent" in planned.stderr
+    refused = project.command("rerun", "first.g2", "--dry-run")
+    assert "`labledger resume first.g2` grades its open slots" in refused.stderr
 
     killed = project.command(*command, LICENCE="up", **{VARIABLE: "inside_commit"})
     assert killed.returncode == -9, killed.stderr
@@ -411,5 +415,5 @@ def test_a_grader_that_fails_everywhere(project: Project, tasks: int) -> None:
     assert f"labledger regrade {name} --grader FILE" in done.stderr
     outcome = project.go_on(f"{name}.g2", max_error_rate=1)
     assert outcome.stop is not None
-    assert (outcome.complete, outcome.stop.cause) == (False, "ungraded")
+    assert (outcome.complete, outcome.stop.cause) == (False, "unjudged")
     assert query(project, sql) == before

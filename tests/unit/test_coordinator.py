@@ -713,12 +713,12 @@ def test_dispatch_waits_for_removals(run: Run) -> None:
 class OpenTrials(StoredTrials):
     """Stored trials with the verdicts that a regrading's grader did not give for some slots."""
 
-    def __init__(self, reader: LedgerReader, ungraded: set[int]) -> None:
+    def __init__(self, reader: LedgerReader, unjudged: set[int]) -> None:
         super().__init__(reader, kit.RUN)
-        self.ungraded = ungraded
+        self.unjudged = unjudged
 
-    def stays_ungraded(self, result: AttemptResult) -> bool:
-        return result.schedule_idx in self.ungraded
+    def stays_unjudged(self, result: AttemptResult) -> bool:
+        return result.schedule_idx in self.unjudged
 
 
 def test_the_slots_behind_one_that_stays_open_are_attempted(
@@ -734,23 +734,23 @@ def test_the_slots_behind_one_that_stays_open_are_attempted(
     staged = reader.staged(kit.RUN)
     assert [idx for idx in range(1, SLOTS) if not staged[idx].final] == [1, 7]
     finished = [each for each in run.told if each["event"] == "trial_finished"]
-    assert [e["schedule_idx"] for e in finished if e.get("ungraded")] == [1, 7]
+    assert [e["schedule_idx"] for e in finished if e.get("unjudged")] == [1, 7]
     assert not any(each["will_retry"] for each in finished)
     assert verify(path).is_clean
 
 
-@pytest.mark.parametrize(("ungraded", "stops"), [(5, True), (4, False)])
+@pytest.mark.parametrize(("unjudged", "stops"), [(5, True), (4, False)])
 def test_slots_that_stay_open_count_as_errors_of_a_regrading(
-    run: Run, reader: LedgerReader, ungraded: int, stops: bool
+    run: Run, reader: LedgerReader, unjudged: int, stops: bool
 ) -> None:
     """Half of the first ten stop it; results that wait behind an open slot count for it too."""
-    run.coordinator.stored_trials = OpenTrials(reader, set(range(ungraded)))
+    run.coordinator.stored_trials = OpenTrials(reader, set(range(unjudged)))
     run.commit_queue.error_rate = ErrorRate.of_regrading(None, SLOTS, ())
     run.commit_queue.pruning = Pruning(None, {})
 
     def end_all() -> None:
         for idx in list(run.trials.going):
-            error = {"status": SlotStatus.GRADE_ERROR, "scores": ()} if idx < ungraded else {}
+            error = {"status": SlotStatus.GRADE_ERROR, "scores": ()} if idx < unjudged else {}
             run.trials.end(idx, **error)
 
     run.when_idle = end_all

@@ -270,10 +270,12 @@ def rerun(
             out_json(plan.as_json())
         else:
             _print_rerun(plan)
+            _say_open_regradings(run_id, running.lab_dir)
         return
     # Whoever is asked sees about what.
     if not (running.json or (running.quiet and yes)):
         _print_rerun(plan)
+        _say_open_regradings(run_id, running.lab_dir)
     if not plan.slots:
         _require_nothing_left(plan)
         return
@@ -312,6 +314,18 @@ def _print_rerun(plan: RerunPlan) -> None:
             f"left out, because they count in the pass rate: {counted(plan.with_verdict, 'slot')} "
             "(--despite-verdict --because TEXT runs them again, too)"
         )
+
+
+def _say_open_regradings(run_id: str, lab_dir: Path | None) -> None:
+    """Say which regradings of a run have open slots: no agent must run again for these."""
+    with labledger.open_ledger(lab_dir=lab_dir) as ledger:
+        gradings = ledger.gradings(run_id)
+    for grading in gradings[1:]:
+        if not grading.complete:
+            say(
+                f"{grading.run_id} has open slots: `labledger resume {grading.run_id}` grades "
+                "them, and runs no agent"
+            )
 
 
 def _known(known: int, unknown: int) -> str:

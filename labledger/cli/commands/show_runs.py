@@ -319,10 +319,10 @@ def _print_calls(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
     table(columns, rows, right=("attempt", "call", *columns[4:]))
     if len(shown) < len(calls):
         out(f"… {counted(len(calls) - len(shown), 'more call')}; --full prints them")
-    slot = records["slot"]
-    for unknown in ledger.query(_UNKNOWN_COSTS_SQL, [slot["run_id"], slot["schedule_idx"]]):
+    trial = [records["grading"]["root_id"], records["slot"]["schedule_idx"]]
+    for unknown in ledger.query(_UNKNOWN_COSTS_SQL, trial):
         out("the cost of {calls} is not known: {cost_unknown}".format(**unknown))
-    for use in ledger.query(_USAGE_SQL, [slot["run_id"], slot["schedule_idx"]]):
+    for use in ledger.query(_USAGE_SQL, trial):
         known = {name: value for name, value in use.items() if value is not None}
         table(tuple(known), [tuple(known.values())], right=tuple(known))
 

@@ -394,7 +394,7 @@ class Grading(JsonForm):
 
 
 @dataclass(frozen=True, slots=True)
-class UngradedSlot(JsonForm):
+class UnjudgedSlot(JsonForm):
     """An open slot of a regrading whose last attempt gave no verdict: it is attempted again."""
 
     schedule_idx: int
@@ -402,6 +402,11 @@ class UngradedSlot(JsonForm):
     reason: str | None
     message: str | None
     """The status, the reason and the message of its newest attempt."""
+
+    @property
+    def why(self) -> str:
+        """Its reason, or what else says that the grader did not work."""
+        return self.reason or self.message or self.status
 
 
 @dataclass(frozen=True, slots=True)

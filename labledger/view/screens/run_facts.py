@@ -432,7 +432,7 @@ class RunFacts:
             model_answers=self.model_answers,
             unread_results=self.unread_results,
             failed_gradings=self.failed_gradings,
-            ungraded=tuple(self.reader.ungraded(run.run_id)),
+            unjudged=tuple(self.reader.unjudged(run.run_id)),
             told_since=self.told_since,
             cancelled=tuple(ledger.cancelled(run.run_id)),
             waiting_requests=tuple(each for each in self.requests if each.waits),

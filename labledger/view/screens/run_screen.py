@@ -11,7 +11,6 @@ from itertools import pairwise
 
 from labledger import clock
 from labledger.errors import LabLedgerError
-from labledger.ledger.database.model import Grading
 from labledger.ledger.progress_rows import OpenSlot, SeriesPoint
 from labledger.records import JsonObject
 from labledger.records.json_codec import to_json
@@ -36,7 +35,6 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
     return {
         **facts.state().as_json(),
         "regrades": facts.run.regrades,
-        "gradings": [_grading(each) for each in source.ledger.gradings(facts.run_id)],
         "takes_requests": facts.name == facts.run_id,
         **_now(facts),
         **_totals(facts),
@@ -46,12 +44,6 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
         "next": facts.run.next_schedule_idx,
         "grid": grid_screen.document(source, parameters),
     }
-
-
-def _grading(grading: Grading) -> JsonObject:
-    """Return a grading, with the name of the page that shows it."""
-    page = grading.root_id if grading.counts else grading.grading_id
-    return grading.as_json() | {"page": page}
 
 
 def now(source: Source, parameters: Parameters) -> JsonObject:

@@ -54,7 +54,7 @@ def again(idx: int, letter: str, **changes: object) -> AttemptResult:
 
 def stays_open(path: Path, result: AttemptResult) -> bool:
     with LedgerReader.open(path) as reader:
-        return StoredTrials(reader, kit.RUN).stays_ungraded(result)
+        return StoredTrials(reader, kit.RUN).stays_unjudged(result)
 
 
 @pytest.mark.parametrize("idx", [PASSED, FAILED, SAID_ERROR])
@@ -112,8 +112,8 @@ def test_what_the_ledger_says_of_them(path: Path) -> None:
         writer.stage(lease, again(SAID_ERROR, "P"), final=True)
     with LedgerReader.open(path) as reader:
         found = [
-            (each.schedule_idx, each.reason, each.message) for each in reader.ungraded(lease.run_id)
+            (each.schedule_idx, each.reason, each.message) for each in reader.unjudged(lease.run_id)
         ]
         assert found == [(0, "grader_exit_nonzero", "down"), (1, "grader_timeout", "slow")]
-        assert reader.ungraded("run-2") == []
+        assert reader.unjudged("run-2") == []
         assert reader.staged_statuses(lease.run_id) == {SAID_ERROR: SlotStatus.COMPLETED}
