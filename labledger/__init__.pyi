@@ -89,6 +89,7 @@ from .compare.ranking import RankingText as RankingText
 from .compare.ranking import ranking_text as ranking_text
 from .compare.run_caveats import OutcomeChange as OutcomeChange
 from .compare.run_caveats import cancelled_sentences as cancelled_sentences
+from .compare.run_caveats import grading_name as grading_name
 from .compare.run_caveats import grading_sentences as grading_sentences
 from .compare.run_caveats import rerun_sentences as rerun_sentences
 from .compare.run_caveats import skipped_sentences as skipped_sentences
@@ -154,6 +155,7 @@ from .ledger.database.migrations import LedgerUpgrade as LedgerUpgrade
 from .ledger.database.model import CancelledSlots as CancelledSlots
 from .ledger.database.model import ExperimentRevision as ExperimentRevision
 from .ledger.database.model import FailedGradings as FailedGradings
+from .ledger.database.model import Graded as Graded
 from .ledger.database.model import Grading as Grading
 from .ledger.database.model import LostHost as LostHost
 from .ledger.database.model import Note as Note
@@ -163,6 +165,7 @@ from .ledger.database.model import RunPart as RunPart
 from .ledger.database.model import Spent as Spent
 from .ledger.database.model import Stop as Stop
 from .ledger.database.model import ToldSince as ToldSince
+from .ledger.database.model import UnjudgedSlot as UnjudgedSlot
 from .ledger.database.model import UnreadResults as UnreadResults
 from .ledger.database.model import VariantCounts as VariantCounts
 from .ledger.model_usage import ModelUse as ModelUse

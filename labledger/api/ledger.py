@@ -36,6 +36,7 @@ from labledger.files.output_files import (
 from labledger.ledger.control_requests import ControlRequest
 from labledger.ledger.database.model import (
     CancelledSlots,
+    Graded,
     Grading,
     Note,
     Rerun,
@@ -57,7 +58,7 @@ from labledger.ledger.query import (
 )
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
-from labledger.records.attempt_result import RECORD_KINDS, digest_of
+from labledger.records.attempt_result import RECORD_KINDS, SlotRecords, digest_of
 from labledger.records.identity import Slot
 from labledger.records.model_calls import JOURNAL, read_calls
 from labledger.records.outcomes import RunStatus
@@ -200,9 +201,38 @@ class Ledger:
         """Return the runs with calls to models whose cost leaves out trials of unknown cost."""
         return self._reader.incomplete_costs()
 
-    def state(self, run_id: str) -> RunState:
-        """Return how far a run is, who owns it, and what it spent."""
-        run = self._reader.run(run_id)
+    def graded(self, run_id: str, grading: int | None = None) -> Graded:
+        """Return the grading that a name stands for, with the run that has its records.
+
+        A run stands for its current grading; ``RUN.g1``, ``RUN.g2``, … name its gradings.
+
+        Args:
+            run_id: The run, or one of its gradings.
+            grading: The number of another grading of the same run; 1 is the run's own.
+
+        Raises:
+            RunNotFound: There is no such run, or no such grading of it.
+
+        Example:
+            >>> import labledger
+            >>> with labledger.open_ledger() as ledger:
+            ...     ledger.graded("demo").grading.generation
+            2
+        """
+        return self._reader.graded(run_id, grading)
+
+    def state(self, run_id: str, grading: int | None = None) -> RunState:
+        """Return how far a run is, who owns it, and what it spent.
+
+        The outcomes of a run are those of its current grading, or of the one that `grading` names,
+        as for `graded`. If that is a regrading, its own progress is returned.
+        """
+        graded = self._reader.graded(run_id, grading)
+        scored_id = graded.run.run_id
+        run = graded.run
+        if grading is None and run_id == graded.root_id:
+            run = self._reader.run(run_id)
+        run_id = run.run_id
         request = run.takeover_request
         requests = self._reader.control_requests(run_id)
         controls = controls_of(run, requests)
@@ -210,7 +240,8 @@ class Ledger:
         running = running_trials(self._lab, run, controls, open_slots) if owned else []
         return RunState(
             run=run,
-            variants=tuple(self.counts(run_id)),
+            grading=graded.grading,
+            variants=tuple(self._reader.counts(scored_id)),
             begun=self.begun(run_id),
             trials_running=len(running),
             max_concurrency=known_width(run, controls, len(open_slots)),
@@ -226,9 +257,10 @@ class Ledger:
                 self._reader.unread_results(run_id, run.next_schedule_idx - RECENT_RESULTS)
             ),
             failed_gradings=tuple(
-                self._reader.failed_gradings(run_id, run.next_schedule_idx - RECENT_RESULTS)
+                self._reader.failed_gradings(scored_id, run.next_schedule_idx - RECENT_RESULTS)
             ),
-            told_since=tuple(self._reader.told_since(run_id)),
+            unjudged=tuple(self._reader.unjudged(run_id)),
+            told_since=tuple(self._reader.told_since(scored_id)),
             cancelled=tuple(self.cancelled(run_id)),
             waiting_requests=tuple(each for each in requests if each.waits),
             pauses=tuple(Pause.of(*each) for each in controls.pauses.items()),
@@ -314,8 +346,11 @@ class Ledger:
         ]
 
     def counts(self, run_id: str) -> list[VariantCounts]:
-        """Return the slots of each variant by status and verdict."""
-        return self._reader.counts(run_id)
+        """Return the slots of each variant by status and verdict, as the current grading has them.
+
+        ``RUN.g1``, ``RUN.g2``, … name other gradings.
+        """
+        return self._reader.counts(self.graded(run_id).run.run_id)
 
     def gradings(self, run_id: str) -> list[Grading]:
         """Return every grading of a run or of a regrading's root run, the oldest first."""
@@ -380,31 +415,46 @@ class Ledger:
             if journal.exists():
                 yield each.schedule_idx, journal
 
-    def summary(self, run_id: str) -> JsonObject:
-        """Return the `benchmark_summary_v1` of what is committed so far."""
+    def summary(self, run_id: str, grading: int | None = None) -> JsonObject:
+        """Return the `benchmark_summary_v1` of what is committed so far.
+
+        It is the summary of the current grading, or of another one, as for `graded`; its `run_id`
+        is the run that has the grading's records. `export` writes it.
+        """
         from labledger.export import summary
 
-        return summary.build_summary(self._reader, run_id)
+        return summary.build_summary(self._reader, self.graded(run_id, grading).run.run_id)
 
-    def slot(self, run_id: str, schedule_idx: int) -> JsonObject:
+    def slot(self, run_id: str, schedule_idx: int, grading: int | None = None) -> JsonObject:
         """Return a slot, its status and reason, and its records by kind.
 
-        `status` is None if the slot is not committed yet. `superseded_by` is the slot that a rerun
-        put in its place, committed or not, if there is one. Raises `SlotNotFound`.
+        The records are those of the current grading, or of another one, as for `graded`; `grading`
+        says which. Calls to models are those of the run whose agents ran. `status` is None if the
+        slot is not committed yet. `superseded_by` is the slot that a rerun put in its place,
+        committed or not, if there is one. Raises `SlotNotFound`.
         """
-        slot = self._reader.slot(run_id, schedule_idx)
-        records = next(self._reader.slot_records(run_id, schedule_idx, schedule_idx + 1), None)
-        replacement = self._reader.replacement(run_id, schedule_idx)
+        graded = self.graded(run_id, grading)
+        scored_id, root_id = graded.run.run_id, graded.root_id
+        slot = self._reader.slot(scored_id, schedule_idx)
+        records = self._records(scored_id, schedule_idx)
+        calls = records if scored_id == root_id else self._records(root_id, schedule_idx)
+        replacement = self._reader.replacement(scored_id, schedule_idx)
+        by_kind = {kind: records.objects(kind) if records else [] for kind in RECORD_KINDS}
         return {
             "slot": {
-                "run_id": run_id,
+                "run_id": root_id if run_id == root_id else scored_id,
                 **slot.as_json(),
                 **({} if replacement is None else {"superseded_by": replacement}),
             },
+            "grading": graded.grading.as_json(),
             "status": records.status.value if records else None,
             "reason": records.reason if records else None,
-            **{kind: records.objects(kind) if records else [] for kind in RECORD_KINDS},
+            **by_kind,
+            "model_calls": calls.objects("model_calls") if records and calls else [],
         }
+
+    def _records(self, run_id: str, schedule_idx: int) -> SlotRecords | None:
+        return next(self._reader.slot_records(run_id, schedule_idx, schedule_idx + 1), None)
 
     def artifact(self, reference: str) -> bytes:
         """Return the content behind an ``artifact://sha256/…`` reference, its digest checked.
@@ -414,7 +464,13 @@ class Ledger:
         return self._reader.artifact(digest_of(reference))
 
     def logs(
-        self, run_id: str, schedule_idx: int, phases: Sequence[str] = (), *, follow: bool = False
+        self,
+        run_id: str,
+        schedule_idx: int,
+        phases: Sequence[str] = (),
+        *,
+        follow: bool = False,
+        grading: int | None = None,
     ) -> Iterator[LogPiece]:
         """Return the outputs of a slot's trial in pieces, also while it runs.
 
@@ -427,6 +483,7 @@ class Ledger:
             phases: `setup`, `agent`, `grader`, `events`, `steps` (what the agent did, as text, once
                 the trial has been collected); none for the three phases.
             follow: Go on until the trial's result is committed or waits to be.
+            grading: The number of another grading than the current one, as for `graded`.
 
         Raises:
             SlotNotFound: The run has no such slot.
@@ -441,7 +498,8 @@ class Ledger:
         """
         from labledger.api.trial_logs import read_logs
 
-        folder = self._lab.run_folder(self._reader.run(run_id).run_id)
+        run_id = self.graded(run_id, grading).run.run_id
+        folder = self._lab.run_folder(run_id)
         return read_logs(self._reader, folder, run_id, schedule_idx, phases, follow=follow)
 
     def query(
@@ -688,12 +746,14 @@ class Ledger:
     ) -> list[Path]:
         """Write a run's records to files, and return the files written.
 
-        `jsonl` writes the mirrors and the summary, byte for byte as the run wrote them; without
-        `out`, it replaces those in the run folder. `csv` and `parquet` write tables with fixed
-        columns; without `out`, into the folder `tables` of the run folder. Tables may be those of
-        several runs, ``RUN1+RUN2``, with `out` given. What agents did is written as
-        `trajectories` (ATIF), `spans` (OpenTelemetry) or `inspect` (logs of Inspect, one for each
-        variant), and only if it is asked for. With `what="all"` or `"inspect"`, `out` is a folder.
+        The records are those of exactly the run or regrading that is named, or of a grading such as
+        ``RUN.g1``; `graded` says which run has the current grading. `jsonl` writes the mirrors and
+        the summary, byte for byte as the run wrote them; without `out`, it replaces those in the
+        run folder. `csv` and `parquet` write tables with fixed columns; without `out`, into the
+        folder `tables` of the run folder. Tables may be those of several runs, ``RUN1+RUN2``, with
+        `out` given. What agents did is written as `trajectories` (ATIF), `spans` (OpenTelemetry) or
+        `inspect` (logs of Inspect, one for each variant), and only if it is asked for. With
+        `what="all"` or `"inspect"`, `out` is a folder.
 
         Raises:
             InvalidInput: There is no such kind of record or format.

@@ -24,6 +24,7 @@ from labledger.ledger.database.model import (
     Spent,
     TakeoverRequest,
     ToldSince,
+    UnjudgedSlot,
     UnreadResults,
     VariantCounts,
 )
@@ -134,6 +135,8 @@ class RunState:
     """How far a run is, who owns it, and what it spent."""
 
     run: RunInfo
+    grading: Grading
+    """The grading that the counts of `variants` are from: of a run, the current one."""
     variants: tuple[VariantCounts, ...]
     """Slots of each variant by status and verdict."""
     begun: int
@@ -167,6 +170,8 @@ class RunState:
     output."""
     failed_gradings: tuple[FailedGradings, ...]
     """How many of the newest trials whose tests did not work count by which decision."""
+    unjudged: tuple[UnjudgedSlot, ...]
+    """The open slots of a regrading whose grader gave no verdict so far; empty for other runs."""
     told_since: tuple[ToldSince, ...]
     """Which of them could not be decided when they were committed, and now could be."""
     cancelled: tuple[CancelledSlots, ...]
@@ -188,6 +193,7 @@ class RunState:
             "trials_running",
             "open_slots",
             "staged",
+            "grading",
             "variants",
             "notes",
             "gradings",
@@ -199,6 +205,7 @@ class RunState:
             "model_answers",
             "unread_results",
             "failed_gradings",
+            "unjudged",
             "told_since",
             "cancelled",
             "waiting_requests",

@@ -147,6 +147,15 @@ RunId = Annotated[
         help="A run's id, as `labledger runs` lists it.", autocompletion=complete_run_id
     ),
 ]
+GradingNumber = Annotated[
+    int | None,
+    typer.Option(
+        "--grading",
+        metavar="N",
+        min=1,
+        help="Another grading of the run than the current one; 1 is the run's own.",
+    ),
+]
 ScheduleIdx = Annotated[int, typer.Argument(help="The slot's number in the schedule.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Metric = Annotated[

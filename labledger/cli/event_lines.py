@@ -94,6 +94,8 @@ def started_line(event: JsonObject) -> str:
 def failed_line(event: JsonObject) -> str:
     """Return how and where an attempt failed, and whether the slot gets another one."""
     again = ", running it again" if event["will_retry"] else ""
+    if "unjudged" in event:
+        again = ", not graded: the earlier grading stays current"
     on_host = f" on {event['host']}" if "host" in event else ""
     starved = ", short of processors" if "under_pressure" in event else ""
     return (

@@ -17,6 +17,7 @@ from labledger import (
     SlotStatus,
     StopCause,
     cancelled_sentences,
+    grading_name,
     grading_sentences,
     rerun_sentences,
     skipped_sentences,
@@ -159,6 +160,26 @@ def _host_lines(state: RunState) -> Iterator[str]:
         yield f"  {each.host}: declared lost at {each.declared_at}: {each.because}"
 
 
+def _scored_lines(state: RunState) -> Iterator[str]:
+    """Yield which grading the outcomes are from, if there are several."""
+    if (name := grading_name(state.grading, state.gradings)) is not None:
+        yield f"outcomes are those of {name}; --grading N shows another one"
+
+
+def _unjudged_lines(state: RunState) -> Iterator[str]:
+    """Yield which open slots of a regrading its grader gave no verdict for, and why."""
+    if not state.unjudged:
+        return
+    number = counted_of(len(state.unjudged), state.run.total_slots, "slot")
+    yield f"{number} not graded, because the grader gave no verdict; they are graded again:"
+    for each in state.unjudged[:_MAX_SLOTS]:
+        reason = f" ({each.reason})" if each.reason else ""
+        message = f": {each.message}" if each.message else ""
+        yield f"  slot {each.schedule_idx}: {each.status}{reason}{message}"
+    if len(state.unjudged) > _MAX_SLOTS:
+        yield f"  and {len(state.unjudged) - _MAX_SLOTS:,} more"
+
+
 def part_lines(run: RunInfo) -> Iterator[str]:
     """Yield a sentence for each extension of a run's schedule."""
     for part in run.parts:
@@ -189,6 +210,8 @@ def print_status(state: RunState, lab_dir: Path | None) -> None:
         out(line)
     for line in (
         *grading_lines(run.run_id, state.gradings),
+        *_scored_lines(state),
+        *_unjudged_lines(state),
         *part_lines(run),
         *skipped_sentences(run.run_id, run.coverage),
         *untested_sentences(run.resolved),
@@ -269,7 +292,7 @@ def _command_after_status(state: RunState) -> str:
         return f"labledger status {run_id} --watch"
     if state.run.status is RunStatus.COMPLETED:
         return f"labledger show {run_id} 0"
-    if state.run.regrades is not None and _has_failed(state.run.stop):
+    if state.run.regrades is not None and _has_failed(state.run.stop) and not state.unjudged:
         return _regrade_command(state.run.regrades["run_id"])
     return _resume_command(run_id, state.used_up)
 
@@ -345,8 +368,8 @@ def _resume_command(run_id: str, used_up: Iterable[str]) -> str:
 def _next_commands(outcome: RunOutcome) -> list[str]:
     """Return commands that fit the outcome of a run."""
     run_id = outcome.run_id
-    if not outcome.complete and outcome.regrading is not None and _has_failed(outcome.stop):
-        return [_regrade_command(outcome.regrading.root_id), f"labledger status {run_id}"]
+    if not outcome.complete and outcome.regrading is not None:
+        return list(_commands_before_complete(outcome, outcome.regrading))
     if not outcome.complete:
         return [_resume_command(run_id, outcome.used_up), f"labledger status {run_id}"]
     if outcome.regrading is not None:
@@ -380,6 +403,17 @@ def _has_failed(stop: Stop | None) -> bool:
 
 def _regrade_command(run_id: str) -> str:
     return f"labledger regrade {run_id} --grader FILE   (once the grader is fixed)"
+
+
+def _commands_before_complete(outcome: RunOutcome, regrading: Regrading) -> Iterator[str]:
+    """Yield commands that fit a regrading that is not complete."""
+    if regrading.unjudged:
+        yield f"labledger resume {outcome.run_id}   (grades the open slots alone)"
+    if regrading.unjudged or _has_failed(outcome.stop):
+        yield _regrade_command(regrading.root_id)
+    else:
+        yield f"labledger resume {outcome.run_id}"
+    yield f"labledger status {outcome.run_id}"
 
 
 def _commands_after_regrading(run_id: str, regrading: Regrading) -> list[str]:

@@ -19,6 +19,7 @@ from labledger.ledger.database.model import (
     CancelledSlots,
     FailedGradings,
     Graded,
+    Grading,
     Rerun,
     ToldSince,
     UnreadResults,
@@ -193,6 +194,28 @@ def untested_sentences(resolved: JsonObject) -> tuple[str, ...]:
         f"{name} {version} is not the version that its profile was tested with, which is {tested}"
         for (name, version), tested in untested.items()
     )
+
+
+def grading_name(grading: Grading, gradings: Sequence[Grading]) -> str | None:
+    """Return which grading scores are from, by its number, time and grader; None if it is the only.
+
+    Args:
+        grading: The grading.
+        gradings: All gradings of its run.
+
+    Example:
+        >>> import labledger
+        >>> with labledger.open_ledger() as ledger:
+        ...     graded = ledger.graded("demo")
+        ...     print(labledger.grading_name(graded.grading, ledger.gradings("demo")))
+    """
+    if len(gradings) < 2:
+        return None
+    rank = "the current one" if grading.counts else "not the current one"
+    digest = grading.grader_digest
+    grader = "" if digest is None else f", grader {digest[:12]}…"
+    name = f"grading {grading.generation} of {grading.root_id}"
+    return f"{name}, {rank}, of {grading.created_at}{grader}"
 
 
 def grading_sentences(

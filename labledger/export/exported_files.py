@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.errors import InvalidInput, Parameter, Problem, RunNotFound
 from labledger.export import inspect_logs, mirrors, otel_spans, summary, trajectories
 from labledger.export.data_frames import require_parquet
 from labledger.files.output_files import make_folder_for, open_output, replace_output
@@ -54,7 +55,8 @@ def write_table(
     if form == "parquet":
         require_parquet()
     columns = committed_rows.TABLES[kind].columns
-    stored = chain.from_iterable(reader.flat_rows(run_id, kind) for run_id in run_ids)
+    sources = (_source_of(reader, run_id, kind) for run_id in run_ids)
+    stored = chain.from_iterable(reader.flat_rows(run_id, kind) for run_id in sources)
     rows = _with_booleans(columns, stored)
     run_id = RUN_SEPARATOR.join(run_ids)
     # Parquet ends with offsets into the file, which a pipe does not have.
@@ -63,6 +65,15 @@ def write_table(
             _write_csv(columns, rows, handle)
         else:
             _write_parquet(run_id, kind, rows, handle)
+
+
+def _source_of(reader: LedgerReader, run_id: str, kind: str) -> str:
+    """Return the run that has the rows of a kind: calls to models are those of a regrading's root.
+
+    No agent runs in a regrading.
+    """
+    regrades = reader.run(run_id).regrades if kind == "model_calls" else None
+    return run_id if regrades is None else str(regrades["run_id"])
 
 
 def _with_booleans(columns: Sequence[Column], rows: Iterator[Row]) -> Iterator[Row]:
@@ -161,7 +172,7 @@ def run_ids_of(reader: LedgerReader, name: str, form: str) -> tuple[str, ...]:
 
     Raises `RunNotFound`, and `InvalidInput` for several runs as `jsonl`, or one named twice.
     """
-    run_ids = tuple(reader.run(run_id).run_id for run_id in name.split(RUN_SEPARATOR))
+    run_ids = tuple(map(partial(_run_id_of, reader), name.split(RUN_SEPARATOR)))
     if len(set(run_ids)) < len(run_ids):
         raise InvalidInput("the export", [Problem(name, "a run is named twice")])
     if len(run_ids) > 1 and form == "jsonl":
@@ -169,6 +180,14 @@ def run_ids_of(reader: LedgerReader, name: str, form: str) -> tuple[str, ...]:
         hint = "export each run, or several as tables: `format='csv'` or `format='parquet'`"
         raise InvalidInput("the export", [Problem(name, message, hint=hint)])
     return run_ids
+
+
+def _run_id_of(reader: LedgerReader, name: str) -> str:
+    """Return the run that a name means: that run itself, or the one with the grading ``RUN.gN``."""
+    try:
+        return reader.run(name).run_id
+    except RunNotFound:
+        return reader.graded(name).run.run_id
 
 
 def write_records(

@@ -82,6 +82,8 @@ from labledger.ledger.slot_commits import (
     count_exempt_attempts,
     read_last_dispatches,
     read_staged,
+    read_staged_statuses,
+    read_unjudged,
 )
 from labledger.ledger.stored_runs import (
     read_gradings,
@@ -269,6 +271,8 @@ class LedgerReader:
     staged_calls = _query(read_staged_calls)
     model_record = _query(read_model_record)
     staged = _query(read_staged)
+    staged_statuses = _query(read_staged_statuses)
+    unjudged = _query(read_unjudged)
     count_exempt = _query(count_exempt_attempts)
     last_dispatches = _query(read_last_dispatches)
     committed_slots = _query(read_committed_slots)
@@ -295,11 +299,14 @@ class LedgerReader:
         with self._snapshot(f"read run {run_id}") as connection:
             return with_regradings(connection, run_id)
 
-    def graded(self, name: str) -> Graded:
+    def graded(self, name: str, generation: int | None = None) -> Graded:
         """Return the grading that a run's id, or a grading's id such as ``RUN.g1``, stands for.
 
-        A run's id stands for its current grading. Raises `RunNotFound`.
+        A run's id stands for its current grading. With `generation`, the grading of the same run
+        with this number. Raises `RunNotFound`.
         """
+        if generation is not None:
+            return self.graded(f"{self.graded(name).root_id}.g{generation}")
         with self._snapshot(f"read run {name}") as connection:
             run_no = current_grading_run_no(connection, name)
             all_gradings = read_gradings(connection, run_no)

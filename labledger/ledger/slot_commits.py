@@ -17,7 +17,7 @@ from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger import digest_chain
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection, batched
-from labledger.ledger.database.model import Dispatch, Lease, StagedAttempt
+from labledger.ledger.database.model import Dispatch, Lease, StagedAttempt, UnjudgedSlot
 from labledger.ledger.database.table_rows import SlotCommitRow
 from labledger.ledger.grader_history import settle
 from labledger.ledger.slot_rows import slot_records, slot_rows
@@ -26,7 +26,7 @@ from labledger.records.attempt_result import Artifact, AttemptResult, EventFile,
 from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id
 from labledger.records.model_answers import was_account_refused
 from labledger.records.model_calls import ModelCall
-from labledger.records.outcomes import Reason
+from labledger.records.outcomes import Reason, SlotStatus
 
 _ROWS_PER_BATCH = 1000
 _SELECT_STAGED = (
@@ -36,6 +36,18 @@ _DELETE_STAGED = "DELETE FROM staged_result WHERE run_no = ? AND schedule_idx = 
 _STAGED_ATTEMPTS_SQL = """
 SELECT schedule_idx, attempt, final FROM staged_result WHERE run_no = ?
 ORDER BY schedule_idx, attempt"""
+_STAGED_STATUSES_SQL = """
+SELECT schedule_idx, payload ->> '$.status' FROM staged_result WHERE run_no = ? AND final"""
+_UNJUDGED_SQL = """
+SELECT schedule_idx, payload ->> '$.status', payload ->> '$.reason', payload ->> '$.message'
+FROM staged_result AS newest
+WHERE run_no = ? AND NOT final AND EXISTS (
+    SELECT 1 FROM grading JOIN run ON run.run_no = grading.run_no
+    WHERE grading.run_no = newest.run_no AND grading.root_id <> run.run_id)
+  AND attempt = (
+    SELECT max(each.attempt) FROM staged_result AS each
+    WHERE each.run_no = newest.run_no AND each.schedule_idx = newest.schedule_idx)
+ORDER BY schedule_idx"""
 _EXEMPT_SQL = """
 SELECT payload ->> '$.reason', payload -> '$.model_calls' FROM staged_result
 WHERE run_no = ? AND schedule_idx = ? AND payload ->> '$.reason' IN (?, ?)"""
@@ -199,6 +211,20 @@ def read_staged(connection: Connection, run_no: int) -> dict[int, StagedAttempt]
     """Return the newest staged result of each slot that has one, by `schedule_idx`."""
     rows = connection.execute(_STAGED_ATTEMPTS_SQL, (run_no,))
     return {idx: StagedAttempt(attempt, bool(final)) for idx, attempt, final in rows}
+
+
+def read_staged_statuses(connection: Connection, run_no: int) -> dict[int, SlotStatus]:
+    """Return the status of each staged final result, by `schedule_idx`."""
+    rows = connection.execute(_STAGED_STATUSES_SQL, (run_no,))
+    return {idx: SlotStatus(status) for idx, status in rows}
+
+
+def read_unjudged(connection: Connection, run_no: int) -> list[UnjudgedSlot]:
+    """Return the open slots of a regrading whose newest attempt gave no verdict, in order.
+
+    Empty for a run that is not a regrading.
+    """
+    return [UnjudgedSlot(*row) for row in connection.execute(_UNJUDGED_SQL, (run_no,))]
 
 
 def count_exempt_attempts(connection: Connection, run_no: int, schedule_idx: int) -> int:

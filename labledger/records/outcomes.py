@@ -245,6 +245,8 @@ class StopCause(StrEnum):
     HOSTS = "hosts"
     """Hosts of the run were unreachable for longer than `--patience`, and no other trial was left
     to run."""
+    UNJUDGED = "unjudged"
+    """The grader of a regrading gave no verdict on trials that an earlier grading judged."""
     UNCOLLECTED = "uncollected"
     """A trial's result could not be read from its container."""
     ERROR = "error"

@@ -3,6 +3,9 @@
 Each commit or staging is one transaction, which also journals the dispatches chosen with it. A
 result that arrives before its turn is staged. If the ledger's disk is full, nothing is lost:
 dispatch pauses, and the write is repeated later.
+
+A regrading may leave slots open. Their attempts are staged as not final, the results of later slots
+wait behind them, and the next session attempts them again.
 """
 
 from __future__ import annotations
@@ -71,12 +74,16 @@ class CommitQueue:
     emit: Listener
     pressure_warning: PressureWarning = field(default_factory=PressureWarning)
     answers: UnansweredVariants = field(default_factory=lambda: UnansweredVariants(frozenset()))
+    unjudged: dict[int, Ending] = field(default_factory=dict)
+    """The last ending of each slot that this session leaves open, by `schedule_idx`."""
     _skipped: dict[int, tuple[SlotStatus, str]] = field(default_factory=dict)
     """The status and the reason of each slot that is to be committed as not run."""
     _unwritten: set[tuple[int, int]] = field(default_factory=set)
     """Slot and attempt of results that are counted but not written yet."""
     _counted_idx: int = -1
     """The last slot whose ending is counted."""
+    _open_idx: int = 0
+    """No slot before this one needs an attempt in this session."""
     _mirrors_pending: bool = False
     """True if the mirrors lack something that is committed."""
 
@@ -93,7 +100,7 @@ class CommitQueue:
             for message in self.answers.add(result):
                 self.emit(run_event("warning", message=message))
         if final and result.schedule_idx == self.next_idx:
-            self._count_ending(Ending.of(result))
+            self._count_ending(self.next_idx, Ending.of(result))
 
     def count_next(self) -> bool:
         """Count the slot to commit next before it is committed.
@@ -102,15 +109,37 @@ class CommitQueue:
         """
         ending = self.staged.get(self.next_idx)
         if ending is not None:
-            self._count_ending(ending)
+            self._count_ending(self.next_idx, ending)
         return ending is not None or self.next_idx in self._skipped
 
-    def _count_ending(self, ending: Ending) -> None:
-        if self._counted_idx < self.next_idx:
-            self._counted_idx = self.next_idx
+    def _count_ending(self, schedule_idx: int, ending: Ending) -> None:
+        if self._counted_idx < schedule_idx:
+            self._counted_idx = schedule_idx
             if not ending.is_cancelled:
                 self.pruning.count(ending.variant_id, ending.status)
                 self.error_rate.count(ending.status)
+
+    def _count_ahead(self) -> None:
+        """Count, in schedule order, the endings of slots that wait behind one that stays open."""
+        while self.unjudged:
+            idx = max(self._counted_idx + 1, self.next_idx)
+            ending = self.unjudged.get(idx) or self.staged.get(idx)
+            if ending is None and idx in self._skipped:
+                ending = Ending("", self._skipped[idx][0])
+            if ending is None:
+                return
+            self._count_ending(idx, ending)
+
+    @property
+    def first_open_idx(self) -> int:
+        """The first slot that needs an attempt in this session, or comes after all that did."""
+        self._open_idx = max(self._open_idx, self.next_idx)
+        while self.unjudged and self._is_settled(self._open_idx):
+            self._open_idx += 1
+        return self._open_idx
+
+    def _is_settled(self, idx: int) -> bool:
+        return idx in self.unjudged or idx in self.staged or idx in self._skipped
 
     def journal_dispatches(self, specs: Sequence[AttemptSpec]) -> bool:
         """Record durably that these containers may exist from now on.
@@ -129,46 +158,57 @@ class CommitQueue:
         specs: Sequence[AttemptSpec] = (),
         *,
         final: bool,
+        stays_open: bool = False,
         delivered_by: str | None = None,
     ) -> bool:
         """Make a result durable: commit it if it is its slot's turn, else stage it.
 
         The dispatches of `specs` are journaled in the same transaction. `final` is False if
-        another attempt follows. Return False if the ledger's disk is full. Raises `HostLost` if
+        another attempt follows. With `stays_open`, the slot is left to a later session, which
+        attempts it again. Return False if the ledger's disk is full. Raises `HostLost` if
         `delivered_by`, the host of a cluster from which the result came, was declared lost.
         """
         idx = result.schedule_idx
         with self._pause_if_disk_full():
             notices = self.notices.new()
             ending = Ending.of(result)
-            if final and idx == self.next_idx and not self._withholds(ending):
+            is_due = final and not stays_open and idx == self.next_idx
+            if is_due and not self._withholds(ending):
                 fault_points.fault_point("before_commit", idx)
                 records = self.writer.commit_result(
                     self.lease, result, _dispatches(specs), delivered_by, notices
                 )
                 self.notices.written(notices)
-                self._after_write(result, delivered_by, will_retry=False)
+                self._after_write(result, delivered_by)
                 self._after_commit(records)
                 return True
             fault_points.fault_point("before_stage", idx)
             self.writer.stage(
                 self.lease,
                 result,
-                final=final,
+                final=final and not stays_open,
                 dispatches=_dispatches(specs),
                 delivered_by=delivered_by,
                 notices=notices,
             )
             self.notices.written(notices)
             fault_points.fault_point("after_stage", idx)
-            self._after_write(result, delivered_by, will_retry=not final)
-            if final:
+            self._after_write(result, delivered_by, will_retry=not final, stays_open=stays_open)
+            if stays_open:
+                self.unjudged[idx] = ending
+            elif final:
                 self.staged[idx] = ending
+            self._count_ahead()
             return True
         return False
 
     def _after_write(
-        self, result: AttemptResult, delivered_by: str | None, *, will_retry: bool
+        self,
+        result: AttemptResult,
+        delivered_by: str | None,
+        *,
+        will_retry: bool = False,
+        stays_open: bool = False,
     ) -> None:
         self.count(result, final=not will_retry)
         self._unwritten.discard((result.schedule_idx, result.attempt))
@@ -185,6 +225,7 @@ class CommitQueue:
                 **self.budget.event_fields(result),
                 will_retry=will_retry,
                 **({"under_pressure": True} if timed_out_under_pressure(result) else {}),
+                **({"unjudged": True} if stays_open else {}),
                 **({} if delivered_by is None else {"host": delivered_by}),
             )
         )
@@ -208,6 +249,7 @@ class CommitQueue:
     def skip_slot(self, schedule_idx: int, status: SlotStatus, reason: str) -> None:
         """Commit a slot as not run, with this reason, when its turn comes."""
         self._skipped[schedule_idx] = status, reason
+        self._count_ahead()
 
     def apply_request(self, request: ControlRequest, outcome: JsonObject) -> ControlRequest | None:
         """Record what is done about a request. Return None if the ledger's disk is full."""
@@ -232,7 +274,7 @@ class CommitQueue:
         """
         if ending is None or not self.error_rate.is_last(self.next_idx):
             return False
-        self._count_ending(ending)
+        self._count_ending(self.next_idx, ending)
         return self.error_rate.is_exceeded
 
     def commit_ready(self) -> None:
@@ -264,7 +306,8 @@ class CommitQueue:
     def _after_commit(self, records: SlotRecords) -> None:
         fault_points.fault_point("after_commit", records.schedule_idx)
         is_cancelled = records.reason == Reason.CANCELLED
-        self._count_ending(Ending(records.variant_id, records.status, is_cancelled))
+        ending = Ending(records.variant_id, records.status, is_cancelled)
+        self._count_ending(self.next_idx, ending)
         self.next_idx = records.schedule_idx + 1
         self.renew_lease()
         self._append_to_mirrors(records)

@@ -28,6 +28,7 @@ from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import NOT_STARTED, Reason, StopCause
 from labledger.runner.attempt_queues import NextAttempts, PendingAttempts, Removals
 from labledger.runner.commit_queue import CommitQueue
+from labledger.runner.earlier_trials import StoredTrials
 from labledger.runner.lost_hosts import LostHosts, lost_attempt_result
 from labledger.runner.retries import RetryPolicy
 from labledger.runner.run_control import CancelledAttempts
@@ -65,6 +66,8 @@ class Coordinator:
     stop_request: StopRequest
     emit: Listener
     lost_hosts: LostHosts
+    stored_trials: StoredTrials | None = None
+    """The trials that a regrading grades again; None for any other run."""
     patience_s: float = PATIENCE_S
     """For how long hosts may be unreachable, in seconds, before the run stops, resumable."""
     stop_cause: Stop | None = None
@@ -448,6 +451,7 @@ class Coordinator:
         for reason in result.notes:
             self._report_restart(spec, reason)
         will_retry = self.retry_policy.applies_to(result, spec)
+        stays_open = not will_retry and self._stays_unjudged(result, spec)
         self.commit_queue.count(result, final=not will_retry)
         # A retry goes before new slots, and may be queued only once this attempt is durable.
         specs = [] if will_retry else self._choose_attempts_with_result()
@@ -456,6 +460,7 @@ class Coordinator:
             self.commit_queue.commit_or_stage,
             result,
             final=not will_retry,
+            stays_open=stays_open,
             delivered_by=spec.host if is_delivered else None,
         )
         if not self._dispatch_with(write, specs):
@@ -467,6 +472,12 @@ class Coordinator:
         keep_folder = self.folder_retention.applies_to(result.status, result.verdict)
         self._removals.add(self.executor.remove(spec, keep_folder=keep_folder))
         return True
+
+    def _stays_unjudged(self, result: AttemptResult, spec: AttemptSpec) -> bool:
+        """Return whether a slot of a regrading stays open, because its grader gave no verdict."""
+        if self.stored_trials is None or spec.kind.is_carried_over(spec):
+            return False
+        return self.stored_trials.stays_unjudged(result)
 
     def _count_removals(self, wait_s: float = 0.0) -> None:
         """Warn of removals that failed: the cleanup at the end repeats them."""

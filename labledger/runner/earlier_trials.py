@@ -1,9 +1,11 @@
 """Trials of another run that a run needs, read slot by slot from the ledger.
 
-A regrading grades the stored trials of its root run again. In a run that replays another one, the
-trial of a slot gets the answers that were recorded of the same variant, task and replication: those
-of the attempt that was committed. Whether each slot has such a record is checked before a run
-begins; a slot without one never asks a provider.
+A regrading grades the stored trials of its root run again. A new grader that gives no verdict on a
+trial that an earlier grading judged says nothing about the agent: the slot stays open.
+
+In a run that replays another one, the trial of a slot gets the answers that were recorded of the
+same variant, task and replication: those of the attempt that was committed. Whether each slot has
+such a record is checked before a run begins; a slot without one never asks a provider.
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.experiment.trial_settings import VariantSettings
 from labledger.ledger.reader import LedgerReader
-from labledger.records.attempt_result import Metric, SlotRecords, digest_of
+from labledger.records import JsonObject
+from labledger.records.attempt_result import AttemptResult, Metric, SlotRecords, digest_of
+from labledger.records.grader_failures import GraderFailure
 from labledger.records.identity import Slot, TrialIds
 from labledger.records.model_costs import SOURCE
-from labledger.records.outcomes import SlotStatus
+from labledger.records.outcomes import Reason, SlotStatus
 from labledger.text import counted_of
 from labledger.trial.stored_trial import StoredTrial
 
@@ -35,6 +39,10 @@ class StoredTrials:
     def __init__(self, reader: LedgerReader, run_id: str) -> None:
         self._reader = reader
         self._run_id = run_id
+        self._gradings = {run_id: None} | {
+            grading.run_id: None for grading in reader.gradings(run_id) if grading.counts
+        }
+        """The run itself, and the regrading that was current when this one began or went on."""
         self._last_records: SlotRecords | None = None
 
     def ending_without_trial(self, schedule_idx: int) -> tuple[SlotStatus, str] | None:
@@ -55,12 +63,39 @@ class StoredTrials:
         counted = _counted(records, record["attempt"])
         return StoredTrial(TrialIds(**record["ids"]), record, evidence, contents, counted)
 
+    def stays_unjudged(self, result: AttemptResult) -> bool:
+        """Return whether the slot of a result stays open, because its new grader did not work.
+
+        A trial that cannot be restored exactly can never be graded, so its slot is committed.
+        """
+        if result.reason == Reason.EVIDENCE_INCOMPLETE:
+            return False
+        evidence = result.evidence[-1] if result.evidence else {}
+        return not _is_judged(result.status, result.verdict, evidence) and any(
+            self._was_judged(run_id, result.schedule_idx) for run_id in self._gradings
+        )
+
+    def _was_judged(self, run_id: str, schedule_idx: int) -> bool:
+        """Return whether the grader of a run or regrading gave a verdict on a trial."""
+        stored = self._reader.slot_records(run_id, schedule_idx, schedule_idx + 1)
+        records = next(stored, None)
+        if records is None or not records.evidence:
+            return False
+        evidence = records.objects("evidence")[-1]
+        return _is_judged(records.status, records.verdict, evidence)
+
     def _records(self, schedule_idx: int) -> SlotRecords:
         if self._last_records is None or self._last_records.schedule_idx != schedule_idx:
             self._last_records = next(
                 self._reader.slot_records(self._run_id, schedule_idx, schedule_idx + 1)
             )
         return self._last_records
+
+
+def _is_judged(status: SlotStatus, verdict: str | None, evidence: JsonObject) -> bool:
+    """Return whether a grader worked: it gave a verdict, and its log does not say otherwise."""
+    is_scored = verdict is not None and status is not SlotStatus.GRADE_ERROR
+    return is_scored and GraderFailure.of_evidence(evidence) is None
 
 
 def _counted(records: SlotRecords, attempt: int) -> tuple[Metric, ...] | None:

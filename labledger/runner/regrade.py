@@ -8,7 +8,7 @@ experiment file, or a script in place of the old one, and is resolved like that 
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Self
@@ -44,7 +44,7 @@ from labledger.records.outcomes import StopCause
 from labledger.runner.run_hosts import given_cluster, given_settings
 from labledger.runner.run_options import RunOptions
 from labledger.runner.run_outcome import RunOutcome
-from labledger.runner.run_start import RunStart, report_warnings
+from labledger.runner.run_start import RunStart, report_warnings, resume_run
 from labledger.text import counted_of
 from labledger.trial.free_disk_space import DiskSpace
 
@@ -158,7 +158,8 @@ def regrade_run(
 ) -> RunOutcome:
     """Grade a complete run with another grader, as its next generation of scores.
 
-    `run_id` may also name a regrading of the run. `again` allows a grader that has graded the run
+    `run_id` may also name a regrading of the run. A regrading that this grader has begun and not
+    completed is continued. `again` begins a new one, also with a grader that has graded the run
     before. If the regrading cannot begin, raises before its run is created.
     """
     with RunStart.opened(options) as start, LedgerReader.open(start.lab.ledger) as reader:
@@ -173,25 +174,38 @@ def regrade_run(
         plan = ExperimentPlan.of_document(root.resolved)
         new_grader = NewGrader.load(grader, plan)
         regrading = _regrading(root, gradings, new_grader, reader.chain_head(root.run_id))
-        if not again:
-            stopped = {each.run_id for each in gradings[1:] if _has_failed(reader, each)}
-            _refuse_repetition(plan, gradings, regrading, stopped)
-        new_plan = ExperimentPlan.of_document(regrading.resolved)
-        root = replace(root, images=_images(start.engine, root, new_plan))
-        regrading = replace(regrading, images=root.images, settings=given_settings(options))
-        _check_requirements(start, root, new_plan)
+        begun = None if again else _find_begun(reader, root, gradings, regrading)
+        if begun is None:
+            return _start_regrading(start, reader, root, new_grader, regrading)
+    return resume_run(begun, options)
 
-        def register(writer: LedgerWriter) -> None:
-            new_grader.freeze(start.store)
-            writer.create_run(regrading, _tasks(reader, root.run_id), reader.slots(root.run_id))
 
-        return start.run(regrading.run_id, register=register)
+def _start_regrading(
+    start: RunStart,
+    reader: LedgerReader,
+    root: RunInfo,
+    new_grader: NewGrader,
+    regrading: NewRun,
+) -> RunOutcome:
+    """Register a regrading of `root` and run it to its end."""
+    new_plan = ExperimentPlan.of_document(regrading.resolved)
+    root = replace(root, images=_images(start.engine, root, new_plan))
+    settings = given_settings(start.options)
+    regrading = replace(regrading, images=root.images, settings=settings)
+    _check_requirements(start, root, new_plan)
+
+    def register(writer: LedgerWriter) -> None:
+        new_grader.freeze(start.store)
+        writer.create_run(regrading, _tasks(reader, root.run_id), reader.slots(root.run_id))
+
+    return start.run(regrading.run_id, register=register)
 
 
 def _has_failed(reader: LedgerReader, grading: Grading) -> bool:
-    """Return whether a regrading stopped because of too many errors."""
+    """Return whether too many slots of a regrading are errors that no resume attempts again."""
     stop = reader.run(grading.run_id).stop
-    return stop is not None and stop.cause == StopCause.ERROR_RATE
+    is_stopped = stop is not None and stop.cause == StopCause.ERROR_RATE
+    return is_stopped and not reader.unjudged(grading.run_id)
 
 
 def _regrading(
@@ -221,34 +235,33 @@ def _regrading(
     )
 
 
-def _refuse_repetition(
-    root: ExperimentPlan, gradings: list[Grading], regrading: NewRun, stopped: Collection[str]
-) -> None:
-    """Raise `AlreadyGraded` if this grader has graded the run, or has begun to.
+def _find_begun(
+    reader: LedgerReader, root: RunInfo, gradings: list[Grading], regrading: NewRun
+) -> str | None:
+    """Return the regrading of all slots that this grader has begun and not completed, if any.
 
-    `stopped` are regradings that ended because of errors.
+    Raises `AlreadyGraded` if this grader has graded the run, or failed on too many slots.
     """
-    own = root.grader_identity.digest
+    own = ExperimentPlan.of_document(root.resolved).grader_identity.digest
     digest = ExperimentPlan.of_document(regrading.resolved).grader_identity.digest
-    for grading in gradings:
+    for grading in reversed(gradings):
         if digest != (own if grading.generation == 1 else grading.grader_digest):
             continue
-        if not grading.complete and grading.run_id in stopped:
+        if grading.complete:
+            raise AlreadyGraded(
+                f"this grader (digest {digest[:12]}…) has graded {grading.root_id} already: "
+                f"generation {grading.generation}, {grading.grading_id}",
+                hint="give another grader, or use `again=True` to grade with the same one again",
+            )
+        if _has_failed(reader, grading):
             raise AlreadyGraded(
                 f"{grading.run_id} is a regrading by this grader that stopped because of too many "
                 "grade errors",
                 hint="give a grader that is fixed, or use `again=True` to try this one again",
             )
-        if not grading.complete:
-            raise AlreadyGraded(
-                f"{grading.run_id} is a regrading by this grader that was interrupted",
-                hint=f"`labledger resume {grading.run_id}` continues it",
-            )
-        raise AlreadyGraded(
-            f"this grader (digest {digest[:12]}…) has graded {grading.root_id} already: "
-            f"generation {grading.generation}, {grading.grading_id}",
-            hint="give another grader, or use `again=True` to grade with the same one again",
-        )
+        if grading.slots == root.total_slots:
+            return grading.run_id
+    return None
 
 
 def _check_requirements(start: RunStart, root: RunInfo, regrading: ExperimentPlan) -> None:

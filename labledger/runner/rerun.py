@@ -178,6 +178,8 @@ def _require_root(run: RunInfo) -> None:
         root_id = run.regrades["run_id"]
         message = f"is a regrading, whose trials are those of {root_id}"
         hint = f"`labledger rerun {root_id}` runs them again"
+        if run.next_schedule_idx < run.total_slots:
+            hint = f"`labledger resume {run.run_id}` grades its open slots; {hint}"
         raise InvalidInput("the run to rerun", [Problem(run.run_id, message, hint=hint)])
 
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labledger.exit_codes import Exit
-from labledger.ledger.database.model import FailedGradings, Spent, Stop, UnreadResults
+from labledger.ledger.database.model import (
+    FailedGradings,
+    Spent,
+    Stop,
+    UnjudgedSlot,
+    UnreadResults,
+)
 from labledger.records import JsonObject
 from labledger.records.model_answers import VariantAnswers
 from labledger.records.outcomes import WITHOUT_RESULT, StopCause
 from labledger.records.pass_rate import PassCounts
 from labledger.records.resource_pressure import TimeoutCounts
 from labledger.records.task_coverage import TaskCoverage
+from labledger.text import counted_of
 
 if TYPE_CHECKING:
     from labledger.compare.run_caveats import OutcomeChange
@@ -31,6 +38,8 @@ class Regrading:
     """The generation that it is compared with."""
     outcome_changes: tuple[OutcomeChange, ...]
     """The slots with a changed outcome; empty while the regrading is not complete."""
+    unjudged: tuple[UnjudgedSlot, ...] = ()
+    """The slots that its grader gave no verdict for, although an earlier grading judged them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,3 +149,18 @@ def pass_counts_of(summary: JsonObject) -> dict[str, PassCounts]:
     """Return how many slots of each variant passed and how many did not, from a run's summary."""
     variants = summary["ext"]["variants"]
     return {v["variant_id"]: PassCounts.of_variant(v) for v in variants}
+
+
+_MAX_NAMED = 5
+"""How many slots without a verdict a sentence names."""
+
+
+def unjudged_sentence(unjudged: Sequence[UnjudgedSlot], total: int) -> str:
+    """Return why a regrading of so many slots is not complete, and what that means."""
+    named = ", ".join(f"{each.schedule_idx} ({each.why})" for each in unjudged[:_MAX_NAMED])
+    more = f" and {len(unjudged) - _MAX_NAMED} more" if len(unjudged) > _MAX_NAMED else ""
+    return (
+        f"{counted_of(len(unjudged), total, 'slot')} not graded: the grader gave no verdict where "
+        f"an earlier grading had one (slot {named}{more}); the earlier grading stays current until "
+        "these slots are graded"
+    )

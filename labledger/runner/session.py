@@ -7,7 +7,7 @@ run is owned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +24,7 @@ from labledger.export.mirrors import CHAIN_PATH, MirrorWriter, create_run_folder
 from labledger.export.summary import build_summary, write_summary
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
-from labledger.ledger.database.model import Lease, RunInfo, Stop
+from labledger.ledger.database.model import Lease, RunInfo, Stop, UnjudgedSlot
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
@@ -33,7 +33,7 @@ from labledger.runner.ownership import owning_run, rescue_run
 from labledger.runner.run_control import apply_waiting
 from labledger.runner.run_hosts import cluster_of, given_settings, require_reachable_attempts
 from labledger.runner.run_options import RunOptions
-from labledger.runner.run_outcome import Regrading, RunOutcome, pass_counts_of
+from labledger.runner.run_outcome import Regrading, RunOutcome, pass_counts_of, unjudged_sentence
 from labledger.runner.slot_execution import SlotExecution, tolerating_errors
 from labledger.trial.life import shared_files
 from labledger.trial.life.program_watch import ProgramWatch
@@ -123,6 +123,9 @@ class Session:
             run = reader.run(self.run_id)
             complete = run.next_schedule_idx == run.total_slots
             status = RunStatus.COMPLETED if complete else RunStatus.INTERRUPTED
+            unjudged = reader.unjudged(self.run_id)
+            if stop is None and unjudged:
+                stop = Stop(StopCause.UNJUDGED, unjudged_sentence(unjudged, run.total_slots))
             with tolerating_errors(stop_cause, self.options.on_event):
                 write_chain(reader, self.run_id, folder / CHAIN_PATH, fence)
             with tolerating_errors(stop_cause, self.options.on_event):
@@ -132,7 +135,7 @@ class Session:
                 self.writer.leases.release(
                     lease, status, None if complete else stop, passes, run.coverage
                 )
-            regrading = self._regrading(experiment, reader, complete)
+            regrading = self._regrading(experiment, reader, complete, unjudged)
             spent = {} if run.regrades is not None else reader.spent_so_far(self.run_id)
         outcome = RunOutcome(
             run_id=self.run_id,
@@ -195,7 +198,11 @@ class Session:
         return reader.run(self.run_id)
 
     def _regrading(
-        self, experiment: ExperimentPlan, reader: LedgerReader, complete: bool
+        self,
+        experiment: ExperimentPlan,
+        reader: LedgerReader,
+        complete: bool,
+        unjudged: Sequence[UnjudgedSlot],
     ) -> Regrading | None:
         """Return the changed outcomes of a regrading, or None for any other run."""
         if experiment.regrades is None:
@@ -209,7 +216,8 @@ class Session:
         first, *others = (each for each in gradings if each.generation < generation)
         earlier = [first, *(each for each in others if each.complete)][-1]
         changes = outcome_changes(self.lab.ledger, earlier.run_id, self.run_id) if complete else ()
-        return Regrading(gradings[0].root_id, generation, earlier.generation, changes)
+        root_id = gradings[0].root_id
+        return Regrading(root_id, generation, earlier.generation, changes, tuple(unjudged))
 
     def _prepare_folder(self, run: RunInfo, experiment: ExperimentPlan) -> None:
         """Create the run folder and its files from the ledger and the artifact store.

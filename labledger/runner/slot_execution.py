@@ -148,9 +148,10 @@ class SlotExecution:
             emit=self.options.on_event,
             answers=self._answers(),
         )
+        stored_trials = self._stored_trials()
         slot_queue = SlotQueue(
             *(reader, run, plans, self.unfinished),
-            stored_trials=self._stored_trials(),
+            stored_trials=stored_trials,
             recorded_trials=RecordedTrials.of(experiment, reader),
             file_sets=TrialFileSets.of(experiment, reader.slots(run.run_id)),
         )
@@ -176,6 +177,7 @@ class SlotExecution:
             stop_request=self.options.stop_request,
             emit=self.options.on_event,
             lost_hosts=lost_hosts,
+            stored_trials=stored_trials,
             patience_s=self.options.patience_s,
         )
         is_complete = coordinator.execute()
@@ -298,15 +300,12 @@ class SlotExecution:
         )
 
     def _staged(self) -> dict[int, Ending | None]:
-        """Return the slots with a staged result; of the last slot, how it ended."""
-        staged: dict[int, Ending | None] = {
-            idx: None for idx, slot in self.unfinished.items() if slot.staged
-        }
-        last = self.run.total_slots - 1
-        result = self.reader.staged_result(self.run.run_id, last) if last in staged else None
-        if result is not None:
-            staged[last] = Ending.of(result)
-        return staged
+        """Return the slots with a staged result; in a regrading, how they ended."""
+        if self.run.regrades is None:
+            return {idx: None for idx, slot in self.unfinished.items() if slot.staged}
+        # A regrading prunes no variant, so that an ending needs none.
+        statuses = self.reader.staged_statuses(self.run.run_id)
+        return {idx: Ending("", status) for idx, status in statuses.items()}
 
     def _pruning(self) -> Pruning:
         """Return the state of pruning. A regrading prunes nothing: its trials have run."""

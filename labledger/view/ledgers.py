@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from labledger.api.ledger import Ledger
 from labledger.errors import LedgerError, QueryFailed, RunNotFound, SlotNotFound
 from labledger.files.lab_folder import LabFolder
+from labledger.ledger.database.model import Graded, RunInfo
 from labledger.ledger.database.sqlite import DRIVER, FileIdentity, file_identities
 from labledger.ledger.reader import LedgerReader
 from labledger.view.caches import KeptValues
@@ -162,3 +163,13 @@ class Workers:
     def _work(self) -> None:
         while True:
             self._jobs.get()()
+
+
+def read_graded_run(reader: LedgerReader, name: str) -> tuple[Graded, RunInfo]:
+    """Return the grading that a name stands for, and the run whose page it is.
+
+    The page of a run that was graded again shows its progress, and the outcomes of its current
+    grading. Raises `RunNotFound`.
+    """
+    graded = reader.graded(name)
+    return graded, reader.run(name) if name == graded.root_id else graded.run

@@ -178,11 +178,7 @@ def test_killed_and_resumed(
     assert done.returncode == -9, done.stderr
     assert query(project, asked) == before
 
-    refused = project.command("regrade", "first", "--grader", "lenient.sh")
-    assert refused.returncode == 2
-    assert "`labledger resume first.g2`" in refused.stderr
-
-    done = project.command("resume", "first.g2")
+    done = project.command("regrade", "first", "--grader", "lenient.sh")
     assert done.returncode == 0, done.stderr
     assert "generation 2 against generation 1: 2 of 10 slots changed" in done.stdout
     assert engine_log.starts(project, "first.g2") == {(idx, 1): 1 for idx in range(10)}
@@ -201,18 +197,72 @@ def test_a_regrading_is_resumed_while_its_run_grows(project: Project) -> None:
     assert (again.complete, again.regrading) == (True, before)
 
 
+NEEDS_LICENCE = (
+    """\
+if [ "$AGENTLAB_TASK_ID" = right ] && [ "$LICENCE" != up ]; then
+  echo 'licence server did not answer' >&2
+  exit 1
+fi
+"""
+    + GRADER
+)
+
+
+def test_a_grader_that_fails_takes_no_pass_away(project: Project, engine_log: EngineLog) -> None:
+    """Slots that the new grader fails on stay open, alone are graded by the next command, and the
+    earlier grading is current until then; a kill in between changes nothing."""
+    project.write("licensed.sh", NEEDS_LICENCE)
+    grader = project.document["benchmark"]["grader"]
+    grader |= {"command": ["sh", "/agentlab/deps/grader/licensed.sh"], "files": ["licensed.sh"]}
+    grader["env"] = {"LICENCE": "$LICENCE"}
+    project.save()
+    asked = "SELECT task_id, variant_id, verdict FROM scores WHERE run_id = 'first' ORDER BY 1, 2"
+    before = query(project, asked)
+    command = ("regrade", "first", "--grader", str(project.experiment))
+
+    done = project.command(*command, LICENCE="down")
+    assert done.returncode == 3, done.stderr
+    assert "2 of 10 slots not graded" in done.stderr
+    assert "labledger resume first.g2   (grades the open slots alone)" in done.stderr
+    assert query(project, asked) == before
+    status = project.command("status", "first.g2").stdout
+    assert "stopped early (unjudged): 2 of 10 slots not graded" in status
+    assert "slot 0: grade_error (grader_exit_nonzero): the grader's command failed" in status
+    assert engine_log.starts(project, "first.g2") == {(idx, 1): 1 for idx in range(10)}
+    planned = project.command("rerun", "first", "--dry-run")
+    assert "`labledger resume first.g2` grades them, and runs no agent" in planned.stderr
+    refused = project.command("rerun", "first.g2", "--dry-run")
+    assert "`labledger resume first.g2` grades its open slots" in refused.stderr
+
+    killed = project.command(*command, LICENCE="up", **{VARIABLE: "inside_commit"})
+    assert killed.returncode == -9, killed.stderr
+    assert query(project, asked) == before
+    done = project.command(*command, LICENCE="up")
+    assert done.returncode == 0, done.stderr
+    assert query(project, asked) == before
+    assert query(project, "SELECT counts FROM gradings ORDER BY generation") == [
+        {"counts": 0},
+        {"counts": 1},
+    ]
+    again = {key for key in engine_log.starts(project, "first.g2") if key[1] > 1}
+    assert {attempt for _, attempt in again} == {2}
+    assert len(again) == 2
+    project.check_whole("first.g2")
+
+
 @thorough
 def test_generation_after_generation(project: Project) -> None:
     """Each grader adds a generation; regrading a regrading regrades its run."""
     regrade(project)
     project.document["benchmark"]["grader"]["timeout_s"] = 29
+    project.write("grader.sh", LENIENT)
     project.save()
     options = labledger.RunOptions(lab_dir=project.lab)
     third = labledger.regrade("first.g2", project.experiment, options)
     assert third.run_id == "first.g3"
     assert third.regrading is not None
     assert third.regrading.earlier == 2
-    assert outcomes(project, "first.g3") == outcomes(project, "first")
+    assert outcomes(project, "first.g3") == outcomes(project, "first.g2")
     counted = query(project, "SELECT generation, counts FROM gradings ORDER BY 1")
     assert [tuple(row.values()) for row in counted] == [(1, 0), (2, 0), (3, 1)]
 
@@ -337,8 +387,8 @@ def test_the_command(project: Project) -> None:
 @thorough
 @pytest.mark.parametrize("tasks", tiered([5, 1], default=[5]))
 def test_a_grader_that_fails_everywhere(project: Project, tasks: int) -> None:
-    """A regrading of errors alone is never completed, however often it is resumed, and no hint
-    leads there: the earlier scores stay current until somebody says otherwise."""
+    """A regrading of errors alone is never completed, however often it is resumed, and no
+    option leads there: the earlier scores stay current."""
     if tasks == 1:
         project.tasks({"right": RIGHT})
         project.start("first-small")
@@ -359,13 +409,11 @@ def test_a_grader_that_fails_everywhere(project: Project, tasks: int) -> None:
         )
         assert query(project, sql) == before
         outcome = project.go_on(f"{name}.g2")
-    with pytest.raises(AlreadyGraded, match="too many grade errors") as refused:
-        labledger.regrade(name, broken, given)
-    assert "a grader that is fixed" in (refused.value.hint or "")
-    next_command = f"labledger regrade {name} --grader FILE"
-    for words in (("status", f"{name}.g2"), ("resume", f"{name}.g2")):
-        done = project.command(*words)
-        assert next_command in done.stdout + done.stderr
-        assert f"labledger resume {name}.g2" not in done.stdout + done.stderr
-    assert project.go_on(f"{name}.g2", max_error_rate=1).complete
-    assert query(project, sql) == []
+    again = labledger.regrade(name, broken, given)
+    assert (again.run_id, again.complete) == (f"{name}.g2", False)
+    done = project.command("resume", f"{name}.g2")
+    assert f"labledger regrade {name} --grader FILE" in done.stderr
+    outcome = project.go_on(f"{name}.g2", max_error_rate=1)
+    assert outcome.stop is not None
+    assert (outcome.complete, outcome.stop.cause) == (False, "unjudged")
+    assert query(project, sql) == before

@@ -37,6 +37,7 @@ from labledger.runner import ownership
 from labledger.runner.attempt_queues import NextAttempts, SlotQueue
 from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.coordinator import Coordinator
+from labledger.runner.earlier_trials import StoredTrials
 from labledger.runner.lost_hosts import LostHosts
 from labledger.runner.ownership import Heartbeat
 from labledger.runner.retries import RetryPolicy
@@ -707,3 +708,52 @@ def test_dispatch_waits_for_removals(run: Run) -> None:
     assert left_at_the_end == sorted(left_at_the_end, reverse=True)
     assert left_at_the_end[-1] == 1
     assert removals == []
+
+
+class OpenTrials(StoredTrials):
+    """Stored trials with the verdicts that a regrading's grader did not give for some slots."""
+
+    def __init__(self, reader: LedgerReader, unjudged: set[int]) -> None:
+        super().__init__(reader, kit.RUN)
+        self.unjudged = unjudged
+
+    def stays_unjudged(self, result: AttemptResult) -> bool:
+        return result.schedule_idx in self.unjudged
+
+
+def test_the_slots_behind_one_that_stays_open_are_attempted(
+    run: Run, reader: LedgerReader, path: Path
+) -> None:
+    """However narrow the window is, all results are durable, and none is committed out of order."""
+    run.coordinator.stored_trials = OpenTrials(reader, {1, 7})
+    run.coordinator.next_attempts.window = 2
+    assert not run.coordinator.execute()
+    assert run.coordinator.stop_cause is None
+    assert run.commit_queue.next_idx == 1
+    assert len(run.trials.submitted) == SLOTS
+    staged = reader.staged(kit.RUN)
+    assert [idx for idx in range(1, SLOTS) if not staged[idx].final] == [1, 7]
+    finished = [each for each in run.told if each["event"] == "trial_finished"]
+    assert [e["schedule_idx"] for e in finished if e.get("unjudged")] == [1, 7]
+    assert not any(each["will_retry"] for each in finished)
+    assert verify(path).is_clean
+
+
+@pytest.mark.parametrize(("unjudged", "stops"), [(5, True), (4, False)])
+def test_slots_that_stay_open_count_as_errors_of_a_regrading(
+    run: Run, reader: LedgerReader, unjudged: int, stops: bool
+) -> None:
+    """Half of the first ten stop it; results that wait behind an open slot count for it too."""
+    run.coordinator.stored_trials = OpenTrials(reader, set(range(unjudged)))
+    run.commit_queue.error_rate = ErrorRate.of_regrading(None, SLOTS, ())
+    run.commit_queue.pruning = Pruning(None, {})
+
+    def end_all() -> None:
+        for idx in list(run.trials.going):
+            error = {"status": SlotStatus.GRADE_ERROR, "scores": ()} if idx < unjudged else {}
+            run.trials.end(idx, **error)
+
+    run.when_idle = end_all
+    assert not run.coordinator.execute()
+    assert (run.coordinator.stop_cause is not None) == stops
+    assert (len(run.trials.submitted) < SLOTS) == stops

@@ -62,6 +62,7 @@ def test_help_is_enough_to_use_a_function(name: str) -> None:
         *("comparison_texts", "doctor", "expectation", "plan_text", "ranking_text"),
         *(
             "cancelled_sentences",
+            "grading_name",
             "grading_sentences",
             "rerun_sentences",
             "skipped_sentences",

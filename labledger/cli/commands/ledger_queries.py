@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from labledger import InvalidInput, Problem
+from labledger import InvalidInput, Problem, grading_name
 from labledger.cli import arguments
 from labledger.cli.console import exact_stdout, out, say, table
 from labledger.text import counted
@@ -95,6 +95,7 @@ def query(
 
 def export(
     run_id: arguments.RunId,
+    grading: arguments.GradingNumber = None,
     what: Annotated[
         str,
         typer.Option(
@@ -123,13 +124,17 @@ def export(
 ) -> None:
     """Write a run's records for other tools, or rebuild its mirrors from the ledger.
 
-    jsonl is byte for byte what the run wrote; without --out, the mirrors in the run folder are
-    rebuilt. csv and parquet are tables with fixed columns; without --out, they are written into
-    the folder `tables` of the run folder. RUN1+RUN2 writes the rows of several runs into one table.
+    jsonl is byte for byte what the run wrote; csv and parquet are tables with fixed columns.
+    Of a run that was graded again, the records of the current grading are written, or those of
+    --grading N. Without --out, the mirrors in the run folder are rebuilt, which are the run's own,
+    or tables are written into the folder `tables` there. RUN1+RUN2 writes the rows of several runs
+    into one table.
     """
     from labledger import open_ledger
 
     with open_ledger(lab_dir=lab_dir) as ledger:
+        rebuilds = format == "jsonl" and out_path is None and send is None
+        run_id = _exported_runs(ledger, run_id, grading, what, rebuilds=rebuilds)
         if send is not None:
             if what != "spans" or out_path is not None:
                 problem = Problem("--send", "goes with --what spans alone, and without --out")
@@ -141,6 +146,40 @@ def export(
             return
         for path in ledger.export(run_id, what, out_path, format=format):
             say(f"wrote {path}")
+
+
+_OF_AGENTS = frozenset({"model_calls", "trajectories", "spans"})
+"""What is recorded of agents alone, in the run in which they ran, whichever grading is current."""
+
+
+def _exported_runs(
+    ledger: Ledger, name: str, grading: int | None, what: str, *, rebuilds: bool
+) -> str:
+    """Return the runs whose records are exported for a name, and say which gradings these are.
+
+    `rebuilds` is whether the mirrors in the run folder are written: each run has its own.
+    """
+    return "+".join(
+        _exported_run(ledger, each, grading, what, rebuilds=rebuilds) for each in name.split("+")
+    )
+
+
+def _exported_run(
+    ledger: Ledger, name: str, grading: int | None, what: str, *, rebuilds: bool
+) -> str:
+    graded = ledger.graded(name, grading)
+    scored_id, root_id = graded.run.run_id, graded.root_id
+    gradings = ledger.gradings(root_id)
+    if len(gradings) == 1 or (grading is None and name == root_id and what in _OF_AGENTS):
+        return root_id
+    title = grading_name(graded.grading, gradings)
+    if rebuilds and grading is None and name == root_id:
+        if scored_id != root_id:
+            say(f"the run folder of {root_id} has grading 1, which is the run's own")
+            say(f"`labledger export {scored_id}` writes {title}")
+        return root_id
+    say(f"records of {title}; --grading N writes another one's")
+    return scored_id
 
 
 _MAX_TABLE_ROWS = 1000

@@ -192,9 +192,11 @@ def regrade(
 
     Each trial's workspace, result and events are put into a fresh container, where the grader
     runs. The new scores are the run's next generation; the old ones stay. Views, comparisons and
-    reports use the new generation once it is complete. `labledger resume` continues an interrupted
-    regrading by its own run id. A regrading stops, and is not completed, if half or more of its
-    slots are grade errors; --max-error-rate sets another share.
+    reports use the new generation once it is complete. The same command, or `labledger resume` with
+    the regrading's own run id, continues a regrading that was interrupted. If the grader fails or
+    times out on a trial that an earlier grading judged, the slot stays open, the earlier grading
+    stays current, and the exit code is 3; the same command grades the open slots alone. A regrading
+    stops if half or more of its slots are errors; --max-error-rate sets another share.
     """
     options = running.options()
     running.watch(
@@ -272,10 +274,12 @@ def rerun(
             out_json(plan.as_json())
         else:
             _print_rerun(plan)
+            _say_open_regradings(run_id, running.lab_dir)
         return
     # Whoever is asked sees about what.
     if not (running.json or (running.quiet and yes)):
         _print_rerun(plan)
+        _say_open_regradings(run_id, running.lab_dir)
     if not plan.slots:
         _require_nothing_left(plan)
         return
@@ -314,6 +318,18 @@ def _print_rerun(plan: RerunPlan) -> None:
             f"left out, because they count in the pass rate: {counted(plan.with_verdict, 'slot')} "
             "(--despite-verdict --because TEXT runs them again, too)"
         )
+
+
+def _say_open_regradings(run_id: str, lab_dir: Path | None) -> None:
+    """Say which regradings of a run have open slots: no agent must run again for these."""
+    with labledger.open_ledger(lab_dir=lab_dir) as ledger:
+        gradings = ledger.gradings(run_id)
+    for grading in gradings[1:]:
+        if not grading.complete:
+            say(
+                f"{grading.run_id} has open slots: `labledger resume {grading.run_id}` grades "
+                "them, and runs no agent"
+            )
 
 
 def _known(known: int, unknown: int) -> str:

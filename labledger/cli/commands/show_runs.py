@@ -115,11 +115,18 @@ def _own_grading(run_id: str, gradings: Sequence[Grading]) -> JsonObject:
     own = next((grading for grading in gradings if grading.run_id == run_id), None)
     if own is None:
         return {}
-    return {"root_id": own.root_id, "generation": own.generation, "counts": own.counts}
+    current = next((grading.grading_id for grading in gradings if grading.counts), None)
+    return {
+        "root_id": own.root_id,
+        "generation": own.generation,
+        "counts": own.counts,
+        "current_grading": current,
+    }
 
 
 def status(
     run_id: arguments.RunId,
+    grading: arguments.GradingNumber = None,
     lab_dir: arguments.LabDir = None,
     json: arguments.Json = False,
     watch: Annotated[
@@ -127,7 +134,10 @@ def status(
         typer.Option("--watch", "-w", help="Show the display of a run that another process runs."),
     ] = False,
 ) -> None:
-    """Show a run's progress, its owner and what it spent of its budget."""
+    """Show a run's progress, its owner, its outcomes and what it spent of its budget.
+
+    The outcomes of a run that was graded again are those of its current grading.
+    """
     if watch:
         _watch(run_id, lab_dir, as_json=json)
         if json:
@@ -136,7 +146,7 @@ def status(
     from labledger.cli.outcome_text import print_status
 
     with open_ledger(lab_dir=lab_dir) as ledger:
-        state = ledger.state(run_id)
+        state = ledger.state(run_id, grading)
     if json:
         out_json(state.as_json())
     else:
@@ -156,18 +166,20 @@ def _watch(run_id: str, lab_dir: Path | None, *, as_json: bool) -> None:
 def show(
     run_id: arguments.RunId,
     schedule_idx: arguments.ScheduleIdx,
+    grading: arguments.GradingNumber = None,
     lab_dir: arguments.LabDir = None,
     json: arguments.Json = False,
     full: Annotated[bool, typer.Option("--full", help="Print logs and the patch in full.")] = False,
 ) -> None:
     """Show one trial.
 
-    Prints its phases, times, exit statuses, prediction, score, metrics, logs and evidence.
+    Prints its phases, times, exit statuses, prediction, score, metrics, logs and evidence, as the
+    current grading has them.
     """
     from labledger import open_ledger
 
     with open_ledger(lab_dir=lab_dir) as ledger:
-        records = ledger.slot(run_id, schedule_idx)
+        records = ledger.slot(run_id, schedule_idx, grading)
         if json:
             out_json(records)
         else:
@@ -186,6 +198,7 @@ def logs(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the trial has been collected.")
     ] = False,
+    grading: arguments.GradingNumber = None,
     lab_dir: arguments.LabDir = None,
     json: arguments.Json = False,
 ) -> None:
@@ -193,7 +206,7 @@ def logs(
     from labledger import open_ledger
 
     with open_ledger(lab_dir=lab_dir) as ledger:
-        pieces = ledger.logs(run_id, schedule_idx, phase or [], follow=follow)
+        pieces = ledger.logs(run_id, schedule_idx, phase or [], follow=follow, grading=grading)
         if not print_logs(pieces, as_json=json):
             say(f"slot {schedule_idx} of {run_id} has no such output (yet)")
 
@@ -207,9 +220,15 @@ _PRINTED_TEXTS = (
 
 def print_trial(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
     """Print the records of one slot, as `Ledger.slot` gives them."""
+    from labledger import grading_name
+
     slot = records["slot"]
     cell = f"{slot['variant_id']} on {slot['task_id']}, replication {slot['repl_idx']}"
     out(f"slot {slot['schedule_idx']} of run {slot['run_id']}: {cell}")
+    shown, gradings = records["grading"], ledger.gradings(slot["run_id"])
+    shown_grading = next(each for each in gradings if each.run_id == shown["run_id"])
+    if (name := grading_name(shown_grading, gradings)) is not None:
+        out(f"graded by {name}; --grading N shows another one")
     if "supersedes" in slot:
         out(f"runs slot {slot['supersedes']} again, and counts in its place once it is committed")
     if "superseded_by" in slot:
@@ -306,10 +325,10 @@ def _print_calls(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
     table(columns, rows, right=("attempt", "call", *columns[4:]))
     if len(shown) < len(calls):
         out(f"… {counted(len(calls) - len(shown), 'more call')}; --full prints them")
-    slot = records["slot"]
-    for unknown in ledger.query(_UNKNOWN_COSTS_SQL, [slot["run_id"], slot["schedule_idx"]]):
+    trial = [records["grading"]["root_id"], records["slot"]["schedule_idx"]]
+    for unknown in ledger.query(_UNKNOWN_COSTS_SQL, trial):
         out("the cost of {calls} is not known: {cost_unknown}".format(**unknown))
-    for use in ledger.query(_USAGE_SQL, [slot["run_id"], slot["schedule_idx"]]):
+    for use in ledger.query(_USAGE_SQL, trial):
         known = {name: value for name, value in use.items() if value is not None}
         table(tuple(known), [tuple(known.values())], right=tuple(known))
 

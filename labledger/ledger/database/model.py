@@ -399,6 +399,22 @@ class Grading(JsonForm):
 
 
 @dataclass(frozen=True, slots=True)
+class UnjudgedSlot(JsonForm):
+    """An open slot of a regrading whose last attempt gave no verdict: it is attempted again."""
+
+    schedule_idx: int
+    status: str
+    reason: str | None
+    message: str | None
+    """The status, the reason and the message of its newest attempt."""
+
+    @property
+    def why(self) -> str:
+        """Its reason, or what else says that the grader did not work."""
+        return self.reason or self.message or self.status
+
+
+@dataclass(frozen=True, slots=True)
 class Graded:
     """One grading of a run, as selected by a name."""
 

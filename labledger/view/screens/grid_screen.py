@@ -9,7 +9,7 @@ from labledger.errors import InvalidInput, Problem
 from labledger.ledger.control_requests import Controls
 from labledger.ledger.progress_rows import BEGUN, LEGEND, NEVER_RAN, NOT_BEGUN, TaskCells
 from labledger.records import JsonObject
-from labledger.view.ledgers import Source
+from labledger.view.ledgers import Source, read_graded_run
 from labledger.view.parameters import Parameters
 
 PARAMETERS = ("from", "limit", "outcome", "q", "row")
@@ -19,12 +19,13 @@ _MAX_PAGE = 1000
 
 def document(source: Source, parameters: Parameters) -> JsonObject:
     """Return a page of tasks with their cells: from a task on, or from a row of those that fit."""
-    run = source.reader.run(parameters.run_id)
+    graded, run = read_graded_run(source.reader, parameters.run_id)
+    scored_id = graded.run.run_id
     text, letters = parameters.text("q") or "", parameters.text("outcome") or ""
     _check_letters(letters)
 
     def find() -> list[int]:
-        return source.reader.tasks_with(run.run_id, text, letters)
+        return source.reader.tasks_with(scored_id, text, letters)
 
     has_open = bool(set(letters) & {BEGUN, NOT_BEGUN})
     version = (
@@ -32,20 +33,20 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
         len(source.reader.open_slots(run.run_id)) if has_open else None,
         run.total_slots,
     )
-    key, has_ended = (run.run_id, "tasks", text, letters), not source.ledger.is_owned(run)
+    key, has_ended = (scored_id, "tasks", text, letters), not source.ledger.is_owned(run)
     fitting = source.kept.get(key, version, find, is_final=has_ended).value
     row = bisect_left(fitting, parameters.number("from", 0))
     row = parameters.number("row", row)
     limit = parameters.number("limit", PAGE, 1, _MAX_PAGE)
     shown = fitting[row : row + limit]
     variants = [variant.variant_id for variant in run.variants]
-    cells = source.reader.grid(run.run_id, shown)
+    cells = source.reader.grid(scored_id, shown)
     controls = Controls.of(source.ledger.control_requests(run.run_id))
     if controls.cancellations:
         cells = [_with_cancelled(task, controls) for task in cells]
     rest = fitting[row + limit : row + limit + 1]
     return {
-        "run_id": run.run_id,
+        "run_id": parameters.run_id,
         "q": text,
         "outcome": letters,
         "variants": variants,

@@ -23,7 +23,8 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
     `of` names what the text is from; with another `of` than that of the request, `from` counts from
     its beginning again.
     """
-    run_id, idx = parameters.run_id, parameters.schedule_idx
+    run_id = source.reader.graded(parameters.run_id).run.run_id
+    idx = parameters.schedule_idx
     phase = parameters.choice("phase", ("agent", "setup", "grader"))
     stream = parameters.choice("stream", STREAMS)
     source.reader.slot(run_id, idx)

@@ -32,7 +32,7 @@ from labledger.records import JsonObject
 from labledger.records.model_answers import VariantAnswers
 from labledger.resources import require_analysis
 from labledger.trial.attempt_notes import phase_s
-from labledger.view.ledgers import Source
+from labledger.view.ledgers import Source, read_graded_run
 from labledger.view.live_outputs import Attempt
 from labledger.view.screens.runs_screen import (
     TO_THE_SECOND,
@@ -54,14 +54,21 @@ class RunFacts:
     earlier: `counts_as_of` says of how many the totals are.
     """
 
-    def __init__(self, source: Source, run_id: str) -> None:
+    def __init__(self, source: Source, name: str) -> None:
+        """`name` is a run, which stands for its current grading, or one of its gradings."""
         self.source = source
         self.reader = source.reader
-        self.run = self.reader.run(run_id)
-        self.open_slots: list[OpenSlot] = self.reader.open_slots(run_id)
+        self.name = name
+        self.graded, self.run = read_graded_run(self.reader, name)
+        self.scored_id = self.graded.run.run_id
+        """The run that has the shown outcomes: the run itself, or its current regrading."""
+        self.open_slots: list[OpenSlot] = self.reader.open_slots(self.run_id)
         self.is_owned = source.ledger.is_owned(self.run)
         self.is_lost = source.ledger.is_lost(self.run)
-        self._version = (self.run.next_schedule_idx, self.run.total_slots, self.run.ended_at)
+        self._version = (
+            *(self.run.next_schedule_idx, self.run.total_slots, self.run.ended_at),
+            self.scored_id,
+        )
 
     @property
     def run_id(self) -> str:
@@ -69,12 +76,12 @@ class RunFacts:
 
     def kept(self, name: str, make: Callable[[], _T], version: object = None) -> _T:
         """Return a value that depends on the committed slots, and on `version` if it is given."""
-        key, full = (self.run_id, name), (self._version, version)
+        key, full = (self.name, name), (self._version, version)
         return self.source.kept.get(key, full, make, is_final=not self.is_owned).value
 
     def kept_soon(self, name: str, make: Callable[[], _T]) -> _T | None:
         """Return what `kept` does, or an older value, or None at first: it is made meanwhile."""
-        key, full = (self.run_id, name), (self._version, None)
+        key, full = (self.name, name), (self._version, None)
         return self.source.kept.get_soon(key, full, make, is_final=not self.is_owned)
 
     # -- slots
@@ -136,7 +143,7 @@ class RunFacts:
     @cached_property
     def _counted(self) -> tuple[int, list[VariantCounts]]:
         def make() -> tuple[int, list[VariantCounts]]:
-            return self.run.next_schedule_idx, self.reader.counts(self.run_id)
+            return self.run.next_schedule_idx, self.reader.counts(self.scored_id)
 
         return self.kept("counts", make)
 
@@ -151,13 +158,13 @@ class RunFacts:
 
     @cached_property
     def failures(self) -> list[Failure]:
-        return self.kept("failures", lambda: self.reader.failures(self.run_id))
+        return self.kept("failures", lambda: self.reader.failures(self.scored_id))
 
     @cached_property
     def last_failed(self) -> CommittedSlot | None:
         def make() -> CommittedSlot | None:
-            idx = self.reader.last_failed(self.run_id)
-            slots = [] if idx is None else self.reader.committed_slots(self.run_id, idx, 1)
+            idx = self.reader.last_failed(self.scored_id)
+            slots = [] if idx is None else self.reader.committed_slots(self.scored_id, idx, 1)
             return slots[0] if slots else None
 
         return self.kept("last failed", make)
@@ -210,12 +217,14 @@ class RunFacts:
     def failed_gradings(self) -> tuple[FailedGradings, ...]:
         """How many of the newest trials whose tests did not work count by which decision."""
         start = self.run.next_schedule_idx - RECENT_RESULTS
-        return self.kept("failed", lambda: tuple(self.reader.failed_gradings(self.run_id, start)))
+        return self.kept(
+            "failed", lambda: tuple(self.reader.failed_gradings(self.scored_id, start))
+        )
 
     @cached_property
     def told_since(self) -> tuple[ToldSince, ...]:
         """Which of them could not be decided when they were committed, and now could be."""
-        return self.kept("told", lambda: tuple(self.reader.told_since(self.run_id)))
+        return self.kept("told", lambda: tuple(self.reader.told_since(self.scored_id)))
 
     @cached_property
     def model_usage(self) -> tuple[ModelUse, ...]:
@@ -322,9 +331,7 @@ class RunFacts:
     @property
     def grading_name(self) -> str:
         """What `labledger compare` calls the scores of this run, which others may have replaced."""
-        gradings = self.source.ledger.gradings(self.run_id)
-        names = (each.grading_id for each in gradings if each.run_id == self.run_id)
-        return next(names, self.run_id) if len(gradings) > 1 else self.run_id
+        return self.graded.grading.grading_id if self.graded.generations > 1 else self.run_id
 
     # -- rates
 
@@ -347,7 +354,7 @@ class RunFacts:
 
     @cached_property
     def _task_rates(self) -> dict[int, dict[str, tuple[int, int]]]:
-        return self.reader.task_rates(self.run_id)
+        return self.reader.task_rates(self.scored_id)
 
     @property
     def _clusters(self) -> dict[str, str]:
@@ -414,6 +421,7 @@ class RunFacts:
         request = run.takeover_request
         return RunState(
             run=run,
+            grading=self.graded.grading,
             variants=tuple(self.counts),
             begun=len(self.open_slots),
             trials_running=self.at_work if self.is_owned else 0,
@@ -428,6 +436,7 @@ class RunFacts:
             model_answers=self.model_answers,
             unread_results=self.unread_results,
             failed_gradings=self.failed_gradings,
+            unjudged=tuple(self.reader.unjudged(run.run_id)),
             told_since=self.told_since,
             cancelled=tuple(ledger.cancelled(run.run_id)),
             waiting_requests=tuple(each for each in self.requests if each.waits),

@@ -35,6 +35,7 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
     return {
         **facts.state().as_json(),
         "regrades": facts.run.regrades,
+        "takes_requests": facts.name == facts.run_id,
         **_now(facts),
         **_totals(facts),
         "spending": [list(point) for point in facts.series],
@@ -56,10 +57,10 @@ def changes(source: Source, parameters: Parameters) -> JsonObject:
     facts = RunFacts(source, parameters.run_id)
     after = parameters.number("after", 0)
     limit = parameters.number("limit", PAGE, 1, _MAX_PAGE)
-    slots = facts.reader.committed_slots(facts.run_id, after, limit)
+    slots = facts.reader.committed_slots(facts.scored_id, after, limit)
     last_failed = facts.last_failed
     return {
-        "run_id": facts.run_id,
+        "run_id": facts.name,
         "after": after,
         "slots": [slot._asdict() for slot in slots],
         "next": slots[-1].schedule_idx + 1 if slots else min(after, facts.run.next_schedule_idx),
@@ -95,7 +96,7 @@ def _totals(facts: RunFacts) -> JsonObject:
 def _now(facts: RunFacts) -> JsonObject:
     run = facts.run
     return {
-        "run_id": run.run_id,
+        "run_id": facts.name,
         "status": run.status.value,
         "committed": run.next_schedule_idx,
         "total": run.total_slots,

@@ -9,9 +9,11 @@ from contextlib import closing
 from itertools import islice
 from typing import Any
 
+from labledger.compare.run_caveats import grading_name
 from labledger.errors import LedgerError, MalformedJson
 from labledger.experiment.task_row import instruction
 from labledger.ledger.control_requests import Controls
+from labledger.ledger.database.model import Graded
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.attempt_result import RECORD_KINDS, digest_of
@@ -22,7 +24,7 @@ from labledger.trajectories.agent_document import AgentDocument
 from labledger.trajectories.atif import Step, text_of
 from labledger.trajectories.step_text import cut_notice, figures, stored_cuts
 from labledger.trial.contract import PHASE_NAMES
-from labledger.view.ledgers import Source
+from labledger.view.ledgers import Source, read_graded_run
 from labledger.view.parameters import Parameters
 from labledger.view.screens.output_screen import STREAMS, stored_references, whole_characters
 
@@ -39,41 +41,43 @@ _MAX_RECORDS, _MAX_READ, _MAX_RECORD_BYTES = 200, 1 << 20, 256 << 10
 
 def document(source: Source, parameters: Parameters) -> JsonObject:
     """Return what is known of a slot, and of that of another variant beside it."""
-    run = source.reader.run(parameters.run_id)
-    slot = source.reader.slot(run.run_id, parameters.schedule_idx)
-    slots = source.reader.slots_beside(run.run_id, slot.schedule_idx)
+    graded, run = read_graded_run(source.reader, parameters.run_id)
+    slot = source.reader.slot(graded.run.run_id, parameters.schedule_idx)
+    slots = source.reader.slots_beside(graded.run.run_id, slot.schedule_idx)
     first = parameters.number("step", 1, 1)
     beside = parameters.text("beside")
     is_owned = source.ledger.is_owned(run)
     controls = Controls.of(source.ledger.control_requests(run.run_id))
     other = slots.get(str(beside)) if beside != slot.variant_id else None
     page = {
-        "run_id": run.run_id,
+        "run_id": parameters.run_id,
         "run_name": run.name,
         "regrades": run.regrades,
+        "grading": grading_name(graded.grading, source.ledger.gradings(run.run_id)),
         "variants": list(slots),
         "slots": slots,
-        **_side(source.reader, run.run_id, slot, first, controls, is_owned=is_owned),
+        **_side(source.reader, graded, slot, first, controls, is_owned=is_owned),
         "beside": None,
     }
     if other is not None:
-        shown = source.reader.slot(run.run_id, other)
-        page["beside"] = _side(source.reader, run.run_id, shown, first, controls, is_owned=is_owned)
+        shown = source.reader.slot(graded.run.run_id, other)
+        page["beside"] = _side(source.reader, graded, shown, first, controls, is_owned=is_owned)
     return page
 
 
 def now(source: Source, parameters: Parameters) -> JsonObject:
     """Return how far a slot is, and its newest attempt: what an open page follows."""
     reader = source.reader
-    run = reader.run(parameters.run_id)
-    slot = reader.slot(run.run_id, parameters.schedule_idx)
+    graded, run = read_graded_run(reader, parameters.run_id)
+    scored_id = graded.run.run_id
+    slot = reader.slot(scored_id, parameters.schedule_idx)
     idx = slot.schedule_idx
-    dispatched = _dispatched(reader, run.run_id, idx)
+    dispatched = _dispatched(reader, scored_id, idx)
     controls = Controls.of(source.ledger.control_requests(run.run_id))
     return {
-        "run_id": run.run_id,
+        "run_id": parameters.run_id,
         "state": _state(
-            stored_references(reader, run.run_id, idx),
+            stored_references(reader, scored_id, idx),
             dispatched,
             is_committed=idx < run.next_schedule_idx,
             is_cancelled=controls.cancellation(slot) is not None,
@@ -85,16 +89,18 @@ def now(source: Source, parameters: Parameters) -> JsonObject:
 
 def _side(
     reader: LedgerReader,
-    run_id: str,
+    graded: Graded,
     slot: Slot,
     first_step: int,
     controls: Controls,
     *,
     is_owned: bool,
 ) -> JsonObject:
-    idx = slot.schedule_idx
+    run_id, idx = graded.run.run_id, slot.schedule_idx
     replacement = reader.replacement(run_id, idx)
     records = {kind: _records(reader, run_id, kind, idx) for kind in RECORD_KINDS}
+    # No agent runs in a regrading.
+    records["model_calls"] = _records(reader, graded.root_id, "model_calls", idx)
     committed = reader.committed_slots(run_id, idx, 1)
     found = committed[0]._asdict() if committed and committed[0].schedule_idx == idx else {}
     references = stored_references(reader, run_id, idx)

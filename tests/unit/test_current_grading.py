@@ -1,0 +1,186 @@
+"""One current result of a run in every output, with its grading named; others by their names."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import outcome_ledgers as made
+import pytest
+import view_servers
+from commands import run_forked
+from outcome_ledgers import VARIANTS
+
+import labledger
+from labledger.export import mirrors, summary
+from labledger.ledger.reader import LedgerReader
+from labledger.records.canonical_json import sha256_hex
+
+RUN, CURRENT, OWN = "run-1", "run-1.g3", "run-1.g1"
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lab with a run whose third grading is current and whose fourth is not complete."""
+    return made.make_regraded(tmp_path_factory.mktemp("lab")).parent
+
+
+def passed(lab: Path, run_id: str) -> dict[str, int]:
+    """How many slots of each variant passed, by the rows of exactly this run or regrading."""
+    with LedgerReader.open(lab / "ledger.sqlite") as reader:
+        return {each.variant_id: each.passes.passed for each in reader.counts(run_id)}
+
+
+@pytest.fixture(scope="module")
+def by_grading(lab: Path) -> dict[int, dict[str, int]]:
+    """How many slots of each variant passed by each complete grading: no two are alike."""
+    known = {n: passed(lab, run) for n, run in ((1, RUN), (2, "run-1.g2"), (3, CURRENT))}
+    assert len({tuple(each.items()) for each in known.values()}) == len(known)
+    return known
+
+
+def command(lab: Path, *words: object) -> Any:
+    done = run_forked(*words, "--lab-dir", lab, folder=lab)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def of_json(variants: list[dict[str, Any]]) -> dict[str, int]:
+    return {each["variant_id"]: each["passed"] for each in variants}
+
+
+def test_each_output_has_the_current_result(
+    lab: Path, by_grading: dict[int, dict[str, int]]
+) -> None:
+    """Status, summary, comparison, report, views and the run's page have the same numbers."""
+    expected = by_grading[3]
+    status = json.loads(command(lab, "status", RUN, "--json").stdout)
+    assert of_json(status["variants"]) == expected
+    assert (status["run_id"], status["grading"]["grading_id"]) == (RUN, CURRENT)
+    with labledger.open_ledger(lab_dir=lab) as ledger:
+        assert of_json(ledger.summary(RUN)["ext"]["variants"]) == expected
+        assert {each.variant_id: each.passes.passed for each in ledger.counts(RUN)} == expected
+        report = ledger.report(RUN)
+        verdicts = {each["variant_id"]: each["verdicts"]["pass"] for each in report["variants"]}
+        assert verdicts == {name: number for name, number in expected.items() if name in verdicts}
+        assert report["provenance"]["grading"]["generation"] == 3
+        rows = ledger.query(
+            "SELECT variant_id, sum(passed) AS passed FROM trial_facts WHERE run_id = ? GROUP BY 1",
+            [RUN],
+        )
+        assert of_json(rows) == expected
+    with view_servers.serving(lab) as server:
+        page = server.document(f"/runs/{RUN}")
+        assert of_json(page["variants"]) == expected
+        assert page["grading"]["generation"] == 3
+        assert of_json(server.document(f"/runs/{RUN}/changes")["variants"]) == expected
+
+
+def test_the_grading_is_named(lab: Path) -> None:
+    """By its number, time and grader; a run with one grading says nothing of it."""
+    with labledger.open_ledger(lab_dir=lab) as ledger:
+        gradings = ledger.gradings(RUN)
+        name = labledger.grading_name(gradings[2], gradings)
+        assert labledger.grading_name(ledger.gradings("run-2")[0], ledger.gradings("run-2")) is None
+    assert name == (
+        f"grading 3 of {RUN}, the current one, of {gradings[2].created_at}, grader 333333333333…"
+    )
+    assert name in command(lab, "status", RUN).stdout
+    assert name in command(lab, "show", RUN, 0).stdout
+    assert name in command(lab, "export", RUN, "--what", "scores", "--out", "-").stderr
+    listed = json.loads(command(lab, "runs", "--json").stdout)
+    assert {each["current_grading"] for each in listed if each["root_id"] == RUN} == {CURRENT}
+    with view_servers.serving(lab) as server:
+        html = server.get(f"/runs/{RUN}").text
+        assert "<b>grading 3</b> (current)" in html
+        for page in (OWN, "run-1.g2", "run-1.g4"):
+            assert f'href="/runs/{page}"' in html
+        assert f"Graded by {name}" in server.get(f"/runs/{RUN}/slots/0").text
+        assert "Graded by" not in server.get("/runs/run-2/slots/0").text
+
+
+@pytest.mark.parametrize(("number", "name"), [(1, OWN), (2, "run-1.g2")])
+def test_other_gradings_are_shown_by_name(
+    lab: Path, by_grading: dict[int, dict[str, int]], number: int, name: str
+) -> None:
+    """By their own names, and by their numbers."""
+    for words in ((name,), (RUN, "--grading", number)):
+        status = json.loads(command(lab, "status", *words, "--json").stdout)
+        assert of_json(status["variants"]) == by_grading[number]
+        assert status["grading"]["generation"] == number
+    with view_servers.serving(lab) as server:
+        page = server.document(f"/runs/{name}")
+        assert of_json(page["variants"]) == by_grading[number]
+        assert page["run_id"] == name
+        slot = server.document(f"/runs/{name}/slots/1")
+        assert slot["grading"].startswith(f"grading {number} of {RUN}, not the current one")
+
+
+def test_a_slot_has_the_records_of_the_current_grading(lab: Path) -> None:
+    """Its score is that of the newest grader; the calls are those of the agent that ran."""
+    for idx in range(made.SLOTS):
+        with LedgerReader.open(lab / "ledger.sqlite") as reader:
+            own, current = (next(reader.slot_records(run, idx)) for run in (RUN, CURRENT))
+        shown = json.loads(command(lab, "show", RUN, idx, "--json").stdout) if idx < 2 else None
+        with labledger.open_ledger(lab_dir=lab) as ledger:
+            slot = ledger.slot(RUN, idx)
+            assert slot["scores"] == current.objects("scores")
+            assert slot["model_calls"] == own.objects("model_calls")
+            assert ledger.slot(RUN, idx, 1)["scores"] == own.objects("scores")
+            assert ledger.slot(OWN, idx)["scores"] == own.objects("scores")
+        assert shown is None or shown == slot
+        assert (slot["slot"]["run_id"], slot["status"]) == (RUN, current.status)
+
+
+def test_an_export_has_the_records_of_the_current_grading(lab: Path, tmp_path: Path) -> None:
+    """Records as lines and as tables; what agents asked of models is what they asked."""
+    ledger_path = lab / "ledger.sqlite"
+
+    def lines(run_id: str, kind: str) -> str:
+        with LedgerReader.open(ledger_path) as reader:
+            return "".join(f"{line}\n" for _, line in reader.record_lines(run_id, kind))
+
+    scores = ("--what", "scores", "--out", "-")
+    assert command(lab, "export", RUN, *scores).stdout == lines(CURRENT, "scores")
+    assert command(lab, "export", RUN, "--grading", 1, *scores).stdout == lines(RUN, "scores")
+    assert command(lab, "export", OWN, *scores).stdout == lines(RUN, "scores")
+    calls = command(lab, "export", RUN, "--what", "model_calls", "--out", "-").stdout
+    assert calls == lines(RUN, "model_calls")
+    table = command(lab, "export", RUN, *scores, "--format", "csv").stdout
+    assert {row["run_id"] for row in csv.DictReader(io.StringIO(table))} == {CURRENT}
+    folder = tmp_path / "all"
+    command(lab, "export", RUN, "--out", folder)
+    assert json.loads((folder / summary.PATH).read_text())["run_id"] == CURRENT
+
+
+def test_the_mirrors_of_a_run_stay_its_own(lab: Path) -> None:
+    """Without another folder the run's own are rebuilt, to the byte, and the current one named."""
+    folder = lab / "runs" / RUN
+    with labledger.open_ledger(lab_dir=lab) as ledger:
+        ledger.export(RUN)
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    before = {path: sha256_hex(path.read_bytes()) for path in files}
+    assert folder / mirrors.CHAIN_PATH in before
+    done = command(lab, "export", RUN)
+    assert {path: sha256_hex(path.read_bytes()) for path in files} == before
+    assert f"the run folder of {RUN} has grading 1" in done.stderr
+    assert f"`labledger export {CURRENT} --lab-dir" in done.stderr
+
+
+def test_a_grading_that_is_not_there(lab: Path) -> None:
+    """Each command names those that are."""
+    for words in (("status", RUN), ("show", RUN, 0), ("export", RUN)):
+        done = run_forked(*words, "--grading", 9, "--lab-dir", lab, folder=lab)
+        assert done.returncode == 2
+        assert f"its gradings: {OWN}, run-1.g2, {CURRENT}, run-1.g4" in done.stderr
+
+
+def test_a_run_that_grows_shows_its_own_grading_again(tmp_path: Path) -> None:
+    """Its regradings lack the new slots."""
+    with labledger.open_ledger(lab_dir=made.make_regraded(tmp_path).parent) as ledger:
+        assert ledger.state(RUN).grading.grading_id == CURRENT
+        assert ledger.state("run-3").grading.grading_id == "run-3.g1"
+        assert len(ledger.state(RUN).variants) == len(VARIANTS)
