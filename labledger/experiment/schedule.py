@@ -98,9 +98,7 @@ class Design(Section):
     planned_runs: int = 1
     """How many runs of the experiment will be compared together. Only comparisons use it."""
 
-    _OPTIONAL = frozenset({"planned_runs"})
-
-    _OPTIONAL = frozenset({"limits_hosts"})
+    _OPTIONAL = frozenset({"planned_runs", "limits_hosts"})
 
     @classmethod
     def of_authored(cls, authored: JsonObject) -> Self:
