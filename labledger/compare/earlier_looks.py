@@ -6,8 +6,9 @@ began and when its slots were committed. The first analysis is of the first run,
 `design.planned_runs` runs together, as the first run declared them. Whatever else is compared is a
 further look at the experiment: `Looks` says which one, and what it costs.
 
-Runs are of one experiment if they share a digest and their images are the same. Shards of it that have no slot in common are one
-look together. A run counts once half of its slots are committed: its results can be seen then.
+Runs are of one experiment if they share a digest and their images are the same. Shards of it that
+have no slot in common are one look together. A run counts once half of its slots are committed: its
+results can be seen then.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from labledger.ledger.reader import LedgerReader
 from labledger.records.outcomes import WITHOUT_RESULT
 
 _PRICE = 5
+SEQUENCE_PRICE = 3
+"""By how much the p value of a confidence sequence of added runs is multiplied. It holds at all
+looks together, but the test of the first run alone has used its level before."""
 _SHARD = "$.dataset.filters.shard"
 
 _RUNS_SQL = f"""
