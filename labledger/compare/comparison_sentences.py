@@ -321,7 +321,7 @@ def _further_look(found: Looks, compared: Compared) -> str:
     if found.kind is LookKind.CHOSEN:
         text = (
             f"{found.last} is compared without {counted(len(found.omitted), 'other run')} of the "
-            f"same experiment: {_named(found.omitted)}"
+            f"same experiment ({_named(found.omitted)})"
         )
         why = "runs can be chosen by their results"
     elif found.planned > 1:

@@ -167,7 +167,7 @@ class _Run:
             created_at,
             run_no,
             frozenset(filter(None, json.loads(digests))),
-            tuple(None if s is None else (s["number"], s["of"]) for s in json.loads(shards)),
+            tuple(map(_shard, json.loads(shards))),
             _planned(planned),
             json.loads(images),
             seen_at,
@@ -195,6 +195,14 @@ class _Run:
 
     def is_other_shard(self, other: _Run) -> bool:
         return bool(self.digests & other.digests) and not self._overlaps(other)
+
+
+def _shard(stored: Any) -> tuple[int, int] | None:
+    """Return a stored shard; None for all slots, and for what is none."""
+    match stored:
+        case {"number": int(number), "of": int(of)} if of > 0:
+            return number, of
+    return None
 
 
 def _planned(text: str | None) -> int:

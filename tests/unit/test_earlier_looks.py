@@ -237,7 +237,7 @@ def test_what_is_not_known_of_other_runs_is_said(path: Path) -> None:
 def test_every_output_says_which_look_it_is(path: Path) -> None:
     """Text, document, JUnit, report, its page and the pages of the view have the same sentence."""
     repeat(path, ["r1", "r2"])
-    said = "r2 is compared without 1 other run of the same experiment: r1"
+    said = "r2 is compared without 1 other run of the same experiment (r1): the p value"
     options = CompareOptions(fail_if_worse=0.0, require_not_worse=0.0)
     with open_ledger(path) as ledger:
         document = ledger.compare("r2", options=options)
