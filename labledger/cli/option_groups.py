@@ -272,9 +272,8 @@ class Running:
         display: JsonWatcher | LiveWatcher = watcher(as_json=self.json, quiet=self.quiet)
         with display:
             outcome = execute(options.with_listener(display))
-        misses = missed_gates(
-            gates, outcome.pass_counts, has_chosen_results=outcome.has_chosen_results
-        )
+        chosen = bool(gates) and _has_chosen_results(outcome.run_id, self.lab_dir)
+        misses = missed_gates(gates, outcome.pass_counts, has_chosen_results=chosen)
         if not self.json:
             print_outcome(outcome)
         exit_code = outcome.exit_code
@@ -286,6 +285,14 @@ class Running:
             say(f"gate missed: {miss}")
         code = int(exit_code)
         raise typer.Exit(code or (Exit.GATE_MISSED if misses else Exit.COMPLETE))
+
+
+def _has_chosen_results(run_id: str, lab_dir: Path | None) -> bool:
+    """Return whether slots with a result were run again that may have been chosen by it."""
+    from labledger import open_ledger
+
+    with open_ledger(lab_dir=lab_dir) as ledger:
+        return any(rerun.is_of_results for rerun in ledger.reruns(run_id))
 
 
 def variants_of(run_id: str, lab_dir: Path | None) -> list[str]:

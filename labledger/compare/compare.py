@@ -28,7 +28,11 @@ from labledger.compare.comparison_document import (
     TaskRow,
 )
 from labledger.compare.decision import decide, decide_equivalence, decide_gates
-from labledger.compare.earlier_looks import find_looks, runs_chosen_by_verdict
+from labledger.compare.earlier_looks import (
+    SEQUENCE_PRICE,
+    find_looks,
+    runs_chosen_by_verdict,
+)
 from labledger.compare.estimates import Sample
 from labledger.compare.pairs import (
     Paired,
@@ -196,8 +200,10 @@ def _two_sides(
     looks = known_looks[names]
     chosen = runs_chosen_by_verdict(reader, sides, (runs_a, runs_b))
     validity, warnings = decision.validity(reader, sides, runs, options, looks, chosen)
-    if validity is Validity.NONE or (validity, looks.kind) == (Validity.ANYTIME, LookKind.ADDED):
+    if validity is Validity.NONE:
         looks = replace(looks, price=1)
+    elif validity is Validity.ANYTIME and looks.kind is LookKind.ADDED:
+        looks = replace(looks, price=SEQUENCE_PRICE)
     both = trials[a], trials[b]
     return _TwoSides(
         a,

@@ -226,8 +226,7 @@ class Looks:
     planned: PositiveInt
     """How many runs the first one declared (`design.planned_runs`)."""
     price: PositiveInt
-    """By how much p values are multiplied; 1 for the first look, and where the method of the
-    comparison holds at every look."""
+    """By how much p values are multiplied; 1 for the first look."""
     last: Text
     """The run that began last of those that are compared."""
     omitted: tuple[Text, ...] = ()

@@ -321,7 +321,7 @@ def _further_look(found: Looks, compared: Compared) -> str:
     if found.kind is LookKind.CHOSEN:
         text = (
             f"{found.last} is compared without {counted(len(found.omitted), 'other run')} of the "
-            f"same experiment: {_named(found.omitted)}"
+            f"same experiment ({_named(found.omitted)})"
         )
         why = "runs can be chosen by their results"
     elif found.planned > 1:
@@ -336,10 +336,13 @@ def _further_look(found: Looks, compared: Compared) -> str:
             "of runs was not declared before the first (`design.planned_runs`)"
         )
         why = "a run can be the last because of its results"
+    if found.kind is LookKind.ADDED and compared.validity == Validity.ANYTIME:
+        return (
+            f"{text}: interval and p value hold at every look, and the p value is multiplied by "
+            f"{found.price} for the look at the first run alone."
+        )
     if found.price > 1:
         return f"{text}: the p value is multiplied by {found.price:,}, because {why}."
-    if compared.validity == Validity.ANYTIME:
-        return f"{text}: interval and p value hold at every look."
     return f"{text}."
 
 

@@ -6,8 +6,9 @@ began and when its slots were committed. The first analysis is of the first run,
 `design.planned_runs` runs together, as the first run declared them. Whatever else is compared is a
 further look at the experiment: `Looks` says which one, and what it costs.
 
-Runs are of one experiment if they share a digest and their images are the same. Shards of it that have no slot in common are one
-look together. A run counts once half of its slots are committed: its results can be seen then.
+Runs are of one experiment if they share a digest and their images are the same. Shards of it that
+have no slot in common are one look together. A run counts once half of its slots are committed: its
+results can be seen then.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from labledger.ledger.reader import LedgerReader
 from labledger.records.outcomes import WITHOUT_RESULT
 
 _PRICE = 5
+SEQUENCE_PRICE = 3
+"""By how much the p value of a confidence sequence of added runs is multiplied. It holds at all
+looks together, but the test of the first run alone has used its level before."""
 _SHARD = "$.dataset.filters.shard"
 
 _RUNS_SQL = f"""
@@ -163,7 +167,7 @@ class _Run:
             created_at,
             run_no,
             frozenset(filter(None, json.loads(digests))),
-            tuple(None if s is None else (s["number"], s["of"]) for s in json.loads(shards)),
+            tuple(map(_shard, json.loads(shards))),
             _planned(planned),
             json.loads(images),
             seen_at,
@@ -191,6 +195,14 @@ class _Run:
 
     def is_other_shard(self, other: _Run) -> bool:
         return bool(self.digests & other.digests) and not self._overlaps(other)
+
+
+def _shard(stored: Any) -> tuple[int, int] | None:
+    """Return a stored shard; None for all slots, and for what is none."""
+    match stored:
+        case {"number": int(number), "of": int(of)} if of > 0:
+            return number, of
+    return None
 
 
 def _planned(text: str | None) -> int:

@@ -250,7 +250,8 @@ def grading_sentences(
             f"{counted(len(told_since), 'trial')} of {run_id} "
             f"{'was' if len(told_since) == 1 else 'were'} counted when nothing was known about "
             f"the grader; {shown} now shows that the grader of slot {last.schedule_idx} {what}: "
-            f"`labledger rerun {run_id} --despite-verdict --because TEXT` decides again"
+            f"`labledger rerun {run_id} --despite-verdict --because TEXT` decides again, and "
+            "comparisons have no verdict then"
         )
     return tuple(sentences)
 

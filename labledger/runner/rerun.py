@@ -25,7 +25,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.identity import Slot
 from labledger.records.json_codec import JsonForm
-from labledger.records.outcomes import NOT_STARTED, SlotStatus
+from labledger.records.outcomes import NOT_STARTED, WITHOUT_RESULT, SlotStatus
 from labledger.runner.extend import because_problems, require_budget
 from labledger.runner.run_hosts import cluster_of, require_host
 from labledger.runner.run_options import RunOptions
@@ -138,6 +138,11 @@ class RerunPlan(JsonForm):
         """The number of chosen slots by variant, status and reason, the most frequent first."""
         counter = Counter((slot.variant_id, slot.status, slot.reason) for slot in self.slots)
         return dict(counter.most_common())
+
+    @property
+    def has_results(self) -> bool:
+        """Whether a chosen slot has a result, by which it may have been chosen."""
+        return any(slot.status not in WITHOUT_RESULT for slot in self.slots)
 
     @property
     def because(self) -> str | None:

@@ -17,7 +17,7 @@ from labledger.ledger.database.model import (
 )
 from labledger.records import JsonObject
 from labledger.records.model_answers import VariantAnswers
-from labledger.records.outcomes import WITHOUT_RESULT, StopCause
+from labledger.records.outcomes import StopCause
 from labledger.records.pass_rate import PassCounts
 from labledger.records.resource_pressure import TimeoutCounts
 from labledger.records.task_coverage import TaskCoverage
@@ -91,14 +91,6 @@ class RunOutcome:
     def pass_counts(self) -> dict[str, PassCounts]:
         """How many slots of each variant passed and how many did not, with the pass rate."""
         return pass_counts_of(self.summary)
-
-    @property
-    def has_chosen_results(self) -> bool:
-        """Whether slots with a result were run again, which may have been chosen by the result."""
-        return any(
-            rerun["despite_verdict"] and not rerun["superseded"].keys() <= WITHOUT_RESULT
-            for rerun in self.summary["ext"].get("reruns", ())
-        )
 
     @property
     def timeouts_under_pressure(self) -> str | None:

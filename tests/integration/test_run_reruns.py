@@ -76,6 +76,15 @@ def test_spoilt_slots_run_again(project: Project, tmp_path: Path) -> None:
     assert "no slot of first is to be run again" in again.stdout
 
 
+def test_results_that_are_run_again_reach_no_rate(project: Project) -> None:
+    """The gate of a rerun despite verdicts is missed, although every variant reaches its rate."""
+    which = ("--task", "wrong", "--variant", "base", "--despite-verdict", "--because", "a test")
+    done = project.command("rerun", "first", "--yes", *which, "--fail-under", "treat=0", "--frozen",
+                           "--env", "PACE=passing")  # fmt: skip
+    assert "gate missed: slots of the run were run again despite" in done.stderr
+    assert done.returncode != 0
+
+
 @thorough
 def test_a_run_with_reruns_is_graded_again_and_imported(project: Project, tmp_path: Path) -> None:
     """A regrading has all slots, superseded ones too; another ledger gives the same answers."""

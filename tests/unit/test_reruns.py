@@ -396,6 +396,8 @@ def test_the_command_refuses_to_repeat_verdicts_quietly(lab: Path) -> None:
     done = run_forked("rerun", kit.RUN, "--status", "agent_error", "--yes", folder=lab.parent)
     assert done.returncode == 2
     assert "--despite-verdict --because TEXT" in done.stderr
+    chosen_words = "--status", "agent_error", "--despite-verdict", "--because", "why", "--dry-run"
+    assert "has no verdict" in run_forked("rerun", kit.RUN, *chosen_words, folder=lab.parent).stderr
     done = run_forked("rerun", kit.RUN, "--status", "cancelled", "--yes", folder=lab.parent)
     assert done.returncode == 0
     assert "no slot of run-1 is to be run again" in done.stdout

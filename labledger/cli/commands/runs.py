@@ -234,7 +234,8 @@ def rerun(
         bool,
         typer.Option(
             "--despite-verdict",
-            help="Also slots that have a verdict or count as not passed. Needs --because.",
+            help="Also slots that have a verdict or count as not passed. Needs --because. A "
+            "comparison with their new results has no verdict and passes no gate.",
         ),
     ] = False,
     because: Annotated[
@@ -308,6 +309,11 @@ def _print_rerun(plan: RerunPlan) -> None:
         out(f"{counted(len(plan.slots), 'slot')}; last time they took {', '.join(costs)}")
     else:
         out(f"no slot of {plan.run_id} is to be run again")
+    if plan.selection.despite_verdict and plan.has_results:
+        say(
+            "some of these slots have results: a comparison with the new ones has no verdict and "
+            "passes no gate. A new run of the experiment can decide"
+        )
     if plan.pending:
         say(
             f"{counted(plan.pending, 'slot')} that fit are about to be run again already: "
