@@ -19,6 +19,7 @@ from labledger.compare.comparison_document import (
     Compared,
     Comparison,
     LeftOutCount,
+    PlannedLooks,
     RunReruns,
     Sensitivity,
     SideGrading,
@@ -36,6 +37,7 @@ from labledger.compare.pairs import (
     read_clusters,
     read_trials,
 )
+from labledger.compare.planned_looks import boundary_of, find_planned_looks
 from labledger.compare.ranking import rank
 from labledger.compare.run_caveats import unfinished, warnings
 from labledger.compare.sides import CombinedRuns, Side, read_combined
@@ -94,6 +96,8 @@ class _TwoSides:
     paired: Paired
     validity: Validity
     """For which looks at their runs intervals and tests hold."""
+    looks: PlannedLooks | None
+    """None where the runs declare none."""
     warnings: tuple[str, ...]
 
 
@@ -117,21 +121,20 @@ class _Question:
         return tuple(unfinished(graded.values()))
 
     def sample(
-        self,
-        paired: Paired,
-        trials: Sequence[Trials],
-        validity: Validity,
-        options: CompareOptions,
-        family: int,
+        self, paired: Paired, two: _TwoSides, options: CompareOptions, family: int
     ) -> Sample:
-        """Return the sample of some paired trials; `trials` are the sides' own."""
-        clusters = None
+        """Return the sample of some paired trials of two sides."""
+        clusters, largest, boundary = None, 1, None
         if self.clusters is not None:
             clusters = [str(self.clusters[task_id]) for task_id in paired.task_ids]
-        largest = 1
-        if validity is Validity.ANYTIME:
-            largest = decision.largest_cluster(trials, self.clusters)
-        return Sample(paired.a, paired.b, clusters, options, family, validity, largest)
+        if two.validity is Validity.ANYTIME:
+            largest = decision.largest_cluster(two.trials, self.clusters)
+        elif two.validity is Validity.GROUP_SEQUENTIAL and two.looks is not None:
+            is_suite = options.estimand is Estimand.SUITE
+            boundary = boundary_of(two.looks, is_suite=is_suite, has_clusters=clusters is not None)
+        return Sample(
+            paired.a, paired.b, clusters, options, family, two.validity, largest, boundary
+        )
 
 
 def _read(
@@ -159,9 +162,11 @@ def _two_sides(
     options: CompareOptions,
 ) -> _TwoSides:
     a, b = sides
-    validity, warnings = decision.validity(reader, sides, runs, options)
     both = trials[a], trials[b]
-    return _TwoSides(a, b, both, _paired(both, validity, clusters, options), validity, warnings)
+    looks = find_planned_looks(reader, {a: both[0], b: both[1]}, runs)
+    validity, warnings = decision.validity(reader, sides, runs, options, looks)
+    paired = _paired(both, validity, clusters, options)
+    return _TwoSides(a, b, both, paired, validity, looks, warnings)
 
 
 def _paired(
@@ -249,7 +254,7 @@ def _answer(question: _Question, options: CompareOptions, family: int) -> Compar
     )
     decided, samples_of, limit = [], [], options.equivalence_limit
     for two in question.pairs:
-        sample = question.sample(two.paired, two.trials, two.validity, options, family)
+        sample = question.sample(two.paired, two, options, family)
         compared = _compared(question, two, sample, document)
         decision = decide(compared, document)
         equivalence = None if limit is None else decide_equivalence(compared, document, limit)
@@ -259,20 +264,19 @@ def _answer(question: _Question, options: CompareOptions, family: int) -> Compar
     document = replace(document, comparisons=tuple(decided), gates=gates)
     if not options.all_pairs:
         return document
-    trials = {
-        side: of_side
+    with_themselves = {
+        side: replace(two, trials=(of_side, of_side))
         for two in question.pairs
         for side, of_side in zip((two.a, two.b), two.trials, strict=True)
     }
-    validities = {side: two.validity for two in question.pairs for side in (two.a, two.b)}
 
     def own_sample(side: Side) -> Sample:
         # Paired with itself, a side has all of its own trials that count.
-        both = trials[side], trials[side]
-        paired = _paired(both, validities[side], question.clusters, options)
-        return question.sample(paired, both, validities[side], options, family=1)
+        two = with_themselves[side]
+        paired = _paired(two.trials, two.validity, question.clusters, options)
+        return question.sample(paired, two, options, family=1)
 
-    return replace(document, ranking=rank(trials, decided, document, own_sample))
+    return replace(document, ranking=rank(with_themselves, decided, document, own_sample))
 
 
 def _compared(
@@ -312,6 +316,7 @@ def _compared(
         clusters=None if sample.clusters is None else len(set(sample.clusters)),
         effective_clusters=sample.effective_clusters,
         validity=sample.validity.value,
+        looks=two.looks,
         pass_at=estimates.pass_at_differences(a, b, sample),
     )
     others = tuple(_sensitivities(question, two, sample, compared, document))
@@ -374,8 +379,7 @@ def _sensitivities(
                 paired, recounted, test = two.paired, compared.difference, compared.test
             else:
                 paired = _paired(two.trials, two.validity, question.clusters, other)
-                figures = (paired, two.trials, two.validity, other, sample.family)
-                recounted, test = _tested(question.sample(*figures))
+                recounted, test = _tested(question.sample(paired, two, other, sample.family))
             verdict = None
             if compared.test is not None:
                 as_counted = replace(compared, difference=recounted, test=test)

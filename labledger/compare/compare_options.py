@@ -96,7 +96,10 @@ class Validity(StrEnum):
     ANYTIME = "anytime"
     """For all looks together: a confidence sequence."""
     NONE = "none"
-    """For none: the runs are not finished, and there is neither interval nor test."""
+    """For none: the runs are not finished, or were looked at otherwise than planned, and there is
+    neither interval nor test."""
+    GROUP_SEQUENTIAL = "group_sequential"
+    """For the looks that were planned before the runs began."""
 
 
 def confidence_problems(confidence: float) -> list[Problem]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from labledger.compare import look_sentences
 from labledger.compare.compare_options import ErrorCounting, Estimand, Gate, Validity
 from labledger.compare.comparison_document import (
     Compared,
@@ -195,7 +196,12 @@ def decision(compared: Compared, document: Comparison, verdict: Conclusion) -> s
     else:
         text = _not_shown(compared, difference, test, document)
     others = _by_errors(compared, verdict)
-    return f"{text} It depends on how errors are counted: {others}." if others else text
+    sentences = (
+        text,
+        look_sentences.decision_sentence(compared),
+        f"It depends on how errors are counted: {others}." if others else "",
+    )
+    return " ".join(filter(None, sentences))
 
 
 def _shown(
@@ -254,6 +260,12 @@ def _unfinished(compared: Compared, difference: Estimate, document: Comparison) 
     """Return the conclusion of unfinished runs for which no interval holds: nothing is decided."""
     a, b = compared.labels
     about = "a metric" if document.estimand == Estimand.TASKS else "this suite"
+    if departure := look_sentences.departure(compared):
+        return (
+            f"Whether {a} and {b} differ on {estimand(document)} is not decided, because "
+            f"{departure}: it is {_observed(compared, difference, document)}. For {about} there is "
+            "no interval that holds at looks that were not planned."
+        )
     return (
         f"Whether {a} and {b} differ on {estimand(document)} is not decided before the runs are "
         f"finished: so far it is {_observed(compared, difference, document)}. For {about} there is "
@@ -299,17 +311,21 @@ def headline(compared: Compared, document: Comparison) -> str:
         return f"{b} could not be compared with {a}"
     if compared.validity == Validity.NONE:
         so_far = signed_amount(difference, document)
+        if departure := look_sentences.departure(compared):
+            return f"whether {b} and {a} differ {where} is not decided, because {departure}"
         return f"whether {b} and {a} differ {where} is not decided yet (so far {so_far})"
     if compared.test is None:
         return f"whether {b} and {a} differ {where} cannot be said without replications"
     together = f" for all {document.family} comparisons" if document.family > 1 else ""
-    looks = " at every look" if compared.validity == Validity.ANYTIME else ""
+    looks = look_sentences.interval_clause(compared)
     interval = f"{level(document)}{together}{looks} {bounds(difference, document, signed=True)}"
     of = "" if document.is_rate else f" {document.metric}"
     size = f"{signed_amount(difference, document)}{of}, {interval}"
     equivalent = compared.equivalence
     if equivalent is not None and equivalent.verdict is Nearness.EQUIVALENT:
         size += f"; equivalent within {amount(equivalent.limit, document)}"
+    if departure := look_sentences.departure(compared):
+        size += f"; {departure}"
     if others := _by_errors(compared, verdict):
         size += f"; {others}"
     if verdict is Conclusion.NOT_SHOWN:
@@ -370,6 +386,8 @@ def no_gate_test(compared: Compared) -> str:
     if compared.difference is None:
         return f"{b} was not compared with {a}: no trials could be paired"
     if compared.validity == Validity.NONE:
+        if departure := look_sentences.departure(compared):
+            return f"{b} is not compared with {a}, because {departure}"
         return f"{b} is not compared with {a} before the runs are finished"
     return f"{b} could not be compared with {a} on this suite: it has no replications"
 

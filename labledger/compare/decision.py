@@ -25,6 +25,7 @@ from labledger.compare.comparison_document import (
     Equivalence,
     GateResult,
     Nearness,
+    PlannedLooks,
     Sensitivity,
 )
 from labledger.compare.estimates import Sample
@@ -60,15 +61,24 @@ def validity(
     sides: Collection[Side],
     runs: Mapping[str, CombinedRuns],
     options: CompareOptions,
+    looks: PlannedLooks | None = None,
 ) -> tuple[Validity, tuple[str, ...]]:
-    """Return for which looks the interval of two sides holds, and warnings."""
+    """Return for which looks the interval of two sides holds, and warnings.
+
+    `looks` are those that the runs declare. If they were used otherwise, nothing holds but a
+    method for any looks.
+    """
     all_runs = {runs[side.run_id].name: runs[side.run_id] for side in sides}.values()
     is_unfinished = any(
         graded.run.status is not RunStatus.COMPLETED
         for combined in all_runs
         for graded in combined.runs
     )
-    is_extended = any(_was_extended(reader, side, runs[side.run_id]) for side in sides)
+    is_planned = looks is not None and looks.number is not None
+    is_unplanned = looks is not None and looks.number is None
+    is_extended = looks is None and any(
+        _was_extended(reader, side, runs[side.run_id]) for side in sides
+    )
     cancelled = tuple(
         sentence for side in sides for sentence in _cancelled(reader, side, runs[side.run_id])
     )
@@ -79,12 +89,13 @@ def validity(
         for sentence in skipped_sentences(graded.root_id, graded.run.coverage)
     )
     said = (*skipped, *cancelled)
-    if not is_unfinished and not is_extended and not cancelled:
-        return Validity.FIXED_SAMPLE, said
-    if options.is_rate and options.estimand is Estimand.TASKS:
-        return Validity.ANYTIME, said
-    if is_unfinished:
-        return Validity.NONE, said
+    if is_unfinished or is_extended or is_unplanned or cancelled:
+        if options.is_rate and options.estimand is Estimand.TASKS:
+            return Validity.ANYTIME, said
+        if is_unfinished or is_unplanned:
+            return Validity.NONE, said
+    if is_planned:
+        return Validity.GROUP_SEQUENTIAL, said
     return Validity.FIXED_SAMPLE, (*([EXTENDED] if is_extended else []), *said)
 
 

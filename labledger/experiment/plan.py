@@ -224,17 +224,18 @@ def result_part(document: JsonObject) -> JsonObject:
 
     It leaves out the number of trials that run at once; the experiment's name, description and
     tags; where its tasks were read from and how they were selected (the dataset's digest
-    identifies them); `cluster`, which only comparisons use; the names of the environment, which
-    the phases contain; which run a regrading regrades, since its grader is included like any
-    other; which run is replayed; and the digests of installed agents, which differ between
-    machines. The builds of images count by their digests alone.
+    identifies them); `cluster` and the planned looks, which only comparisons use; the names of the
+    environment, which the phases contain; which run a regrading regrades, since its grader is
+    included like any other; which run is replayed; and the digests of installed agents, which
+    differ between machines. The builds of images count by their digests alone.
     """
     left_out = {"environment", "experiment", "dataset", "design", "regrades", "replays"}
     part = {key: value for key, value in document.items() if key not in left_out}
     part["experiment"] = {"id": document["experiment"]["id"]}
     part["dataset"] = {key: document["dataset"][key] for key in ("suite_id", "split_id", "digest")}
     design = document["design"]
-    part["design"] = {key: design[key] for key in design if key != "max_concurrency"}
+    no_result = {"max_concurrency", "looks"}
+    part["design"] = {key: design[key] for key in design if key not in no_result}
     part["variants"] = list(map(_without_digest, document["variants"]))
     if "images" in document:
         part["images"] = {ref: build["digest"] for ref, build in document["images"].items()}
