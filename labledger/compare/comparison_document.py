@@ -118,7 +118,7 @@ class Detectable:
     discordant: float | None
     """The share of pairs that is assumed to differ; None for metrics and fixed suites."""
     assumed: bool
-    """Whether that share is larger than the observed one, because the difference requires it."""
+    """Whether that share is another one than the observed one."""
     possible: Annotated[bool, LATER] = True
     """Whether any results of as many trials would have shown a difference."""
 

@@ -22,6 +22,7 @@ from labledger.compare.statistics import (
     rates,
     samples,
     sign_flip_test,
+    variance_components,
 )
 from labledger.compare.statistics.group_sequential import Boundary
 from labledger.compare.statistics.rates import PassAt
@@ -283,11 +284,15 @@ def detectable(sample: Sample) -> Detectable | None:
         return _detectable(None)
     pairs = paired_rates.discordance(sample.a, sample.b)
     observed = pairs.gained + pairs.lost
-    # Either side may be the one that is moved: the mean of both answers.
     rate_a, rate_b = (samples.mean(samples.task_means(side)) for side in (sample.a, sample.b))
-    unmoved = max(0.0, observed - (rate_a - rate_b) ** 2)
-    rate = 0.5 + (abs(rate_a - 0.5) + abs(rate_b - 0.5)) / 2
     size = pairs.size(confidence) + 1
+    unmoved = planned_power.with_more_pairs(
+        max(0.0, observed - variance_components.explained_by(rate_a, rate_b)),
+        size,
+        is_replicated=sample.is_replicated,
+    )
+    spread = variance_components.spread_of(sample.a, sample.b)
+    rate = variance_components.rate_with_spread(rate_a, spread)
     least = planned_power.detectable_rate(size, unmoved, confidence, rate)
     discordant = None if least is None else planned_power.discordant_at(least, unmoved, rate)
     return Detectable(least, planned_power.POWER, discordant, assumed=discordant != observed)

@@ -17,7 +17,7 @@ from labledger.compare.sides import CombinedRuns, Side
 from labledger.compare.statistics.group_sequential import Boundary
 from labledger.experiment.plan_sections import StoredFacts
 from labledger.experiment.schedule import Look
-from labledger.ledger.database.model import Graded
+from labledger.ledger.database.model import Graded, RunInfo
 from labledger.ledger.query import query
 from labledger.ledger.reader import LedgerReader
 
@@ -26,6 +26,11 @@ SELECT count(*), count(DISTINCT slot.task_idx), count(DISTINCT slot.repl_idx)
 FROM run
 JOIN run_variant ON run_variant.run_no = run.run_no AND run_variant.variant_id = :variant
 JOIN slot ON slot.run_no = run.run_no AND slot.variant_idx = run_variant.variant_idx
+WHERE run.run_id = :run AND slot.supersedes IS NULL AND slot.schedule_idx < :end"""
+
+_RUN_SIZE_SQL = """
+SELECT count(DISTINCT slot.task_idx), count(DISTINCT slot.repl_idx)
+FROM run JOIN slot ON slot.run_no = run.run_no
 WHERE run.run_id = :run AND slot.supersedes IS NULL AND slot.schedule_idx < :end"""
 
 
@@ -44,7 +49,7 @@ def find_planned_looks(
     declare different ones, or where the sides do not have the same cells.
     """
     compared = {g.run.run_no: g for side in trials for g in runs[side.run_id].runs}
-    declared = {_declared(reader, graded) for graded in compared.values()}
+    declared = {declared_looks(reader, graded.root_id) for graded in compared.values()}
     if () in declared:
         return None
     by_side = [_sizes(reader, side, runs[side.run_id]) for side in trials]
@@ -80,10 +85,18 @@ def boundary_of(looks: PlannedLooks, *, is_suite: bool, has_clusters: bool) -> B
     )
 
 
-def _declared(reader: LedgerReader, graded: Graded) -> tuple[Look, ...]:
+def sizes_of_run(reader: LedgerReader, run: RunInfo) -> list[Look]:
+    """Return the size of a run at the end of each part, whatever variants have its slots."""
+    return [
+        Look(*next(query(reader.path, _RUN_SIZE_SQL, {"run": run.run_id, "end": end})[1]))
+        for end in _part_ends(run, run.total_slots)
+    ]
+
+
+def declared_looks(reader: LedgerReader, run_id: str) -> tuple[Look, ...]:
     """Return the looks that the first experiment of a run declares."""
-    run = reader.run(graded.root_id)
-    first = reader.resolved_revisions(graded.root_id)[1].resolved if run.parts else run.resolved
+    run = reader.run(run_id)
+    first = reader.resolved_revisions(run_id)[1].resolved if run.parts else run.resolved
     return StoredFacts.of_document(first).looks
 
 
@@ -116,9 +129,12 @@ def _sizes(reader: LedgerReader, side: Side, runs: CombinedRuns) -> list[Look]:
 
 
 def _ends(reader: LedgerReader, graded: Graded) -> list[int]:
+    return _part_ends(reader.run(graded.root_id), graded.run.total_slots)
+
+
+def _part_ends(run: RunInfo, total: int) -> list[int]:
     """Return the schedule index at which each part of a run ends that is no rerun."""
-    parts = [part for part in reader.run(graded.root_id).parts if part.kind == "extended"]
-    return [*(part.first_idx for part in parts), graded.run.total_slots]
+    return [*(part.first_idx for part in run.parts if part.kind == "extended"), total]
 
 
 def _size(reader: LedgerReader, side: Side, runs: Sequence[Graded], ends: Sequence[int]) -> Look:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 from labledger import resources
@@ -194,14 +194,10 @@ class _Planner:
         return 1 - (1 - self.options.confidence) / self.experiment.comparisons
 
     def variation(self, estimand: Estimand, factor: float = 1.0) -> Variation:
-        known = self.components
-        variation = Variation(known.between, known.within, self.options.is_rate, known.mean)
-        if estimand is Estimand.SUITE:
-            return variation.times(factor)
-        if variation.is_rate:
-            unmoved = replace(variation, rate=known.baseline).without(known.explained)
-            variation = unmoved.with_half_a_pair(known.tasks)
-        return variation.times(known.design_effect).times(factor)
+        is_rate, is_suite = self.options.is_rate, estimand is Estimand.SUITE
+        return planned_power.planned_variation(
+            self.components, is_rate=is_rate, is_suite=is_suite
+        ).times(factor)
 
     def power(self, estimand: Estimand, tasks: int, replications: int) -> Callable[[float], float]:
         of = planned_power.tasks_power if estimand is Estimand.TASKS else planned_power.suite_power
