@@ -34,10 +34,10 @@ def departure(compared: Compared) -> str:
     looks = compared.looks
     if looks is None or looks.number is not None:
         return ""
-    return (
-        f"the planned looks were not kept (planned: {_sizes(looks.planned)}; used: "
-        f"{_sizes(looks.used)})"
-    )
+    used = f"used: {_sizes(looks.used)}"
+    if set(looks.used) <= set(looks.planned):
+        used = "the sides do not have the same trials, or their runs plan different looks"
+    return f"the planned looks were not kept (planned: {_sizes(looks.planned)}; {used})"
 
 
 def decision_sentence(compared: Compared) -> str:

@@ -59,7 +59,7 @@ def test_the_boundary_is_that_of_the_tables() -> None:
 
 def test_the_level_of_a_look_is_where_its_p_value_is_the_level_of_all() -> None:
     """Whether the looks depend on each other or not, for equal steps and very unequal ones."""
-    for fractions in ((0.5, 1.0), (0.02, 0.98, 1.0), (0.3, 0.301, 1.0)):
+    for fractions in ((0.5, 1.0), (0.02, 0.98, 1.0), (0.3, 0.31, 1.0)):
         for is_joint in (True, False):
             for number in range(1, len(fractions) + 1):
                 boundary = Boundary(fractions, number, is_joint)
@@ -300,11 +300,38 @@ def test_replications_can_be_planned_for_a_suite(path: Path) -> None:
 
 def test_runs_added_up_keep_to_no_plan_unless_they_are_shards(path: Path) -> None:
     """Two runs of the same tasks could be chosen among many; shards that grow alike are one run."""
-    shard = runs.looks((20, 1), (40, 1))
     for number in (1, 2):
-        runs.make_run(path, gained(2, 20), f"again-{number}", resolved=shard)
+        runs.make_run(path, gained(2, 10), f"again-{number}", resolved=TWO)
+        skipped = [""] * (10 * number - 10)
+        shard = {name: [*skipped, *letters] for name, letters in gained(2, 10).items()}
+        runs.make_run(path, shard, f"shard-{number}", resolved=TWO)
     again = only(compare(path, "again-1+again-2"))
     assert (again.validity, again.looks and again.looks.number) == ("anytime", None)
+    shards = only(compare(path, "shard-1+shard-2"))
+    assert (shards.validity, shards.looks and shards.looks.number) == ("group_sequential", 1)
+
+
+def test_sides_that_grew_differently_keep_to_no_plan(path: Path) -> None:
+    """One variant alone was extended: no look of the two is planned, and the sentence says why."""
+    runs.make_run(path, gained(4, 20), resolved=TWO)
+    runs.grow_run(path, {"base": "F" * 40, "treat": "P" * 20}, resolved=TWO)
+    compared = only(compare(path, "run-1"))
+    assert compared.validity == "anytime"
+    assert "the sides do not have the same trials" in compared.decision.text
+
+
+def test_a_variant_that_came_later_is_compared_at_the_look_that_it_has(path: Path) -> None:
+    """Nothing of it could be looked at before; all pairs stand at the same look."""
+    runs.make_run(path, gained(4, 20), resolved=TWO)
+    grown = {**gained(4, 40), "third": "P" * 40}
+    runs.grow_run(path, grown, resolved=TWO)
+    document = compare(path, "run-1", all_pairs=True)
+    assert {c.validity for c in document.comparisons} == {"group_sequential"}
+    assert {c.looks and c.looks.number for c in document.comparisons} == {2}
+    for standing in document.ranking:
+        assert standing.mean is not None
+        assert standing.mean.bounds is not None
+        assert standing.mean.bounds[0] <= standing.mean.value <= standing.mean.bounds[1]
 
 
 def test_stored_looks_that_no_experiment_could_have_are_ignored() -> None:
