@@ -10,7 +10,8 @@ from typing import Any
 import sample_ledgers as kit
 
 import labledger
-from labledger.ledger.database.model import Variant
+from labledger.ledger.database.model import ExperimentRevision, NewPart, Variant
+from labledger.ledger.reader import LedgerReader
 from labledger.records.attempt_result import Metric, Phase
 from labledger.records.identity import Slot, TrialIds, slot_commit_id
 from labledger.records.outcomes import RunStatus, SlotStatus
@@ -109,6 +110,68 @@ def rerun(path: Path, run_id: str, letter: str, **selection: Any) -> None:
         for slot in new_slots(plan):
             writer.commit_result(lease, _result(run_id, slot, letter, None, ""))
         writer.leases.release(lease, RunStatus.COMPLETED)
+
+
+def looks(*sizes: tuple[int, int]) -> dict[str, Any]:
+    """The resolved experiment of a run that declares looks with so many tasks and replications."""
+    resolved = kit.new_run().resolved
+    declared = [{"tasks": tasks, "replications": repls} for tasks, repls in sizes]
+    return {**resolved, "design": {**resolved.get("design", {}), "looks": declared}}
+
+
+def grow_run(
+    path: Path,
+    variants: Variants,
+    run_id: str = "run-1",
+    resolved: Mapping[str, Any] | None = None,
+    numbers: Mapping[str, Sequence[Sequence[float]]] | None = None,
+    payloads: Mapping[str, Any] | None = None,
+) -> None:
+    """Extend a run to all of these letters, as `make_run` writes them, and commit them."""
+    with LedgerReader.open(path) as reader:
+        total = reader.run(run_id).total_slots
+        known = {(slot.variant_id, slot.task_id, slot.repl_idx) for slot in reader.slots(run_id)}
+        old_tasks = reader.task_digests(run_id)
+    named = {name for name, _, _ in known}
+    cells = [
+        (name, task, repl, letter)
+        for task in range(max(map(len, variants.values())))
+        for name, letters in variants.items()
+        for repl, letter in enumerate(letters[task] if task < len(letters) else "")
+        if (name, f"t{task:02d}", repl) not in known
+    ]
+    slots = [
+        Slot(total + idx, name, f"t{task:02d}", repl)
+        for idx, (name, task, repl, _) in enumerate(cells)
+    ]
+    tasks = [
+        (
+            name,
+            f"digest of {name}",
+            {"id": name} | ({"task": payloads[name]} if payloads else {}),
+        )
+        for name in dict.fromkeys(slot.task_id for slot in slots)
+        if name not in old_tasks
+    ]
+    revision = ExperimentRevision(
+        resolved=dict(resolved or kit.new_run().resolved),
+        authored="experiment: {id: demo}\n",
+        digest="2" * 64,
+        source_path="/tmp/2.yaml",
+        images={},
+    )
+    new = tuple(Variant(name, "treatment", {}) for name in variants if name not in named)
+    part = NewPart("extended", total, "0.1.0", revision, variants=new)
+    with kit.open_writer(path) as writer:
+        lease = writer.leases.acquire(run_id, kit.OWNER, 30.0)
+        writer.append_part(lease, part, iter(tasks), iter(slots))
+        for slot, (name, task, repl, letter) in zip(slots, cells, strict=True):
+            if letter == "-":
+                break
+            number = None if numbers is None else numbers[name][task][repl]
+            writer.commit_result(lease, _result(run_id, slot, letter, number, "tokens"))
+        complete = all(letter != "-" for *_, letter in cells)
+        writer.leases.release(lease, RunStatus.COMPLETED if complete else RunStatus.INTERRUPTED)
 
 
 def _result(run_id: str, slot: Slot, letter: str, number: float | None, metric_id: str) -> Any:

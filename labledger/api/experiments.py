@@ -108,6 +108,7 @@ def expectation(planned: RunPlan, lab_dir: Path | None = None) -> tuple[str, ...
 def planned_experiment(planned: RunPlan) -> PlannedExperiment:
     """Return the size of an experiment as a plan needs it."""
     from labledger.compare.size_plan import PlannedExperiment
+    from labledger.experiment.plan_sections import StoredFacts
 
     design = planned.resolved["design"]
     return PlannedExperiment(
@@ -117,6 +118,7 @@ def planned_experiment(planned: RunPlan) -> PlannedExperiment:
         variants=planned.variants,
         max_concurrency=design["max_concurrency"],
         cluster=planned.resolved["dataset"].get("cluster"),
+        looks=StoredFacts.of_document(planned.resolved).looks,
     )
 
 

@@ -21,6 +21,7 @@ from labledger.compare.comparison_document import (
     LeftOutCount,
     LookKind,
     Looks,
+    PlannedLooks,
     RunReruns,
     Sensitivity,
     SideGrading,
@@ -43,6 +44,7 @@ from labledger.compare.pairs import (
     read_clusters,
     read_trials,
 )
+from labledger.compare.planned_looks import boundary_of, find_planned_looks
 from labledger.compare.ranking import rank
 from labledger.compare.run_caveats import unfinished, warnings
 from labledger.compare.sides import CombinedRuns, Family, Side, family_of, read_combined
@@ -116,6 +118,8 @@ class _TwoSides:
     paired: Paired
     validity: Validity
     """For which looks at their runs intervals and tests hold."""
+    planned_looks: PlannedLooks | None
+    """None where the runs declare none."""
     warnings: tuple[str, ...]
     looks: Looks
     """Which look at its experiment this is, with the price that is paid."""
@@ -143,24 +147,25 @@ class _Question:
         return tuple(unfinished(graded.values()))
 
     def sample(
-        self,
-        paired: Paired,
-        trials: Sequence[Trials],
-        validity: Validity,
-        options: CompareOptions,
-        family: int,
+        self, paired: Paired, two: _TwoSides, options: CompareOptions, family: int
     ) -> Sample:
-        """Return the sample of some paired trials; `trials` are the sides' own.
+        """Return the sample of some paired trials of two sides.
 
         `family` is the number of comparisons, times the price of the look.
         """
-        clusters = None
+        clusters, largest, boundary = None, 1, None
         if self.clusters is not None:
             clusters = [str(self.clusters[task_id]) for task_id in paired.task_ids]
-        largest = 1
-        if validity is Validity.ANYTIME:
-            largest = decision.largest_cluster(trials, self.clusters)
-        return Sample(paired.a, paired.b, clusters, options, family, validity, largest)
+        if two.validity is Validity.ANYTIME:
+            largest = decision.largest_cluster(two.trials, self.clusters)
+        elif two.validity is Validity.GROUP_SEQUENTIAL and two.planned_looks is not None:
+            is_suite = options.estimand is Estimand.SUITE
+            boundary = boundary_of(
+                two.planned_looks, is_suite=is_suite, has_clusters=clusters is not None
+            )
+        return Sample(
+            paired.a, paired.b, clusters, options, family, two.validity, largest, boundary
+        )
 
 
 def _read(
@@ -199,18 +204,22 @@ def _two_sides(
         known_looks[names] = find_looks(reader, runs_a, runs_b)
     looks = known_looks[names]
     chosen = runs_chosen_by_verdict(reader, sides, (runs_a, runs_b))
-    validity, warnings = decision.validity(reader, sides, runs, options, looks, chosen)
+    both = trials[a], trials[b]
+    planned = find_planned_looks(reader, {a: both[0], b: both[1]}, runs)
+    validity, warnings = decision.validity(
+        reader, sides, runs, options, decision.LooksTaken(looks, planned, chosen)
+    )
     if validity is Validity.NONE:
         looks = replace(looks, price=1)
     elif validity is Validity.ANYTIME and looks.kind is LookKind.ADDED:
         looks = replace(looks, price=SEQUENCE_PRICE)
-    both = trials[a], trials[b]
     return _TwoSides(
         a,
         b,
         both,
         _paired(both, validity, clusters, options),
         validity,
+        planned,
         warnings,
         looks,
         chosen,
@@ -309,7 +318,7 @@ def _answer(
     unasked = {each for each, size in sizes.items() if size > asked[each]}
     for two in question.pairs:
         times = max(1, family) * two.looks.price
-        sample = question.sample(two.paired, two.trials, two.validity, options, times)
+        sample = question.sample(two.paired, two, options, times)
         compared = _compared(question, two, sample, document)
         if two.family in unasked:
             compared = replace(compared, family_of=two.family.name)
@@ -321,20 +330,19 @@ def _answer(
     document = replace(document, comparisons=tuple(decided), gates=gates)
     if not options.all_pairs:
         return document
-    trials = {
-        side: of_side
+    with_themselves = {
+        side: replace(two, trials=(of_side, of_side))
         for two in question.pairs
         for side, of_side in zip((two.a, two.b), two.trials, strict=True)
     }
-    validities = {side: two.validity for two in question.pairs for side in (two.a, two.b)}
 
     def own_sample(side: Side) -> Sample:
         # Paired with itself, a side has all of its own trials that count.
-        both = trials[side], trials[side]
-        paired = _paired(both, validities[side], question.clusters, options)
-        return question.sample(paired, both, validities[side], options, family=1)
+        two = with_themselves[side]
+        paired = _paired(two.trials, two.validity, question.clusters, options)
+        return question.sample(paired, two, options, family=1)
 
-    return replace(document, ranking=rank(trials, decided, document, own_sample))
+    return replace(document, ranking=rank(with_themselves, decided, document, own_sample))
 
 
 def _compared(
@@ -376,6 +384,7 @@ def _compared(
         validity=sample.validity.value,
         looks=None if two.looks.is_plain else two.looks,
         chosen_by_verdict=two.chosen_by_verdict,
+        planned_looks=two.planned_looks,
         pass_at=estimates.pass_at_differences(a, b, sample),
     )
     others = tuple(_sensitivities(question, two, sample, compared, document))
@@ -438,8 +447,7 @@ def _sensitivities(
                 paired, recounted, test = two.paired, compared.difference, compared.test
             else:
                 paired = _paired(two.trials, two.validity, question.clusters, other)
-                figures = (paired, two.trials, two.validity, other, sample.family)
-                recounted, test = _tested(question.sample(*figures))
+                recounted, test = _tested(question.sample(paired, two, other, sample.family))
             verdict = None
             if compared.test is not None:
                 as_counted = replace(compared, difference=recounted, test=test)

@@ -14,6 +14,7 @@ from labledger.compare.compare_options import PASS_RATE, ErrorCounting, Estimand
 from labledger.compare.sides import Side
 from labledger.compare.statistics.rates import PassAt
 from labledger.compare.statistics.samples import Estimate
+from labledger.experiment.schedule import Look
 from labledger.ledger.database.model import Graded, Rerun
 from labledger.records import JsonObject, json_schemas
 from labledger.records.json_codec import members
@@ -118,7 +119,7 @@ class Detectable:
     discordant: float | None
     """The share of pairs that is assumed to differ; None for metrics and fixed suites."""
     assumed: bool
-    """Whether that share is larger than the observed one, because the difference requires it."""
+    """Whether that share is another one than the observed one."""
     possible: Annotated[bool, LATER] = True
     """Whether any results of as many trials would have shown a difference."""
 
@@ -246,6 +247,17 @@ class Looks:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedLooks:
+    """The looks at growing runs that their experiments declared before they began."""
+
+    planned: Annotated[tuple[Look, ...], ("minItems", 1)]
+    used: Annotated[tuple[Look, ...], ("minItems", 1)]
+    """The sizes that both sides had when the runs were complete, or were extended."""
+    number: PositiveInt | None
+    """Which planned look this is; None where some size was not planned."""
+
+
+@dataclass(frozen=True, slots=True)
 class Compared:
     """One comparison of two sides. Differences are B minus A."""
 
@@ -279,8 +291,10 @@ class Compared:
     """How many clusters of one size would tell as much; the fewer, the less equal they are."""
     validity: Annotated[str, one_of(*Validity), LATER] = Validity.FIXED_SAMPLE.value
     """For which looks `difference` and `test` hold. `fixed_sample`: one look, at finished runs;
-    `anytime`: all looks together; `none`: a run is not finished, or results were chosen by their
-    verdicts, and there are none. See `Validity`."""
+    `group_sequential`: all looks that were planned before the runs; `anytime`: all looks together;
+    `none`: no method holds, and there are none. See `Validity`."""
+    planned_looks: Annotated[PlannedLooks | None, LATER] = None
+    """None where the runs' experiments declare no looks."""
     pass_at: Annotated[tuple[PassAt, ...], LATER] = ()
     """The differences of pass@k and pass^k, each over the tasks that have k counted trials on both
     sides. Their intervals are corrected for the family, as that of `difference` is, but not for

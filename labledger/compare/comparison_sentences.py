@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from labledger.compare import look_sentences
 from labledger.compare.compare_options import ErrorCounting, Estimand, Gate, Validity
 from labledger.compare.comparison_document import (
     Compared,
@@ -213,9 +214,13 @@ def decision(compared: Compared, document: Comparison, verdict: Conclusion) -> s
         text = _shown(compared, difference, test, document, verdict)
     else:
         text = _not_shown(compared, difference, test, document)
-    if others := _by_errors(compared, verdict):
-        text += f" It depends on how errors are counted: {others}."
-    return _with_looks(text, compared)
+    others = _by_errors(compared, verdict)
+    sentences = (
+        text,
+        look_sentences.decision_sentence(compared),
+        f"It depends on how errors are counted: {others}." if others else "",
+    )
+    return _with_looks(" ".join(filter(None, sentences)), compared)
 
 
 def _with_looks(text: str, compared: Compared) -> str:
@@ -356,6 +361,12 @@ def _unfinished(compared: Compared, difference: Estimate, document: Comparison) 
     """Return the conclusion of unfinished runs for which no interval holds: nothing is decided."""
     a, b = compared.labels
     about = "a metric" if document.estimand == Estimand.TASKS else "this suite"
+    if departure := look_sentences.departure(compared):
+        return (
+            f"Whether {a} and {b} differ on {estimand(document)} is not decided, because "
+            f"{departure}: it is {_observed(compared, difference, document)}. For {about} there is "
+            "no interval that holds at looks that were not planned."
+        )
     return (
         f"Whether {a} and {b} differ on {estimand(document)} is not decided before the runs are "
         f"finished: so far it is {_observed(compared, difference, document)}. For {about} there is "
@@ -399,23 +410,20 @@ def headline(compared: Compared, document: Comparison) -> str:
     difference, verdict = compared.difference, compared.decision.verdict
     if difference is None:
         return f"{b} could not be compared with {a}"
-    if compared.chosen_by_verdict:
-        return f"whether {b} and {a} differ {where} is not decided"
-    if compared.validity == Validity.NONE:
-        so_far = signed_amount(difference, document)
-        return f"whether {b} and {a} differ {where} is not decided yet (so far {so_far})"
-    if compared.test is None:
-        return f"whether {b} and {a} differ {where} cannot be said without replications"
+    if undecided := _undecided(compared, difference, document):
+        return f"whether {b} and {a} differ {where} {undecided}"
     together = f" for all {document.family} comparisons" if document.family > 1 else ""
     if together and compared.family_of is not None:
         together = f" for {_family(compared, document)}"
-    looks = " at every look" if compared.validity == Validity.ANYTIME else ""
+    looks = look_sentences.interval_clause(compared)
     interval = f"{level(document)}{together}{looks} {bounds(difference, document, signed=True)}"
     of = "" if document.is_rate else f" {document.metric}"
     size = f"{signed_amount(difference, document)}{of}, {interval}"
     equivalent = compared.equivalence
     if equivalent is not None and equivalent.verdict is Nearness.EQUIVALENT:
         size += f"; equivalent within {amount(equivalent.limit, document)}"
+    if departure := look_sentences.departure(compared):
+        size += f"; {departure}"
     if others := _by_errors(compared, verdict):
         size += f"; {others}"
     if verdict is Conclusion.NOT_SHOWN:
@@ -425,6 +433,17 @@ def headline(compared: Compared, document: Comparison) -> str:
     if verdict in (Conclusion.HIGHER, Conclusion.LOWER):
         return f"{document.metric} is {verdict} in {b} than in {a} {where} ({size})"
     return f"{b} is {verdict} than {a} {where} ({size})"
+
+
+def _undecided(compared: Compared, difference: Estimate, document: Comparison) -> str | None:
+    """Return the rest of a headline that starts with `whether`; None if there is a decision."""
+    if compared.chosen_by_verdict:
+        return "is not decided"
+    if compared.validity == Validity.NONE:
+        if departure := look_sentences.departure(compared):
+            return f"is not decided, because {departure}"
+        return f"is not decided yet (so far {signed_amount(difference, document)})"
+    return "cannot be said without replications" if compared.test is None else None
 
 
 def _observed(compared: Compared, difference: Estimate, document: Comparison) -> str:
@@ -478,6 +497,8 @@ def no_gate_test(compared: Compared) -> str:
     if compared.chosen_by_verdict:
         return f"{b} is not compared with {a}, because {_by_verdict(compared)}"
     if compared.validity == Validity.NONE:
+        if departure := look_sentences.departure(compared):
+            return f"{b} is not compared with {a}, because {departure}"
         return f"{b} is not compared with {a} before the runs are finished"
     return f"{b} could not be compared with {a} on this suite: it has no replications"
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from labledger.compare.compare_options import Validity
 from labledger.compare.comparison_document import (
     Compared,
     Comparison,
@@ -29,18 +28,13 @@ from labledger.compare.comparison_sentences import (
     signed_amount,
     value,
 )
+from labledger.compare.look_sentences import looks_fact
 from labledger.compare.run_caveats import grader_name, rerun_sentences
 from labledger.compare.statistics.samples import Estimate
 from labledger.text import count, counted, p_equation, percent
 
 _MAX_NAMED_TASKS = 10
 """How many of the tasks with a difference are named."""
-
-_LOOKS = (
-    "runs that are compared can grow, have grown, were repeated, or have cancelled slots, so that "
-    "intervals and p value are those that hold at all looks together; they count tasks of which "
-    "every slot is committed, and are wider than those of runs that ended as they were planned"
-)
 
 Row = tuple[str, str, str, str]
 """What is compared, A's figure, B's figure, and the difference."""
@@ -174,8 +168,8 @@ def facts(compared: Compared, document: Comparison) -> Iterator[Fact]:
     if compared.test is not None:
         p = f"{_p_values(compared.test, document.level)}{correction(compared, document)}"
         yield Fact(compared.test.name, p, in_report=False)
-    if compared.validity == Validity.ANYTIME:
-        yield Fact("looks", _LOOKS)
+    if looks := looks_fact(compared):
+        yield Fact("looks", looks)
     if compared.clusters is not None and compared.effective_clusters is not None:
         worth = f"{compared.effective_clusters:.3g}"
         if worth != str(compared.clusters):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import compress
 
 from labledger.compare import comparison_sentences, estimates
@@ -27,6 +27,7 @@ from labledger.compare.comparison_document import (
     LookKind,
     Looks,
     Nearness,
+    PlannedLooks,
     Sensitivity,
 )
 from labledger.compare.estimates import Sample
@@ -57,17 +58,27 @@ EXTENDED = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class LooksTaken:
+    """How the runs of two sides were looked at, as far as the ledger knows."""
+
+    at_experiment: Looks
+    planned: PlannedLooks | None
+    """None where the runs declare no looks."""
+    chosen_by_verdict: tuple[str, ...]
+    """See `Compared`."""
+
+
 def validity(
     reader: LedgerReader,
     sides: Collection[Side],
     runs: Mapping[str, CombinedRuns],
     options: CompareOptions,
-    looks: Looks,
-    chosen_by_verdict: Collection[str],
+    looks: LooksTaken,
 ) -> tuple[Validity, tuple[str, ...]]:
     """Return for which looks the interval of two sides holds, and warnings.
 
-    For `chosen_by_verdict` see `Compared`.
+    If planned looks were used otherwise, nothing holds but a method for any looks.
     """
     all_runs = {runs[side.run_id].name: runs[side.run_id] for side in sides}.values()
     is_unfinished = any(
@@ -75,7 +86,12 @@ def validity(
         for combined in all_runs
         for graded in combined.runs
     )
-    is_extended = any(_was_extended(reader, side, runs[side.run_id]) for side in sides)
+    planned = looks.planned
+    is_planned = planned is not None and planned.number is not None
+    is_unplanned = planned is not None and planned.number is None
+    is_extended = planned is None and any(
+        _was_extended(reader, side, runs[side.run_id]) for side in sides
+    )
     cancelled = tuple(
         sentence for side in sides for sentence in _cancelled(reader, side, runs[side.run_id])
     )
@@ -86,15 +102,16 @@ def validity(
         for sentence in skipped_sentences(graded.root_id, graded.run.coverage)
     )
     said = (*skipped, *cancelled)
-    if chosen_by_verdict:
+    if looks.chosen_by_verdict:
         return Validity.NONE, said
-    is_added = looks.kind is LookKind.ADDED
-    if not is_unfinished and not is_extended and not cancelled and not is_added:
-        return Validity.FIXED_SAMPLE, said
-    if options.is_rate and options.estimand is Estimand.TASKS:
-        return Validity.ANYTIME, said
-    if is_unfinished:
-        return Validity.NONE, said
+    is_added = looks.at_experiment.kind is LookKind.ADDED
+    if is_unfinished or is_extended or is_unplanned or cancelled or is_added:
+        if options.is_rate and options.estimand is Estimand.TASKS:
+            return Validity.ANYTIME, said
+        if is_unfinished or is_unplanned:
+            return Validity.NONE, said
+    if is_planned:
+        return Validity.GROUP_SEQUENTIAL, said
     return Validity.FIXED_SAMPLE, (*([EXTENDED] if is_extended else []), *said)
 
 

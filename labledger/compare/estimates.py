@@ -22,7 +22,9 @@ from labledger.compare.statistics import (
     rates,
     samples,
     sign_flip_test,
+    variance_components,
 )
+from labledger.compare.statistics.group_sequential import Boundary
 from labledger.compare.statistics.rates import PassAt
 from labledger.compare.statistics.samples import Estimate, Groups, Inference
 
@@ -47,14 +49,29 @@ class Sample:
     """For which looks intervals and tests must hold."""
     largest_cluster: int = 1
     """The largest number of scheduled tasks in one cluster, for `Validity.ANYTIME`."""
+    boundary: Boundary | None = None
+    """That of the planned look, for `Validity.GROUP_SEQUENTIAL`."""
 
     @property
     def confidence(self) -> float:
         """The confidence of this comparison's interval, by Bonferroni's correction.
 
-        It is so high that the intervals of the whole family together have that of the options.
+        It is so high that the intervals of the whole family, at all planned looks, together have
+        that of the options.
         """
-        return 1 - (1 - self.options.confidence) / max(1, self.family)
+        level = (1 - self.options.confidence) / max(1, self.family)
+        return 1 - (level if self.boundary is None else self.boundary.level(level))
+
+    @property
+    def side_confidence(self) -> float:
+        """The confidence of the interval of a single side, so that all planned looks hold it."""
+        confidence = self.options.confidence
+        return confidence if self.boundary is None else 1 - self.boundary.level(1 - confidence)
+
+    @property
+    def is_for_few_looks(self) -> bool:
+        """Whether the usual intervals and tests are used, at one look or at planned ones."""
+        return self.validity in (Validity.FIXED_SAMPLE, Validity.GROUP_SEQUENTIAL)
 
     @property
     def is_suite(self) -> bool:
@@ -85,7 +102,7 @@ def inference(sample: Sample) -> Inference | None:
     sample to test by, and for runs that are not finished, where nothing holds at all looks. The
     interval, where there is one, contains 0 exactly if the corrected p value shows no difference.
     """
-    tested = _inference(sample)
+    tested = _tested(sample)
     if tested is None or tested.estimate.bounds is None:
         return tested
     value, (low, high) = tested.estimate.value, tested.estimate.bounds
@@ -101,7 +118,7 @@ def shows_beyond(sample: Sample, limit: float) -> bool:
     It decides where nothing varies, so that no interval tells.
     """
     shifted = [[value - limit for value in group] for group in sample.b]
-    tested = _inference(replace(sample, b=shifted))
+    tested = _tested(replace(sample, b=shifted))
     return tested is not None and _is_shown(tested, sample)
 
 
@@ -113,6 +130,15 @@ def _is_shown(tested: Inference, sample: Sample) -> bool:
 def corrected_p(p: float, family: int) -> float:
     """Return a p value by Bonferroni's correction for so many comparisons."""
     return min(1.0, p * family) if family > 1 else p
+
+
+def _tested(sample: Sample) -> Inference | None:
+    """Return the inference of `inference`, whose p value is that of all planned looks."""
+    tested, boundary = _inference(sample), sample.boundary
+    if tested is None or boundary is None:
+        return tested
+    name = f"{tested.test}, look {boundary.number} of {len(boundary.fractions)}"
+    return replace(tested, p=boundary.p(tested.p), test=name)
 
 
 def _inference(sample: Sample) -> Inference | None:
@@ -158,7 +184,7 @@ def side_report(side: Side, groups: Groups, sample: Sample) -> SideReport:
 def _pass_at(groups: Groups, sample: Sample) -> tuple[PassAt, ...]:
     most = max(map(len, groups))
     all_k = sample.options.pass_at or ((most,) if most > 1 else ())
-    confidence, clusters = sample.options.confidence, sample.clusters
+    confidence, clusters = sample.side_confidence, sample.clusters
     pass_at = [rates.pass_at(groups, k, confidence, clusters) for k in all_k]
     return tuple(each.without_bounds() if sample.is_suite else each for each in pass_at)
 
@@ -176,13 +202,13 @@ def pass_at_differences(a: SideReport, b: SideReport, sample: Sample) -> tuple[P
         for k in sorted(shared)
     ]
     is_untested = sample.is_suite and not sample.is_replicated
-    if is_untested or sample.validity is not Validity.FIXED_SAMPLE:
+    if is_untested or not sample.is_for_few_looks:
         estimates = [estimate.without_bounds() for estimate in estimates]
     return tuple(estimate for estimate in estimates if estimate.tasks)
 
 
 def _mean(groups: Groups, sample: Sample) -> Estimate:
-    confidence, clusters = sample.options.confidence, sample.clusters
+    confidence, clusters = sample.side_confidence, sample.clusters
     if sample.validity is Validity.ANYTIME:
         # A rate from 0 to 1, as a number from -1 to 1.
         spread = [2 * mean - 1 for mean in samples.task_means(groups)]
@@ -237,7 +263,7 @@ def detectable(sample: Sample) -> Detectable | None:
     as they were observed to, or as much as the difference requires. None where nothing varies, so
     that nothing tells, and where runs can grow.
     """
-    if sample.validity is not Validity.FIXED_SAMPLE:
+    if not sample.is_for_few_looks:
         return None
     if sample.is_suite:
         return _suite_detectable(sample)
@@ -258,11 +284,15 @@ def detectable(sample: Sample) -> Detectable | None:
         return _detectable(None)
     pairs = paired_rates.discordance(sample.a, sample.b)
     observed = pairs.gained + pairs.lost
-    # Either side may be the one that is moved: the mean of both answers.
     rate_a, rate_b = (samples.mean(samples.task_means(side)) for side in (sample.a, sample.b))
-    unmoved = max(0.0, observed - (rate_a - rate_b) ** 2)
-    rate = 0.5 + (abs(rate_a - 0.5) + abs(rate_b - 0.5)) / 2
     size = pairs.size(confidence) + 1
+    unmoved = planned_power.with_more_pairs(
+        max(0.0, observed - variance_components.explained_by(rate_a, rate_b)),
+        size,
+        is_replicated=sample.is_replicated,
+    )
+    spread = variance_components.spread_of(sample.a, sample.b)
+    rate = variance_components.rate_with_spread(rate_a, spread)
     least = planned_power.detectable_rate(size, unmoved, confidence, rate)
     discordant = None if least is None else planned_power.discordant_at(least, unmoved, rate)
     return Detectable(least, planned_power.POWER, discordant, assumed=discordant != observed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 from labledger import resources
@@ -22,14 +22,16 @@ from labledger.compare.earlier_runs import (
     usual_spending,
 )
 from labledger.compare.statistics import planned_power, variance_components
+from labledger.compare.statistics.group_sequential import Boundary
 from labledger.compare.statistics.planned_power import Variation
 from labledger.compare.statistics.samples import Estimate
 from labledger.compare.statistics.variance_components import Components
 from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.experiment.schedule import Look
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject, json_schemas
 from labledger.records.json_codec import members
-from labledger.records.json_schemas import Count, NonNegative, Share, Text, one_of
+from labledger.records.json_schemas import LATER, Count, NonNegative, Share, Text, one_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +97,20 @@ class PlannedExperiment:
     max_concurrency: Count
     cluster: str | None
     """The field of its tasks' rows that names their cluster."""
+    looks: Annotated[tuple[Look, ...], LATER] = ()
+    """The looks that are planned; none if no extension is."""
 
     @property
     def comparisons(self) -> int:
         """How many comparisons with the baseline are corrected together."""
         return max(1, len(self.variants) - 1)
+
+    def last_level(self, level: float) -> float:
+        """Return the level of a test at the last planned look if all looks have `level`."""
+        if not self.looks:
+            return level
+        fractions = tuple(look.trials / self.looks[-1].trials for look in self.looks)
+        return Boundary(fractions, len(fractions), self.cluster is None).level(level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,18 +201,15 @@ class _Planner:
 
     @property
     def confidence(self) -> float:
-        """That of one comparison, corrected for the experiment's treatments."""
-        return 1 - (1 - self.options.confidence) / self.experiment.comparisons
+        """That of one comparison at the last look, corrected for the experiment's treatments."""
+        level = (1 - self.options.confidence) / self.experiment.comparisons
+        return 1 - self.experiment.last_level(level)
 
     def variation(self, estimand: Estimand, factor: float = 1.0) -> Variation:
-        known = self.components
-        variation = Variation(known.between, known.within, self.options.is_rate, known.mean)
-        if estimand is Estimand.SUITE:
-            return variation.times(factor)
-        if variation.is_rate:
-            unmoved = replace(variation, rate=known.baseline).without(known.explained)
-            variation = unmoved.with_half_a_pair(known.tasks)
-        return variation.times(known.design_effect).times(factor)
+        is_rate, is_suite = self.options.is_rate, estimand is Estimand.SUITE
+        return planned_power.planned_variation(
+            self.components, is_rate=is_rate, is_suite=is_suite
+        ).times(factor)
 
     def power(self, estimand: Estimand, tasks: int, replications: int) -> Callable[[float], float]:
         of = planned_power.tasks_power if estimand is Estimand.TASKS else planned_power.suite_power
@@ -328,6 +336,11 @@ def _notes(
     if experiment.comparisons > 1:
         yield (
             f"Intervals are corrected for {experiment.comparisons} comparisons with the baseline."
+        )
+    if experiment.looks:
+        yield (
+            f"{len(experiment.looks)} looks are planned: the power is that of the last one, which "
+            "the earlier ones increase a little."
         )
     if spending.new_variants:
         names = ", ".join(spending.new_variants)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from labledger.experiment.authored_fields import (
 )
 from labledger.experiment.model_settings import find_model_problems
 from labledger.experiment.plan import build_context
+from labledger.experiment.schedule import Look
 from labledger.records import JsonObject
 from labledger.text import near_names, parse_size
 
@@ -110,6 +112,16 @@ def find_problems(data: Any, folder: Path, invalid: Sequence[FieldPath]) -> Iter
     yield from _image_problems(valid, folder)
     yield from _metric_problems(valid)
     yield from _retry_problems(valid)
+    yield from _look_problems(valid)
+
+
+def _look_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
+    path: FieldPath = ("design", "looks")
+    for (_, before), (at, look) in pairwise(valid.items(path)):
+        if not Look.from_json(look).follows(Look.from_json(before)):
+            message = "has not more trials than the look before it"
+            hint = "let tasks or replications grow from look to look, and neither shrink"
+            yield FieldProblem(at, message, hint)
 
 
 def _retry_problems(valid: _ValidParts) -> Iterator[FieldProblem]:

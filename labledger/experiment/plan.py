@@ -114,7 +114,7 @@ SCHEMA_VERSION = "resolved_experiment_v1"
 _GRADER_KEYS = ("command", "env", "timeout_s", "grading")
 """The keys of a grader that can change its verdicts."""
 
-_NOT_OF_RESULTS = ("max_concurrency", "limits_hosts", "planned_runs")
+_NOT_OF_RESULTS = ("max_concurrency", "limits_hosts", "planned_runs", "looks")
 """The keys of a design that change no result."""
 
 
@@ -244,12 +244,12 @@ def result_part(document: JsonObject) -> JsonObject:
     It leaves out the number of trials that run at once; how many runs are planned, which only
     comparisons use; the experiment's name, description and
     tags; where its tasks were read from and how they were selected (the dataset's digest
-    identifies them); `cluster`, which only comparisons use; the names of the environment, which
-    the phases contain; which run a regrading regrades, since its grader is included like any
-    other; which run is replayed; and the digests of installed agents, which differ between
-    machines, and the versions that they were tested with. The builds of images count by their
-    digests alone. Which part of a run brought a staged file is left out, too: a run that has grown
-    and one that was done at once are alike.
+    identifies them); `cluster` and the planned looks, which only comparisons use; the names of the
+    environment, which the phases contain; which run a regrading regrades, since its grader is
+    included like any other; which run is replayed; and the digests of installed agents, which
+    differ between machines, and the versions that they were tested with. The builds of images count
+    by their digests alone. Which part of a run brought a staged file is left out, too: a run that
+    has grown and one that was done at once are alike.
     """
     left_out = {"environment", "experiment", "dataset", "design", "regrades", "replays"}
     part = {key: value for key, value in document.items() if key not in left_out}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple, Self
 
 from labledger.experiment.authored_fields import (
@@ -20,7 +21,7 @@ from labledger.experiment.authored_fields import (
 )
 from labledger.experiment.grading_settings import HIDING_MODES, Grading
 from labledger.experiment.runtime_sections import RuntimeOverrides
-from labledger.experiment.schedule import Shard
+from labledger.experiment.schedule import Look, Shard
 from labledger.records import JsonObject
 from labledger.records.json_codec import Section
 from labledger.records.model_calls import Api
@@ -48,6 +49,8 @@ class StoredFacts:
     grader_command: tuple[str, ...]
     grader: tuple[Any, ...]
     """Settings and files of the grader, to compare it with another one of unknown digest."""
+    looks: tuple[Look, ...] = ()
+    """The looks that are planned; see `schedule.Design`."""
 
     @classmethod
     def of_document(cls, document: JsonObject) -> Self:
@@ -58,7 +61,19 @@ class StoredFacts:
             (document.get("dataset") or {}).get("cluster"),
             tuple(grader.get("command") or ()),
             (grader, sorted((file["name"], file["sha256"]) for file in files)),
+            _stored_looks(document.get("design") or {}),
         )
+
+
+def _stored_looks(design: JsonObject) -> tuple[Look, ...]:
+    """Return the looks of a stored design; none if it would not be accepted in an experiment."""
+    try:
+        looks = tuple(map(Look.from_json, design.get("looks") or ()))
+    except (AttributeError, TypeError, ValueError):
+        return ()
+    starts_well = all(min(look.tasks, look.replications) > 0 for look in looks)
+    is_growing = all(after.follows(before) for before, after in pairwise(looks))
+    return looks if starts_well and is_growing else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,24 @@ class Retry(Section):
 
 
 @dataclass(frozen=True, slots=True)
+class Look(Section):
+    """A size at which a run that grows is looked at: all its slots are committed then."""
+
+    tasks: int
+    replications: int
+
+    @property
+    def trials(self) -> int:
+        """How many trials each variant has."""
+        return self.tasks * self.replications
+
+    def follows(self, before: Look) -> bool:
+        """Return whether a run can grow from the look `before` to this one."""
+        is_larger = self.trials > before.trials
+        return is_larger and self.tasks >= before.tasks and self.replications >= before.replications
+
+
+@dataclass(frozen=True, slots=True)
 class Design(Section):
     """How often and in which order the slots run; see `slots` for the orders."""
 
@@ -98,7 +116,10 @@ class Design(Section):
     planned_runs: int = 1
     """How many runs of the experiment will be compared together. Only comparisons use it."""
 
-    _OPTIONAL = frozenset({"planned_runs", "limits_hosts"})
+    looks: tuple[Look, ...] = ()
+    """The looks that are planned, the last with all trials; none if no extension is planned."""
+
+    _OPTIONAL = frozenset({"planned_runs", "limits_hosts", "looks"})
 
     @classmethod
     def of_authored(cls, authored: JsonObject) -> Self:

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from labledger import __version__
+from labledger import __version__, resources
+from labledger.compare.extension_power import ExtensionLooks, extension_power
 from labledger.errors import (
     ExperimentChanged,
     InvalidInput,
@@ -32,6 +33,7 @@ from labledger.experiment import experiment_differences
 from labledger.experiment.experiment_differences import Growth
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.resolve import ResolvedExperiment
+from labledger.experiment.schedule import Look
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.counts import UNITS, exhausted_kinds
 from labledger.ledger.database.model import ExperimentRevision, NewPart, RunInfo, Variant
@@ -98,10 +100,13 @@ class RunExtension(JsonForm):
     """Ids of the new tasks, in the order of the dataset."""
     digest: str
     """The experiment's digest from this part on."""
+    looks: ExtensionLooks | None
+    """Whether the extension was planned before the run, and what it costs in power if not; None
+    where the libraries that comparing needs are not installed."""
     _run: RunInfo = field(repr=False)
     _growth: Growth = field(repr=False)
 
-    _JSON = ("run_id", "first_idx", "slot_count", "variants", "tasks", "digest")
+    _JSON = ("run_id", "first_idx", "slot_count", "variants", "tasks", "digest", "looks")
 
     def slots(self) -> Iterator[Slot]:
         """Yield the new slots in schedule order."""
@@ -130,6 +135,9 @@ def prepare_extension(run_id: str, path: Path | None, options: RunOptions) -> Ru
         variants = [variant.variant_id for variant in run.variants]
         added = experiment_differences.find_growth(experiment, reader.slots(run_id), variants, rows)
         changes = experiment_differences.changes(run.resolved, rows, added)
+        looks = None
+        if not changes and added.slot_count and resources.has_analysis():
+            looks = _looks(reader, run, added, len(rows))
     if changes:
         listed = "\n".join(f"  {change}" for change in changes)
         message = (
@@ -155,6 +163,7 @@ def prepare_extension(run_id: str, path: Path | None, options: RunOptions) -> Ru
         variants=added.variants,
         tasks=tuple(task.task_id for task in experiment.tasks if task.task_id in added.tasks),
         digest=experiment.digest,
+        looks=looks,
         _run=run,
         _growth=added,
     )
@@ -176,6 +185,8 @@ def extend_run(
     extension = prepare_extension(run_id, path, options)
     run, growth = extension._run, extension._growth
     _refuse_owned(run, options)
+    if extension.looks is not None and extension.looks.look is None:
+        options.on_event(run_event("warning", message=extension.looks.sentence))
     with RunStart.opened(options) as start:
         check_limits(growth.experiment.plan, options.budget)
         with LedgerReader.open(start.lab.ledger) as reader:
@@ -194,6 +205,15 @@ def extend_run(
             return lambda lease: writer.append_part(lease, part, tasks, slots)
 
         return start.run(run_id, options.budget, register=register)
+
+
+def _looks(reader: LedgerReader, run: RunInfo, added: Growth, old_tasks: int) -> ExtensionLooks:
+    """Return whether this growth was planned before the run, and what it costs if it was not."""
+    plan = added.experiment.plan
+    replications = max((repl_idx + 1 for _, _, repl_idx in added.existing), default=1)
+    after = Look(old_tasks + len(added.tasks), max(replications, plan.design.replications))
+    known = {variant.variant_id for variant in run.variants} | set(added.variants)
+    return extension_power(reader, run, after, plan.dataset.cluster, len(known) - 1)
 
 
 def _source(run: RunInfo, path: Path | None) -> Path:

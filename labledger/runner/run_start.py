@@ -46,6 +46,7 @@ from labledger.execution.run_events import run_event
 from labledger.experiment.experiment_differences import differences, is_of_grader
 from labledger.experiment.plan import ExperimentPlan, find_build
 from labledger.experiment.resolve import Overrides, ResolvedExperiment, resolve
+from labledger.experiment.schedule import Look
 from labledger.experiment.trial_settings import EMPTY_HINT, empty_names
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
@@ -68,7 +69,7 @@ from labledger.runner.run_hosts import (
 from labledger.runner.run_options import RunOptions
 from labledger.runner.run_outcome import RunOutcome
 from labledger.runner.session import Session
-from labledger.text import quoted
+from labledger.text import counted, quoted
 
 Append = Callable[[Lease], object]
 """Appends a part to the schedule of a run that is owned."""
@@ -343,6 +344,7 @@ def start_run(
     experiment = resolve_experiment(path, options)
     run_id = options.run_id or new_run_id(experiment.plan.experiment.experiment_id)
     _require_run_id(run_id)
+    _warn_of_other_size(experiment, options)
     with RunStart.opened(options) as start:
         check_limits(experiment.plan, options.budget)
         require_records(start.lab.ledger, experiment)
@@ -364,6 +366,18 @@ def start_run(
             )
 
         return start.run(run_id, register=register)
+
+
+def _warn_of_other_size(experiment: ResolvedExperiment, options: RunOptions) -> None:
+    """Warn if a run that declares looks begins with a size at which none is planned."""
+    design, tasks = experiment.plan.design, len(experiment.tasks)
+    size = Look(tasks, design.replications)
+    if design.looks and size not in design.looks and experiment.shard is None:
+        message = (
+            f"{counted(tasks, 'task')} with {counted(design.replications, 'replication')} are none "
+            "of the planned looks (design.looks): comparisons will not use their boundary"
+        )
+        options.on_event(run_event("warning", message=message))
 
 
 def resume_run(run_id: str, options: RunOptions) -> RunOutcome:

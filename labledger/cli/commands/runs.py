@@ -168,6 +168,8 @@ def _print_extension(extension: RunExtension, *, as_json: bool) -> None:
     if extension.tasks:
         out(f"# {counted(len(extension.tasks), 'new task')}")
     out(f"# digest {extension.digest}")
+    if extension.looks is not None:
+        out(f"# {extension.looks.sentence}")
     _print_slots(extension, extension.slot_count)
     say("nothing was added")
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from labledger.compare.statistics import sign_flip_test
 from labledger.compare.statistics.samples import (
@@ -30,6 +31,9 @@ from labledger.compare.statistics.samples import (
     units_deviation,
 )
 from labledger.compare.statistics.sign_flip_test import Units
+
+if TYPE_CHECKING:
+    from labledger.compare.statistics.samples import Array
 
 SIGN_FLIP = "exact permutation test over tasks"
 CLUSTER_FLIP = "exact permutation test over clusters of tasks"
@@ -243,6 +247,29 @@ def no_difference(units: Units) -> float:
     return min(1.0, 2 * math.exp(-max(_fortune(units, 0.0), _fortune(units.negated, 0.0))))
 
 
+def shows_at_every_look(values: Array, counts: Array, confidence: float) -> Array:
+    """Return which samples of differences show that their mean is not 0.
+
+    Each row of `counts` says how often a sample has each of the `values`, from -1 to 1.
+    """
+    import numpy as np
+    from scipy import special
+
+    limit = math.log(2 / (1 - confidence)) + math.log(_STAKES // 2)
+    fortunes = [
+        special.logsumexp(counts @ np.log1p(np.outer(sign * values, _stakes())), axis=1)
+        for sign in (1, -1)
+    ]
+    return np.asarray(np.maximum(*fortunes) > limit)
+
+
+def _stakes() -> Array:
+    import numpy as np
+
+    odd = 2 * np.arange(1, _STAKES // 2 + 1) - 1
+    return np.asarray(np.cos(odd * math.pi / (2 * _STAKES)))
+
+
 def _fortune(units: Units, mean: float) -> float:
     """Return the logarithm of what a bet has become that the true mean is smaller than `mean`.
 
@@ -252,8 +279,7 @@ def _fortune(units: Units, mean: float) -> float:
     from scipy import special
 
     shares, weights = np.unique(units.sizes * mean - units.sums, return_counts=True)
-    odd = 2 * np.arange(1, _STAKES // 2 + 1) - 1
-    stakes = np.cos(odd * math.pi / (2 * _STAKES)) / (1 - mean)
+    stakes = _stakes() / (1 - mean)
     logs = np.zeros(len(stakes))
     for start in range(0, len(shares), 1000):
         part = slice(start, start + 1000)

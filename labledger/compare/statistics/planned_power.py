@@ -13,8 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from labledger.compare.statistics import paired_rates, sign_flip_test, variance_components
+from labledger.compare.statistics import (
+    paired_means,
+    paired_rates,
+    sign_flip_test,
+    variance_components,
+)
 from labledger.compare.statistics.samples import Groups, bisected, mean, quantile, task_means
+from labledger.compare.statistics.variance_components import Components
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,6 +32,8 @@ POWER = 0.8
 """The probability with which a difference must be shown to count as detectable."""
 
 _STEPS = 40
+_DRAWS = 4000
+"""Samples that are drawn where a power has no formula; one standard error is .8 % at most."""
 _NORMAL_DEGREES = 100_000
 """From this number of degrees of freedom on, the normal distribution replaces the t one."""
 
@@ -155,6 +163,17 @@ MOST_TASKS = 1_000_000
 MOST_REPLICATIONS = 10_000
 
 
+def with_more_pairs(differing: float, pairs: float, *, is_replicated: bool) -> float:
+    """Return a share of pairs that differ as if half a pair more had differed, or a whole one.
+
+    Few pairs tell a share too small as often as too large, but who plans by it loses more by the
+    first than is gained by the second. Half an observation is what Jeffreys' prior adds to a count.
+    Pairs without replications tell less, and get a whole one.
+    """
+    more = 0.5 if is_replicated else 1.0
+    return differing + max(0.0, 1 - differing) * more / (pairs + more)
+
+
 @dataclass(frozen=True, slots=True)
 class Variation:
     """What the differences of a planned comparison are assumed to vary by.
@@ -164,8 +183,8 @@ class Variation:
         within: The variances of single trials of a task on both sides, added up; None where it is
             not known. Then replications are assumed to add nothing for tasks like these.
         is_rate: Whether pass rates are compared.
-        rate: The pass rate of the side that is not moved. The nearer it is to 0 or 1, the more do
-            trials of a side vary whose rate is moved away from there.
+        rate: The pass rate of the side that is not moved, as of `rate_with_spread`. The nearer it
+            is to 0 or 1, the more do trials of a side vary whose rate is moved away from there.
     """
 
     between: float
@@ -177,14 +196,17 @@ class Variation:
         return self.between + (self.within or 0.0) / replications
 
     def with_half_a_pair(self, tasks: int) -> Variation:
-        """Return the same as if of `tasks` pairs of a pilot half a pair more had differed.
+        """Return the same as if more of the `tasks` pairs of a pilot had differed.
 
-        So few tasks tell a rate that is near 0 or 1 too small as often as too large, but a plan
-        loses more by the first than it gains by the second. Half an observation is what Jeffreys'
-        prior adds to a count.
+        See `with_more_pairs`. The parts between and within tasks keep their proportion.
         """
-        alike = max(0.0, 1 - self.of_task(1))
-        return replace(self, between=(tasks * self.between + alike / 2) / (tasks + 0.5))
+        whole = self.of_task(1)
+        share = with_more_pairs(whole, tasks, is_replicated=self.within is not None)
+        if whole > 0:
+            return self.times(share / whole)
+        if self.within is None:
+            return replace(self, between=share)
+        return replace(self, within=share)
 
     def without(self, explained: float) -> Variation:
         """Return the same less a part of the variance of a pair, in proportion."""
@@ -195,6 +217,24 @@ class Variation:
         """Return the same with all variances multiplied by a factor."""
         within = None if self.within is None else self.within * factor
         return replace(self, between=self.between * factor, within=within)
+
+
+def planned_variation(known: Components, *, is_rate: bool, is_suite: bool = False) -> Variation:
+    """Return what the differences of an experiment vary by, as a pilot tells.
+
+    For pass rates, it is the variation without the pilot's own difference.
+    """
+    whole = Variation(known.between, known.within, is_rate)
+    if not is_rate:
+        return whole if is_suite else whole.times(known.design_effect)
+    rate = variance_components.rate_with_spread(known.baseline, known.spread)
+    whole = replace(whole, rate=rate)
+    if not is_suite:
+        unmoved = whole.without(known.explained).with_half_a_pair(known.tasks)
+        return unmoved.times(known.design_effect)
+    if known.within is None:
+        return whole
+    return replace(whole, within=max(0.0, known.within - known.explained_within))
 
 
 def tasks_power(
@@ -210,7 +250,7 @@ def tasks_power(
         return _t_power(difference, of_task / tasks, tasks - 1, confidence)
     if not rate_can_be_shown(tasks, confidence):
         return 0.0
-    moved = max(0.0, difference * abs(2 * variation.rate - 1) - difference**2)
+    moved = _moved(variation, difference)
     of_pair, of_task = variation.of_task(1) + moved, of_task + moved / replications
     size = tasks - 1.0
     if replications > 1 and variation.within is not None:
@@ -221,6 +261,33 @@ def tasks_power(
     # A share of pairs that differ has the variance of single pairs, and exceeds the difference.
     discordant = min(1.0, max(of_pair + difference**2, difference))
     return rate_power(math.floor(size + 1e-9) + 1, discordant, difference, confidence)
+
+
+def power_at_every_look(
+    variation: Variation, tasks: int, replications: int, difference: float, confidence: float
+) -> float:
+    """Return the power of `paired_means.at_every_look` to show a difference of pass rates.
+
+    The tasks' differences are drawn from three values, -h, 0 and h, with the mean and the variance
+    that are planned. With one replication, h is 1. The draws are always the same.
+    """
+    import numpy as np
+
+    of_task = variation.of_task(replications) + _moved(variation, difference) / replications
+    square = max(of_task, 0.0) + difference**2
+    size = 1.0 if replications == 1 else min(1.0, max(1 / replications, math.sqrt(square)))
+    differing = min(1.0, max(square / size**2, difference / size))
+    up = min(1.0, (differing + difference / size) / 2)
+    chances = np.array([up, max(0.0, differing - up), max(0.0, 1 - differing)])
+    counts = np.random.default_rng(1).multinomial(tasks, chances / chances.sum(), _DRAWS)
+    values = np.array([size, -size, 0.0])
+    shown = paired_means.shows_at_every_look(values, counts.astype(np.float64), confidence)
+    return float(shown.mean())
+
+
+def _moved(variation: Variation, difference: float) -> float:
+    """Return by how much more a pair varies if one side moves away from 0 or 1."""
+    return max(0.0, difference * abs(2 * variation.rate - 1) - difference**2)
 
 
 def suite_power(
@@ -240,9 +307,7 @@ def suite_power(
     if not variation.is_rate:
         of_mean = within / (tasks * replications)
         return _t_power(difference, of_mean, 2 * tasks * (replications - 1), confidence)
-    # p (1 - p) of the side whose rates are moved by the difference, away from 0 or 1.
-    moved = difference * abs(2 * variation.rate - 1) - difference**2
-    of_mean = (within + max(0.0, moved)) / (tasks * replications)
+    of_mean = (within + _moved(variation, difference)) / (tasks * replications)
     apart = (variation.between + difference**2) / (2 * tasks * replications)
     at_null = of_mean + apart * 2 * replications / (2 * replications - 1)
     beyond = difference - quantile(confidence) * math.sqrt(at_null)
@@ -257,8 +322,10 @@ def suite_detectable(a: Groups, b: Groups, confidence: float) -> float | None:
     None where no difference is large enough.
     """
     between, within = variance_components.of_suite(a, b)
-    rate = mean([*task_means(a), *task_means(b)])
-    variation = Variation(between, within, is_rate=True, rate=rate)
+    rate_a, rate_b = mean(task_means(a)), mean(task_means(b))
+    unmoved = max(0.0, within - variance_components.explained_within_by(rate_a, rate_b))
+    rate = variance_components.rate_with_spread(rate_a, variance_components.spread_of(a, b))
+    variation = Variation(between, unmoved, is_rate=True, rate=rate)
     replications = paired_rates.independent_pairs(map(len, a), map(len, b)) / len(a)
 
     def power_at(difference: float) -> float:

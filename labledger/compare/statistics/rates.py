@@ -102,7 +102,9 @@ def _interval(value: float, size: float, confidence: float) -> Estimate:
     scale = 1 + z * z / size
     centre = (value + z * z / (2 * size)) / scale
     half = z * math.sqrt(value * (1 - value) / size + z * z / (4 * size * size)) / scale
-    return Estimate(value, max(0.0, centre - half), min(1.0, centre + half))
+    # Rounding must not put the rate itself outside.
+    low, high = min(value, centre - half), max(value, centre + half)
+    return Estimate(value, max(0.0, low), min(1.0, high))
 
 
 # -- pass@k and pass^k

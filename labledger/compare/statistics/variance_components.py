@@ -76,13 +76,15 @@ class Components:
     design_effect: float
     """How many times larger the variance of the mean is because tasks come in clusters; 1 or
     more."""
-    mean: float
-    """The mean of all tasks' values, of both sides."""
     baseline: float
     """The mean of the A sides."""
     explained: float
     """Of pass rates: how much more a pair varies because of the sides' own difference; below 0
     where B's rates are nearer to 0 or 1."""
+    explained_within: float
+    """The part of it within tasks."""
+    spread: float
+    """The variance of the tasks' rates, or means, that both sides share."""
     _whole: _Sums = field(repr=False)
     _without: _Sums = field(repr=False)
     """The sums without each of the tasks."""
@@ -179,12 +181,34 @@ def of_pairs(
         ),
         within=float(within.sum() / count.sum()) if is_replicated else None,
         design_effect=max(1.0, mean(effects)) if effects else 1.0,
-        mean=mean([m for two in usable for side in (two.a, two.b) for m in task_means(side)]),
         baseline=mean([mean_a for mean_a, _ in means]),
         explained=mean([explained_by(mean_a, mean_b) for mean_a, mean_b in means]),
+        spread=mean([spread_of(pair.a, pair.b) for pair in usable]),
+        explained_within=mean([explained_within_by(mean_a, mean_b) for mean_a, mean_b in means]),
         _whole=whole,
         _without=without,
     )
+
+
+def spread_of(a: Groups, b: Groups) -> float:
+    """Return the variance of the tasks' means that both sides share; at least 0."""
+    means_a, means_b = task_means(a), task_means(b)
+    if len(means_a) < 2:
+        return 0.0
+    centre_a, centre_b = mean(means_a), mean(means_b)
+    products = ((x - centre_a) * (y - centre_b) for x, y in zip(means_a, means_b, strict=True))
+    return max(0.0, math.fsum(products) / (len(means_a) - 1))
+
+
+def rate_with_spread(rate: float, spread: float) -> float:
+    """Return the rate of equal tasks whose trials come to vary as much as those of these.
+
+    If all tasks of mean rate p, which vary by `spread`, are moved away from 1 in proportion, a
+    difference of d adds d (2p − 1) + 2 d spread / p to the share of pairs that differ; towards 1 it
+    is the same with 1 − p in place of p.
+    """
+    pull = abs(2 * rate - 1) + 2 * spread / max(rate, 1 - rate)
+    return min(1.0, (1 + pull) / 2)
 
 
 def explained_by(rate_a: float, rate_b: float) -> float:
@@ -193,6 +217,14 @@ def explained_by(rate_a: float, rate_b: float) -> float:
     With rates p and q and independent trials it is p(1 − q) + q(1 − p) − 2p(1 − p).
     """
     return (rate_a - rate_b) * (2 * rate_a - 1)
+
+
+def explained_within_by(rate_a: float, rate_b: float) -> float:
+    """Return how much more the trials of a task vary because B's rate is not A's.
+
+    With rates p and q it is q(1 − q) − p(1 − p).
+    """
+    return (rate_a - rate_b) * (rate_a + rate_b - 1)
 
 
 def of_suite(a: Groups, b: Groups) -> tuple[float, float]:

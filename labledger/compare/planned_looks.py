@@ -1,0 +1,149 @@
+"""Looks that were planned before a run: which were planned, and how the run was used.
+
+A plan counts if the experiment that a run began with declares it (`design.looks`); what a later
+experiment declares is ignored. A run is looked at whenever it is complete, so its looks are the
+sizes that it had at the end of each part. They keep to the plan if each of them is planned, which
+leaves out none that was used; a planned look may be skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from labledger.compare.comparison_document import PlannedLooks
+from labledger.compare.pairs import Trials
+from labledger.compare.sides import CombinedRuns, Side
+from labledger.compare.statistics.group_sequential import Boundary
+from labledger.experiment.plan_sections import StoredFacts
+from labledger.experiment.schedule import Look
+from labledger.ledger.database.model import Graded, RunInfo
+from labledger.ledger.query import query
+from labledger.ledger.reader import LedgerReader
+
+_SIZE_SQL = """
+SELECT count(*), count(DISTINCT slot.task_idx), count(DISTINCT slot.repl_idx)
+FROM run
+JOIN run_variant ON run_variant.run_no = run.run_no AND run_variant.variant_id = :variant
+JOIN slot ON slot.run_no = run.run_no AND slot.variant_idx = run_variant.variant_idx
+WHERE run.run_id = :run AND slot.supersedes IS NULL AND slot.schedule_idx < :end"""
+
+_RUN_SIZE_SQL = """
+SELECT count(DISTINCT slot.task_idx), count(DISTINCT slot.repl_idx)
+FROM run JOIN slot ON slot.run_no = run.run_no
+WHERE run.run_id = :run AND slot.supersedes IS NULL AND slot.schedule_idx < :end"""
+
+
+class _Uneven(Look):
+    """The size of a side whose tasks do not all have as many replications: none is planned so."""
+
+    __slots__ = ()
+
+
+def find_planned_looks(
+    reader: LedgerReader, trials: Mapping[Side, Trials], runs: Mapping[str, CombinedRuns]
+) -> PlannedLooks | None:
+    """Return the looks that were planned for two sides, and the sizes that they were used with.
+
+    None unless every run that is compared declares looks. No look keeps to the plan where runs
+    declare different ones, or where the sides do not have the same cells.
+    """
+    compared = {g.run.run_no: g for side in trials for g in runs[side.run_id].runs}
+    declared = {declared_looks(reader, graded.root_id) for graded in compared.values()}
+    if () in declared:
+        return None
+    by_side = [_sizes(reader, side, runs[side.run_id]) for side in trials]
+    sizes, are_equal = _in_common(by_side)
+    if not sizes:
+        return None
+    planned = next(iter(declared))
+    tasks = [of_side.by_task.keys() for of_side in trials.values()]
+    is_kept = (
+        len(declared) == 1
+        and are_equal
+        and set(sizes) <= set(planned)
+        and all(names == tasks[0] for names in tasks)
+        and len(tasks[0]) == sizes[-1].tasks
+    )
+    return PlannedLooks(planned, sizes, planned.index(sizes[-1]) + 1 if is_kept else None)
+
+
+def boundary_of(looks: PlannedLooks, *, is_suite: bool, has_clusters: bool) -> Boundary:
+    """Return the boundary of a look that keeps to the plan.
+
+    Trials are the information where tasks are the sample: replications of a task add at most that
+    much, and what adds less makes the looks depend on each other more. So it is for a suite of the
+    same tasks. Clusters, and tasks that a suite gains, may add more or less than their share.
+    """
+    assert looks.number is not None
+    last = looks.planned[-1]
+    grows = any(before.tasks != after.tasks for before, after in pairwise(looks.planned))
+    return Boundary(
+        tuple(look.trials / last.trials for look in looks.planned),
+        looks.number,
+        is_joint=not has_clusters and not (is_suite and grows),
+    )
+
+
+def sizes_of_run(reader: LedgerReader, run: RunInfo) -> list[Look]:
+    """Return the size of a run at the end of each part, whatever variants have its slots."""
+    return [
+        Look(*next(query(reader.path, _RUN_SIZE_SQL, {"run": run.run_id, "end": end})[1]))
+        for end in _part_ends(run, run.total_slots)
+    ]
+
+
+def declared_looks(reader: LedgerReader, run_id: str) -> tuple[Look, ...]:
+    """Return the looks that the first experiment of a run declares."""
+    run = reader.run(run_id)
+    first = reader.resolved_revisions(run_id)[1].resolved if run.parts else run.resolved
+    return StoredFacts.of_document(first).looks
+
+
+def _in_common(by_side: Sequence[Sequence[Look]]) -> tuple[tuple[Look, ...], bool]:
+    """Return the sizes that both sides had, and whether they always had the same.
+
+    A size that one side did not have any trial of, or that added nothing, is left out.
+    """
+    sizes: list[Look] = []
+    are_equal = True
+    for number in range(max(map(len, by_side))):
+        at = [of_side[min(number, len(of_side) - 1)] for of_side in by_side]
+        least = min(at, key=lambda look: look.trials)
+        if least.trials and sizes[-1:] != [least]:
+            sizes.append(least)
+        are_equal = are_equal and (not least.trials or len(set(at)) == 1)
+    return tuple(sizes), are_equal
+
+
+def _sizes(reader: LedgerReader, side: Side, runs: CombinedRuns) -> list[Look]:
+    """Return the size of a side at the end of each part.
+
+    The parts of several runs taken as one are those with the same number in each.
+    """
+    ends = [_ends(reader, graded) for graded in runs.runs]
+    return [
+        _size(reader, side, runs.runs, [of_run[min(number, len(of_run) - 1)] for of_run in ends])
+        for number in range(max(map(len, ends)))
+    ]
+
+
+def _ends(reader: LedgerReader, graded: Graded) -> list[int]:
+    return _part_ends(reader.run(graded.root_id), graded.run.total_slots)
+
+
+def _part_ends(run: RunInfo, total: int) -> list[int]:
+    """Return the schedule index at which each part of a run ends that is no rerun."""
+    return [*(part.first_idx for part in run.parts if part.kind == "extended"), total]
+
+
+def _size(reader: LedgerReader, side: Side, runs: Sequence[Graded], ends: Sequence[int]) -> Look:
+    """Return the size of a side: the tasks of all runs, and the most replications of one."""
+    tasks = replications = slots = 0
+    for graded, end in zip(runs, ends, strict=True):
+        params = {"variant": side.variant_id, "run": graded.run.run_id, "end": end}
+        of_run, of_tasks, of_replications = next(query(reader.path, _SIZE_SQL, params)[1])
+        slots, tasks = slots + of_run, tasks + of_tasks
+        replications = max(replications, of_replications)
+    is_grid = slots == tasks * replications
+    return Look(tasks, replications) if is_grid else _Uneven(tasks, replications)

@@ -1,0 +1,158 @@
+"""Boundaries for looks that were planned before a run: what a test must reach at each of them.
+
+They are O'Brien and Fleming's (1979, Biometrics 35:549–556): the statistic times the square root of
+the information must exceed the same number at every look. Where the information at the looks is in
+proportion to their trials, that is a Brownian motion observed at a few times (Jennison and Turnbull
+2000, Group Sequential Methods, chapters 2 and 19), and the number follows from the chance that it
+ever leaves a strip. Where the proportion is not known, the chances of all looks are added up
+instead, which holds however the looks depend on each other.
+
+`Boundary.level` is what the usual test and interval use at a look, in place of the level of all
+looks; `Boundary.p` turns the p value of the usual test into the one of all looks.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from labledger.compare.statistics.samples import Array
+
+_PANEL = 16
+"""Points of a panel at which the density of the motion is known between two looks (Gauss)."""
+_FEWEST_PANELS, _MOST_PANELS = 8, 100
+"""A panel is a deviation of the shortest step wide, within these numbers."""
+_FAR = 8.0
+"""Beyond so many standard deviations the chances of the looks are added up: both agree there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """The boundary of planned looks, at one of them.
+
+    Attributes:
+        fractions: The information at each look as a share of the last one's; the last is 1.
+        number: Which look this is, from 1.
+        is_joint: Whether the statistics of the looks are those of a Brownian motion, whose
+            correlations are at least the ones that `fractions` imply.
+    """
+
+    fractions: tuple[float, ...]
+    number: int
+    is_joint: bool = True
+
+    @property
+    def fraction(self) -> float:
+        return self.fractions[self.number - 1]
+
+    def level(self, alpha: float) -> float:
+        """Return below what the p value of the usual test shows a difference at this look.
+
+        `alpha` is the level of all looks together.
+        """
+        return _tail(_edge(self.fractions, self.is_joint, alpha) / math.sqrt(self.fraction))
+
+    def p(self, p: float) -> float:
+        """Return the p value of all looks for that of the usual test at this look.
+
+        It is the smallest level at which the boundary would have been crossed (Jennison and
+        Turnbull 2000, chapter 9).
+        """
+        from scipy import special
+
+        if p <= 0:
+            return 0.0
+        edge = -float(special.ndtri(p / 2)) * math.sqrt(self.fraction)
+        return _crossing(self.fractions, self.is_joint, edge)
+
+    def power(self, shift: float, alpha: float) -> float:
+        """Return the chance to show a difference at this look or an earlier one.
+
+        `shift` is the difference in standard errors of the last look.
+        """
+        edge = _edge(self.fractions, self.is_joint, alpha)
+        return _exit_chance(self.fractions[: self.number], edge, shift)
+
+
+@lru_cache(maxsize=1024)
+def _edge(fractions: tuple[float, ...], is_joint: bool, alpha: float) -> float:
+    """Return the absolute value that the motion exceeds at some look with the chance `alpha`."""
+    from scipy import optimize
+
+    def beyond(edge: float) -> float:
+        return math.log(_crossing(fractions, is_joint, edge) / alpha)
+
+    # The last look alone has at most that chance, and all together have at most their sum.
+    low, high = (_quantile(alpha / share) for share in (1, len(fractions)))
+    if beyond(low) <= 0:
+        return low
+    return float(optimize.brentq(beyond, low, high * (1 + 1e-9), xtol=1e-12, rtol=1e-12))
+
+
+def _crossing(fractions: tuple[float, ...], is_joint: bool, edge: float) -> float:
+    """Return the chance that some look's statistic is beyond the boundary if nothing differs.
+
+    `edge` is the absolute value that the motion must reach.
+    """
+    if is_joint and edge < _FAR:
+        return _exit_chance(fractions, edge)
+    return min(1.0, math.fsum(_tail(edge / math.sqrt(share)) for share in fractions))
+
+
+def _quantile(alpha: float) -> float:
+    from scipy import special
+
+    return -float(special.ndtri(alpha / 2))
+
+
+def _tail(z: float) -> float:
+    from scipy import special
+
+    return 2 * float(special.ndtr(-z))
+
+
+@lru_cache(maxsize=128)
+def _rule(panels: int) -> tuple[Array, Array]:
+    """Return points and weights of an integral from -1 to 1, by so many equal panels."""
+    import numpy as np
+
+    nodes, weights = np.polynomial.legendre.leggauss(_PANEL)
+    middles = (2 * np.arange(panels) + 1) / panels - 1
+    points = (middles[:, np.newaxis] + nodes / panels).ravel()
+    return points, np.tile(weights / panels, panels)
+
+
+@lru_cache(maxsize=4096)
+def _exit_chance(fractions: tuple[float, ...], edge: float, drift: float = 0.0) -> float:
+    """Return the chance that a Brownian motion is beyond ± `edge` at one of some times.
+
+    The density of the motions that are still inside is integrated from one time to the next
+    (Armitage, McPherson and Rowe 1969, JRSS A 132:235–244).
+    """
+    import numpy as np
+    from scipy import special
+
+    if edge <= 0:
+        return 1.0
+    shortest = math.sqrt(min(b - a for a, b in pairwise((0.0, *fractions))))
+    panels = max(_FEWEST_PANELS, min(_MOST_PANELS, math.ceil(2 * min(edge, _FAR) / shortest)))
+    nodes, weights = _rule(panels)
+    points, mass, before, outside = np.zeros(1), np.ones(1), 0.0, 0.0
+    for time in fractions:
+        spread, centre = math.sqrt(time - before), points + drift * (time - before)
+        beyond = special.ndtr((-edge - centre) / spread) + special.ndtr((centre - edge) / spread)
+        outside += float(mass @ beyond)
+        # Where the density is not negligible, inside of the strip.
+        low = max(-edge, drift * time - _FAR * math.sqrt(time))
+        high = min(edge, drift * time + _FAR * math.sqrt(time))
+        if high <= low:
+            break
+        new = (low + high) / 2 + (high - low) / 2 * nodes
+        steps = (new[:, np.newaxis] - centre) / spread
+        density = np.exp(-0.5 * steps * steps) @ mass / (spread * math.sqrt(2 * math.pi))
+        points, mass, before = new, density * weights * (high - low) / 2, time
+    return min(1.0, outside)

@@ -1,0 +1,101 @@
+"""What is said before a run is extended: whether that was planned, and what it costs in power."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import comparison_ledgers as runs
+import numpy as np
+import pytest
+import sample_ledgers as kit
+
+from labledger.compare.extension_power import ExtensionLooks, extension_power
+from labledger.compare.statistics import paired_means, planned_power
+from labledger.compare.statistics.planned_power import Variation
+from labledger.compare.statistics.sign_flip_test import sampled_units
+from labledger.experiment.schedule import Look
+from labledger.ledger.reader import LedgerReader
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return kit.make_ledger(tmp_path / ".lab")
+
+
+def looks(path: Path, tasks: int, replications: int = 1, comparisons: int = 1) -> ExtensionLooks:
+    with LedgerReader.open(path) as reader:
+        after = Look(tasks, replications)
+        return extension_power(reader, reader.run("run-1"), after, None, comparisons)
+
+
+VARIED = {"base": "FP" * 15, "treat": "FFPP" * 7 + "FP"}
+
+
+def test_an_unplanned_extension_says_how_much_power_is_left(path: Path) -> None:
+    """The figure is computed for the sizes: more is left where the run began larger, and treatments
+    that are corrected for need larger differences."""
+    runs.make_run(path, VARIED)
+    found = looks(path, 60)
+    assert (found.look, found.planned, found.is_assumed) == (None, (), False)
+    assert (found.before, found.after) == (Look(30, 1), Look(60, 1))
+    assert found.difference is not None
+    assert found.at_every_look is not None
+    assert found.at_planned_looks is not None
+    assert 0.1 < found.at_every_look < 0.7 < found.at_planned_looks < 0.8
+    assert "not planned before the run" in found.sentence
+    assert f"{found.at_every_look:.0%} after this extension" in found.sentence
+    assert f"{found.at_planned_looks:.0%} if `design.looks`" in found.sentence
+    many = looks(path, 60, comparisons=5)
+    assert many.difference is not None
+    assert many.difference > found.difference
+    larger = looks(path, 400)
+    assert larger.difference is not None
+    assert larger.difference < found.difference
+    assert larger.at_every_look != found.at_every_look
+
+
+def test_a_planned_extension_names_its_look(path: Path) -> None:
+    """Another size than planned costs power, also where the run itself kept to its plan."""
+    runs.make_run(path, VARIED, resolved=runs.looks((30, 1), (60, 1)))
+    assert looks(path, 60).sentence == "this extension makes planned look 2 of 2"
+    other = looks(path, 50)
+    assert other.look is None
+    assert "metrics and suites will not be decided" in other.sentence
+
+
+def test_an_extension_after_another_size_is_not_planned(path: Path) -> None:
+    """A run that was looked at with another size is past its plan."""
+    letters = {name: text[:20] for name, text in VARIED.items()}
+    resolved = runs.looks((30, 1), (60, 1))
+    runs.make_run(path, letters, resolved=resolved)
+    runs.grow_run(path, VARIED, resolved=resolved)
+    assert looks(path, 60).look is None
+
+
+def test_a_run_without_results_is_told_by_an_assumption(path: Path) -> None:
+    """Where nothing is committed, 30 % of pairs are assumed to differ, and the sentence says so."""
+    runs.make_run(path, {"base": "-" * 30, "treat": "-" * 30})
+    found = looks(path, 200)
+    assert found.is_assumed
+    assert "if 30% of pairs differ" in found.sentence
+    few = looks(path, 4)
+    assert (few.difference, few.at_every_look) == (None, None)
+    assert "of the time" not in few.sentence
+
+
+def test_the_power_at_every_look_is_that_of_the_sequence() -> None:
+    """Drawn tasks with one and with three trials a side, by the test that `compare` uses."""
+    chance = np.random.default_rng(8)
+    for replications, tasks in ((1, 120), (3, 60)):
+        rate, moved = 0.35, 0.6
+        within = rate * (1 - rate) * 2
+        variation = Variation(0.0, within, is_rate=True, rate=0.5)
+        planned = planned_power.power_at_every_look(
+            variation, tasks, replications, moved - rate, 0.95
+        )
+        shown, draws = 0, 400
+        for _ in range(draws):
+            a, b = (chance.binomial(replications, p, tasks) / replications for p in (rate, moved))
+            shown += paired_means.no_difference(sampled_units((b - a).tolist())) < 0.05
+        # Four hundred draws stray by 2.5 %; the variance is that of equal rates less d².
+        assert shown / draws == pytest.approx(planned, abs=0.08)
