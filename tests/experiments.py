@@ -239,10 +239,14 @@ class Project:
     # -- what a run left
 
     def rows(self, run_id: str) -> dict[str, list[Any]]:
-        """Every committed record by kind, without what may differ between equal runs."""
+        """Every committed record by kind, without what may differ between equal runs.
+
+        They are those of exactly this run or regrading.
+        """
         with open_ledger(lab_dir=self.lab) as ledger:
-            total = ledger.run(run_id).next_schedule_idx
-            slots = [ledger.slot(run_id, idx) for idx in range(total)]
+            run = ledger.run(run_id)
+            name = run_id if run.regrades else f"{run_id}.g1"
+            slots = [ledger.slot(name, idx) for idx in range(run.next_schedule_idx)]
         return {
             "slots": [(slot["slot"]["schedule_idx"], slot["status"]) for slot in slots],
             **{

@@ -42,6 +42,7 @@ from labledger.ledger.database.model import (
     Rerun,
     RunInfo,
     Spent,
+    UnjudgedSlot,
     VariantCounts,
 )
 from labledger.ledger.database.views_and_triggers import VIEWS
@@ -431,7 +432,8 @@ class Ledger:
         The records are those of the current grading, or of another one, as for `graded`; `grading`
         says which. Calls to models are those of the run whose agents ran. `status` is None if the
         slot is not committed yet. `superseded_by` is the slot that a rerun put in its place,
-        committed or not, if there is one. Raises `SlotNotFound`.
+        committed or not, if there is one. `unjudged` is there if the grader of a regrading gave no
+        verdict, and says why. Raises `SlotNotFound`.
         """
         graded = self.graded(run_id, grading)
         scored_id, root_id = graded.run.run_id, graded.root_id
@@ -439,6 +441,7 @@ class Ledger:
         records = self._records(scored_id, schedule_idx)
         calls = records if scored_id == root_id else self._records(root_id, schedule_idx)
         replacement = self._reader.replacement(scored_id, schedule_idx)
+        unjudged = None if records else self._unjudged(scored_id, schedule_idx)
         by_kind = {kind: records.objects(kind) if records else [] for kind in RECORD_KINDS}
         return {
             "slot": {
@@ -447,11 +450,16 @@ class Ledger:
                 **({} if replacement is None else {"superseded_by": replacement}),
             },
             "grading": graded.grading.as_json(),
+            **({} if unjudged is None else {"unjudged": unjudged.as_json()}),
             "status": records.status.value if records else None,
             "reason": records.reason if records else None,
             **by_kind,
             "model_calls": calls.objects("model_calls") if records and calls else [],
         }
+
+    def _unjudged(self, run_id: str, schedule_idx: int) -> UnjudgedSlot | None:
+        unjudged = self._reader.unjudged(run_id)
+        return next((each for each in unjudged if each.schedule_idx == schedule_idx), None)
 
     def _records(self, run_id: str, schedule_idx: int) -> SlotRecords | None:
         return next(self._reader.slot_records(run_id, schedule_idx, schedule_idx + 1), None)

@@ -96,7 +96,8 @@ def _read(live: _LiveOutputs, *, follow: bool) -> Iterator[LogPiece]:
                 break
             clock.sleep(_POLL_S)
         # The folder may have gone before a late output, such as the grader's, could be opened.
-        if collected and (unread := [name for name in live.names if name not in live.opened]):
+        is_stored = collected or (not follow and live.awaits_attempt())
+        if is_stored and (unread := [name for name in live.names if name not in live.opened]):
             yield from _stored_pieces(live, unread)
 
 
@@ -151,6 +152,11 @@ class _LiveOutputs:
             self._newest_attempt = dispatch.attempt
         staged = reader.staged(self.run_id).get(idx)
         return staged is not None and staged.final
+
+    def awaits_attempt(self) -> bool:
+        """Return whether the newest attempt is stored, and the slot is to be attempted again."""
+        staged = self.reader.staged(self.run_id).get(self.schedule_idx)
+        return staged is not None and staged.attempt >= self._newest_attempt
 
     def stored_evidence(self) -> JsonObject:
         """Return the evidence record of the last attempt; empty if there is none."""

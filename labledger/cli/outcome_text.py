@@ -171,7 +171,7 @@ def _unjudged_lines(state: RunState) -> Iterator[str]:
     if not state.unjudged:
         return
     number = counted_of(len(state.unjudged), state.run.total_slots, "slot")
-    yield f"{number} not graded, because the grader gave no verdict; they are graded again:"
+    yield f"{number} not graded, because the grader gave no verdict:"
     for each in state.unjudged[:_MAX_SLOTS]:
         reason = f" ({each.reason})" if each.reason else ""
         message = f": {each.message}" if each.message else ""

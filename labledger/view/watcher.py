@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import secrets
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -31,6 +32,8 @@ from labledger.view.ledgers import Source, TooBusy, Workers
 from labledger.view.parameters import Parameters
 
 _log = logging.getLogger("labledger.view")
+_REGRADING = re.compile(r"(.+)\.g[1-9][0-9]*")
+"""The id of a regrading, with the id of its run."""
 _POLL_S = 0.1
 _AFTER_CHANGE_S = 0.5
 """How long a change is followed by no other one: what happens meanwhile is told together."""
@@ -245,9 +248,13 @@ class Watcher:
         return has_told
 
     def _tell_state(self, run_id: str) -> None:
+        """Tell that a run has changed; for a regrading also its run, which may show it now."""
         self.changes += 1
+        regraded = _REGRADING.fullmatch(run_id)
         for listener in self._listeners:
             listener.state(run_id)
+            if regraded is not None:
+                listener.state(regraded[1])
 
     def _tell_trouble(self, problem: JsonObject | None) -> bool:
         if problem == self._problem:

@@ -229,6 +229,8 @@ def test_a_grader_that_fails_takes_no_pass_away(project: Project, engine_log: En
     assert "stopped early (unjudged): 2 of 10 slots not graded" in status
     assert "slot 0: grade_error (grader_exit_nonzero): the grader's command failed" in status
     assert engine_log.starts(project, "first.g2") == {(idx, 1): 1 for idx in range(10)}
+    assert "licence server did not answer" in project.output("logs", "first.g2", "0")
+    assert "gave no verdict: grade_error (grader_exit_n" in project.output("show", "first.g2", "0")
     planned = project.command("rerun", "first", "--dry-run")
     assert "`labledger resume first.g2` grades them, and runs no agent" in planned.stderr
     refused = project.command("rerun", "first.g2", "--dry-run")

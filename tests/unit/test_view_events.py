@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import regraded_ledgers as graded
 import sample_ledgers as kit
 import view_servers
 from ledger_templates import built_once
@@ -121,6 +122,22 @@ def test_notes_and_owners_are_told(
         events.until("state")
         document = server.document(f"/runs/{kit.RUN}")
         assert (document["owned"], document["status"]) == (False, "interrupted")
+
+
+def test_a_page_learns_that_its_run_was_graded_again(tmp_path: Path) -> None:
+    """The regrading's own events wake it too, and then it shows the new grading."""
+    path = kit.make_ledger(tmp_path)
+    graded.complete_run(path, "PFPF")
+    with view_servers.serving(path.parent) as server:
+        assert server.document(f"/runs/{kit.RUN}")["grading"]["generation"] == 1
+        with server.events(f"/events?run={kit.RUN}") as events:
+            events.until("hello")
+            wait_until(lambda: server.server.watcher._rows, "the first look")
+            graded.regrade(path, kit.RUN, 2, "PPPP")
+            assert events.until("state").data == {"run": kit.RUN}
+        document = server.document(f"/runs/{kit.RUN}")
+        assert document["grading"]["generation"] == 2
+        assert [variant["passed"] for variant in document["variants"]] == [2, 2]
 
 
 def test_a_listener_that_is_slow_gets_the_newest_state() -> None:

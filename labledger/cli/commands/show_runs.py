@@ -235,6 +235,9 @@ def print_trial(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
         out(f"run again in slot {slot['superseded_by']}, which counts once it is committed")
     if records["status"] is None:
         out("not committed yet")
+        if "unjudged" in records:
+            out(f"its last attempt gave no verdict: {_status(records['unjudged'])}")
+            say(f"`labledger logs {slot['run_id']} {slot['schedule_idx']}` prints what it said")
         return
     if not records["trials"]:
         out(f"{records['status']}: never executed")

@@ -6,7 +6,7 @@ import { Controls } from "./controls.js";
 import { counted } from "./format.js";
 import { Grid } from "./grid.js";
 import { html, show } from "./html.js";
-import { Answers, Ended, Errors, Figures, Hosts, Notices, Owner, Rates, Requests, Running } from "./run_sections.js";
+import { Answers, Ended, Errors, Figures, Gradings, Hosts, Notices, Owner, Rates, Requests, Running } from "./run_sections.js";
 import { RunState } from "./pieces.js";
 
 const PAGE = 200;
@@ -28,6 +28,7 @@ function draw() {
   show("run-state", html`<${RunState} run=${run} />`);
   show("owner", html`<${Owner} run=${run} />`);
   show("ended", html`<${Ended} run=${run} />`);
+  show("gradings", html`<${Gradings} run=${run} />`);
   show("notices", html`<${Notices} run=${run} />`);
   show("progress", html`<${Figures} run=${run} />`);
   show("answers", html`<${Answers} run=${run} url=${url} />`);

@@ -12,6 +12,20 @@ export const Owner = ({ run }) => run.owner && html`process ${run.owner.pid} on 
 
 export const Ended = ({ run }) => run.ended_at && html`ended ${dateAndTime(run.ended_at)}`;
 
+const GradingName = ({ grading, shown }) => {
+  const name = `grading ${grading.generation}`;
+  const page = grading.counts ? grading.root_id : grading.grading_id;
+  return grading.generation === shown.generation ? html`<b>${name}</b>` : html`<a href="/runs/${encodeURIComponent(page)}">${name}</a>`;
+};
+
+const gradingRank = (grading) => (grading.counts ? " (current)" : grading.complete ? "" : " (not complete)");
+
+export const Gradings = ({ run }) =>
+  run.gradings.length > 1 &&
+  html`Outcomes by${run.gradings.map(
+    (grading, number) => html`<span key=${grading.generation}> <${GradingName} grading=${grading} shown=${run.grading} />${gradingRank(grading)} <span class="quiet">of ${dateAndTime(grading.created_at)}${grading.grader_digest && html`, grader <code>${grading.grader_digest.slice(0, 12)}</code>`}</span>${number < run.gradings.length - 1 && ","}</span>`,
+  )}`;
+
 export const Notices = ({ run }) => run.sentences.notices.map((text) => html`<p class="notice" key=${text}>${text}</p>`);
 
 const Figure = ({ name, value, note }) => html`<div><dt>${name}</dt><dd>${value}${note && html`<small>${note}</small>`}</dd></div>`;
