@@ -272,7 +272,7 @@ class _Preview:
         if not self.asked.is_owned:
             slots += f" when the run is resumed; {_UNOWNED}, and {ENDED_STAY}"
         else:
-            killed = _killed(running, is_applied=is_applied) or "none of their trials runs now"
+            killed = _killed(running, is_applied=is_applied) or _none_runs(number)
             slots += f"; {killed}"
         stay = self._of_named_variants(self.asked.kept.values())
         rest = f"; {kept_sentence(stay)}" if stay else ""
@@ -307,6 +307,10 @@ class _Preview:
 
 _UNOWNED = "no process runs it now"
 """What is said of a run without an owner."""
+
+
+def _none_runs(slots: int) -> str:
+    return f"{'its trial does' if slots == 1 else 'their trials do'} not run now"
 
 
 def _killed(running: int, *, is_applied: bool) -> str:

@@ -80,7 +80,7 @@ def started_line(event: JsonObject) -> str:
     if event["committed"] or event["staged"] or event["begun"]:
         line += (
             f"; continues after {event['committed']} committed, with {event['staged']} finished "
-            f"and {counted(event['begun'], 'begun trial')} of an earlier coordinator"
+            f"and {counted(event['begun'], 'dispatched trial')} of an earlier coordinator"
         )
     if limits := event["budget"]:
         amounts = " or ".join(f"{exact(limit)} {UNITS[kind]}" for kind, limit in limits.items())

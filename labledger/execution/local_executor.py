@@ -113,8 +113,11 @@ class LocalExecutor:
 
     @property
     def running(self) -> int:
-        """How many attempts hold a place to run: prepared and ended ones hold none."""
-        return self._limiter.running_trials
+        """How many attempts hold a place to run: prepared and ended ones hold none.
+
+        Those of an earlier coordinator count once it is known that they run.
+        """
+        return self._limiter.known_to_run
 
     @property
     def last_start_created(self) -> float:

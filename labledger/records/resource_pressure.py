@@ -182,6 +182,6 @@ class TimeoutCounts(JsonForm):
         what = rose if self.others else f"{attempts} timed out"
         return (
             f"{what} while processors were short: they say something of this machine, not only of "
-            "the agents; lower max_concurrency, or set benchmark.policy.timeouts_under_pressure: "
-            "retry"
+            "the agents; lower max_concurrency (benchmark.policy.timeouts_under_pressure: retry "
+            "gives them another attempt)"
         )

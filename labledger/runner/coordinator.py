@@ -249,8 +249,9 @@ class Coordinator:
     def _apply_stop_request(self) -> None:
         if self._stopping:
             self.executor.stop_starting()
-        while self._announced_level < self.stop_request.level:
-            self._announced_level += 1
+        if self._announced_level < self.stop_request.level:
+            # Of a stop at once it is not true, not even for a moment, that trials finish.
+            self._announced_level = self.stop_request.level
             self.emit(run_event("stopping", level=self._announced_level))
             self._kill_if_requested()
 

@@ -235,16 +235,34 @@ add_edge() {
     add_pressure "used$1" /sys/fs/cgroup/cpuacct/cpuacct.usage
 }
 
-# Sets $waits to how long the processes of this container have run, and have waited for a processor, in
-# microseconds. Only the processes that exist now are known. Depends on no exit status, as check_clock.
-read_waits() {
-    ran=0 delayed=0
-    for file in /proc/[0-9]*/task/[0-9]*/schedstat; do
+# Adds how long the threads of process $1 have run, and have waited for a processor, to $ran and
+# $delayed, in microseconds. Depends on no exit status, as check_clock.
+add_waits_of() {
+    for file in "/proc/$1"/task/[0-9]*/schedstat; do
         run='' delay=''
         { read -r run delay _ <"$file"; } 2>&9
         case $run:$delay in :* | *: | *[!0-9:]*) continue ;; esac
         ran=$((ran + run / 1000)) delayed=$((delayed + delay / 1000))
     done
+}
+
+# Sets $waits to how long the processes of the phase have run and waited. Those that have ended are not
+# known; if all have, what this script waited since the phase began stands for them.
+read_waits() {
+    ran=0 delayed=0
+    for process in /proc/[0-9]*; do
+        process=${process#/proc/}
+        case " 1 $alarm $last_alarm $keepers " in *" $process "*) continue ;; esac
+        read_process "$process"
+        case " $keepers " in *" $parent "*) continue ;; esac
+        add_waits_of "$process"
+    done
+    case $ran in
+        0)
+            ran=$((0 - own_ran)) delayed=$((0 - own_delayed))
+            add_waits_of 1
+            ;;
+    esac
     waits="$ran $delayed"
 }
 
@@ -656,6 +674,9 @@ run_phase() {
     store_outputs "$1"
     case $1 in agent) waited_file=$IN/waited ;; *) waited_file='' ;; esac
     add_edge "begin$1"
+    ran=0 delayed=0
+    add_waits_of 1
+    own_ran=$ran own_delayed=$delayed
     start_clock "$2"
     launch "$1" >"$PIPES.$1.out" 2>"$PIPES.$1.err" & command=$!
     await_command

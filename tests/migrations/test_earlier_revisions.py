@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 import shutil
 import tarfile
 import tempfile
@@ -23,28 +24,24 @@ from labledger.ledger.database.sqlite import DRIVER
 VERSION = "labledger-0.3.0"
 SIDECARS = (".sqlite-wal", ".sqlite-shm")
 READS = [
-    ("runs",),
-    ("status", "stopped"),
-    ("show", "first", 0),
-    ("logs", "first", 0, "--phase", "grader"),
-    ("query", "SELECT count(*) FROM trials"),
-    ("query", "--schema"),
-    ("report", "first", "--markdown"),
-    ("compare", "first"),
-    ("verify",),
-    ("export", "first", "--what", "scores", "--out", "-"),
+    "runs",
+    "status stopped",
+    "show first 0",
+    "logs first 0 --phase grader",
+    "query 'SELECT count(*) FROM trials'",
+    "query --schema",
+    "report first --markdown",
+    "compare first",
+    "verify",
+    "export first --what scores --out -",
 ]
 WRITES = [
-    ("note", "first", "seen"),
-    ("tag", "first", "+seen"),
-    ("set", "stopped", "--max-concurrency", 2),
-    ("resume", "stopped"),
-    ("gc",),
+    "note first seen",
+    "tag first +seen",
+    "set stopped --max-concurrency 2",
+    "resume stopped",
+    "gc",
 ]
-
-
-def first_words(words: tuple[object, ...]) -> str:
-    return " ".join(map(str, words[:2]))
 
 
 @pytest.fixture
@@ -74,27 +71,23 @@ def content(lab: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize(
-    "words", tiered(READS, default=[READS[0], READS[6], READS[8]]), ids=first_words
-)
-def test_every_command_that_reads_reads_an_earlier_lab(
-    lab: Path, words: tuple[object, ...]
-) -> None:
+@pytest.mark.parametrize("words", tiered(READS, default=[READS[0], READS[6], READS[8]]))
+def test_every_command_that_reads_reads_an_earlier_lab(lab: Path, words: str) -> None:
     """It prints what it prints for the upgraded lab, and leaves the lab as it was."""
     before = content(lab)
-    done = run_forked(*words, folder=lab.parent)
+    done = run_forked(*shlex.split(words), folder=lab.parent)
     assert done.returncode == 0, done.stderr
     assert content(lab) == before
     migrations.upgrade(lab / "ledger.sqlite")
-    upgraded = run_forked(*words, folder=lab.parent)
+    upgraded = run_forked(*shlex.split(words), folder=lab.parent)
     assert (done.stdout, done.returncode) == (upgraded.stdout, upgraded.returncode)
 
 
-@pytest.mark.parametrize("words", tiered(WRITES, default=[WRITES[0], WRITES[3]]), ids=first_words)
-def test_what_writes_needs_an_upgrade(lab: Path, words: tuple[object, ...]) -> None:
+@pytest.mark.parametrize("words", tiered(WRITES, default=[WRITES[0], WRITES[3]]))
+def test_what_writes_needs_an_upgrade(lab: Path, words: str) -> None:
     """It is refused with the command that upgrades, and nothing has changed."""
     before = content(lab)
-    done = run_forked(*words, folder=lab.parent)
+    done = run_forked(*shlex.split(words), folder=lab.parent)
     assert done.returncode != 0
     assert "`labledger db upgrade` brings it up to date" in done.stderr
     assert content(lab) == before
@@ -129,7 +122,7 @@ def test_one_process_makes_one_copy(lab: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(
         earlier_revisions,
         "_copy_to",
-        lambda source, target: made.append(target) or copy_to(source, target),
+        lambda source, path, target: made.append(target) or copy_to(source, path, target),
     )
     for _ in range(3):
         with labledger.open_ledger(lab_dir=lab) as ledger:
@@ -159,4 +152,19 @@ def test_a_copy_goes_with_its_process(lab: Path) -> None:
     """A command leaves no copy."""
     done = run_forked("runs", folder=lab.parent)
     assert done.returncode == 0, done.stderr
+    assert list((lab.parent / "temporary").iterdir()) == []
+
+
+def test_a_damaged_earlier_ledger_is_called_damaged(lab: Path) -> None:
+    """The message names the ledger, not the copy; `verify` says how to get the content back."""
+    path = lab / "ledger.sqlite"
+    with closing(DRIVER.connect(str(path))) as ledger:
+        ledger.execute("PRAGMA writable_schema = ON")
+        ledger.execute("UPDATE sqlite_schema SET rootpage = 9 WHERE name = 'run_note'")
+        ledger.commit()
+    done = run_forked("runs", folder=lab.parent)
+    assert f"the ledger at {path} is of an earlier revision" in done.stderr
+    assert "`labledger verify` says what is damaged" in done.stderr
+    verified = run_forked("verify", folder=lab.parent)
+    assert "move the file away" in verified.stderr
     assert list((lab.parent / "temporary").iterdir()) == []

@@ -253,7 +253,7 @@ def test_failures_are_told_as_they_happen(capsys: pytest.CaptureFixture[str]) ->
 def test_a_resume_says_what_it_found() -> None:
     """Whoever resumes learns what earlier coordinators had done."""
     line = started_line({**STARTED, "staged": 1, "begun": 3})
-    assert "after 2 committed, with 1 finished and 3 begun" in line
+    assert "after 2 committed, with 1 finished and 3 dispatched trials" in line
     assert "continues" not in started_line({**STARTED, "committed": 0})
 
 

@@ -325,7 +325,7 @@ def test_what_has_finished_is_not_cancelled(lab: Path) -> None:
         what = {"variant": ["base"]}
         reply = labledger.request_control(kit.RUN, "cancel", what, dry_run=True, lab_dir=lab)
     assert reply.slots == 1
-    assert reply.text.endswith("none of their trials runs now; 1 slot that finished stays")
+    assert reply.text.endswith("its trial does not run now; 1 slot that finished stays")
 
 
 def test_stopping_again_changes_nothing(lab: Path) -> None:

@@ -408,6 +408,14 @@ def test_after_a_stop_nothing_is_started(run: Run, reader: LedgerReader) -> None
     assert set(reader.last_dispatches(kit.RUN)) == {0, 1, 2}
 
 
+def test_a_stop_at_once_does_not_say_that_trials_finish(run: Run) -> None:
+    """Only the last of two requests that arrive together is announced: it is what happens."""
+    run.when_idle = lambda: run.stop.raise_to(2, "a stop at once")
+    run.trials.kill = lambda spec: run.trials.end_all()  # type: ignore[method-assign]
+    assert not run.coordinator.execute()
+    assert [event["level"] for event in run.told if event["event"] == "stopping"] == [2]
+
+
 def test_the_end_of_each_attempt_is_told_as_it_was(run: Run) -> None:
     """One event an attempt, with what it ended with, what it spent, and whether another follows."""
     failed: list[int] = []

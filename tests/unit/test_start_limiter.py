@@ -139,3 +139,14 @@ def test_a_trial_that_does_not_run_has_no_place(
     gate.give_back(7)
     gate.give_back(7)
     assert gate.free_permits == 1
+
+
+def test_what_may_run_is_not_known_to_run(gate: StartLimiter) -> None:
+    """An attempt of an earlier coordinator keeps a place, and runs once its container is seen."""
+    gate.expect(3)
+    gate.expect(4)
+    assert (gate.running_trials, gate.known_to_run) == (2, 0)
+    with gate.reservation(3):
+        assert (gate.running_trials, gate.known_to_run) == (2, 1)
+    gate.give_back(4)
+    assert (gate.running_trials, gate.known_to_run) == (0, 0)

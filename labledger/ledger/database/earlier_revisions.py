@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labledger import clock
-from labledger.errors import LedgerOutdated
+from labledger.errors import LedgerDamaged, LedgerError, LedgerOutdated
 from labledger.ledger.database import migrations
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import file_identities, reading
@@ -62,7 +62,7 @@ def upgraded_copy(path: Path) -> Path:
                 _require_space(connection, path, revision)
                 target = _new_path() if copy is None else copy.path
                 began = clock.monotonic()
-                _copy_to(connection, target)
+                _copy_to(connection, path, target)
                 ended = clock.monotonic()
                 fresh_until = ended + max(_FRESH_S, _FRESH_TIMES * (ended - began))
                 copy = _copies[key] = _Copy(target, state, fresh_until)
@@ -81,12 +81,23 @@ def _remove(folder: str, owner: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _copy_to(connection: Connection, target: Path) -> None:
+def _copy_to(connection: Connection, path: Path, target: Path) -> None:
     """Copy the ledger that a connection has open, upgrade the copy, and put it at `target`."""
     unfinished = target.with_name("unfinished.sqlite")
     unfinished.unlink(missing_ok=True)
-    migrations.copy_open_ledger(connection, unfinished)
-    migrations.upgrade_copy(unfinished)
+    try:
+        migrations.copy_open_ledger(connection, unfinished)
+        migrations.upgrade_copy(unfinished)
+    except LedgerError as error:
+        reason = str(error.__cause__ or error.message)
+        is_damaged = "malformed" in reason or "is damaged" in error.message
+        raise (LedgerDamaged if is_damaged else LedgerError)(
+            f"the ledger at {path} is of an earlier revision, and could not be read in an upgraded "
+            f"copy: {reason}",
+            hint="`labledger verify` says what is damaged; restore a backup"
+            if is_damaged
+            else f"the copy is made in {target.parent.parent}; TMPDIR names another folder",
+        ) from error
     unfinished.replace(target)
 
 

@@ -164,6 +164,8 @@ _WAITS = {
 _EDGE = re.compile(
     r"(?P<kind>machine|cpu|stat|used|)(?P<edge>begin|end)(?P<phase>setup|agent|grader) (?P<rest>.*)"
 )
+_OWN_USE_S = 0.05
+"""How much of a processor `trial.sh` itself may have used during a phase."""
 _PHASE_WAITS = re.compile(r"waits(setup|agent|grader) ([0-9]{1,18}) ([0-9]{1,18})")
 _COUNTERS = {
     ("stat", "usage_usec"): ("cpu_used_s", 1e6),
@@ -196,9 +198,9 @@ def pressure_of(folder: Path, grader_folder: Path | None = None) -> JsonObject:
 def parse_phases(text: str) -> dict[str, dict[str, float]]:
     """Return the same numbers for each phase that took a second or more, by its name.
 
-    With control groups of version 1, the processes that existed at the phase's end, or at its time
-    limit, tell how long one waits here for each second that it runs. The kernel does not sum up
-    what the others waited.
+    With control groups of version 1, the kernel does not sum up what processes waited. Those that
+    existed at the phase's end, or at its time limit, say it of themselves, and the others waited as
+    long for each second that they ran.
     """
     edges: dict[tuple[str, str], _Edge] = defaultdict(_Edge)
     waits: dict[str, tuple[int, int]] = {}
@@ -214,7 +216,8 @@ def parse_phases(text: str) -> dict[str, dict[str, float]]:
         if numbers.get("duration_s", 0.0) < _MIN_MEASURED_S:
             continue
         if ran and "cpu_used_s" in numbers:
-            estimate = numbers["cpu_used_s"] * waited / ran
+            of_others = max(0.0, numbers["cpu_used_s"] - ran / 1e6 - _OWN_USE_S)
+            estimate = waited / 1e6 + of_others * waited / ran
             numbers["cpu_waited_s"] = min(estimate, numbers["duration_s"])
         phases[phase] = {name: round(numbers[name], 3) for name in FIELDS if name in numbers}
     return phases

@@ -216,6 +216,12 @@ class StartLimiter:
         return self.may_start and turn not in self._held
 
     @property
+    def known_to_run(self) -> int:
+        """How many trials hold a permit, without those that are expected: they may have ended."""
+        with self._changed:
+            return self.running_trials - len(self._expected)
+
+    @property
     def free_permits(self) -> int:
         """How many permits to run are free; negative while more trials run than are allowed."""
         return self._permits.free
