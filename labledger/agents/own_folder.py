@@ -177,8 +177,9 @@ def read_folder(folder: Path) -> AgentProfile:
 
     Raises `InvalidInput` with the problems of its files.
     """
-    profile = read_profile(folder)
-    return replace(profile, source_sha256=source_digest(folder))
+    # First: the profile could be a FIFO, or a link to a secret file.
+    digest = source_digest(folder)
+    return replace(read_profile(folder), source_sha256=digest)
 
 
 def known_profile(name: str, version: str, folder: str, source_sha256: str | None) -> AgentProfile:
@@ -188,7 +189,7 @@ def known_profile(name: str, version: str, folder: str, source_sha256: str | Non
     """
     path = Path(folder)
     try:
-        profile = read_profile(path)
+        profile = read_folder(path)
     except (InvalidInput, OSError):
         profile = AgentProfile(
             name, "", "", "", version, (), PackageSource(Registry.FOLDER), "", folder=path

@@ -136,7 +136,7 @@ def translate_for_run(benchmark: Benchmark, options: RunOptions) -> TranslatedEx
         default_image=DEFAULT_IMAGE,
         agents=options.agents,
         image=options.image,
-        outside_names=gather(options.env, options.env_files),
+        outside=gather(options.env, options.env_files),
         task_globs=options.tasks,
     )
 
@@ -165,7 +165,7 @@ def translate_to_edit(
         agents=options.agents,
         image=options.image,
         experiment_id=experiment_id,
-        outside_names=os.environ,
+        outside=os.environ,
     )
 
 

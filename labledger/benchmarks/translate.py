@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -88,17 +88,18 @@ def translate(
     agents: Sequence[str] = (),
     image: str | None = None,
     experiment_id: str | None = None,
-    outside_names: Collection[str] = (),
+    outside: Mapping[str, str] | None = None,
     task_globs: Sequence[str] = (),
 ) -> TranslatedExperiment:
     """Return the experiment that runs `agents` on every task of a benchmark that can be run.
 
     `agents` are names of the benchmark's agents, one variant each, the first the baseline; all, if
     none is named. `image` overrides the benchmark's own image, and `default_image` is for one that
-    has none. `outside_names` are the variables that the environment sets: `${NAME:-DEFAULT}` refers
-    to NAME if it is among them. `task_globs` are the selected tasks, for variables of agents that
-    only certain tasks need; all tasks are in the experiment. Raises `InvalidInput` for an unknown
-    agent, for an `image` beside tasks that all have their own, and if no task can be run.
+    has none. `outside` are the variables that the environment sets: `${NAME:-DEFAULT}` refers to
+    NAME if it is among them, and is empty if NAME is. `task_globs` are the selected tasks, for
+    variables of agents that only certain tasks need; all tasks are in the experiment. Raises
+    `InvalidInput` for an unknown agent, for an `image` beside tasks that all have their own, and if
+    no task can be run.
     """
     _require_usable(benchmark)
     chosen = _chosen_agents(benchmark, agents)
@@ -111,8 +112,8 @@ def translate(
     used_image = _image(benchmark, image, default_image)
     variants = [_variant(agent, task_globs) for agent in chosen]
     document = _document(benchmark, chosen, variants, used_image, experiment_id or benchmark.name)
-    document = _without_env_defaults(document, outside_names)
-    rows = [_without_env_defaults(row, outside_names) for row in rows]
+    document = _without_env_defaults(document, outside or {})
+    rows = [_without_env_defaults(row, outside or {}) for row in rows]
     tasks = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     files: dict[str, FileContent] = {TASKS_FILE: tasks.encode()}
     files |= _needed_files(benchmark, rows)
@@ -166,27 +167,31 @@ def _needed_files(benchmark: Benchmark, rows: Sequence[JsonObject]) -> dict[str,
     }
 
 
-def _without_env_defaults(value: Any, outside_names: Collection[str]) -> Any:
+def _without_env_defaults(value: Any, outside: Mapping[str, str]) -> Any:
     """Return a section in which no variable of an `env` has a default any more."""
     if isinstance(value, list):
-        return [_without_env_defaults(item, outside_names) for item in value]
+        return [_without_env_defaults(item, outside) for item in value]
     if not isinstance(value, dict):
         return value
     return {
-        key: {name: _without_default(text, outside_names) for name, text in item.items()}
+        key: {name: _without_default(text, outside) for name, text in item.items()}
         if key == "env" and isinstance(item, dict)
         else item
         if key in ("task", "bindings")
-        else _without_env_defaults(item, outside_names)
+        else _without_env_defaults(item, outside)
         for key, item in value.items()
     }
 
 
-def _without_default(text: Any, outside_names: Collection[str]) -> Any:
+def _without_default(text: Any, outside: Mapping[str, str]) -> Any:
     match = _ENV_DEFAULT.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         return text
-    return f"${{{match[1]}}}" if match[1] in outside_names else match[2].replace("$", "$$")
+    name, default = match.groups()
+    if name not in outside:
+        return str(default).replace("$", "$$")
+    # A run refuses an empty variable, which is usually a lost secret; this one may be empty.
+    return f"${{{name}}}" if outside[name].strip() else ""
 
 
 def _require_usable(benchmark: Benchmark) -> None:

@@ -85,7 +85,9 @@ class KeyRenewal:
 def _fill(read: ReadKeys, reading: _Reading) -> None:
     try:
         reading.keys = read()
-    except (LabLedgerError, OSError) as error:
-        reading.problem = str(error)
+    except LabLedgerError as error:
+        reading.problem = error.message
+    except Exception as error:  # Nothing else would report it.
+        reading.problem = f"{type(error).__name__}: {error}"
     finally:
         reading.ended.set()

@@ -237,7 +237,8 @@ class SharedFiles:
         Files that an earlier process staged are compared. Raises `LedgerError` for a difference.
         """
         with self.lock:
-            if self._staged is None:
+            # A run that has grown brings further files with its next coordinator.
+            if self._staged is None or self._staged.files != setup.files:
                 self._stage(setup)
                 self._staged = setup
             new = sorted(set(digests) - self._compared)

@@ -124,6 +124,19 @@ def test_a_page_that_could_not_be_made(tmp_path: Path, serve: Serve) -> None:
         expect(page.locator("#connection")).to_have_text("live")
 
 
+def test_the_first_run_of_a_lab_appears(tmp_path: Path, serve: Serve) -> None:
+    """In a folder without a lab, the page says what to type; the first run appears on it."""
+    viewer = serve(tmp_path)
+    page = viewer.open("/")
+    expect(page.locator("h1")).to_have_text("No run yet")
+    expect(page.locator(".lead")).to_contain_text("labledger run experiment.yaml")
+    assert not (tmp_path / ".lab").exists()
+    with WatchedRun(tmp_path, 4) as run:
+        run.commit(2)
+        expect(page.locator("table.runs")).to_contain_text(RUN)
+        expect(page.locator("#connection")).to_have_text("live")
+
+
 def test_asks_only_for_what_it_lacks(tmp_path: Path, serve: Serve) -> None:
     """A commit makes the page ask from the first slot that it does not have; also after a break."""
     with WatchedRun(tmp_path, 8) as run:

@@ -248,8 +248,8 @@ def test_variables(one: Path) -> None:
     """Templates refer to the outside, or have their default; other values are literal."""
     benchmark = HARBOR.read(str(harbor_tasks.env_templates(one)))
 
-    def variables(*outside: str) -> tuple[Row, Row, Row]:
-        experiment = translated(benchmark, outside_names=outside)
+    def variables(**outside: str) -> tuple[Row, Row, Row]:
+        experiment = translated(benchmark, outside=outside)
         [task] = rows(experiment)
         oracle = document(experiment)["baseline"]["runtime"]["agent"]["env"]
         return task["runtime"]["env"], task["runtime"]["grader"]["env"], oracle
@@ -258,8 +258,9 @@ def test_variables(one: Path) -> None:
     key = {"KEY": "${HARBOR_TEST_TOKEN}"}
     oracle = {"HARBOR_SOLUTION_HARBOR_TEST_TOKEN": "${HARBOR_TEST_TOKEN}"}
     assert variables() == ({"LEVEL": "low", **literal}, key, oracle)
-    given = variables("HARBOR_TEST_LEVEL")
+    given = variables(HARBOR_TEST_LEVEL="high")
     assert given == ({"LEVEL": "${HARBOR_TEST_LEVEL}", **literal}, key, oracle)
+    assert variables(HARBOR_TEST_LEVEL="") == ({"LEVEL": "", **literal}, key, oracle)
 
 
 def test_variables_of_tasks_that_are_not_selected(tmp_path: Path) -> None:

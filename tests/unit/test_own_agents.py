@@ -98,6 +98,14 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a link": (lambda f: (f / "link").symlink_to("/etc/passwd"), "is a link"),
     "a link to a folder": (lambda f: (f / "link").symlink_to("/etc"), "is a link"),
     "a FIFO": (lambda f: os.mkfifo(f / "fifo"), "no regular file"),
+    "a FIFO as its profile": (
+        lambda f: ((f / "profile.toml").unlink(), os.mkfifo(f / "profile.toml")),
+        "no regular file",
+    ),
+    "a secret file as its profile": (
+        lambda f: ((f / "profile.toml").unlink(), (f / "profile.toml").symlink_to("/etc/shadow")),
+        "is a link",
+    ),
     "no wheel": (
         lambda f: write_agent(f, install='python = ["3.11", "3.14"]\nwheels = ["a.whl"]'),
         "there is no file a.whl",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from labledger.errors import ArtifactChanged, LedgerError
 from labledger.experiment.staged_files import StagedFile
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.workspace_seed import TarSeed
+from labledger.hosts.host_messages import RunKey, RunSetup
+from labledger.hosts.host_run_folder import HostRunFolder, SharedFiles
 from labledger.trial.life import shared_files
 
 PROGRAM = b"#!/bin/sh\nexit 1\n"
@@ -202,3 +205,23 @@ def test_files_that_a_part_brings_get_folders_of_their_own(tmp_path: Path, *, se
     (run / new / "tests/new.sh").write_bytes(b"other")
     with pytest.raises(LedgerError, match=r"tests/new\.sh was changed"):
         shared_files.stage_dependencies(files, store, run / "deps", sealed=sealed)
+
+
+def test_a_host_stages_what_a_grown_run_brings(tmp_path: Path) -> None:
+    """A host that has staged a run's files stages those of a later part, too."""
+    store = ArtifactStore(tmp_path / "store")
+    digest = store.put_bytes(PROGRAM)
+    run = tmp_path / "run"
+    run.mkdir()
+    shared = SharedFiles(HostRunFolder(run), store, threading.Condition())
+    first = StagedFile("grader.sh", digest, len(PROGRAM), executable=False)
+    later = StagedFile("tests/new.sh", digest, len(PROGRAM), executable=False, since=4)
+    key = RunKey("ledger", "run")
+    shared.stage(RunSetup(key, 1, {"grader": (first,)}, is_sealed=False), ())
+    shared.stage(RunSetup(key, 2, {"grader": (first, later)}, is_sealed=False), ())
+    assert (run / "deps-0-4/grader/tests/new.sh").read_bytes() == PROGRAM
+    assert not (run / "deps/grader/tests").exists()
+    shared.require_staged()
+    with shared.lock:
+        shared.delete()
+    assert list(run.glob("deps*")) == []
