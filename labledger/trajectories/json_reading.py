@@ -24,7 +24,7 @@ from labledger.trajectories.atif import FinalMetrics
 
 MAX_LINE = 8 << 20
 """How many bytes one line, or one item of a list, may have."""
-MAX_LINES = 1_000_000
+MAX_LINES = 500_000
 """How many lines of a file are read."""
 TOO_LONG = "a line that is too long"
 """What a line of more than `MAX_LINE` bytes is."""

@@ -10,12 +10,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from labledger.errors import LabLedgerError, LedgerError, QueryFailed
-from labledger.host_programs import module_command
+from labledger.host_programs import SAFE_FOLDER, module_command
 from labledger.ledger.query import too_slow
 from labledger.records import JsonObject
 
 _PROGRAM = "labledger.view.query_program"
-_ENVIRONMENT = ("PATH", "HOME", "TMPDIR", "SQLITE_TMPDIR", "XDG_CACHE_HOME", "LD_LIBRARY_PATH")
+_ENVIRONMENT = ("HOME", "TMPDIR", "SQLITE_TMPDIR", "XDG_CACHE_HOME", "LD_LIBRARY_PATH")
+"""What the process gets of the environment: nothing that may be secret."""
 _GRACE_S = 1.0
 """How long the process may take after the time limit, in seconds, before it is killed."""
 _START_S = 60.0
@@ -58,6 +59,7 @@ def ask(question: Question) -> QueryAnswer:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=environment,
+        cwd=SAFE_FOLDER,
     ) as process:
         try:
             return _answer_of(process, question)

@@ -60,7 +60,7 @@ STARTERS = {
     *("benchmarks/swebench/harness.py", "engine/image_builds.py", "execution/process_identity.py"),
     *("execution/receivers.py", "gateway/client.py", "gateway/keys.py"),
     *("gateway/request_judging.py", "ledger/verify.py", "report/chart_drawing.py"),
-    "trial/life/worker.py",
+    *("trial/life/worker.py", "view/query_process.py"),
 }
 """Modules that start programs. A new one belongs here once its commands and its working directory
 come from `host_programs`."""

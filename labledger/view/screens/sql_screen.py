@@ -69,5 +69,5 @@ def is_query(parameters: Parameters) -> bool:
 
 
 def _ask(source: Source, sql: str, form: str, max_rows: int, max_bytes: int) -> QueryAnswer:
-    path = str(source.reader.path)
+    path = str(source.reader.path.absolute())
     return ask(Question(path, sql, form, max_rows, max_bytes, _TIME_LIMIT_S))
