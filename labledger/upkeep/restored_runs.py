@@ -161,7 +161,7 @@ def _release_runs(lab: LabFolder, original: str, attempts: _OpenAttempts) -> Ite
         LedgerWriter.open(lab.ledger, store) as writer,
         LedgerReader.open(lab.ledger, store) as reader,
     ):
-        for run in reader.runs():
+        for run in sorted(reader.runs(), key=lambda run: run.run_no):
             results = _LeftAttempts(lab, reader, run, original, attempts)
             left = results.find()
             if left or run.lease is not None:

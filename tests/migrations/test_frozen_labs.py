@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from freeze_lab import ARCHIVES
 
-from labledger import open_ledger
+from labledger import back_up_lab, open_ledger, restore_lab
 from labledger.execution.process_identity import this_process
 from labledger.export import mirrors, summary
 from labledger.files.artifact_store import ArtifactStore
@@ -82,6 +82,25 @@ def test_a_frozen_lab_exports_its_mirrors(
 ) -> None:
     """Mirrors, summary and chain are written again with the bytes that the version wrote."""
     check_exports(lab, runs, lab.root / "runs", tmp_path / "exported")
+
+
+def test_a_frozen_lab_is_backed_up_and_restored(
+    version: str, runs: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A lab is backed up as the version left it. The restored lab is of today, verifies, and has
+    the mirrors that the version wrote."""
+    with tarfile.open(ARCHIVES / f"{version}.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="tar")
+    frozen, restored = LabFolder(tmp_path / ".lab"), LabFolder(tmp_path / "restored")
+    backup = tmp_path / "lab.tar.gz"
+    made = back_up_lab(backup, lab_dir=frozen.root)
+    assert {run.run_id for run in made.runs} == set(runs)
+    restore_lab(backup, restored.root)
+    assert verify_lab(restored, None).findings == ()
+    for run_id in runs:
+        for path in FILES.values():
+            expected = (frozen.run_folder(run_id) / path).read_bytes()
+            assert (restored.run_folder(run_id) / path).read_bytes() == expected, (run_id, path)
 
 
 def test_a_frozen_lab_is_answered(lab: LabFolder) -> None:
