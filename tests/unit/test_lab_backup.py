@@ -340,10 +340,15 @@ def test_a_killed_backup_leaves_nothing_half(
     words = ("backup", backups / "lab.tar.gz" if form == "file" else backups, "--lab-dir", there)
     killed = run_real(*words, folder=there, **{VARIABLE: "inside_backup"})
     assert killed.returncode == -signal.SIGKILL
-    assert [path.name.rpartition("-")[0] for path in backups.iterdir()] == ["labledger-backup"]
+    assert [path.name.rpartition("-")[0] for path in backups.iterdir()] == [
+        ".labledger-backup-unfinished"
+    ]
+    mine = [backups / "labledger-backup-mine", backups / ".labledger-backup-unfinished-of-monday"]
+    for path in mine:
+        path.mkdir()
     done = run_forked(*words, folder=there)
     assert done.returncode == 0, done.stderr
-    assert not list(backups.glob("labledger-*"))
+    assert set(backups.glob("*labledger-*")) == set(mine)
     source = next(iter(backups.glob("*.tar.gz")))
     restore_lab(source, here.root)
     assert verify_lab(here, None).findings == ()
@@ -424,6 +429,27 @@ def test_a_lab_without_all_its_artifacts(there: Path, file: Path, tmp_path: Path
     assert done.returncode == 3
     assert f"lacks 1 artifact that its ledger names, such as {large.name}" in done.stderr
     assert file.exists()
+    [frozen] = there.glob("artifacts/sha256/*/*")
+    frozen.unlink()
+    frozen.symlink_to("/etc/passwd")
+    assert back_up_lab(file.with_name("again.tar.gz"), lab_dir=there).missing_total == 2
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "folder"])
+def test_settings_that_are_no_file_are_named(there: Path, file: Path, kind: str) -> None:
+    """A FIFO, a device or a folder in place of the settings neither hangs the command nor fills its
+    memory, and the message names it."""
+    settings = there / "settings.yaml"
+    settings.unlink()
+    if kind == "fifo":
+        os.mkfifo(settings)
+    elif kind == "device":
+        settings.symlink_to("/dev/zero")
+    else:
+        settings.mkdir()
+    with pytest.raises(LedgerError, match=rf"could not read {settings}: .*; nothing was backed up"):
+        back_up_lab(file, lab_dir=there)
+    assert not file.exists()
 
 
 def test_an_older_ledger_is_upgraded_in_the_copy(there: Path, here: LabFolder, file: Path) -> None:
