@@ -630,6 +630,36 @@ def test_a_ledger_with_other_triggers_is_made_anew(
     assert rows(here.root)["slot_commit"] == rows(there)["slot_commit"]
 
 
+HOSTILE_ROWS: dict[str, tuple[str, str]] = {
+    "run id upwards": ("UPDATE run SET run_id = '../../../escaped'", "not a valid run id"),
+    "no plan": ("UPDATE run SET resolved = '[' || resolved || ']'", "does not write"),
+    "no JSON": ("UPDATE run SET resolved = '{'", "does not write|damaged"),
+    "nested": (f"UPDATE run SET resolved = '{'[' * 99_999}'", "does not write|damaged"),
+    "another id": ("UPDATE ledger_meta SET value = 'x' WHERE key = 'ledger_id'", "damaged"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_ROWS)
+def test_hostile_rows_are_refused(tmp_path: Path, here: LabFolder, file: Path, name: str) -> None:
+    """A ledger with rows that labledger does not write makes no lab, and no file elsewhere."""
+    lab, folder = LabFolder(tmp_path / "there" / ".lab"), Folder(tmp_path / "experiment")
+    with begin_real_run(lab.root, folder) as writer:
+        lease = writer.leases.acquire("real", kit.OWNER, 30)
+        dispatch = Dispatch(0, 1, "container", "elsewhere", kit.TIMES[0])
+        writer.journal_dispatch(lease, [dispatch])
+    back_up_lab(file, lab_dir=lab.root)
+    statement, message = HOSTILE_ROWS[name]
+    kit.tamper(lab.ledger, statement)
+    raw = kit.DRIVER.connect(str(lab.ledger), isolation_level=None)
+    raw.execute("PRAGMA journal_mode = DELETE")
+    raw.close()
+    rewritten(file, with_file("ledger.sqlite", "ledger", lab.ledger.read_bytes()))
+    with pytest.raises(LedgerError, match=message):
+        restore_lab(file, here.root)
+    assert not here.root.exists()
+    assert not list(tmp_path.rglob("escaped"))
+
+
 def test_the_schema_of_a_backup_is_shipped() -> None:
     """The manifest's schema is among those of the package."""
     assert (resources.schemas() / "backup_v1.jsonschema").is_file()
