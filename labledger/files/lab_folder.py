@@ -267,6 +267,10 @@ def cache_folder() -> Path | None:
     return Path(top) / "labledger"
 
 
+_RANDOM = "[a-z0-9_]" * 8
+"""What `tempfile` makes unique names of."""
+
+
 @contextmanager
 def scratch_folder(purpose: str, place: Path | None = None) -> Iterator[Path]:
     """Yield a new empty folder in `place`, by default `$TMPDIR`, and remove it with what is in it.
@@ -279,7 +283,10 @@ def scratch_folder(purpose: str, place: Path | None = None) -> Iterator[Path]:
 
     root = place or Path(tempfile.gettempdir())
     prefix = f"labledger-{purpose}-"
-    for path in root.glob(f"{prefix}*"):
+    if place is not None:
+        # Users have folders of their own there, whose names may begin alike.
+        prefix = f".labledger-{purpose}-unfinished-"
+    for path in root.glob(f"{prefix}{_RANDOM if place else '*'}"):
         _remove_if_abandoned(path)
     while True:
         path = Path(tempfile.mkdtemp(prefix=prefix, dir=root))

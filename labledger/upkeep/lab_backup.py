@@ -32,6 +32,8 @@ from labledger.files.output_files import make_folder_for
 from labledger.files.project_files import read_regular
 from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import reading
+from labledger.ledger.exchange.import_writer import frozen_digests
+from labledger.ledger.exchange.source import Source, SourceStore
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.json_codec import JsonForm
 from labledger.upkeep.archives import unchanged_chunks
@@ -252,6 +254,11 @@ def _read_settings(lab: LabFolder) -> bytes | None:
         return read_regular(lab.settings, MAX_SETTINGS_BYTES)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise LedgerError(
+            f"could not read {lab.settings}: {error.strerror or error}; {_UNDONE}",
+            hint="make it a file that you can read, or remove it",
+        ) from error
 
 
 def _describe(path: Path) -> JsonObject:
@@ -290,15 +297,25 @@ def listed_artifacts(path: Path) -> Iterator[tuple[str, int]]:
 
 def _find_missing(ledger: Path, store: ArtifactStore) -> tuple[tuple[str, ...], int]:
     """Return some artifacts that the ledger names and the store lacks, and how many there are."""
-    named: list[str] = []
-    total = 0
+    missing: set[str] = set()
+    is_current = migrations.read_revision(ledger) == migrations.HEAD
     with reading(ledger, "list the artifacts") as connection:
-        for sha256 in connection.execute(_LARGE_SQL).scalars():
-            if not store.contains(sha256):
-                total += 1
-                if len(named) < _MAX_NAMED:
-                    named.append(sha256)
-    return tuple(named), total
+        named = connection.execute(_LARGE_SQL).scalars()
+        missing.update(sha256 for sha256 in named if not _is_stored(store, sha256))
+        source = Source(ledger, connection, SourceStore(store.root))
+        # The tables of an older ledger are others: `labledger verify` finds its frozen files.
+        for run_id in source.run_ids() if is_current else ():
+            frozen = set(frozen_digests(source, run_id))
+            missing.update(sha256 for sha256 in frozen if not _is_stored(store, sha256))
+    return tuple(sorted(missing)[:_MAX_NAMED]), len(missing)
+
+
+def _is_stored(store: ArtifactStore, sha256: str) -> bool:
+    """Return whether an artifact is a file of the store, and not a link to another one."""
+    try:
+        return stat.S_ISREG(store.path(sha256).lstat().st_mode)
+    except OSError:
+        return False
 
 
 def artifact_name(sha256: str) -> str:

@@ -30,13 +30,15 @@ from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations, views_and_triggers
 from labledger.ledger.database.model import RunInfo
 from labledger.ledger.database.sqlite import translated, writable_engine
-from labledger.ledger.exchange.source import open_source_ledger
+from labledger.ledger.exchange.source import Source, open_source_ledger
 from labledger.ledger.lookup import BACKED_UP_AT, ORIGINAL_ID, ledger_id
 from labledger.ledger.notifications import Outbox
 from labledger.ledger.reader import LedgerReader
+from labledger.ledger.slot_checks import UNREADABLE
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
+from labledger.records.identity import RUN_ID
 from labledger.records.json_codec import JsonForm
 from labledger.records.model_calls import ModelCall
 from labledger.records.outcomes import Reason, RunStatus
@@ -89,19 +91,37 @@ def make_own(
 
     Raises `LedgerError` for a ledger that labledger did not write or that is damaged.
     """
-    with open_source_ledger(lab.ledger, lab.artifacts, scratch):
-        pass  # It is a ledger of a known revision, with the tables that labledger creates.
-    was_upgraded = _upgrade(lab.ledger)
-    original = _give_identity(lab.ledger, manifest)
-    attempts = dict(_read_open_attempts(open_attempts))
-    runs = tuple(_release_runs(lab, original, attempts))
-    with Outbox.open(lab.ledger) as outbox:
-        for run in runs:
-            outbox.discard(run.run_id)
-    with LedgerReader.open(lab.ledger) as reader:
-        for run in runs:
-            write_run_folder(lab, reader, run.run_id)
+    try:
+        with open_source_ledger(lab.ledger, lab.artifacts, scratch) as source:
+            _require_sound(source)
+        was_upgraded = _upgrade(lab.ledger)
+        original = _give_identity(lab.ledger, manifest)
+        attempts = dict(_read_open_attempts(open_attempts))
+        runs = tuple(_release_runs(lab, original, attempts))
+        with Outbox.open(lab.ledger) as outbox:
+            for run in runs:
+                outbox.discard(run.run_id)
+        with LedgerReader.open(lab.ledger) as reader:
+            for run in runs:
+                write_run_folder(lab, reader, run.run_id)
+    except UNREADABLE as error:
+        raise LedgerError(
+            f"the ledger of the backup holds rows that labledger does not write: {error}",
+            hint="restore another backup",
+        ) from error
     return runs, was_upgraded
+
+
+def _require_sound(source: Source) -> None:
+    """Raise `LedgerError` for a damaged file, and for a run whose id is no safe folder name."""
+    integrity = str(source.connection.execute("PRAGMA integrity_check(1)").scalar_one())
+    if integrity != "ok":
+        raise LedgerError(f"the ledger of the backup is damaged: {integrity}")
+    for run_id in source.run_ids():
+        if not RUN_ID.fullmatch(run_id):
+            raise LedgerError(
+                f"the backup holds a run {run_id[:120]!r}, which is not a valid run id"
+            )
 
 
 def _upgrade(ledger: Path) -> bool:
@@ -161,7 +181,7 @@ def _release_runs(lab: LabFolder, original: str, attempts: _OpenAttempts) -> Ite
         LedgerWriter.open(lab.ledger, store) as writer,
         LedgerReader.open(lab.ledger, store) as reader,
     ):
-        for run in reader.runs():
+        for run in sorted(reader.runs(), key=lambda run: run.run_no):
             results = _LeftAttempts(lab, reader, run, original, attempts)
             left = results.find()
             if left or run.lease is not None:

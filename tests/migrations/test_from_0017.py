@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 
 import pytest
 import sample_ledgers as kit
+from unpacking import unpack
 
 from labledger import open_ledger
 from labledger.files.lab_folder import LabFolder
@@ -23,8 +23,7 @@ COSTS = [827_500_000, None, 100, 0, 0, 827_500_000]
 @pytest.fixture
 def lab(tmp_path: Path) -> LabFolder:
     """The lab, with its ledger upgraded."""
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(ARCHIVE, tmp_path)
     lab = LabFolder(tmp_path / ".lab")
     assert migrations.upgrade(lab.ledger).before == "0017"
     return lab

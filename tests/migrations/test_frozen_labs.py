@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 
 import pytest
 from freeze_lab import ARCHIVES
+from unpacking import unpack
 
-from labledger import open_ledger
+from labledger import back_up_lab, open_ledger, restore_lab
 from labledger.execution.process_identity import this_process
 from labledger.export import mirrors, summary
 from labledger.files.artifact_store import ArtifactStore
@@ -44,8 +44,7 @@ def runs(version: str) -> tuple[str, ...]:
 @pytest.fixture
 def lab(version: str, tmp_path: Path) -> LabFolder:
     """The lab of a version, with its ledger upgraded where it is of an earlier revision."""
-    with tarfile.open(ARCHIVES / f"{version}.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="tar")  # A sealed grader is a link into the container.
+    unpack(ARCHIVES / f"{version}.tar.xz", tmp_path)
     lab = LabFolder(tmp_path / ".lab")
     if migrations.read_revision(lab.ledger) != migrations.HEAD:
         migrations.upgrade(lab.ledger)
@@ -82,6 +81,24 @@ def test_a_frozen_lab_exports_its_mirrors(
 ) -> None:
     """Mirrors, summary and chain are written again with the bytes that the version wrote."""
     check_exports(lab, runs, lab.root / "runs", tmp_path / "exported")
+
+
+def test_a_frozen_lab_is_backed_up_and_restored(
+    version: str, runs: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A lab is backed up as the version left it. The restored lab is of today, verifies, and has
+    the mirrors that the version wrote."""
+    unpack(ARCHIVES / f"{version}.tar.xz", tmp_path)
+    frozen, restored = LabFolder(tmp_path / ".lab"), LabFolder(tmp_path / "restored")
+    backup = tmp_path / "lab.tar.gz"
+    made = back_up_lab(backup, lab_dir=frozen.root)
+    assert {run.run_id for run in made.runs} == set(runs)
+    restore_lab(backup, restored.root)
+    assert verify_lab(restored, None).findings == ()
+    for run_id in runs:
+        for path in FILES.values():
+            expected = (frozen.run_folder(run_id) / path).read_bytes()
+            assert (restored.run_folder(run_id) / path).read_bytes() == expected, (run_id, path)
 
 
 def test_a_frozen_lab_is_answered(lab: LabFolder) -> None:

@@ -21,6 +21,7 @@ import regraded_ledgers as graded
 import sample_ledgers as kit
 from commands import command_env, command_line, run_real
 from source_labs import FROZEN, begin, complete_lab, rows
+from unpacking import unpack
 from waiting import ended_with_block
 
 from labledger import archive_run, collect_garbage
@@ -74,8 +75,7 @@ def test_a_run_is_archived_and_imported_as_it_was(
     assert rows(here.root) == rows(there) == before
     assert verify_lab(here, None).findings == ()
     assert {path.read_bytes() for path in here.artifacts.glob("sha256/*/*")} == {LARGE, FROZEN}
-    with tarfile.open(file) as tar:
-        tar.extractall(tmp_path / "unpacked", filter="data")
+    unpack(file, tmp_path / "unpacked")
     assert verify_lab(LabFolder(tmp_path / "unpacked"), None).findings == ()
     manifest = json.loads(members(file)["archive.json"])
     assert (manifest["schema_version"], manifest["artifacts"]["count"]) == ("archive_v1", 2)

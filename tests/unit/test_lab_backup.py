@@ -340,10 +340,15 @@ def test_a_killed_backup_leaves_nothing_half(
     words = ("backup", backups / "lab.tar.gz" if form == "file" else backups, "--lab-dir", there)
     killed = run_real(*words, folder=there, **{VARIABLE: "inside_backup"})
     assert killed.returncode == -signal.SIGKILL
-    assert [path.name.rpartition("-")[0] for path in backups.iterdir()] == ["labledger-backup"]
+    assert [path.name.rpartition("-")[0] for path in backups.iterdir()] == [
+        ".labledger-backup-unfinished"
+    ]
+    mine = [backups / "labledger-backup-mine", backups / ".labledger-backup-unfinished-of-monday"]
+    for path in mine:
+        path.mkdir()
     done = run_forked(*words, folder=there)
     assert done.returncode == 0, done.stderr
-    assert not list(backups.glob("labledger-*"))
+    assert set(backups.glob("*labledger-*")) == set(mine)
     source = next(iter(backups.glob("*.tar.gz")))
     restore_lab(source, here.root)
     assert verify_lab(here, None).findings == ()
@@ -424,6 +429,27 @@ def test_a_lab_without_all_its_artifacts(there: Path, file: Path, tmp_path: Path
     assert done.returncode == 3
     assert f"lacks 1 artifact that its ledger names, such as {large.name}" in done.stderr
     assert file.exists()
+    [frozen] = there.glob("artifacts/sha256/*/*")
+    frozen.unlink()
+    frozen.symlink_to("/etc/passwd")
+    assert back_up_lab(file.with_name("again.tar.gz"), lab_dir=there).missing_total == 2
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "folder"])
+def test_settings_that_are_no_file_are_named(there: Path, file: Path, kind: str) -> None:
+    """A FIFO, a device or a folder in place of the settings neither hangs the command nor fills its
+    memory, and the message names it."""
+    settings = there / "settings.yaml"
+    settings.unlink()
+    if kind == "fifo":
+        os.mkfifo(settings)
+    elif kind == "device":
+        settings.symlink_to("/dev/zero")
+    else:
+        settings.mkdir()
+    with pytest.raises(LedgerError, match=rf"could not read {settings}: .*; nothing was backed up"):
+        back_up_lab(file, lab_dir=there)
+    assert not file.exists()
 
 
 def test_an_older_ledger_is_upgraded_in_the_copy(there: Path, here: LabFolder, file: Path) -> None:
@@ -602,6 +628,36 @@ def test_a_ledger_with_other_triggers_is_made_anew(
     restore_lab(file, here.root)
     assert verify_lab(here, None).findings == ()
     assert rows(here.root)["slot_commit"] == rows(there)["slot_commit"]
+
+
+HOSTILE_ROWS: dict[str, tuple[str, str]] = {
+    "run id upwards": ("UPDATE run SET run_id = '../../../escaped'", "not a valid run id"),
+    "no plan": ("UPDATE run SET resolved = '[' || resolved || ']'", "does not write"),
+    "no JSON": ("UPDATE run SET resolved = '{'", "does not write|damaged"),
+    "nested": (f"UPDATE run SET resolved = '{'[' * 99_999}'", "does not write|damaged"),
+    "another id": ("UPDATE ledger_meta SET value = 'x' WHERE key = 'ledger_id'", "damaged"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_ROWS)
+def test_hostile_rows_are_refused(tmp_path: Path, here: LabFolder, file: Path, name: str) -> None:
+    """A ledger with rows that labledger does not write makes no lab, and no file elsewhere."""
+    lab, folder = LabFolder(tmp_path / "there" / ".lab"), Folder(tmp_path / "experiment")
+    with begin_real_run(lab.root, folder) as writer:
+        lease = writer.leases.acquire("real", kit.OWNER, 30)
+        dispatch = Dispatch(0, 1, "container", "elsewhere", kit.TIMES[0])
+        writer.journal_dispatch(lease, [dispatch])
+    back_up_lab(file, lab_dir=lab.root)
+    statement, message = HOSTILE_ROWS[name]
+    kit.tamper(lab.ledger, statement)
+    raw = kit.DRIVER.connect(str(lab.ledger), isolation_level=None)
+    raw.execute("PRAGMA journal_mode = DELETE")
+    raw.close()
+    rewritten(file, with_file("ledger.sqlite", "ledger", lab.ledger.read_bytes()))
+    with pytest.raises(LedgerError, match=message):
+        restore_lab(file, here.root)
+    assert not here.root.exists()
+    assert not list(tmp_path.rglob("escaped"))
 
 
 def test_the_schema_of_a_backup_is_shipped() -> None:

@@ -46,9 +46,12 @@ def _project(folder: Path, *scripts: str) -> Path:
 
 
 def _run(*words: str | Path, **variables: str) -> str:
+    # `scripts/test --newest` runs these tests, too.
+    own = {"PYTHON", "VENV_FOLDER", "VENV_VERSIONS", "TEST_PROCESSES"}
+    environment = {name: value for name, value in os.environ.items() if name not in own}
     done = subprocess.run(
         ["bash", *words],
-        env={**os.environ, **variables},
+        env={**environment, **variables},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -91,8 +91,8 @@ def restore(
         artifacts = counted(restored.artifacts, "artifact")
         out(f"{restored.path}: the backup of {restored.written_at}; {artifacts}")
         lab = quote(str(restored.path))
-        say(f"`labledger verify --lab-dir {lab}` checks it; `labledger allow {lab}` lets its")
-        say("settings and receivers act")
+        say(f"`labledger verify --lab-dir {lab}` checks it")
+        say(f"`labledger allow {lab}` lets its settings and receivers act")
     if restored.missing_artifacts:
         say(f"the backup lacks {counted(restored.missing_artifacts, 'artifact')}")
         raise typer.Exit(int(Exit.INCOMPLETE))
