@@ -22,7 +22,6 @@ from labledger.compare.comparison_document import (
     RunReruns,
     Sensitivity,
     SideGrading,
-    Significance,
     TaskRow,
 )
 from labledger.compare.decision import decide, decide_equivalence, decide_gates
@@ -40,7 +39,6 @@ from labledger.compare.ranking import rank
 from labledger.compare.run_caveats import unfinished, warnings
 from labledger.compare.sides import CombinedRuns, Side, read_combined
 from labledger.compare.statistics import paired_means, samples
-from labledger.compare.statistics.samples import Estimate
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.experiment.plan_sections import StoredFacts
 from labledger.ledger.reader import LedgerReader
@@ -280,7 +278,7 @@ def _compared(
 ) -> Compared:
     """Return a comparison without its decision."""
     paired = two.paired
-    difference, test = _tested(sample)
+    difference, test = estimates.tested(sample)
     runs = question.runs[two.a.run_id], question.runs[two.b.run_id]
     a, b = (
         replace(estimates.side_report(side, groups, sample), **_gradings(combined))
@@ -316,15 +314,6 @@ def _compared(
     )
     others = tuple(_sensitivities(question, two, sample, compared, document))
     return replace(compared, sensitivity=others)
-
-
-def _tested(sample: Sample) -> tuple[Estimate | None, Significance | None]:
-    """Return the difference, and its test where there is one."""
-    tested, family = estimates.inference(sample), sample.family
-    if tested is None:
-        return estimates.difference(sample), None
-    adjusted = estimates.corrected_p(tested.p, family) if family > 1 else None
-    return tested.estimate, Significance(tested.test, tested.p, adjusted)
 
 
 def _doubts(sample: Sample) -> Iterator[str]:
@@ -375,7 +364,7 @@ def _sensitivities(
             else:
                 paired = _paired(two.trials, two.validity, question.clusters, other)
                 figures = (paired, two.trials, two.validity, other, sample.family)
-                recounted, test = _tested(question.sample(*figures))
+                recounted, test = estimates.tested(question.sample(*figures))
             verdict = None
             if compared.test is not None:
                 as_counted = replace(compared, difference=recounted, test=test)
