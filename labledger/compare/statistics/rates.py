@@ -47,7 +47,9 @@ def _clustered_rate(groups: Groups, confidence: float, clusters: Sequence[str]) 
     size = max(1.0, least + 1)
     if degrees and spread and value * (1 - value):
         seen = min(independent_size(map(len, groups)), value * (1 - value) / spread**2)
-        size = max(size, seen * (quantile(confidence) / quantile(confidence, degrees)) ** 2)
+        # Rates of clusters are skewed near 0 and 1, so the fewer degrees are taken.
+        free = min(degrees, max(1.0, least))
+        size = max(size, seen * (quantile(confidence) / quantile(confidence, free)) ** 2)
     return _interval(value, size, confidence)
 
 

@@ -1,6 +1,6 @@
 """Simulate cells of the table, and write its page.
 
-scripts/simulate-statistics table                     the cells that are missing
+scripts/simulate-statistics table                     what is missing, or has fewer draws
 scripts/simulate-statistics table 'pair:50x3:*'       these cells, again
 scripts/simulate-statistics table --draws 4000 …      with more draws; stored with their number
 scripts/simulate-statistics table --page              the page alone, from the stored counts
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 
-from bench.statistics_table import cells
+from bench.statistics_table import cells, page
 
 
 def main(words: list[str] | None = None) -> None:
@@ -29,8 +29,18 @@ def main(words: list[str] | None = None) -> None:
     if not asked.page:
         stored = cells.read()
         if not asked.patterns:
-            chosen = [cell for cell in chosen if cell.name not in stored]
+            chosen = [
+                cell
+                for cell in chosen
+                if cell.name not in stored or stored[cell.name].draws < cell.draws
+            ]
         cells.run(chosen, asked.workers)
+    results = cells.read()
+    if missing := [cell.name for cell in cells.selected([], None) if cell.name not in results]:
+        print(f"the page is not written: {len(missing)} cells are missing, such as {missing[0]}")
+        return
+    page.PATH.write_text(page.text(results), "utf-8")
+    page.write_summary(results)
 
 
 if __name__ == "__main__":

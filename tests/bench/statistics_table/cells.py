@@ -70,6 +70,6 @@ def run(cells: Sequence[Cell], workers: int) -> None:
         for number, (name, result) in enumerate(pool.imap_unordered(simulated, cells), 1):
             results[name] = result
             print(f"{number} of {len(cells)}: {name}", flush=True)
-            if number % 10 == 0:
+            if number % 5 == 0:
                 write(results)
     write(results)

@@ -20,16 +20,31 @@ RATE_OUTPUTS = {
     "rate": (RATES, 1000),
     "pair": (RATES, 1000),
     "suite": (ENDS_AND_MIDDLE, 300),
-    "family3": (ENDS_AND_MIDDLE, 300),
-    "family8": (ENDS_AND_MIDDLE, 250),
+    "family3": (ENDS_AND_MIDDLE, 400),
+    "family8": (ENDS_AND_MIDDLE, 300),
     "clusters": (ENDS_AND_MIDDLE, 1000),
     "clusters-alike": (ENDS_AND_MIDDLE, 400),
     "rate-clusters": (ENDS_AND_MIDDLE, 1000),
 }
 """The rates and the number of draws of each output of pass rates."""
+EVEN_OUTPUTS = {
+    "more-tasks": 200,
+    "more-trials": 200,
+    "plan": 300,
+    "plan-effect": 300,
+    "suite-plan": 300,
+}
+"""The number of draws of outputs with equal trials alone."""
 METRICS = ("normal", "skewed", "rare", "one-sided")
-PASS_AT = ((3, 2), (3, 3), (10, 2), (10, 5), (10, 10))
-"""Replications and k."""
+PASS_AT = (
+    (3, 2, "equal"),
+    (3, 3, "equal"),
+    (10, 2, "equal"),
+    (10, 2, "unequal"),
+    (10, 5, "equal"),
+    (10, 10, "equal"),
+)
+"""Replications, k and trials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +98,12 @@ def _of_rates() -> Iterator[Cell]:
 
 def _of_pass_at() -> Iterator[Cell]:
     for output in ("pass@", "suite-pass@"):
-        for replications, k in PASS_AT:
-            if output == "suite-pass@" and replications == k:
-                continue  # A single estimate of each task has no interval.
+        for replications, k, trials in PASS_AT:
+            if output == "suite-pass@" and (replications == k or trials == "unequal"):
+                continue  # A single estimate of a task has no interval.
             for tasks in TASKS:
                 for rate in ENDS_AND_MIDDLE:
-                    yield Cell(f"{output}{k}", tasks, replications, f"{rate:g}", "equal", 400)
-    for tasks in TASKS:
-        for rate in ENDS_AND_MIDDLE:
-            yield Cell("pass@2", tasks, 10, f"{rate:g}", "unequal", 400)
+                    yield Cell(f"{output}{k}", tasks, replications, f"{rate:g}", trials, 400)
 
 
 def _of_metrics() -> Iterator[Cell]:
@@ -106,15 +118,10 @@ def _of_metrics() -> Iterator[Cell]:
 
 
 def _of_extensions_and_plans() -> Iterator[Cell]:
-    for tasks in TASKS:
-        for rate in ENDS_AND_MIDDLE:
-            for replications in (1, 3, 10):
-                yield Cell("more-tasks", tasks, replications, f"{rate:g}", "equal", 250)
-                if replications > 1:
-                    yield Cell("more-trials", tasks, replications, f"{rate:g}", "equal", 250)
-    for output in ("plan", "plan-effect", "suite-plan"):
+    for output, draws in EVEN_OUTPUTS.items():
         for tasks in TASKS:
-            for rate in ENDS_AND_MIDDLE:
-                for replications in (1, 3, 10):
-                    if output != "suite-plan" or replications > 1:
-                        yield Cell(output, tasks, replications, f"{rate:g}", "equal", 400)
+            for replications in (1, 3, 10):
+                if replications == 1 and output in ("more-trials", "suite-plan"):
+                    continue
+                for rate in ENDS_AND_MIDDLE:
+                    yield Cell(output, tasks, replications, f"{rate:g}", "equal", draws)
