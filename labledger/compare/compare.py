@@ -25,7 +25,6 @@ from labledger.compare.comparison_document import (
     RunReruns,
     Sensitivity,
     SideGrading,
-    Significance,
     TaskRow,
 )
 from labledger.compare.decision import decide, decide_equivalence, decide_gates
@@ -49,7 +48,6 @@ from labledger.compare.ranking import rank
 from labledger.compare.run_caveats import unfinished, warnings
 from labledger.compare.sides import CombinedRuns, Family, Side, family_of, read_combined
 from labledger.compare.statistics import paired_means, samples
-from labledger.compare.statistics.samples import Estimate
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.experiment.plan_sections import StoredFacts
 from labledger.ledger.reader import LedgerReader
@@ -350,7 +348,7 @@ def _compared(
 ) -> Compared:
     """Return a comparison without its decision."""
     paired = two.paired
-    difference, test = _tested(sample)
+    difference, test = estimates.tested(sample)
     runs = question.runs[two.a.run_id], question.runs[two.b.run_id]
     a, b = (
         replace(estimates.side_report(side, groups, sample), **_gradings(combined))
@@ -389,15 +387,6 @@ def _compared(
     )
     others = tuple(_sensitivities(question, two, sample, compared, document))
     return replace(compared, sensitivity=others)
-
-
-def _tested(sample: Sample) -> tuple[Estimate | None, Significance | None]:
-    """Return the difference, and its test where there is one."""
-    tested, family = estimates.inference(sample), sample.family
-    if tested is None:
-        return estimates.difference(sample), None
-    adjusted = estimates.corrected_p(tested.p, family) if family > 1 else None
-    return tested.estimate, Significance(tested.test, tested.p, adjusted)
 
 
 def _doubts(sample: Sample) -> Iterator[str]:
@@ -447,7 +436,9 @@ def _sensitivities(
                 paired, recounted, test = two.paired, compared.difference, compared.test
             else:
                 paired = _paired(two.trials, two.validity, question.clusters, other)
-                recounted, test = _tested(question.sample(paired, two, other, sample.family))
+                recounted, test = estimates.tested(
+                    question.sample(paired, two, other, sample.family)
+                )
             verdict = None
             if compared.test is not None:
                 as_counted = replace(compared, difference=recounted, test=test)

@@ -13,7 +13,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from labledger.compare.compare_options import CompareOptions, Estimand, Validity
-from labledger.compare.comparison_document import Counts, Detectable, Effect, SideReport
+from labledger.compare.comparison_document import (
+    Counts,
+    Detectable,
+    Effect,
+    SideReport,
+    Significance,
+)
 from labledger.compare.sides import Side
 from labledger.compare.statistics import (
     paired_means,
@@ -165,6 +171,15 @@ def difference(sample: Sample) -> Estimate | None:
     if tested is not None:
         return tested.estimate
     return Estimate(samples.mean(sample.differences), None, None) if sample.a else None
+
+
+def tested(sample: Sample) -> tuple[Estimate | None, Significance | None]:
+    """Return the difference, and its test where there is one."""
+    found, family = inference(sample), sample.family
+    if found is None:
+        return difference(sample), None
+    adjusted = corrected_p(found.p, family) if family > 1 else None
+    return found.estimate, Significance(found.test, found.p, adjusted)
 
 
 def side_report(side: Side, groups: Groups, sample: Sample) -> SideReport:

@@ -208,7 +208,7 @@ def outcomes(report: Report) -> str:
     )
     if any(v.pass_rate is not None and v.pass_rate.low is not None for v in report.variants):
         text += (
-            f" Intervals ({confidence_level(report.confidence)}) are Wilson’s, and take into "
+            f" Intervals ({confidence_level(report.confidence)}) are exact ones, and take into "
             "account which trials are of the same task."
         )
     return text

@@ -2,6 +2,7 @@
 
     scripts/simulate-statistics                   all parts, about ten minutes
     scripts/simulate-statistics clusters          one of them
+    scripts/simulate-statistics table             the cells of the reference page that are missing
 
 `suites`: fixed suites whose tasks have different numbers of trials. `outcomes`: rates of single
 variants, and pass@k. `clusters`: clusters of tasks of unequal size. `means`: metrics whose
@@ -16,12 +17,14 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from scipy import special
 
+from bench.statistics_table import __main__ as table
 from labledger.compare.statistics import (
     paired_means,
     paired_rates,
@@ -39,7 +42,9 @@ SEED = 18
 
 
 def main() -> None:
-    """Print the parts that are named, or all."""
+    """Print the parts that are named, or all; `table` is the reference page's own part."""
+    if sys.argv[1:2] == ["table"]:
+        return table.main(sys.argv[2:])
     parts = {
         "suites": suites,
         "outcomes": outcomes,
@@ -53,6 +58,7 @@ def main() -> None:
     for name in parser.parse_args().parts or parts:
         print(f"-- {name}", flush=True)
         parts[name]()
+    return None
 
 
 # -- suites

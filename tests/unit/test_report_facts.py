@@ -120,14 +120,12 @@ def test_denominators_agree_with_the_leaderboard(path: Path) -> None:
 
 
 def test_an_interval_knows_its_replications(path: Path) -> None:
-    """With one trial a task it is Wilson's own; five trials of one task are not five tasks."""
+    """With one trial a task it is the exact one; five trials of one task are not five tasks."""
     comparison_ledgers.make_run(path, {"base": ["P", "P", "F", "P"]})
     rate = facts(path)["variants"][0]["pass_rate"]
-    z, n, p = 1.959964, 4, 0.75
-    centre, half = p + z * z / (2 * n), z * (p * (1 - p) / n + z * z / (4 * n * n)) ** 0.5
-    scale = 1 + z * z / n
-    assert rate["low"] == pytest.approx((centre - half) / scale, abs=1e-6)
-    assert rate["high"] == pytest.approx((centre + half) / scale, abs=1e-6)
+    # Clopper and Pearson's, of 3 in 4.
+    assert rate["low"] == pytest.approx(0.194120, abs=1e-6)
+    assert rate["high"] == pytest.approx(0.993691, abs=1e-6)
     comparison_ledgers.make_run(path, {"base": ["PPPPP", "PPPPP", "FFFFF", "PPPPP"]}, "copied")
     copied = facts(path, "copied")["variants"][0]["pass_rate"]
     assert (copied["low"], copied["high"]) == pytest.approx((rate["low"], rate["high"]))

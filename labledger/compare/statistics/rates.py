@@ -1,8 +1,8 @@
 """Intervals for one pass rate, for pass@k and pass^k, and for differences of these.
 
 Tasks (or clusters) are the sample, except in `suite_rate` and in differences of a suite, where the
-tasks are given and their replications are the sample. Intervals of a single rate are Wilson's
-(1927, JASA 22:209–212) for an effective number of trials.
+tasks are given and their replications are the sample. Intervals of a single rate are Clopper and
+Pearson's (1934, Biometrika 26:404–413) for an effective number of trials.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def rate(groups: Groups, confidence: float, clusters: Sequence[str] | None = Non
     """Estimate the pass rate of tasks like these: the mean of the tasks' pass rates.
 
     Each group holds a task's 0s and 1s; each task weighs the same; `clusters` names the cluster of
-    each task. The interval is Wilson's for the effective number of trials (`effective_size`). With
-    one replication that is the number of tasks, and the interval is Wilson's own; with clusters it
-    is the number of observations that the clusters are worth.
+    each task. The interval is the exact one for the effective number of trials (`effective_size`).
+    With one replication that is the number of tasks; with clusters it is the number of observations
+    that the clusters are worth.
     """
     if clusters is not None:
         return _clustered_rate(groups, confidence, clusters)
-    return _wilson(task_means(groups), independent_size(map(len, groups)), confidence)
+    return _weighted_rate(task_means(groups), independent_size(map(len, groups)), confidence)
 
 
 def _clustered_rate(groups: Groups, confidence: float, clusters: Sequence[str]) -> Estimate:
@@ -47,27 +47,52 @@ def _clustered_rate(groups: Groups, confidence: float, clusters: Sequence[str]) 
     size = max(1.0, least + 1)
     if degrees and spread and value * (1 - value):
         seen = min(independent_size(map(len, groups)), value * (1 - value) / spread**2)
-        size = max(size, seen * (quantile(confidence) / quantile(confidence, degrees)) ** 2)
+        # Rates of clusters are skewed near 0 and 1, so the fewer degrees are taken.
+        free = min(degrees, max(1.0, least))
+        size = max(size, seen * (quantile(confidence) / quantile(confidence, free)) ** 2)
     return _interval(value, size, confidence)
 
 
 def suite_rate(groups: Groups, confidence: float) -> Estimate:
     """Estimate the pass rate of these fixed tasks: the mean of their pass rates.
 
-    Replications of a task are assumed to be independent. The interval is Wilson's for the number
-    of trials that would vary as much as the tasks' replications do; that is at least as many as
-    there are.
+    Replications of a task are assumed to be independent. The interval is the exact one for the
+    number of trials that would vary as much as the tasks' replications do, reduced because few
+    trials tell little about that (Korn and Graubard 1998, Survey Methodology 24:193–201). With
+    equal numbers of trials it is at least as many as there are. Trials that are the only ones of
+    their tasks are taken together, as trials of one rate: their sum varies by no less than that of
+    trials with different rates (Hoeffding 1956, Annals of Mathematical Statistics 27:713–721).
     """
-    means = task_means(groups)
-    value, tasks = mean(means), len(groups)
-    size = independent_size(map(len, groups))
-    within = math.fsum(
-        rate * (1 - rate) / max(1, len(group) - 1)
-        for rate, group in zip(means, groups, strict=True)
-    )
-    if within:
-        size = max(size, value * (1 - value) * tasks**2 / within)
-    return _interval(value, size, confidence)
+    value, tasks = mean(task_means(groups)), len(groups)
+    trials = independent_size(map(len, groups))
+    within, degrees = _variance_within_tasks(groups)
+    if not within or not 0 < value < 1:
+        return _interval(value, trials, confidence)
+    seen = value * (1 - value) * tasks**2 / within
+    seen *= (quantile(confidence) / quantile(confidence, degrees)) ** 2
+    is_even = len(set(map(len, groups))) == 1
+    return _interval(value, max(seen, trials if is_even else 1.0), confidence)
+
+
+def _variance_within_tasks(groups: Groups) -> tuple[float, float]:
+    """Return the variance of the sum of the tasks' rates that is due to their replications.
+
+    The second number is its degrees of freedom (Satterthwaite 1946, Biometrics Bulletin 2:110–114).
+    Half a pass and half a failure are added to trials that are the only ones of their tasks, so
+    that they are never taken to be constant.
+    """
+    parts = []
+    for group in groups:
+        if len(group) > 1:
+            rate = math.fsum(group) / len(group)
+            parts.append((rate * (1 - rate) / (len(group) - 1), len(group) - 1))
+    only = [group[0] for group in groups if len(group) == 1]
+    if only:
+        rate = (math.fsum(only) + 0.5) / (len(only) + 1)
+        parts.append((len(only) * rate * (1 - rate), len(only)))
+    within = math.fsum(variance for variance, _ in parts)
+    squares = math.fsum(variance**2 / free for variance, free in parts)
+    return within, max(1.0, within**2 / squares) if squares else 1.0
 
 
 def pooled_rate(
@@ -90,21 +115,24 @@ def pooled_rate(
     return _interval(value, size, confidence)
 
 
-def _wilson(means: Sequence[float], independent: float, confidence: float) -> Estimate:
+def _weighted_rate(means: Sequence[float], independent: float, confidence: float) -> Estimate:
     value = mean(means)
     size = effective_size(means, value * (1 - value), independent, confidence)
     return _interval(value, size, confidence)
 
 
 def _interval(value: float, size: float, confidence: float) -> Estimate:
-    """Return a rate that was observed in `size` trials, with Wilson's interval."""
-    z = quantile(confidence)
-    scale = 1 + z * z / size
-    centre = (value + z * z / (2 * size)) / scale
-    half = z * math.sqrt(value * (1 - value) / size + z * z / (4 * size * size)) / scale
-    # Rounding must not put the rate itself outside.
-    low, high = min(value, centre - half), max(value, centre + half)
-    return Estimate(value, max(0.0, low), min(1.0, high))
+    """Return a rate that was observed in `size` trials, with the exact interval of a proportion.
+
+    The number of trials need not be whole (Korn and Graubard 1998, Survey Methodology 24:193–201).
+    """
+    from scipy import special
+
+    passed, tail = value * size, (1 - confidence) / 2
+    failed = size - passed
+    low = float(special.betaincinv(passed, failed + 1, tail)) if passed > 0 else 0.0
+    high = float(special.betaincinv(failed, passed + 1, tail)) if failed > 0 else 0.0
+    return Estimate(value, min(value, low), max(value, 1 - high))
 
 
 # -- pass@k and pass^k
@@ -174,7 +202,7 @@ def pass_at(
     def estimated(of_task: _OfTask) -> Estimate:
         means = [of_task(count, passed, k) for count, passed in counts]
         if named is None:
-            return _wilson(means, independent, confidence)
+            return _weighted_rate(means, independent, confidence)
         return _clustered_rate([[value] for value in means], confidence, named)
 
     return PassAt(k, len(counts), estimated(any_of), estimated(all_of))

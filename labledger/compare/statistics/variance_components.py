@@ -212,11 +212,13 @@ def rate_with_spread(rate: float, spread: float) -> float:
 
 
 def explained_by(rate_a: float, rate_b: float) -> float:
-    """Return how many more pairs differ because B's rate is not A's.
+    """Return how much more the difference of a pair varies because B's rate is not A's.
 
-    With rates p and q and independent trials it is p(1 − q) + q(1 − p) − 2p(1 − p).
+    With rates p and q and independent trials, p(1 − q) + q(1 − p) − 2p(1 − p) more pairs differ.
+    Their variance grows by the square of the difference less than that.
     """
-    return (rate_a - rate_b) * (2 * rate_a - 1)
+    difference = rate_a - rate_b
+    return difference * (2 * rate_a - 1) - difference**2
 
 
 def explained_within_by(rate_a: float, rate_b: float) -> float:

@@ -1,0 +1,140 @@
+"""Write the reference page of the table, from the stored counts alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.statistics_table.cells import Results
+from bench.statistics_table.designs import Cell, grid
+from bench.statistics_table.sections import INTRODUCTION, SECTIONS, Section
+from bench.statistics_table.verdicts import Figure, figures
+
+PATH = Path(__file__).parents[3] / "docs/reference/statistics-table.md"
+_BETTER = "°"
+
+
+def text(results: Results) -> str:
+    """Return the page."""
+    lines = [INTRODUCTION.format(better=_BETTER)]
+    for output, cells in groupby(grid(), key=lambda cell: _section_of(cell.output)):
+        lines += _section(SECTIONS[output], list(cells), results)
+    return "\n".join(lines) + "\n"
+
+
+def _section_of(output: str) -> str:
+    return output.rstrip("0123456789") if "@" in output else output
+
+
+def _section(section: Section, cells: Sequence[Cell], results: Results) -> Iterator[str]:
+    populations = list(dict.fromkeys(cell.population for cell in cells))
+    yield f"## {section.title}\n"
+    if section.text:
+        yield f"{section.text}\n"
+    yield f"By: {', '.join(populations)}.\n"
+    used = [column for column in COLUMNS if _is_used(column, cells, results)]
+    yield f"| design | draws | {' | '.join(column.title for column in used)} |"
+    yield f"|{' --- |' * (len(used) + 2)}"
+    is_better = False
+    for design, of_design in groupby(cells, key=_design):
+        rows = list(of_design)
+        draws = sorted({results[cell.name].draws for cell in rows})
+        values = [
+            ", ".join(column.value(list(figures(results[cell.name]))) for cell in rows)
+            for column in used
+        ]
+        is_better |= any(_BETTER in value for value in values)
+        yield f"| {design} | {', '.join(f'{each:,}' for each in draws)} | {' | '.join(values)} |"
+    yield ""
+    if is_better and section.gains:
+        yield f"{_BETTER} {section.gains}\n"
+
+
+def _design(cell: Cell) -> str:
+    k = f"{cell.output.removeprefix('suite-')}, " if "@" in cell.output else ""
+    trials = "" if cell.is_even else ", unequal"
+    return f"{k}{cell.tasks} × {cell.replications}{trials}"
+
+
+class Column(NamedTuple):
+    """A column: the figures whose names begin so, and how to choose from them."""
+
+    title: str
+    prefixes: tuple[str, ...]
+    choose: Callable[[Sequence[Figure]], Sequence[Figure]]
+
+    def value(self, all_figures: Sequence[Figure]) -> str:
+        chosen = [each for each in all_figures if each.name.startswith(self.prefixes)]
+        if not chosen:
+            return "–"
+        return "/".join(map(_shown, self.choose(chosen)))
+
+
+def _shown(figure: Figure) -> str:
+    mark = _BETTER if figure.is_far_better and not figure.name.startswith("planned") else ""
+    return f"{100 * figure.share:.1f}{mark}"
+
+
+def _worst(all_figures: Sequence[Figure]) -> Sequence[Figure]:
+    """Return the figure with the most errors, in simulation errors."""
+    return [max(all_figures, key=lambda each: each.errors - (each.error or 0))]
+
+
+def _lowest(all_figures: Sequence[Figure]) -> Sequence[Figure]:
+    return [min(all_figures, key=lambda each: each.share)]
+
+
+COLUMNS = (
+    Column("type I", ("type_1",), _worst),
+    Column("coverage", ("coverage",), _worst),
+    Column("gates", ("gate",), _worst),
+    Column("warned", ("share_warned_coverage",), _lowest),
+    Column("power", ("power", "share_without"), lambda each: each),
+    Column("under", ("share_under",), lambda each: each),
+    Column("planned", ("planned",), lambda each: each),
+)
+
+
+def _is_used(column: Column, cells: Sequence[Cell], results: Results) -> bool:
+    return any(
+        name.startswith(column.prefixes) for cell in cells for name in results[cell.name].counts
+    )
+
+
+# -- the summary of docs/explanation/statistics.md
+
+
+EXPLANATION = PATH.parents[1] / "explanation/statistics.md"
+_BEGIN, _END = "<!-- simulated errors -->\n", "\n<!-- end of simulated errors -->"
+
+
+def with_summary(explanation: str, results: Results) -> str:
+    """Return the text of the explanation with its table as the results have it."""
+    before, _, rest = explanation.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    return f"{before}{_BEGIN}{summary(results)}{_END}{after}"
+
+
+def write_summary(results: Results) -> None:
+    """Renew the table of the explanation."""
+    EXPLANATION.write_text(with_summary(EXPLANATION.read_text("utf-8"), results), "utf-8")
+
+
+def summary(results: Results) -> str:
+    """Return a table with a line for each output: its worst figures of each kind."""
+    lines = ["| output | cells | type I, highest | coverage, lowest | gates, highest | power |"]
+    lines.append(f"|{' --- |' * 6}")
+    for output, of_output in groupby(grid(), key=lambda cell: _section_of(cell.output)):
+        cells = list(of_output)
+        found = [each for cell in cells for each in figures(results[cell.name])]
+        columns = []
+        for prefix in ("type_1", "coverage", "gate"):
+            of_kind = [each for each in found if each.name.startswith(prefix)]
+            columns.append(f"{100 * _worst(of_kind)[0].share:.1f}" if of_kind else "–")
+        powers = [e.share for e in found if e.name.startswith(("power", "planned"))]
+        span = f"{100 * min(powers):.0f} to {100 * max(powers):.0f}" if powers else "–"
+        name = SECTIONS[output].title
+        lines.append(f"| {name} | {len(cells)} | {' | '.join(columns)} | {span} |")
+    return "\n".join(lines)
