@@ -76,6 +76,8 @@ def _path_of(run_id: str | None, lab_dir: str | Path | None) -> str:
         with open_ledger(lab_dir=lab_dir) as ledger:
             return "/" if run_id is None else f"/runs/{quote(ledger.run(run_id).run_id, safe='')}"
     except LedgerMissing:
-        if run_id is not None:
+        lab = LabFolder.find(lab_dir).root
+        # No run can ever be in a lab folder that is no folder.
+        if run_id is not None or (lab.exists() and not lab.is_dir()):
             raise
         return "/"

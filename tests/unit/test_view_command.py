@@ -181,6 +181,9 @@ def test_what_cannot_be_shown_is_refused(lab: Path, tmp_path: Path) -> None:
     assert (ended.returncode, "holds no run 'run-2'" in ended.stderr) == (2, True)
     empty = tmp_path / "empty"
     empty.mkdir()
+    (tmp_path / "file").write_text("no folder")
+    ended = run_forked("view", "--lab-dir", tmp_path / "file", folder=tmp_path)
+    assert (ended.returncode, "there is no ledger" in ended.stderr) == (2, True)
     ended = run_forked("view", "run-2", "--lab-dir", empty, folder=tmp_path)
     assert (ended.returncode, "there is no ledger" in ended.stderr) == (2, True)
     with socket.create_server(("127.0.0.1", 0)) as taken:
