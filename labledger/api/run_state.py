@@ -121,12 +121,16 @@ def known_width(run: RunInfo, controls: Controls, dispatched: int) -> int | None
     """
     if controls.max_concurrency is not None:
         return controls.max_concurrency
-    from labledger.execution.executor import capacity_of
-
     design = run.resolved.get("design", {})
     width: int | None = design.get("max_concurrency")
-    is_limit = run.on is None or design.get("limits_hosts")
-    return width if is_limit and width and dispatched <= capacity_of(width) else None
+    if width is None or (run.on is not None and not design.get("limits_hosts")):
+        return None
+    if dispatched > width:
+        # Imported late: `status` must start fast.
+        from labledger.execution.executor import capacity_of
+
+        return width if dispatched <= capacity_of(width) else None
+    return width
 
 
 @dataclass(frozen=True, slots=True)
