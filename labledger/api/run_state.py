@@ -94,14 +94,16 @@ def running_trials(
     Trials that were dispatched and have not begun are prepared: folders on this machine say
     so; elsewhere, those that were dispatched last are, and the time is that since dispatch.
     """
+    dispatched = [slot for slot in slots if slot.is_running]
+    if not dispatched:
+        return []
+    # Imported late: `status` must start fast.
     from labledger.trial.attempt_notes import phase_s
     from labledger.trial.contract import trial_folder
 
     now, folder = clock.now(), lab.run_folder(run.run_id)
     here, elsewhere = [], []
-    for slot in slots:
-        if not slot.is_running:
-            continue
+    for slot in dispatched:
         dispatched_s = max(0.0, (now - clock.parse(slot.since)).total_seconds())
         if slot.host != platform.node():
             elsewhere.append((slot, dispatched_s))
