@@ -95,14 +95,16 @@ def running_trials(
     Trials that were dispatched and have not begun are prepared: folders on this machine say
     so; elsewhere, those that were dispatched last are, and the time is that since dispatch.
     """
+    dispatched = [slot for slot in slots if slot.is_running]
+    if not dispatched:
+        return []
+    # Imported late: `status` must start fast.
     from labledger.trial.attempt_notes import phase_s
     from labledger.trial.contract import trial_folder
 
     now, folder = clock.now(), lab.run_folder(run.run_id)
     here, elsewhere = [], []
-    for slot in slots:
-        if not slot.is_running:
-            continue
+    for slot in dispatched:
         dispatched_s = max(0.0, (now - clock.parse(slot.since)).total_seconds())
         if slot.host != platform.node():
             elsewhere.append((slot, dispatched_s))
@@ -122,12 +124,16 @@ def known_width(run: RunInfo, controls: Controls, dispatched: int) -> int | None
     """
     if controls.max_concurrency is not None:
         return controls.max_concurrency
-    from labledger.execution.executor import capacity_of
-
     design = run.resolved.get("design", {})
     width: int | None = design.get("max_concurrency")
-    is_limit = run.on is None or design.get("limits_hosts")
-    return width if is_limit and width and dispatched <= capacity_of(width) else None
+    if width is None or (run.on is not None and not design.get("limits_hosts")):
+        return None
+    if dispatched > width:
+        # Imported late: `status` must start fast.
+        from labledger.execution.executor import capacity_of
+
+        return width if dispatched <= capacity_of(width) else None
+    return width
 
 
 @dataclass(frozen=True, slots=True)
