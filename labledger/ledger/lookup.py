@@ -69,17 +69,31 @@ def current_grading_run_no(connection: Connection, name: str) -> int:
     root_no = None if match is None else find_run_no(connection, match[1])
     if match is None or root_no is None:
         return run_number(connection, name)
+    return grading_run_no(connection, match[1], int(match[2]))
+
+
+def grading_run_no(connection: Connection, root_id: str, generation: int) -> int:
+    """Return the `run_no` of a grading of a run by its number.
+
+    Raises `RunNotFound`, with a hint of the existing generations.
+    """
     known = connection.execute(
-        "SELECT generation, run_no FROM grading WHERE root_id = ? ORDER BY generation", (match[1],)
+        "SELECT generation, run_no FROM grading WHERE root_id = ? ORDER BY generation", (root_id,)
     ).all()
-    for generation, number in known:
-        if generation == int(match[2]):
-            return int(number)
-    listed = ", ".join(f"{match[1]}.g{generation}" for generation, _ in known)
+    for number, run_no in known:
+        if number == generation:
+            return int(run_no)
+    listed = ", ".join(f"{root_id}.g{number}" for number, _ in known)
     raise RunNotFound(
-        f"run {match[1]} has no generation {match[2]}",
-        hint=f"its gradings: {listed}" if known else f"{match[1]} is a regrading itself",
+        f"run {root_id} has no generation {generation}",
+        hint=f"its gradings: {listed}" if known else f"{root_id} is a regrading itself",
     )
+
+
+def read_root_id(connection: Connection, run_no: int) -> str:
+    """Return the run whose agents ran: of a regrading its root, of another run itself."""
+    sql = "SELECT root_id FROM grading WHERE run_no = ?"
+    return str(connection.execute(sql, (run_no,)).scalar_one())
 
 
 def ledger_holds_run(path: Path, run_id: str) -> bool:

@@ -43,12 +43,14 @@ from labledger.ledger.lookup import (
     TrialContents,
     current_grading_run_no,
     digest_bytes,
+    grading_run_no,
     ledger_id,
     open_artifact,
     read_agent_digests,
     read_artifact,
     read_backup_time,
     read_deleted_ids,
+    read_root_id,
     run_number,
     unchanged,
 )
@@ -305,10 +307,10 @@ class LedgerReader:
         A run's id stands for its current grading. With `generation`, the grading of the same run
         with this number. Raises `RunNotFound`.
         """
-        if generation is not None:
-            return self.graded(f"{self.graded(name).root_id}.g{generation}")
         with self._snapshot(f"read run {name}") as connection:
             run_no = current_grading_run_no(connection, name)
+            if generation is not None:
+                run_no = grading_run_no(connection, read_root_id(connection, run_no), generation)
             all_gradings = read_gradings(connection, run_no)
             run = read_run(connection, run_no)
             for grading in all_gradings:

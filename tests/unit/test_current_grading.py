@@ -10,11 +10,14 @@ from typing import Any
 
 import outcome_ledgers as made
 import pytest
+import regraded_ledgers as graded
+import sample_ledgers as kit
 import view_servers
 from commands import run_forked
 from outcome_ledgers import VARIANTS
 
 import labledger
+from labledger.errors import RunNotFound
 from labledger.export import mirrors, summary
 from labledger.ledger.reader import LedgerReader
 from labledger.records.canonical_json import sha256_hex
@@ -121,18 +124,17 @@ def test_other_gradings_are_shown_by_name(
 
 def test_a_slot_has_the_records_of_the_current_grading(lab: Path) -> None:
     """Its score is that of the newest grader; the calls are those of the agent that ran."""
-    for idx in range(made.SLOTS):
-        with LedgerReader.open(lab / "ledger.sqlite") as reader:
-            own, current = (next(reader.slot_records(run, idx)) for run in (RUN, CURRENT))
-        shown = json.loads(command(lab, "show", RUN, idx, "--json").stdout) if idx < 2 else None
-        with labledger.open_ledger(lab_dir=lab) as ledger:
+    with labledger.open_ledger(lab_dir=lab) as ledger:
+        for idx in range(made.SLOTS):
+            records = (next(ledger.reader.slot_records(run, idx)) for run in (RUN, CURRENT))
+            own, current = records
             slot = ledger.slot(RUN, idx)
             assert slot["scores"] == current.objects("scores")
             assert slot["model_calls"] == own.objects("model_calls")
             assert ledger.slot(RUN, idx, 1)["scores"] == own.objects("scores")
             assert ledger.slot(OWN, idx)["scores"] == own.objects("scores")
-        assert shown is None or shown == slot
-        assert (slot["slot"]["run_id"], slot["status"]) == (RUN, current.status)
+            assert (slot["slot"]["run_id"], slot["status"]) == (RUN, current.status)
+        assert json.loads(command(lab, "show", RUN, 1, "--json").stdout) == ledger.slot(RUN, 1)
 
 
 def test_an_export_has_the_records_of_the_current_grading(lab: Path, tmp_path: Path) -> None:
@@ -176,6 +178,20 @@ def test_a_grading_that_is_not_there(lab: Path) -> None:
         done = run_forked(*words, "--grading", 9, "--lab-dir", lab, folder=lab)
         assert done.returncode == 2
         assert f"its gradings: {OWN}, run-1.g2, {CURRENT}, run-1.g4" in done.stderr
+
+
+def test_a_number_names_a_grading_of_this_run(tmp_path: Path) -> None:
+    """Another run may have the name that a grading has; a number still names the grading."""
+    path = kit.make_ledger(tmp_path)
+    graded.complete_run(path, "PP")
+    graded.regrade(path, kit.RUN, 2, "FF")
+    graded.complete_run(path, "FP", f"{kit.RUN}.g1")
+    with labledger.open_ledger(lab_dir=path.parent) as ledger:
+        assert ledger.graded(kit.RUN, 1).run.run_id == kit.RUN
+        assert ledger.graded(f"{kit.RUN}.g1").run.run_id == f"{kit.RUN}.g1"
+        assert ledger.graded(f"{kit.RUN}.g2", 1).run.run_id == kit.RUN
+        with pytest.raises(RunNotFound, match="no generation 99999999999"):
+            ledger.graded(kit.RUN, 99_999_999_999)
 
 
 def test_a_run_that_grows_shows_its_own_grading_again(tmp_path: Path) -> None:
