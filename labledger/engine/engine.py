@@ -322,7 +322,7 @@ class Engine:
                 entry["Id"],
                 (entry["Names"] or [entry["Id"]])[0].lstrip("/"),
                 entry["Labels"],
-                float(entry["Created"]),
+                _seconds(entry.get("Created")),
             )
             for entry in entries
         ]
@@ -366,6 +366,10 @@ class Engine:
             return (-1 if status is None else status), output.decode("utf-8", "replace")
         finally:
             self.remove(name)
+
+
+def _seconds(moment: object) -> float:
+    return float(moment) if isinstance(moment, int | float) else 0.0
 
 
 def label_filter(labels: Mapping[str, str | None]) -> list[str]:

@@ -11,12 +11,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from labledger import clock
 from labledger.engine.engine import Engine
+from labledger.engine.engine_errors import ContainerFailed
 from labledger.engine.networks import Networks
 from labledger.execution.process_identity import machine_id, process_is_dead, this_process
 from labledger.ledger.database.model import Owner
@@ -87,10 +89,14 @@ def find_probes(engine: Engine) -> list[Probe]:
 
 
 def remove_left_probes(engine: Engine) -> None:
-    """Remove the probes whose processes have certainly ended. Raises `EngineUnavailable`."""
-    for probe in _probes(engine):
+    """Remove the probes whose processes have certainly ended, as far as the engine lets them go.
+
+    Raises `EngineUnavailable`.
+    """
+    for probe in find_probes(engine):
         if probe.state is ProbeState.LEFT:
-            probe.remove(engine)
+            with suppress(ContainerFailed):
+                probe.remove(engine)
 
 
 def _probes(engine: Engine) -> Iterator[Probe]:

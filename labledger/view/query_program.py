@@ -19,7 +19,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from labledger.errors import LabLedgerError, QueryFailed
 from labledger.export.data_frames import text_writer
@@ -43,7 +43,7 @@ def main() -> None:
     answers.flush()
     question = json.loads(sys.stdin.buffer.readline())
     _limit_resources(question["limit_s"])
-    threading.Thread(target=_end_with_server, args=(sys.stdin.buffer,), daemon=True).start()
+    threading.Thread(target=_end_with_server, daemon=True).start()
     with answers:
         try:
             head, text = _answer(question)
@@ -71,8 +71,10 @@ def _limit_resources(limit_s: float) -> None:
         resource.setrlimit(kind, (kept, kept))
 
 
-def _end_with_server(questions: BinaryIO) -> None:
-    questions.read()
+def _end_with_server() -> None:
+    # Not by `sys.stdin`, whose lock a thread that waits would hold when the program ends.
+    while os.read(0, 4096):
+        pass
     os._exit(1)
 
 

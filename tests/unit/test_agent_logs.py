@@ -210,8 +210,10 @@ def returned(call: str, text: str, **more: Any) -> JsonObject:
 TASK = {"type": "tool_use", "id": "task", "name": "Task", "input": {"prompt": "Look."}}
 
 
-@pytest.mark.parametrize("count", [40, 2 * MAX_OPEN], ids=("short", "long"))
-def test_answer_of_a_subagent(count: int) -> None:
+@pytest.mark.parametrize(
+    ("count", "is_attached"), [(40, True), (2 * MAX_OPEN, False)], ids=("short", "long")
+)
+def test_answer_of_a_subagent(count: int, *, is_attached: bool) -> None:
     """A subagent's answer is the result of its call, or names the call if the subagent was long."""
     own = {"parent_tool_use_id": "task"}
     work: list[JsonObject] = []
@@ -227,7 +229,7 @@ def test_answer_of_a_subagent(count: int) -> None:
         if result.content == "It is in main.py."
     ]
     step, result = answered
-    if count < MAX_OPEN:
+    if is_attached:
         assert [call.tool_call_id for call in step.tool_calls or ()] == ["task"]
         assert result.source_call_id == "task"
     else:

@@ -54,7 +54,8 @@ def path(tmp_path: Path) -> Path:
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 8, prices=kit.PRICES)
         calls = (kit.model_call(1), kit.model_call(2, usage=Usage(5, output=2)))
-        writer.commit_result(lease, kit.with_calls(with_steps(0, STEPS), *calls))
+        cut = {"trajectory": {"origin": "agent", "steps": len(STEPS), "cuts": ["the rest is lost"]}}
+        writer.commit_result(lease, kit.with_calls(with_steps(0, STEPS, ext=cut), *calls))
         lost: dict[str, Any] = {"status": SlotStatus.INFRA_ERROR, "reason": "oom", **nothing}
         first = kit.result(1, message="gone", **lost)
         writer.stage(lease, kit.with_calls(first, kit.model_call()), final=False)
@@ -85,6 +86,7 @@ def test_a_trial_is_a_sample(path: Path, tmp_path: Path) -> None:
     assert (scores["verdict"].value, scores["verdict"].answer) == ("C", "answer é 0")
     assert scores["metrics"].value == {"resolved": 1.0}
     assert sample.metadata["trajectory"] == "agent"
+    assert sample.metadata["trajectory_cuts"] == ["the rest is lost"]
 
 
 def test_how_trials_ended(path: Path, tmp_path: Path) -> None:

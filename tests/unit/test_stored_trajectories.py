@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import sample_ledgers as kit
+import view_servers
 from commands import HOSTILE, run_forked
 from test_agent_logs import LOGS, read
 from test_trajectory_format import ANSWERED, ASKED
@@ -170,6 +171,10 @@ def test_cut_trajectory(cut: Path, tmp_path: Path) -> None:
     json_schemas.require_valid(line, "trajectory_record_v1")
     assert line["cuts"][0].endswith("the rest is lost")
     assert '{"key":"labledger.cuts","value":{"stringValue":"the agent' in spans.read_text("utf-8")
+    with view_servers.serving(cut.parent) as server:
+        page = server.get(f"/runs/{kit.RUN}/slots/0")
+    assert page.status == 200
+    assert "These steps are not all that the agent did: the agent" in page.text.partition("<ol")[0]
     [island] = packed.islands.values()
     texts = json.loads(gzip.decompress(base64.b64decode(island)))
     [steps] = [text["head"] for text in texts if text["name"] == "steps"]

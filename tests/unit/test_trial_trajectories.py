@@ -255,7 +255,7 @@ def test_cut_log(trials: Trials, *, earlier: bool) -> None:
     spec = trials.spec(script("exit 0"), script(scores()), runtime={"max_log_bytes": limit})
     prepare_trial_folder(spec)
     (spec.folder / "state").mkdir(exist_ok=True)
-    log = (content + b"\n" * 50_000)[: kept_size(limit) if earlier else limit + 100]
+    log = (content + b" " * 50_000)[: kept_size(limit) if earlier else limit + 100]
     (spec.folder / "state" / "agent.stdout").write_bytes(log)
     evidence = collected(spec, agent)
     [cut] = evidence.ext["trajectory"]["cuts"]
@@ -275,6 +275,17 @@ def test_whole_log(trials: Trials, spec: AttemptSpec) -> None:
     evidence = collected(spec, agent)
     assert "cuts" not in evidence.ext["trajectory"]
     assert "notes" not in document(evidence)
+
+
+def test_whole_log_of_the_size_of_a_cut_one(spec: AttemptSpec) -> None:
+    """A log that ends with a line is whole, even if earlier versions cut logs at its size."""
+    content = LOGS["claude-code.stream"].read_bytes()
+    (spec.folder / "state").mkdir(exist_ok=True)
+    limit = len(content)
+    padding = b" " * (kept_size(limit) - limit - 1) + b"\n"
+    (spec.folder / "state" / "agent.stdout").write_bytes(content + padding)
+    evidence = collected(spec, replace(CLAUDE, max_log_bytes=limit, max_stdout_bytes=1 << 20))
+    assert "cuts" not in evidence.ext["trajectory"]
 
 
 def test_document_of_too_many_steps(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,12 +58,16 @@ class LoggedAgent:
     max_stdout_bytes: int = 1 << 20
     """How much of the agent's standard output was kept for the trajectory."""
 
-    def cut_at(self, size: int) -> int | None:
-        """Return the limit at which standard output of this size was cut; None if it is whole."""
+    def cut_at(self, output: BinaryIO) -> int | None:
+        """Return the limit at which standard output was cut; None if it is whole."""
+        size = output.seek(0, SEEK_END)
         if size > self.max_stdout_bytes:
             return self.max_stdout_bytes
+        if size != kept_size(self.max_log_bytes):
+            return None
         # A trial that an earlier version started keeps no more than of other outputs.
-        return self.max_log_bytes if size == kept_size(self.max_log_bytes) else None
+        output.seek(-1, SEEK_END)
+        return None if output.read(1) == b"\n" else self.max_log_bytes
 
 
 @dataclass(slots=True)
@@ -150,12 +154,12 @@ class _Collector:
             if (size := file.seek(0, SEEK_END)) > _MAX_LOG:
                 self.problems.append(f"{path} has {size:,} bytes; at most {_MAX_LOG:,} are read")
                 continue
-            return self._logged(reader, file, path, size)
+            return self._logged(reader, file, path)
         return None
 
-    def _logged(self, reader: LogReader, file: BinaryIO, path: str, size: int) -> _Source:
+    def _logged(self, reader: LogReader, file: BinaryIO, path: str) -> _Source:
         facts = LogFacts()
-        limit = self._agent.cut_at(size) if path == STDOUT else None
+        limit = self._agent.cut_at(file) if path == STDOUT else None
         if limit is not None:
             facts.cuts.append(f"the agent printed more than {limit:,} bytes, and the rest is lost")
         file.seek(0)
