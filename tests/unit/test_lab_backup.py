@@ -464,6 +464,20 @@ def test_an_older_ledger_is_upgraded_in_the_copy(there: Path, here: LabFolder, f
     assert not list(here.root.glob("ledger.sqlite.backup-*"))
 
 
+def test_progress_is_shown(there: Path, here: LabFolder, file: Path, tmp_path: Path) -> None:
+    """A large backup says how far it is, and so does its restoration; a small one is quiet."""
+    quiet = run_forked("backup", tmp_path / "small.tar.gz", "--lab-dir", there, folder=tmp_path)
+    assert quiet.stderr == ""
+    large = there.parent / "large"
+    with large.open("wb") as out:
+        out.truncate(65 << 20)
+    ArtifactStore(there / "artifacts").put_file(large)
+    done = run_forked("backup", file, "--lab-dir", there, folder=tmp_path)
+    assert "backing up: 65 MiB of 65 MiB, 3 of 3 artifacts" in done.stderr
+    done = run_forked("restore", file, here.root, folder=tmp_path)
+    assert "restoring: 65 MiB of 65 MiB, 3 of 3 artifacts" in done.stderr
+
+
 def test_memory_stays_bounded(there: Path, here: LabFolder, file: Path) -> None:
     """An artifact that is larger than the memory allowed is backed up and restored in pieces."""
     large = there.parent / "large"
