@@ -91,6 +91,7 @@ def test_a_whole_lab_is_restored_as_it_was(there: Path, here: LabFolder, file: P
     assert file.stat().st_mode & 0o777 == 0o600
     restored = restore_lab(file, here.root)
     assert [(run.run_id, run.committed, run.total) for run in restored.runs] == [(kit.RUN, 6, 6)]
+    assert restored.original_id == ledger_id(there)
     assert rows(here.root) == before
     assert verify_lab(here, None).findings == ()
     assert {path.read_bytes() for path in here.artifacts.glob("sha256/*/*")} == {b"large", FROZEN}

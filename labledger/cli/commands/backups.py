@@ -91,7 +91,8 @@ def restore(
         for run in restored.runs:
             out(_restored_line(run))
         artifacts = counted(restored.artifacts, "artifact")
-        out(f"{restored.path}: the backup of {restored.written_at}; {artifacts}")
+        backup = f"the backup of {restored.written_at} of the ledger {restored.original_id}"
+        out(f"{restored.path}: {backup}; {artifacts}")
         lab = quote(str(restored.path))
         say(f"`labledger verify --lab-dir {lab}` checks it")
         say(f"`labledger allow {lab}` lets its settings and receivers act")
