@@ -67,6 +67,8 @@ class RestoredLab(JsonForm):
     """The file of the backup."""
     written_at: str
     """When the backup was made."""
+    original_id: str
+    """The id of the original's ledger, which its containers have as a label."""
     runs: tuple[RestoredRun, ...]
     artifacts: int
     missing_artifacts: int
@@ -109,9 +111,15 @@ def restore_lab(
     except OSError as error:
         reason = error.strerror or error
         raise LedgerError(f"could not restore {file}: {reason}; {_UNDONE}") from error
-    count = manifest["artifacts"]["count"]
     return RestoredLab(
-        target, file, manifest["written_at"], runs, count - missing, missing, was_upgraded
+        path=target,
+        backup=file,
+        written_at=manifest["written_at"],
+        original_id=manifest["lab"]["ledger_id"],
+        runs=runs,
+        artifacts=manifest["artifacts"]["count"] - missing,
+        missing_artifacts=missing,
+        was_upgraded=was_upgraded,
     )
 
 

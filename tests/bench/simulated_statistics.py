@@ -89,7 +89,7 @@ def suites() -> None:
                         ]
                         for side in zip(counts.tolist(), (a, b), strict=True)
                     ]
-                    if counts.max() > 1:
+                    if np.max(counts) > 1:
                         shown += paired_rates.of_suite(sides[0], sides[1], 1 - LEVEL).p < LEVEL
                 print(f"{tasks} tasks, {name}, {kind}: {shown / SUITE_DRAWS:.3f}", flush=True)
 

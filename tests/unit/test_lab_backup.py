@@ -91,6 +91,7 @@ def test_a_whole_lab_is_restored_as_it_was(there: Path, here: LabFolder, file: P
     assert file.stat().st_mode & 0o777 == 0o600
     restored = restore_lab(file, here.root)
     assert [(run.run_id, run.committed, run.total) for run in restored.runs] == [(kit.RUN, 6, 6)]
+    assert restored.original_id == ledger_id(there)
     assert rows(here.root) == before
     assert verify_lab(here, None).findings == ()
     assert {path.read_bytes() for path in here.artifacts.glob("sha256/*/*")} == {b"large", FROZEN}
@@ -462,6 +463,20 @@ def test_an_older_ledger_is_upgraded_in_the_copy(there: Path, here: LabFolder, f
     assert rows(here.root) == before
     assert verify_lab(here, None).findings == ()
     assert not list(here.root.glob("ledger.sqlite.backup-*"))
+
+
+def test_progress_is_shown(there: Path, here: LabFolder, file: Path, tmp_path: Path) -> None:
+    """A large backup says how far it is, and so does its restoration; a small one is quiet."""
+    quiet = run_forked("backup", tmp_path / "small.tar.gz", "--lab-dir", there, folder=tmp_path)
+    assert quiet.stderr == ""
+    large = there.parent / "large"
+    with large.open("wb") as out:
+        out.truncate(65 << 20)
+    ArtifactStore(there / "artifacts").put_file(large)
+    done = run_forked("backup", file, "--lab-dir", there, folder=tmp_path)
+    assert "backing up: 65 MiB of 65 MiB, 3 of 3 artifacts" in done.stderr
+    done = run_forked("restore", file, here.root, folder=tmp_path)
+    assert "restoring: 65 MiB of 65 MiB, 3 of 3 artifacts" in done.stderr
 
 
 def test_memory_stays_bounded(there: Path, here: LabFolder, file: Path) -> None:

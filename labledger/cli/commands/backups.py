@@ -21,8 +21,10 @@ from labledger.text import counted, counted_of, format_size
 if TYPE_CHECKING:
     from labledger import BackupProgress, RestoredRun
 
+_ARTIFACT_BYTES = 1 << 14
+"""An artifact takes as long as so many bytes, in addition to its own."""
 _LARGE_BYTES = 64 << 20
-"""A backup with fewer bytes of artifacts takes a few seconds, and prints no progress."""
+"""What takes less time than so many bytes prints no progress: it is done in a few seconds."""
 
 
 def backup(
@@ -89,7 +91,8 @@ def restore(
         for run in restored.runs:
             out(_restored_line(run))
         artifacts = counted(restored.artifacts, "artifact")
-        out(f"{restored.path}: the backup of {restored.written_at}; {artifacts}")
+        backup = f"the backup of {restored.written_at} of the ledger {restored.original_id}"
+        out(f"{restored.path}: {backup}; {artifacts}")
         lab = quote(str(restored.path))
         say(f"`labledger verify --lab-dir {lab}` checks it")
         say(f"`labledger allow {lab}` lets its settings and receivers act")
@@ -108,16 +111,18 @@ def _restored_line(run: RestoredRun) -> str:
 
 
 def _tenths(verb: str) -> Callable[[BackupProgress], None]:
-    """Return what prints each tenth of the bytes, if there are many."""
+    """Return what prints each tenth of the work, if there is much."""
     shown = 0
 
     def report(progress: BackupProgress) -> None:
         nonlocal shown
-        tenth = 10 * progress.size // max(progress.total_size, 1)
-        if tenth > shown and progress.total_size >= _LARGE_BYTES:
+        done = progress.size + progress.artifacts * _ARTIFACT_BYTES
+        total = progress.total_size + progress.total * _ARTIFACT_BYTES
+        tenth = 10 * done // total
+        if tenth > shown and total >= _LARGE_BYTES:
             shown = tenth
-            size, total = format_size(progress.size), format_size(progress.total_size)
+            size, total_size = format_size(progress.size), format_size(progress.total_size)
             artifacts = counted_of(progress.artifacts, progress.total, "artifact")
-            say(f"{verb}: {size} of {total}, {artifacts}")
+            say(f"{verb}: {size} of {total_size}, {artifacts}")
 
     return report

@@ -234,7 +234,7 @@ def at_every_look(
     """
     units = sign_flip_test.sampled_units(differences, clusters)
     # Sums and sizes are shares of the largest planned size.
-    size = max(largest, float(units.sizes.max()))
+    size = max(largest, *units.sizes.tolist())
     units = Units(units.sums / size, units.sizes / size)
     value, limit = units.mean, math.log(2 / (1 - confidence))
     low = _bound(units.negated, limit, -value)

@@ -137,7 +137,7 @@ def _lattice(sizes: Array) -> Array | None:
         if steps.sum() * len(sizes) > 2 * _MAX_LATTICE_WORK:
             return None
         if np.all(np.abs(steps - sizes * scale) < 1e-7) and steps.all():
-            shared = np.gcd.reduce(steps.astype(np.int64))
+            shared = math.gcd(*steps.astype(np.int64).tolist())
             return np.asarray(steps / shared)
     return None
 
