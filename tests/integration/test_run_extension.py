@@ -16,6 +16,7 @@ from labledger import RunOptions, extend, import_runs, open_ledger, plan_extensi
 from labledger.errors import ExperimentChanged, InvalidInput, LeaseHeld, NothingToExtend
 from labledger.export import mirrors
 from labledger.files.lab_folder import LabFolder
+from labledger.records import JsonObject
 from labledger.upkeep.verify_lab import verify_lab
 
 pytestmark = pytest.mark.docker
@@ -139,7 +140,13 @@ def test_a_run_keeps_its_budget_when_it_grows(tmp_path: Path, image_ids: dict[st
         extend(RUN, options=options(project), because=" ")
     with open_ledger(lab_dir=project.lab) as ledger:
         assert (ledger.run(RUN).status, ledger.run(RUN).parts) == ("completed", ())
-    outcome = extend(RUN, options=options(project, budget_usd=1.1, max_concurrency=1))
+    events: list[JsonObject] = []
+    changed = options(project, budget_usd=1.1, max_concurrency=1, on_event=events.append)
+    outcome = extend(RUN, options=changed)
+    assert (events[0]["event"], "not planned before the run" in events[0]["message"]) == (
+        "warning",
+        True,
+    )
     assert (outcome.complete, outcome.stop and outcome.stop.cause) == (False, "budget")
     assert 3 <= outcome.summary["ext"]["committed"] < 6
     assert project.go_on(RUN, budget_usd=math.inf).complete
