@@ -132,8 +132,12 @@ def test_a_run_keeps_its_budget_when_it_grows(tmp_path: Path, image_ids: dict[st
     project.document["metrics"] = [
         {"id": "cost_usd", "from": "events", "event": "call", "field": "usd", "aggregate": "sum"}
     ]
+    # The run begins and grows with sizes at which no look is planned: both are said.
+    project.document["design"]["looks"] = [{"tasks": tasks, "replications": 1} for tasks in (2, 3)]
     project.save()
-    assert project.start(RUN, limit=1, budget_usd=0.9).complete
+    begun: list[JsonObject] = []
+    assert project.start(RUN, limit=1, budget_usd=0.9, on_event=begun.append).complete
+    assert "1 task with 1 replication are none of the planned looks" in begun[0]["message"]
     with pytest.raises(InvalidInput, match=r"1 of 0.9 USD are spent; nothing was added"):
         extend(RUN, options=options(project))
     with pytest.raises(InvalidInput, match="found 0 characters"):
