@@ -84,6 +84,7 @@ from .compare.comparison_document import Standing as Standing
 from .compare.comparison_document import TaskRow as TaskRow
 from .compare.comparison_text import ComparisonText as ComparisonText
 from .compare.comparison_text import comparison_texts as comparison_texts
+from .compare.extension_power import ExtensionLooks as ExtensionLooks
 from .compare.junit_report import write_junit as write_junit
 from .compare.ranking import RankingText as RankingText
 from .compare.ranking import ranking_text as ranking_text

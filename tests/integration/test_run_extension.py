@@ -16,6 +16,7 @@ from labledger import RunOptions, extend, import_runs, open_ledger, plan_extensi
 from labledger.errors import ExperimentChanged, InvalidInput, LeaseHeld, NothingToExtend
 from labledger.export import mirrors
 from labledger.files.lab_folder import LabFolder
+from labledger.records import JsonObject
 from labledger.upkeep.verify_lab import verify_lab
 
 pytestmark = pytest.mark.docker
@@ -182,15 +183,25 @@ def test_a_run_keeps_its_budget_when_it_grows(tmp_path: Path, image_ids: dict[st
     project.document["metrics"] = [
         {"id": "cost_usd", "from": "events", "event": "call", "field": "usd", "aggregate": "sum"}
     ]
+    # The run begins and grows with sizes at which no look is planned: both are said.
+    project.document["design"]["looks"] = [{"tasks": tasks, "replications": 1} for tasks in (2, 3)]
     project.save()
-    assert project.start(RUN, limit=1, budget_usd=0.9).complete
+    begun: list[JsonObject] = []
+    assert project.start(RUN, limit=1, budget_usd=0.9, on_event=begun.append).complete
+    assert "1 task with 1 replication are none of the planned looks" in begun[0]["message"]
     with pytest.raises(InvalidInput, match=r"1 of 0.9 USD are spent; nothing was added"):
         extend(RUN, options=options(project))
     with pytest.raises(InvalidInput, match="found 0 characters"):
         extend(RUN, options=options(project), because=" ")
     with open_ledger(lab_dir=project.lab) as ledger:
         assert (ledger.run(RUN).status, ledger.run(RUN).parts) == ("completed", ())
-    outcome = extend(RUN, options=options(project, budget_usd=1.1, max_concurrency=1))
+    events: list[JsonObject] = []
+    changed = options(project, budget_usd=1.1, max_concurrency=1, on_event=events.append)
+    outcome = extend(RUN, options=changed)
+    assert (events[0]["event"], "not planned before the run" in events[0]["message"]) == (
+        "warning",
+        True,
+    )
     assert (outcome.complete, outcome.stop and outcome.stop.cause) == (False, "budget")
     assert 3 <= outcome.summary["ext"]["committed"] < 6
     assert project.go_on(RUN, budget_usd=math.inf).complete

@@ -11,8 +11,11 @@ from experiment_files import EXPERIMENT, Folder
 
 from labledger.errors import InvalidInput
 from labledger.experiment import experiment_file
+from labledger.experiment.experiment_differences import differences
 from labledger.experiment.experiment_file import load_experiment
 from labledger.experiment.grading_settings import Sealing
+from labledger.experiment.plan import ExperimentPlan
+from labledger.experiment.schedule import Look
 
 
 @pytest.fixture
@@ -307,6 +310,38 @@ def test_agents_user_and_sealing_are_resolved(folder: Folder) -> None:
     assert sealed.sealings == [Sealing.UNREADABLE]
     del folder.data["runtime"]["agent"]["user"]
     assert folder.resolve().sealings == [Sealing.AFTER_AGENT]
+
+
+def test_planned_looks_are_stored_and_change_no_digest(folder: Folder) -> None:
+    """An experiment with looks has the digest that it has without, and its document names them."""
+    plain = folder.resolve()
+    assert "looks" not in plain.document["design"]
+    looks = [{"tasks": 1, "replications": 1}, {"tasks": 2, "replications": 1}]
+    folder.data["design"] = {"looks": looks}
+    resolved = folder.resolve()
+    assert resolved.document["design"]["looks"] == looks
+    assert resolved.digest == plain.digest
+    assert differences(plain.document, {t.task_id: t.digest for t in plain.tasks}, resolved) == []
+    assert ExperimentPlan.of_document(resolved.document).design.looks == (Look(1, 1), Look(2, 1))
+
+
+@pytest.mark.parametrize(
+    ("looks", "field"),
+    [
+        ([(2, 1), (1, 1)], "design.looks[1]"),
+        ([(2, 1), (2, 1)], "design.looks[1]"),
+        ([(2, 2), (4, 1)], "design.looks[1]"),
+        ([(1, 1), (2, 1), (2, 1)], "design.looks[2]"),
+        ([(2, 1)], "design.looks"),
+        ([(n, 1) for n in range(1, 22)], "design.looks"),
+        ([(0, 1), (1, 1)], "design.looks[0].tasks"),
+    ],
+)
+def test_looks_must_grow(folder: Folder, looks: list[tuple[int, int]], field: str) -> None:
+    """From look to look there are more trials, and neither fewer tasks nor fewer replications."""
+    folder.data["design"] = {"looks": [{"tasks": t, "replications": r} for t, r in looks]}
+    (problem,) = folder.problems()
+    assert problem.field == field
 
 
 def test_what_becomes_of_timeouts_under_pressure(folder: Folder) -> None:

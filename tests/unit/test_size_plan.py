@@ -88,6 +88,25 @@ def test_a_plan_answers_for_both_estimands(lab: Path) -> None:
     assert document["requirements"][0]["estimand"] == "tasks"
 
 
+def test_a_plan_with_looks_has_the_power_of_the_last_one(lab: Path) -> None:
+    """Planned looks take a little more trials than one look, and a note says so."""
+    make_history(lab)
+    plain = plan(lab)
+    path = lab / "demo" / "experiment.yaml"
+    looks = "[{tasks: 3, replications: 3}, {tasks: 5, replications: 3}]"
+    text = path.read_text("utf-8").replace("design:\n", f"design:\n  looks: {looks}\n")
+    path.write_text(text, "utf-8")
+    found = plan(lab)
+    assert [look.tasks for look in found.experiment.looks] == [3, 5]
+    assert found.as_json()["experiment"]["looks"][0] == {"tasks": 3, "replications": 3}
+    for one, several in zip(plain.requirements, found.requirements, strict=True):
+        assert one.design is not None
+        assert several.design is not None
+        assert one.design.total_trials <= several.design.total_trials
+    assert found.as_written[1].power < plain.as_written[1].power
+    assert any(note.startswith("2 looks are planned") for note in found.notes)
+
+
 def test_the_command_prints_tables_and_curves(lab: Path) -> None:
     """What is sought, what it is estimated from, both tables, both curves; JSON has it all."""
     make_history(lab)
