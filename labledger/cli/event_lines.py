@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from labledger.cli.error_messages import with_options
 from labledger.text import clock_time, counted, exact
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def notable_line(event: JsonObject) -> str | None:
         case "run_started":
             return started_line(event)
         case "warning" | "dispatch_paused":
-            return f"warning: {event['message']}"
+            return f"warning: {with_options(event['message'])}"
         case "dispatch_resumed":
             pause = clock_time(event["seconds"])
             return f"{_PAUSE_ENDS[event['cause']]}, after {pause}; dispatching trials again"

@@ -765,6 +765,8 @@ setup_and_agent() {
         # The host tells what setup changed from what the agent changed by the time of the change.
         sleep 0.03
     fi
+    # A user that is known now is known to the grader, unless the agent prevents it.
+    [ -z "$GRADER_USER" ] || ! find_grader_switcher "$GRADER_USER" || refused=72
     user_switcher=''
     [ -z "$AGENT_USER" ] || find_user_switcher "$AGENT_USER" || refuse_user agent 70
     find_shared_folders
@@ -880,6 +882,7 @@ read_earlier_phases() {
     done <"$IN/phases"
 }
 
+refused=40
 AGENTLAB_AGENT_EXIT_STATUS='' user_switcher='' keepers=none pipes='' shared=''
 # Not by the engine: Podman raises other limits with any that it is given, which may be refused.
 ulimit -c 0
@@ -911,8 +914,6 @@ check_shared_folders
 empty_outputs
 user_switcher=''
 if [ -n "$GRADER_USER" ]; then
-    # That the image has this user was checked before the run.
-    case $failure in 72) refused=72 ;; *) refused=40 ;; esac
     find_grader_switcher "$GRADER_USER" || refuse_user grader "$refused"
 fi
 run_phase grader "$GRADER_CS"

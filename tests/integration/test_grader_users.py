@@ -58,6 +58,12 @@ def test_grader_whose_user_does_not_exist(trials: Trials) -> None:
     assert b"who user ghost is" in trials.content(result, "grader_stderr")
 
 
+def test_an_agent_that_hides_the_graders_user_has_failed(trials: Trials) -> None:
+    """What was known before the agent is known to its grader; a FIFO in its place is not read."""
+    result = trials.run("rm /etc/passwd && mkfifo /etc/passwd", grading={"user": "agent"})
+    assert brief(result) == ("agent_error", "script_hindered", 72), result.message
+
+
 def test_preflight_tries_the_graders_user(image_ids: dict[str, str]) -> None:
     """A user that the image does not define is refused before the run, and root is none to add."""
     probes = ImageProbes(ENGINE, ENGINE.info(), use_cache=False, oci_runtime=None)

@@ -353,6 +353,7 @@ def test_durations_are_told(trials: Trials) -> None:
 
 
 STOPPED_KEEPER = r"""
+exec 9>/dev/null
 for name in read_process await_keepers; do
     eval "$(sed -n "/^$name() {/,/^}/p" /trial.sh)"
 done

@@ -250,6 +250,12 @@ def test_failures_are_told_as_they_happen(capsys: pytest.CaptureFixture[str]) ->
     assert told.err.count("slot 3") == 1
 
 
+def test_a_warning_names_options_as_they_are_typed() -> None:
+    """A hint of the library is about parameters, and a terminal's about options."""
+    told = run_event("warning", message="run 2 at once (`max_concurrency=`)")
+    assert notable_line(told) == "warning: run 2 at once (--max-concurrency)"
+
+
 def test_a_resume_says_what_it_found() -> None:
     """Whoever resumes learns what earlier coordinators had done."""
     line = started_line({**STARTED, "staged": 1, "begun": 3})
