@@ -30,7 +30,13 @@ from labledger.engine.engine_errors import (
     refused_socket_error,
     translating_errors,
 )
-from labledger.engine.engine_facts import ContainerState, is_podman, with_read_only_kernel_files
+from labledger.engine.engine_facts import (
+    ContainerState,
+    is_podman,
+    label_filter,
+    seconds_of,
+    with_read_only_kernel_files,
+)
 from labledger.errors import EngineUnavailable
 from labledger.records import JsonObject
 
@@ -61,6 +67,11 @@ class ListedContainer:
     labels: dict[str, str]
     created_at: float = 0.0
     """In seconds since 1970; 0 if it is unknown."""
+
+    @classmethod
+    def of(cls, entry: JsonObject) -> Self:
+        name = (entry["Names"] or [entry["Id"]])[0].lstrip("/")
+        return cls(entry["Id"], name, entry["Labels"], seconds_of(entry.get("Created")))
 
 
 class Engine:
@@ -317,15 +328,7 @@ class Engine:
         """Return every container, running or not, that has all of `labels`; None is any value."""
         with translating_errors("list containers"):
             entries = self._client.containers(all=True, filters={"label": label_filter(labels)})
-        return [
-            ListedContainer(
-                entry["Id"],
-                (entry["Names"] or [entry["Id"]])[0].lstrip("/"),
-                entry["Labels"],
-                _seconds(entry.get("Created")),
-            )
-            for entry in entries
-        ]
+        return list(map(ListedContainer.of, entries))
 
     def run_probe(
         self,
@@ -366,15 +369,6 @@ class Engine:
             return (-1 if status is None else status), output.decode("utf-8", "replace")
         finally:
             self.remove(name)
-
-
-def _seconds(moment: object) -> float:
-    return float(moment) if isinstance(moment, int | float) else 0.0
-
-
-def label_filter(labels: Mapping[str, str | None]) -> list[str]:
-    """Return the engine's filter for objects that have all of `labels`; None is any value."""
-    return [key if value is None else f"{key}={value}" for key, value in labels.items()]
 
 
 def get_answer(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Self
 
 from labledger.records import JsonObject
@@ -213,3 +214,18 @@ def _readable_upper_dir(driver: JsonObject) -> str | None:
 def _lower_dirs(driver: JsonObject) -> tuple[str, ...]:
     """Return the folders of a container's image, the newest first, of an overlay driver."""
     return tuple(filter(None, ((driver.get("Data") or {}).get("LowerDir") or "").split(":")))
+
+
+def label_filter(labels: Mapping[str, str | None]) -> list[str]:
+    """Return the engine's filter for objects that have all of `labels`; None is any value."""
+    return [key if value is None else f"{key}={value}" for key, value in labels.items()]
+
+
+def seconds_of(moment: object) -> float:
+    """Return a time of the engine, a number or text, in seconds since 1970; 0 if it is unknown."""
+    if isinstance(moment, int | float):
+        return float(moment)
+    try:
+        return datetime.fromisoformat(str(moment)).timestamp()
+    except ValueError:
+        return 0.0

@@ -12,11 +12,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from ipaddress import IPv4Address, IPv4Network
 
-from labledger.engine.engine import Engine, label_filter
+from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import ContainerFailed
+from labledger.engine.engine_facts import label_filter, seconds_of
 
 _POOL = IPv4Network("198.18.0.0/15")
 """Reserved for benchmarks of networks (RFC 2544): no machine that a trial may need is in it."""
@@ -145,7 +145,7 @@ class Networks:
                 entry["Name"],
                 entry["Labels"] or {},
                 IPv4Network(entry["IPAM"]["Config"][0]["Subnet"]),
-                _seconds(entry.get("Created")),
+                seconds_of(entry.get("Created")),
             )
             for entry in entries
             if entry["IPAM"]["Config"]
@@ -183,10 +183,3 @@ class Networks:
                 client.disconnect_container_from_network(container, name, force=True)
         if network not in current:
             self.connect(container, network)
-
-
-def _seconds(moment: object) -> float:
-    try:
-        return datetime.fromisoformat(str(moment)).timestamp()
-    except ValueError:
-        return 0.0

@@ -401,7 +401,6 @@ def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
             check_limits(plan, limits)
 
         def restore_files(_: LedgerWriter) -> None:
-            """Replace staged files that were changed in the store since the run was started."""
             if unchanged is not None:
                 unchanged.freeze(start.store)
 
