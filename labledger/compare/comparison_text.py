@@ -21,7 +21,6 @@ from labledger.compare.comparison_sentences import (
     amount,
     assumption,
     bounds,
-    correction,
     estimand,
     level,
     rate,
@@ -29,6 +28,7 @@ from labledger.compare.comparison_sentences import (
     signed_amount,
     value,
 )
+from labledger.compare.look_sentences import correction
 from labledger.compare.run_caveats import grader_name, rerun_sentences
 from labledger.compare.statistics.samples import Estimate
 from labledger.text import count, counted, p_equation, percent
