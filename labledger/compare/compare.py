@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import Any
 
 from labledger import resources
@@ -18,14 +17,12 @@ from labledger.compare.compare_options import CompareOptions, ErrorCounting, Est
 from labledger.compare.comparison_document import (
     Compared,
     Comparison,
-    LeftOutCount,
     LookKind,
     Looks,
     PlannedLooks,
     RunReruns,
     Sensitivity,
     SideGrading,
-    TaskRow,
 )
 from labledger.compare.decision import decide, decide_equivalence, decide_gates
 from labledger.compare.earlier_looks import (
@@ -46,8 +43,15 @@ from labledger.compare.pairs import (
 from labledger.compare.planned_looks import boundary_of, find_planned_looks
 from labledger.compare.ranking import rank
 from labledger.compare.run_caveats import unfinished, warnings
-from labledger.compare.sides import CombinedRuns, Family, Side, family_of, read_combined
-from labledger.compare.statistics import paired_means, samples
+from labledger.compare.sides import (
+    CombinedRuns,
+    Family,
+    Side,
+    family_of,
+    family_sizes,
+    read_combined,
+)
+from labledger.compare.statistics import paired_means
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.experiment.plan_sections import StoredFacts
 from labledger.ledger.reader import LedgerReader
@@ -86,24 +90,11 @@ def compare_family(
     resources.require_analysis()
     resolve = sides.resolve_all_pairs if options.all_pairs else sides.resolve
     questions = [_read(reader, resolve(reader, words), options) for words in requests]
-    sizes = _family_sizes(questions)
+    # Comparisons without a common task are not tested, so they are not corrected for.
+    asked = (two for question in questions for two in question.pairs)
+    sizes = family_sizes((two.family, (two.a, two.b), two.is_tested) for two in asked)
     family = sum(sizes.values())
     return [_answer(question, options, family, sizes) for question in questions]
-
-
-def _family_sizes(questions: Sequence[_Question]) -> dict[Family, int]:
-    """Return how many comparisons of each family there are, asked for or not.
-
-    Comparisons without a common task are not tested, so they are not corrected for.
-    """
-    asked: dict[Family, dict[tuple[Side, Side], bool]] = {}
-    for question in questions:
-        for two in question.pairs:
-            asked.setdefault(two.family, {})[two.a, two.b] = bool(two.paired.task_ids)
-    return {
-        family: max(family.size - len(pairs), 0) + sum(pairs.values())
-        for family, pairs in asked.items()
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +114,11 @@ class _TwoSides:
     """Which look at its experiment this is, with the price that is paid."""
     chosen_by_verdict: tuple[str, ...]
     family: Family
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether the sides have a task in common."""
+        return bool(self.paired.task_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,8 +364,8 @@ def _compared(
         test=test,
         effect=estimates.effect(sample) if paired.task_ids else None,
         detectable=estimates.detectable(sample) if paired.task_ids else None,
-        left_out=_left_out(paired),
-        by_task=tuple(_task_rows(paired)),
+        left_out=estimates.left_out_counts(paired),
+        by_task=tuple(estimates.task_rows(paired)),
         same_trials=two.a.variant_id == two.b.variant_id and runs[0].roots == runs[1].roots,
         warnings=(
             *warnings(*runs),
@@ -412,13 +408,6 @@ def _gradings(combined: CombinedRuns) -> dict[str, Any]:
     return {"grading": gradings[0]} if len(gradings) == 1 else {"runs": gradings}
 
 
-def _left_out(paired: Paired) -> tuple[LeftOutCount, ...]:
-    """Return the reasons why slots are left out, the most frequent first."""
-    tally = Counter((left.side, left.reason) for left in paired.left_out)
-    ranked = sorted(tally.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(LeftOutCount(side, reason, count) for (side, reason), count in ranked)
-
-
 def _sensitivities(
     question: _Question, two: _TwoSides, sample: Sample, compared: Compared, document: Comparison
 ) -> Iterator[Sensitivity]:
@@ -445,17 +434,3 @@ def _sensitivities(
                 verdict = decision.conclusion(as_counted, document)
             a, b = paired.rates
             yield Sensitivity(errors.value, sum(paired.sizes), recounted, a, b, verdict)
-
-
-def _task_rows(paired: Paired) -> list[TaskRow]:
-    """Return a row for each task of either side, by task id."""
-    reasons: dict[str, dict[str, None]] = {}
-    for left in paired.left_out:
-        reasons.setdefault(left.task_id, {})[f"{left.side}: {left.reason}"] = None
-    means = samples.task_means(paired.a), samples.task_means(paired.b)
-    rows = [
-        TaskRow(task_id, pairs, a, b, tuple(reasons.pop(task_id, ())))
-        for task_id, pairs, a, b in zip(paired.task_ids, paired.sizes, *means, strict=True)
-    ]
-    rows += (TaskRow(name, 0, None, None, tuple(each)) for name, each in reasons.items())
-    return sorted(rows, key=attrgetter("task_id"))

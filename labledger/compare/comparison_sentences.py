@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from labledger.compare import look_sentences
+from labledger.compare import planned_look_sentences
 from labledger.compare.compare_options import ErrorCounting, Estimand, Gate, Validity
 from labledger.compare.comparison_document import (
     Compared,
     Comparison,
     Conclusion,
     Detectable,
-    LookKind,
-    Looks,
     Nearness,
     Significance,
 )
+from labledger.compare.look_sentences import by_verdict, correction, family, looks
 from labledger.compare.statistics.samples import Estimate
 from labledger.text import (
     DASH,
@@ -34,9 +33,6 @@ from labledger.text import (
     points,
     significant,
 )
-
-_MAX_NAMED_RUNS = 5
-"""How many other runs of an experiment a sentence names."""
 
 VERDICTS: Mapping[Conclusion, str] = {
     Conclusion.BETTER: "Better",
@@ -137,23 +133,6 @@ def _without_bounds(compared: Compared, document: Comparison) -> str:
     return "every task differs by the same"
 
 
-def correction(compared: Compared, document: Comparison) -> str:
-    """Return that interval and p value are corrected for several comparisons, if they are."""
-    price = 1 if compared.looks is None else compared.looks.price
-    looks = f"the look at the experiment (p × {price:,})" if price > 1 else ""
-    family = _family(compared, document) if document.family > 1 else ""
-    reasons = " and ".join(filter(None, (family, looks)))
-    return f", corrected for {reasons}" if reasons else ""
-
-
-def _family(compared: Compared, document: Comparison) -> str:
-    """Return for which comparisons a comparison is corrected."""
-    if compared.family_of is None:
-        return f"{document.family} comparisons"
-    others = "" if compared.family_of.startswith(f"{document.family} ") else " and others"
-    return f"the {compared.family_of}{others}"
-
-
 def _evidence(
     compared: Compared, difference: Estimate, test: Significance, document: Comparison
 ) -> str:
@@ -177,8 +156,8 @@ def method(documents: Sequence[Comparison]) -> str:
     else:
         samples = sorted({f"clusters ({d.cluster})" if d.cluster else "tasks" for d in documents})
         text += f"They are about tasks like these: the sample is the {' or '.join(samples)}. "
-    family = family_size(documents)
-    together = f", for all {family} comparisons together," if family > 1 else ""
+    size = family_size(documents)
+    together = f", for all {size} comparisons together," if size > 1 else ""
     return (
         f"{text}A difference is called shown where its interval{together} does not contain 0; "
         f"its p value is then small enough, too. {_counted(documents)}"
@@ -192,8 +171,8 @@ def family_size(documents: Sequence[Comparison]) -> int:
 
 def p_heading(documents: Sequence[Comparison]) -> str:
     """Return the heading of a column of decisive p values."""
-    family = family_size(documents)
-    return f"p of {family} comparisons" if family > 1 else "p"
+    size = family_size(documents)
+    return f"p of {size} comparisons" if size > 1 else "p"
 
 
 # -- decisions
@@ -217,7 +196,7 @@ def decision(compared: Compared, document: Comparison, verdict: Conclusion) -> s
     others = _by_errors(compared, verdict)
     sentences = (
         text,
-        look_sentences.decision_sentence(compared),
+        planned_look_sentences.decision_sentence(compared),
         f"It depends on how errors are counted: {others}." if others else "",
     )
     return _with_looks(" ".join(filter(None, sentences)), compared)
@@ -284,84 +263,16 @@ def _chosen_results(compared: Compared, document: Comparison) -> str:
     a, b = compared.labels
     return (
         f"Whether {a} and {b} differ on {estimand(document)} is not decided: "
-        f"{_by_verdict(compared)}. There is no interval and no test for results that were chosen. "
+        f"{by_verdict(compared)}. There is no interval and no test for results that were chosen. "
         "A run of an experiment without such slots can decide."
     )
-
-
-def _by_verdict(compared: Compared) -> str:
-    """Return why results were chosen, in a clause."""
-    runs = ", ".join(compared.chosen_by_verdict)
-    return f"slots of {runs} were run again despite their verdicts (`rerun --despite-verdict`)"
-
-
-def looks(compared: Compared) -> tuple[str, ...]:
-    """Return sentences about other looks at the experiment, and about results that were chosen."""
-    found = compared.looks
-    if compared.chosen_by_verdict:
-        text = _by_verdict(compared)
-        return (f"{text[0].upper()}{text[1:]}: comparisons with them have no verdict.",)
-    if found is None or compared.difference is None:
-        return ()
-    sentences = [] if found.kind is LookKind.FIRST else [_further_look(found, compared)]
-    if found.later and found.kind is LookKind.FIRST:
-        runs = counted(len(found.later), "later run")
-        sentences.append(f"The ledger has {runs} of this experiment: {_named(found.later)}.")
-    if found.deleted:
-        what = "run with the experiment's id was", "runs with the experiment's id were"
-        sentences.append(
-            f"{count(found.deleted)} earlier {what[found.deleted > 1]} deleted: whether the ledger "
-            "had results of the same experiment before is not known."
-        )
-    if found.imported:
-        verb = "was" if len(found.imported) == 1 else "were"
-        sentences.append(
-            f"{_named(found.imported)} {verb} imported: whether there are other runs of the "
-            "experiment where it comes from is not known."
-        )
-    return tuple(sentences)
-
-
-def _further_look(found: Looks, compared: Compared) -> str:
-    if found.kind is LookKind.CHOSEN:
-        text = (
-            f"{found.last} is compared without {counted(len(found.omitted), 'other run')} of the "
-            f"same experiment ({_named(found.omitted)})"
-        )
-        why = "runs can be chosen by their results"
-    elif found.planned > 1:
-        text = (
-            f"{counted(found.planned, 'run')} of the experiment were declared, and not exactly "
-            "these are compared"
-        )
-        why = "a run can be the last because of its results"
-    else:
-        text = (
-            f"{found.last} began when earlier runs that are compared had results, and the number "
-            "of runs was not declared before the first (`design.planned_runs`)"
-        )
-        why = "a run can be the last because of its results"
-    if found.kind is LookKind.ADDED and compared.validity == Validity.ANYTIME:
-        return (
-            f"{text}: interval and p value hold at every look, and the p value is multiplied by "
-            f"{found.price} for the look at the first run alone."
-        )
-    if found.price > 1:
-        return f"{text}: the p value is multiplied by {found.price:,}, because {why}."
-    return f"{text}."
-
-
-def _named(run_ids: Sequence[str]) -> str:
-    surplus = len(run_ids) - _MAX_NAMED_RUNS
-    more = f" and {count(surplus)} more" if surplus > 0 else ""
-    return f"{', '.join(run_ids[:_MAX_NAMED_RUNS])}{more}"
 
 
 def _unfinished(compared: Compared, difference: Estimate, document: Comparison) -> str:
     """Return the conclusion of unfinished runs for which no interval holds: nothing is decided."""
     a, b = compared.labels
     about = "a metric" if document.estimand == Estimand.TASKS else "this suite"
-    if departure := look_sentences.departure(compared):
+    if departure := planned_look_sentences.departure(compared):
         return (
             f"Whether {a} and {b} differ on {estimand(document)} is not decided, because "
             f"{departure}: it is {_observed(compared, difference, document)}. For {about} there is "
@@ -414,15 +325,15 @@ def headline(compared: Compared, document: Comparison) -> str:
         return f"whether {b} and {a} differ {where} {undecided}"
     together = f" for all {document.family} comparisons" if document.family > 1 else ""
     if together and compared.family_of is not None:
-        together = f" for {_family(compared, document)}"
-    looks = look_sentences.interval_clause(compared)
+        together = f" for {family(compared, document)}"
+    looks = planned_look_sentences.interval_clause(compared)
     interval = f"{level(document)}{together}{looks} {bounds(difference, document, signed=True)}"
     of = "" if document.is_rate else f" {document.metric}"
     size = f"{signed_amount(difference, document)}{of}, {interval}"
     equivalent = compared.equivalence
     if equivalent is not None and equivalent.verdict is Nearness.EQUIVALENT:
         size += f"; equivalent within {amount(equivalent.limit, document)}"
-    if departure := look_sentences.departure(compared):
+    if departure := planned_look_sentences.departure(compared):
         size += f"; {departure}"
     if others := _by_errors(compared, verdict):
         size += f"; {others}"
@@ -440,7 +351,7 @@ def _undecided(compared: Compared, difference: Estimate, document: Comparison) -
     if compared.chosen_by_verdict:
         return "is not decided"
     if compared.validity == Validity.NONE:
-        if departure := look_sentences.departure(compared):
+        if departure := planned_look_sentences.departure(compared):
             return f"is not decided, because {departure}"
         return f"is not decided yet (so far {signed_amount(difference, document)})"
     return "cannot be said without replications" if compared.test is None else None
@@ -495,9 +406,9 @@ def no_gate_test(compared: Compared) -> str:
     if compared.difference is None:
         return f"{b} was not compared with {a}: no trials could be paired"
     if compared.chosen_by_verdict:
-        return f"{b} is not compared with {a}, because {_by_verdict(compared)}"
+        return f"{b} is not compared with {a}, because {by_verdict(compared)}"
     if compared.validity == Validity.NONE:
-        if departure := look_sentences.departure(compared):
+        if departure := planned_look_sentences.departure(compared):
             return f"{b} is not compared with {a}, because {departure}"
         return f"{b} is not compared with {a} before the runs are finished"
     return f"{b} could not be compared with {a} on this suite: it has no replications"

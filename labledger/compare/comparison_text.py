@@ -20,7 +20,6 @@ from labledger.compare.comparison_sentences import (
     amount,
     assumption,
     bounds,
-    correction,
     estimand,
     level,
     rate,
@@ -28,7 +27,8 @@ from labledger.compare.comparison_sentences import (
     signed_amount,
     value,
 )
-from labledger.compare.look_sentences import looks_fact
+from labledger.compare.look_sentences import correction
+from labledger.compare.planned_look_sentences import looks_fact
 from labledger.compare.run_caveats import grader_name, rerun_sentences
 from labledger.compare.statistics.samples import Estimate
 from labledger.text import count, counted, p_equation, percent

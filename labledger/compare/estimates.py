@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from labledger.compare.compare_options import CompareOptions, Estimand, Validity
@@ -17,9 +18,12 @@ from labledger.compare.comparison_document import (
     Counts,
     Detectable,
     Effect,
+    LeftOutCount,
     SideReport,
     Significance,
+    TaskRow,
 )
+from labledger.compare.pairs import Paired
 from labledger.compare.sides import Side
 from labledger.compare.statistics import (
     paired_means,
@@ -351,3 +355,24 @@ def _array(values: Sequence[float]) -> Array:
     import numpy as np
 
     return np.array(values, dtype=np.float64)
+
+
+def left_out_counts(paired: Paired) -> tuple[LeftOutCount, ...]:
+    """Return the reasons why slots are left out, the most frequent first."""
+    tally = Counter((left.side, left.reason) for left in paired.left_out)
+    ranked = sorted(tally.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(LeftOutCount(side, reason, count) for (side, reason), count in ranked)
+
+
+def task_rows(paired: Paired) -> list[TaskRow]:
+    """Return a row for each task of either side, by task id."""
+    reasons: dict[str, dict[str, None]] = {}
+    for left in paired.left_out:
+        reasons.setdefault(left.task_id, {})[f"{left.side}: {left.reason}"] = None
+    means = samples.task_means(paired.a), samples.task_means(paired.b)
+    rows = [
+        TaskRow(task_id, pairs, a, b, tuple(reasons.pop(task_id, ())))
+        for task_id, pairs, a, b in zip(paired.task_ids, paired.sizes, *means, strict=True)
+    ]
+    rows += (TaskRow(name, 0, None, None, tuple(each)) for name, each in reasons.items())
+    return sorted(rows, key=attrgetter("task_id"))

@@ -1,6 +1,6 @@
-"""The words for looks at runs that grow: at which look a comparison stands, and what follows.
+"""Sentences about other looks at an experiment, corrections, and results that were chosen.
 
-`comparison_sentences` and `comparison_text` put them into headlines, decisions and facts.
+`compare.earlier_looks` finds the facts. Decisions, headlines and rankings add these sentences.
 """
 
 from __future__ import annotations
@@ -8,77 +8,93 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from labledger.compare.compare_options import Validity
-from labledger.compare.comparison_document import Compared, PlannedLooks
-from labledger.experiment.schedule import Look
+from labledger.compare.comparison_document import Compared, Comparison, LookKind, Looks
 from labledger.text import count, counted
 
-_AT_ALL_LOOKS = (
-    "runs that are compared can grow, have grown, were repeated, or have cancelled slots, so that "
-    "intervals and p value are those that hold at all looks together; they count tasks of which "
-    "every slot is committed, and are wider than those of runs that ended as they were planned"
-)
+_MAX_NAMED_RUNS = 5
+"""How many other runs of an experiment a sentence names."""
 
 
-def interval_clause(compared: Compared) -> str:
-    """Return for which looks an interval holds, to stand between its level and its bounds."""
-    looks = compared.planned_looks
-    if compared.validity == Validity.ANYTIME:
-        return " at every look"
-    if compared.validity == Validity.GROUP_SEQUENTIAL and looks is not None:
-        return f", planned look {_place(looks)}:"
-    return ""
+def correction(compared: Compared, document: Comparison) -> str:
+    """Return that interval and p value are corrected for several comparisons, if they are."""
+    price = 1 if compared.looks is None else compared.looks.price
+    look = f"the look at the experiment (p × {price:,})" if price > 1 else ""
+    several = family(compared, document) if document.family > 1 else ""
+    reasons = " and ".join(filter(None, (several, look)))
+    return f", corrected for {reasons}" if reasons else ""
 
 
-def departure(compared: Compared) -> str:
-    """Return a clause if the runs were looked at otherwise than planned; empty if they were not."""
-    looks = compared.planned_looks
-    if looks is None or looks.number is not None:
-        return ""
-    used = f"used: {_sizes(looks.used)}"
-    if set(looks.used) <= set(looks.planned):
-        used = "the sides do not have the same trials, or their runs plan different looks"
-    return f"the planned looks were not kept (planned: {_sizes(looks.planned)}; {used})"
+def family(compared: Compared, document: Comparison) -> str:
+    """Return for which comparisons a comparison is corrected."""
+    if compared.family_of is None:
+        return f"{document.family} comparisons"
+    others = "" if compared.family_of.startswith(f"{document.family} ") else " and others"
+    return f"the {compared.family_of}{others}"
 
 
-def decision_sentence(compared: Compared) -> str:
-    """Return what to know of a decision about runs that grow; empty if there is nothing."""
-    looks, clause = compared.planned_looks, departure(compared)
-    if compared.validity == Validity.GROUP_SEQUENTIAL and looks is not None:
-        return f"This is planned look {_place(looks)}."
-    if compared.validity == Validity.NONE or not clause:
-        return ""
-    return f"{clause[0].upper()}{clause[1:]}."
+def by_verdict(compared: Compared) -> str:
+    """Return why results were chosen, in a clause."""
+    runs = ", ".join(compared.chosen_by_verdict)
+    return f"slots of {runs} were run again despite their verdicts (`rerun --despite-verdict`)"
 
 
-def looks_fact(compared: Compared) -> str:
-    """Return what the looks mean for the figures; empty where a run is looked at once."""
-    looks = compared.planned_looks
-    if compared.validity == Validity.ANYTIME:
-        clause = departure(compared)
-        return f"{clause}, so that {_AT_ALL_LOOKS}" if clause else _AT_ALL_LOOKS
-    if compared.validity != Validity.GROUP_SEQUENTIAL or looks is None:
-        return departure(compared)
-    text = (
-        f"this is look {_place(looks)} that were planned before the run ({_sizes(looks.planned)}); "
-        "intervals and p values hold at all of them together (O'Brien-Fleming)"
-    )
-    if looks.number == len(looks.planned):
-        return text
-    following = looks.planned[looks.number or 0]
-    return f"{text}; `labledger extend` to {_sizes([following])} makes the next one"
+def looks(compared: Compared) -> tuple[str, ...]:
+    """Return sentences about other looks at the experiment, and about results that were chosen."""
+    found = compared.looks
+    if compared.chosen_by_verdict:
+        text = by_verdict(compared)
+        return (f"{text[0].upper()}{text[1:]}: comparisons with them have no verdict.",)
+    if found is None or compared.difference is None:
+        return ()
+    sentences = [] if found.kind is LookKind.FIRST else [_further_look(found, compared)]
+    if found.later and found.kind is LookKind.FIRST:
+        runs = counted(len(found.later), "later run")
+        sentences.append(f"The ledger has {runs} of this experiment: {_named(found.later)}.")
+    if found.deleted:
+        what = "run with the experiment's id was", "runs with the experiment's id were"
+        sentences.append(
+            f"{count(found.deleted)} earlier {what[found.deleted > 1]} deleted: whether the ledger "
+            "had results of the same experiment before is not known."
+        )
+    if found.imported:
+        verb = "was" if len(found.imported) == 1 else "were"
+        sentences.append(
+            f"{_named(found.imported)} {verb} imported: whether there are other runs of the "
+            "experiment where it comes from is not known."
+        )
+    return tuple(sentences)
 
 
-def _place(looks: PlannedLooks) -> str:
-    return f"{looks.number} of {len(looks.planned)}"
+def _further_look(found: Looks, compared: Compared) -> str:
+    if found.kind is LookKind.CHOSEN:
+        text = (
+            f"{found.last} is compared without {counted(len(found.omitted), 'other run')} of the "
+            f"same experiment ({_named(found.omitted)})"
+        )
+        why = "runs can be chosen by their results"
+    elif found.planned > 1:
+        text = (
+            f"{counted(found.planned, 'run')} of the experiment were declared, and not exactly "
+            "these are compared"
+        )
+        why = "a run can be the last because of its results"
+    else:
+        text = (
+            f"{found.last} began when earlier runs that are compared had results, and the number "
+            "of runs was not declared before the first (`design.planned_runs`)"
+        )
+        why = "a run can be the last because of its results"
+    if found.kind is LookKind.ADDED and compared.validity == Validity.ANYTIME:
+        return (
+            f"{text}: interval and p value hold at every look, and the p value is multiplied by "
+            f"{found.price} for the look at the first run alone."
+        )
+    if found.price > 1:
+        return f"{text}: the p value is multiplied by {found.price:,}, because {why}."
+    return f"{text}."
 
 
-def _sizes(looks: Sequence[Look]) -> str:
-    """Return such as ``100 and 200 tasks``, with replications where there are several."""
-    if {look.replications for look in looks} == {1}:
-        *first, last = (count(look.tasks) for look in looks)
-        noun = counted(looks[-1].tasks, "task").removeprefix(last).strip()
-        return f"{', '.join(first)} and {last} {noun}" if first else f"{last} {noun}"
-    return ", ".join(
-        f"{counted(look.tasks, 'task')} with {counted(look.replications, 'replication')}"
-        for look in looks
-    )
+def _named(run_ids: Sequence[str]) -> str:
+    surplus = len(run_ids) - _MAX_NAMED_RUNS
+    more = f" and {count(surplus)} more" if surplus > 0 else ""
+    return f"{', '.join(run_ids[:_MAX_NAMED_RUNS])}{more}"

@@ -19,6 +19,7 @@ from string import ascii_lowercase
 from labledger.compare import comparison_sentences, decision, estimates
 from labledger.compare.comparison_document import Compared, Comparison, Nearness, Standing
 from labledger.compare.estimates import Sample
+from labledger.compare.look_sentences import looks
 from labledger.compare.sides import Side
 from labledger.text import count, counted
 
@@ -280,7 +281,7 @@ def _facts(comparison: Comparison) -> Iterator[str]:
             "so that values in the first table and differences in the second may disagree."
         )
     yield from dict.fromkeys(
-        text for compared in comparison.comparisons for text in comparison_sentences.looks(compared)
+        text for compared in comparison.comparisons for text in looks(compared)
     )
     warnings = [w for compared in comparison.comparisons for w in compared.warnings]
     for warning in dict.fromkeys(warnings):

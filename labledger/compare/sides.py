@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
@@ -134,6 +134,22 @@ def family_of(
         for side, treatments in ((a, treatments_a), (b, treatments_b))
     ]
     return Family(roots, f"{counted(max(sizes), 'treatment')} of one run", max(sizes))
+
+
+def family_sizes(
+    asked: Iterable[tuple[Family, tuple[Side, Side], bool]],
+) -> dict[Family, int]:
+    """Return how many comparisons of each family there are, asked for or not.
+
+    `asked` says which comparisons are asked for, and whether each is tested; others do not count.
+    """
+    by_family: dict[Family, dict[tuple[Side, Side], bool]] = {}
+    for family, sides, is_tested in asked:
+        by_family.setdefault(family, {})[sides] = is_tested
+    return {
+        family: max(family.size - len(pairs), 0) + sum(pairs.values())
+        for family, pairs in by_family.items()
+    }
 
 
 def read_combined(reader: LedgerReader, name: str) -> CombinedRuns:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from labledger.compare import comparison_sentences
 from labledger.compare.comparison_document import Compared, Comparison
 from labledger.compare.comparison_text import facts
+from labledger.compare.look_sentences import looks
 from labledger.compare.ranking import ranking_text
 from labledger.compare.run_caveats import rerun_sentences
 from labledger.records.task_coverage import TaskCoverage
@@ -89,12 +90,10 @@ def _headline(variants: Sequence[VariantOutcomes], documents: Sequence[Compariso
             f"{counted(variant.passes.counted, 'trial')}"
             for variant in variants
         )
-    looks = dict.fromkeys(
-        text for compared, _ in decisions for text in comparison_sentences.looks(compared)
-    )
+    notes = dict.fromkeys(text for compared, _ in decisions for text in looks(compared))
     rankings = [text.summary for text in map(ranking_text, documents) if text is not None]
     if rankings:
-        return " ".join((*rankings, *looks))
+        return " ".join((*rankings, *notes))
     undecided = [pair for pair in decisions if not pair[0].decision.verdict.is_difference]
     clauses = [
         comparison_sentences.headline(*pair)
@@ -105,7 +104,7 @@ def _headline(variants: Sequence[VariantOutcomes], documents: Sequence[Compariso
         clauses.append(f"{count(len(undecided))} comparisons showed no difference")
     else:
         clauses += [comparison_sentences.headline(*pair) for pair in undecided]
-    return " ".join((_joined(clauses), *looks))
+    return " ".join((_joined(clauses), *notes))
 
 
 def _joined(clauses: Iterable[str]) -> str:

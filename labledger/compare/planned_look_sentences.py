@@ -1,0 +1,84 @@
+"""Sentences about looks at runs that grow: at which look a comparison is, and what follows.
+
+`comparison_sentences` and `comparison_text` put them into headlines, decisions and facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from labledger.compare.compare_options import Validity
+from labledger.compare.comparison_document import Compared, PlannedLooks
+from labledger.experiment.schedule import Look
+from labledger.text import count, counted
+
+_AT_ALL_LOOKS = (
+    "runs that are compared can grow, have grown, were repeated, or have cancelled slots, so that "
+    "intervals and p value are those that hold at all looks together; they count tasks of which "
+    "every slot is committed, and are wider than those of runs that ended as they were planned"
+)
+
+
+def interval_clause(compared: Compared) -> str:
+    """Return for which looks an interval holds, to stand between its level and its bounds."""
+    looks = compared.planned_looks
+    if compared.validity == Validity.ANYTIME:
+        return " at every look"
+    if compared.validity == Validity.GROUP_SEQUENTIAL and looks is not None:
+        return f", planned look {_place(looks)}:"
+    return ""
+
+
+def departure(compared: Compared) -> str:
+    """Return a clause if the runs were looked at otherwise than planned; empty if they were not."""
+    looks = compared.planned_looks
+    if looks is None or looks.number is not None:
+        return ""
+    used = f"used: {_sizes(looks.used)}"
+    if set(looks.used) <= set(looks.planned):
+        used = "the sides do not have the same trials, or their runs plan different looks"
+    return f"the planned looks were not kept (planned: {_sizes(looks.planned)}; {used})"
+
+
+def decision_sentence(compared: Compared) -> str:
+    """Return what to know of a decision about runs that grow; empty if there is nothing."""
+    looks, clause = compared.planned_looks, departure(compared)
+    if compared.validity == Validity.GROUP_SEQUENTIAL and looks is not None:
+        return f"This is planned look {_place(looks)}."
+    if compared.validity == Validity.NONE or not clause:
+        return ""
+    return f"{clause[0].upper()}{clause[1:]}."
+
+
+def looks_fact(compared: Compared) -> str:
+    """Return what the looks mean for the figures; empty where a run is looked at once."""
+    looks = compared.planned_looks
+    if compared.validity == Validity.ANYTIME:
+        clause = departure(compared)
+        return f"{clause}, so that {_AT_ALL_LOOKS}" if clause else _AT_ALL_LOOKS
+    if compared.validity != Validity.GROUP_SEQUENTIAL or looks is None:
+        return departure(compared)
+    text = (
+        f"this is look {_place(looks)} that were planned before the run ({_sizes(looks.planned)}); "
+        "intervals and p values hold at all of them together (O'Brien-Fleming)"
+    )
+    if looks.number == len(looks.planned):
+        return text
+    following = looks.planned[looks.number or 0]
+    return f"{text}; `labledger extend` to {_sizes([following])} makes the next one"
+
+
+def _place(looks: PlannedLooks) -> str:
+    return f"{looks.number} of {len(looks.planned)}"
+
+
+def _sizes(looks: Sequence[Look]) -> str:
+    """Return such as ``100 and 200 tasks``, with replications where there are several."""
+    if {look.replications for look in looks} == {1}:
+        *first, last = (count(look.tasks) for look in looks)
+        noun = counted(looks[-1].tasks, "task").removeprefix(last).strip()
+        return f"{', '.join(first)} and {last} {noun}" if first else f"{last} {noun}"
+    return ", ".join(
+        f"{counted(look.tasks, 'task')} with {counted(look.replications, 'replication')}"
+        for look in looks
+    )
