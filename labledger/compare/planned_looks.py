@@ -49,17 +49,17 @@ def find_planned_looks(
     declare different ones, or where the sides do not have the same cells.
     """
     compared = {g.run.run_no: g for side in trials for g in runs[side.run_id].runs}
-    declared = {declared_looks(reader, graded.root_id) for graded in compared.values()}
-    if () in declared:
+    declared = [declared_looks(reader, graded.root_id) for graded in compared.values()]
+    if not all(declared):
         return None
     by_side = [_sizes(reader, side, runs[side.run_id]) for side in trials]
     sizes, are_equal = _in_common(by_side)
     if not sizes:
         return None
-    planned = next(iter(declared))
+    planned = declared[0]
     tasks = [of_side.by_task.keys() for of_side in trials.values()]
     is_kept = (
-        len(declared) == 1
+        len(set(declared)) == 1
         and are_equal
         and set(sizes) <= set(planned)
         and all(names == tasks[0] for names in tasks)
