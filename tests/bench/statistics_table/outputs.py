@@ -341,7 +341,7 @@ def _count_metric(
     tally: Tally, sample: Sample, truth: float, limit: float, scenario: tuple[str, str, str]
 ) -> None:
     kind, name, population = scenario
-    has_rare = population in ("rare", "one-sided")
+    has_rare = population in ("rare", "one-sided") or (sample.is_suite and population == "skewed")
     if sample.is_suite:
         # The suite's own difference is taken away, so that the null hypothesis is true.
         own = truth - limit
