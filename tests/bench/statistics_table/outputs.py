@@ -355,7 +355,8 @@ def _count_metric(
     )
     for figure, (hits, _) in counted.counts.items():
         # No interval knows of what a sample does not contain: the warning is what is promised.
-        excused = has_rare and is_warned and not figure.startswith("power")
+        is_excused = is_warned or population == "one-sided"
+        excused = has_rare and is_excused and not figure.startswith("power")
         tally.add(f"share_warned_{figure}" if excused else figure, bool(hits))
 
 
