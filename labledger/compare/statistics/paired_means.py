@@ -169,9 +169,9 @@ def suite_deviation(*sides: Groups) -> tuple[float, float]:
     errors, degrees = [], []
     for groups, own in zip(sides, by_side, strict=True):
         repeated = [group for group in groups if len(group) > 1]
-        for (spread, free), group in zip(own, repeated, strict=True):
+        for (spread, own_free), group in zip(own, repeated, strict=True):
             errors.append(spread / math.sqrt(len(group)) / len(groups))
-            degrees.append(float(free))
+            degrees.append(float(own_free))
         single = len(groups) - len(repeated)
         # A side without replications is assumed to vary as the other one does.
         usual, free = _usual_deviation(own or all_measured)
