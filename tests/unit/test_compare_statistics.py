@@ -321,6 +321,15 @@ def test_a_suites_metric_is_a_welch_test_over_its_tasks() -> None:
     assert held / 300 == pytest.approx(0.95, abs=0.04)
 
 
+def test_tasks_with_one_trial_share_one_figure_for_their_spread() -> None:
+    """One task was tried twice on each side: the spread of all has its one degree of freedom."""
+    groups = [[1.0, 3.0], *([[float(n)] for n in range(9)])]
+    error, degrees = paired_means.suite_deviation(groups, groups)
+    usual = math.sqrt(2.0)
+    assert error == pytest.approx(math.hypot(1.0, 3 * usual) * usual / 10)
+    assert degrees < 2.5
+
+
 def test_a_suite_whose_trials_never_vary() -> None:
     """Enough equal trials on both sides show a constant difference; too few do not."""
     found = paired_means.of_suite([[1.0] * 3] * 4, [[3.0] * 3] * 4, ALL)

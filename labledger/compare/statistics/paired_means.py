@@ -168,22 +168,38 @@ def suite_deviation(*sides: Groups) -> tuple[float, float]:
 
     A side's mean is that of its tasks' means, and the error is due to their replications.
     """
-    by_side = [[deviation(g) if len(g) > 1 else None for g in groups] for groups in sides]
-    all_known = [known for deviations in by_side for known in deviations if known is not None]
+    by_side = [[(deviation(g), len(g) - 1) for g in groups if len(g) > 1] for groups in sides]
+    all_measured = [each for measured in by_side for each in measured]
     errors, degrees = [], []
-    for groups, deviations in zip(sides, by_side, strict=True):
+    for groups, own in zip(sides, by_side, strict=True):
+        repeated = [group for group in groups if len(group) > 1]
+        for (spread, own_free), group in zip(own, repeated, strict=True):
+            errors.append(spread / math.sqrt(len(group)) / len(groups))
+            degrees.append(float(own_free))
+        single = len(groups) - len(repeated)
         # A side without replications is assumed to vary as the other one does.
-        measured = [known for known in deviations if known is not None] or all_known
-        usual = math.hypot(*measured) / math.sqrt(len(measured)) if measured else 0.0
-        for known, group in zip(deviations, groups, strict=True):
-            of_trial = usual if known is None else known
-            errors.append(of_trial / math.sqrt(len(group)) / len(groups))
-            degrees.append(len(measured) if known is None else len(group) - 1)
+        usual, free = _usual_deviation(own or all_measured)
+        if single and usual:
+            # One figure stands for all of them, so they err together.
+            errors.append(usual * math.sqrt(single) / len(groups))
+            degrees.append(free)
     total = math.hypot(*errors)
     if not total:
         return 0.0, 0.0
     shares = ((error / total) ** 4 / free for error, free in zip(errors, degrees, strict=True))
     return total, 1 / math.fsum(shares)
+
+
+def _usual_deviation(measured: Sequence[tuple[float, int]]) -> tuple[float, float]:
+    """Return the quadratic mean of deviations with their degrees of freedom, and its own degrees.
+
+    The latter are Satterthwaite's: few if the deviations are few, or differ much.
+    """
+    whole = math.hypot(*(spread for spread, _ in measured))
+    if not whole:
+        return 0.0, 1.0
+    free = 1 / math.fsum((spread / whole) ** 4 / degrees for spread, degrees in measured)
+    return whole / math.sqrt(len(measured)), free
 
 
 def _constant_p(a: Groups, b: Groups) -> float:

@@ -341,7 +341,7 @@ def _count_metric(
     tally: Tally, sample: Sample, truth: float, limit: float, scenario: tuple[str, str, str]
 ) -> None:
     kind, name, population = scenario
-    has_rare = population in ("rare", "one-sided")
+    has_rare = population in ("rare", "one-sided") or (sample.is_suite and population == "skewed")
     if sample.is_suite:
         # The suite's own difference is taken away, so that the null hypothesis is true.
         own = truth - limit
@@ -355,7 +355,8 @@ def _count_metric(
     )
     for figure, (hits, _) in counted.counts.items():
         # No interval knows of what a sample does not contain: the warning is what is promised.
-        excused = has_rare and is_warned and not figure.startswith("power")
+        is_excused = is_warned or population == "one-sided"
+        excused = has_rare and is_excused and not figure.startswith("power")
         tally.add(f"share_warned_{figure}" if excused else figure, bool(hits))
 
 

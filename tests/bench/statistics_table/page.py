@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.statistics_table.cells import Results
-from bench.statistics_table.designs import Cell, grid
+from bench.statistics_table.designs import TASKS, Cell, grid
 from bench.statistics_table.sections import INTRODUCTION, SECTIONS, Section
 from bench.statistics_table.verdicts import Figure, figures
 
@@ -123,18 +123,26 @@ def write_summary(results: Results) -> None:
 
 
 def summary(results: Results) -> str:
-    """Return a table with a line for each output: its worst figures of each kind."""
-    lines = ["| output | cells | type I, highest | coverage, lowest | gates, highest | power |"]
-    lines.append(f"|{' --- |' * 6}")
+    """Return a table with a line for each output: means over its designs, by number of tasks."""
+    lines = [f"| output | {' | '.join(f'{tasks} tasks' for tasks in TASKS)} |"]
+    lines.append(f"|{' --- |' * (1 + len(TASKS))}")
     for output, of_output in groupby(grid(), key=lambda cell: _section_of(cell.output)):
         cells = list(of_output)
-        found = [each for cell in cells for each in figures(results[cell.name])]
-        columns = []
-        for prefix in ("type_1", "coverage", "gate"):
-            of_kind = [each for each in found if each.name.startswith(prefix)]
-            columns.append(f"{100 * _worst(of_kind)[0].share:.1f}" if of_kind else "–")
-        powers = [e.share for e in found if e.name.startswith(("power", "planned"))]
-        span = f"{100 * min(powers):.0f} to {100 * max(powers):.0f}" if powers else "–"
-        name = SECTIONS[output].title
-        lines.append(f"| {name} | {len(cells)} | {' | '.join(columns)} | {span} |")
+        columns = [
+            _means([cell for cell in cells if cell.tasks == tasks], results) for tasks in TASKS
+        ]
+        lines.append(f"| {SECTIONS[output].title} | {' | '.join(columns)} |")
     return "\n".join(lines)
+
+
+_KINDS = ("type_1", "coverage", "gate", ("power", "planned"))
+
+
+def _means(cells: Sequence[Cell], results: Results) -> str:
+    """Return the mean share of each kind of figure."""
+    found = [figure for cell in cells for figure in figures(results[cell.name])]
+    means = []
+    for kind in _KINDS:
+        shares = [figure.share for figure in found if figure.name.startswith(kind)]
+        means.append(f"{100 * sum(shares) / len(shares):.1f}" if shares else "–")
+    return " / ".join(means)

@@ -6,10 +6,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from scipy import special
+
 from bench.statistics_table.cells import Result
 
 TOLERANCE = 0.01
-"""One point, in addition to twice the simulation error."""
+"""One point, in addition to the simulation error."""
+_BY_CHANCE = 0.0228
+"""The chance to be beyond two standard errors on one side."""
 _FAR = 0.5
 """A share of errors that is less than this part of the nominal one is better by far."""
 _UNSEEN = 3
@@ -41,21 +45,16 @@ class Figure:
         return 1 - self.share if is_promise else self.share
 
     @property
-    def simulation_error(self) -> float:
-        """The standard error of the share if the true one is nominal."""
-        nominal = self.error or 0.5
-        return math.sqrt(nominal * (1 - nominal) / self.draws)
-
-    @property
-    def excess(self) -> float:
-        """How much worse than nominal it is beyond twice its simulation error; below 0 if not."""
-        if self.error is None:
-            return -1.0
-        return self.errors - self.error - 2 * self.simulation_error
-
-    @property
     def is_worse(self) -> bool:
-        return self.excess > TOLERANCE
+        """Whether so many errors would be seen by chance in few tables, at a point above nominal.
+
+        `_BY_CHANCE` is what two standard errors are.
+        """
+        if self.error is None:
+            return False
+        errors = self.hits if self.errors == self.share else self.draws - self.hits
+        tail = special.bdtrc(errors - 1, self.draws, self.error + TOLERANCE) if errors else 1.0
+        return float(tail) < _BY_CHANCE
 
     @property
     def is_far_better(self) -> bool:

@@ -1,0 +1,70 @@
+"""The table of simulated errors: its page, its stored counts, and cells that run again."""
+
+from __future__ import annotations
+
+import pytest
+from bench.statistics_table import cells, page, verdicts
+from bench.statistics_table.designs import grid
+
+
+def test_the_pages_are_what_the_stored_counts_give() -> None:
+    """The reference page and the table of the explanation are written from the counts."""
+    results = cells.read()
+    again = "scripts/simulate-statistics table --page"
+    assert page.PATH.read_text("utf-8") == page.text(results), again
+    explanation = page.EXPLANATION.read_text("utf-8")
+    assert explanation == page.with_summary(explanation, results), again
+
+
+def test_every_cell_of_the_grid_has_counts() -> None:
+    """The counts are those of the grid's cells, in its order."""
+    assert list(cells.read()) == [cell.name for cell in grid()]
+
+
+def test_no_figure_is_worse_than_nominal() -> None:
+    """Type I errors, coverage, gates and plans, by one point beyond twice the simulation error."""
+    worse = [
+        f"{name}: {figure.name}"
+        for name, result in cells.read().items()
+        for figure in verdicts.figures(result)
+        if figure.is_worse
+    ]
+    assert worse == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rate:12x3:0.03:unequal",
+        "pair:5x1:0.5:equal",
+        "suite-metric:5x3:rare:equal",
+        "pass@2:5x3:0.97:equal",
+        "plan:5x1:0.5:equal",
+    ],
+)
+def test_a_cell_that_runs_again_gives_its_row(name: str) -> None:
+    """Cells are seeded by their names: the same draws, the same decisions, the same counts."""
+    stored = cells.read()[name]
+    (cell,) = cells.selected([name], stored.draws)
+    assert cells.simulated(cell) == (name, stored)
+
+
+@pytest.mark.parametrize(
+    ("name", "hits", "is_worse"),
+    [
+        ("coverage_0", 926, False),
+        ("coverage_0", 922, True),
+        ("type_1", 74, False),
+        ("type_1", 78, True),
+        ("gate_fail_5", 46, False),
+        ("gate_fail_5", 49, True),
+        ("planned_power", 758, True),
+        ("power", 0, False),
+        ("share_warned_coverage_0", 500, False),
+    ],
+)
+def test_a_figure_is_worse_by_a_point_beyond_its_simulation_error(
+    name: str, hits: int, is_worse: bool
+) -> None:
+    """Of 1,000 draws, two simulation errors at 6 % are 1.5 points."""
+    assert verdicts.Figure(name, hits, 1000).is_worse is is_worse
