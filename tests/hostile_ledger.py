@@ -97,7 +97,7 @@ def _events() -> Iterator[JsonObject]:
         "slot_committed", **slot, status="completed", verdict="pass", passed=1, waiting=0
     )
     host = {"host": HOSTILE, "trials": 1, "slots": 2, "problem": HOSTILE}
-    yield run_event("tick", running=1, waiting=0, hosts=[host])
+    yield run_event("tick", running=1, dispatched=1, max_concurrency=2, waiting=0, hosts=[host])
 
 
 def _begin(writer: LedgerWriter, run_id: str) -> Lease:

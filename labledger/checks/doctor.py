@@ -69,12 +69,13 @@ def _left_probes(engine: Engine) -> Iterator[CheckResult]:
             detail = f"{what} is left over: it belonged to {probe.owner}"
             yield warned("docker", detail, hint="`labledger clean` removes it")
         elif probe.is_suspect:
-            command = "docker network rm" if probe.is_network else "docker rm --force"
+            of_container = f"`docker rm --force {probe.name}`"
+            command = f"`docker network rm {probe.name}`" if probe.is_network else of_container
             yield warned(
                 "docker",
                 f"{what} is {duration(1000 * probe.age_s)} old and may be left over: it belongs to "
                 f"{probe.owner}, and this process cannot see whether that one has ended",
-                hint=f"if it has, remove it with `{command} {probe.name}`",
+                hint=f"if it has, remove it with {command}",
             )
 
 

@@ -138,16 +138,16 @@ def test_each_planned_look_uses_its_boundary(path: Path) -> None:
     first = only(compare(path, "run-1"))
     assert paired_rates.of_tasks([(0.0,)] * 8 + [(1.0,)] * 12, [(1.0,)] * 20, 0.95).p < 0.05
     assert (first.validity, first.decision.verdict) == ("group_sequential", "not_shown")
-    assert first.looks is not None
-    assert first.looks.number == 1
+    assert first.planned_looks is not None
+    assert first.planned_looks.number == 1
     assert first.test is not None
     assert first.test.p > 0.05
     assert first.test.name.endswith("look 1 of 2")
     assert "planned look 1 of 2" in first.decision.text
     runs.grow_run(path, {"base": "F" * 8 + "P" * 32, "treat": "P" * 40}, resolved=TWO)
     last = only(compare(path, "run-1"))
-    assert last.looks is not None
-    assert (last.validity, last.looks.number) == ("group_sequential", 2)
+    assert last.planned_looks is not None
+    assert (last.validity, last.planned_looks.number) == ("group_sequential", 2)
     assert last.decision.verdict == "better"
     assert last.difference is not None
     assert last.difference.low is not None
@@ -185,7 +185,10 @@ def test_other_sizes_than_planned_are_decided_at_every_look(
     for size in sizes[1:]:
         runs.grow_run(path, gained(4, size), resolved=TWO)
     compared = only(compare(path, "run-1"))
-    assert (compared.validity, compared.looks and compared.looks.number) == ("anytime", None)
+    assert (compared.validity, compared.planned_looks and compared.planned_looks.number) == (
+        "anytime",
+        None,
+    )
     with open_ledger(lab_dir=path.parent) as ledger:
         headline = ledger.report("run-1")["headline"]
     clause = f"the planned looks were not kept (planned: 20 and 40 tasks; used: {grown} tasks)"
@@ -198,7 +201,7 @@ def test_looks_that_were_declared_later_do_not_count(path: Path) -> None:
     runs.make_run(path, gained(4, 20))
     runs.grow_run(path, gained(4, 40), resolved=TWO)
     compared = only(compare(path, "run-1"))
-    assert (compared.validity, compared.looks) == ("anytime", None)
+    assert (compared.validity, compared.planned_looks) == ("anytime", None)
 
 
 def test_looks_that_were_dropped_later_still_count(path: Path) -> None:
@@ -221,8 +224,8 @@ def test_a_look_may_be_skipped(path: Path) -> None:
     """Who runs all at once has looked once, at the last look."""
     runs.make_run(path, gained(6, 40), resolved=TWO)
     compared = only(compare(path, "run-1"))
-    assert compared.looks is not None
-    assert (compared.validity, compared.looks.number) == ("group_sequential", 2)
+    assert compared.planned_looks is not None
+    assert (compared.validity, compared.planned_looks.number) == ("group_sequential", 2)
 
 
 def test_a_grown_suite_and_clusters_add_the_chances_of_their_looks_up(path: Path) -> None:
@@ -304,11 +307,16 @@ def test_runs_added_up_keep_to_no_plan_unless_they_are_shards(path: Path) -> Non
         runs.make_run(path, gained(2, 10), f"again-{number}", resolved=TWO)
         skipped = [""] * (10 * number - 10)
         shard = {name: [*skipped, *letters] for name, letters in gained(2, 10).items()}
-        runs.make_run(path, shard, f"shard-{number}", resolved=TWO)
+        filters = {"shard": {"number": number, "of": 2}}
+        document = {**TWO, "dataset": {**TWO.get("dataset", {}), "filters": filters}}
+        runs.make_run(path, shard, f"shard-{number}", resolved=document, digest="3" * 64)
     again = only(compare(path, "again-1+again-2"))
-    assert (again.validity, again.looks and again.looks.number) == ("anytime", None)
+    assert (again.validity, again.planned_looks and again.planned_looks.number) == ("anytime", None)
     shards = only(compare(path, "shard-1+shard-2"))
-    assert (shards.validity, shards.looks and shards.looks.number) == ("group_sequential", 1)
+    assert (shards.validity, shards.planned_looks and shards.planned_looks.number) == (
+        "group_sequential",
+        1,
+    )
 
 
 def test_sides_that_grew_differently_keep_to_no_plan(path: Path) -> None:
@@ -327,7 +335,7 @@ def test_a_variant_that_came_later_is_compared_at_the_look_that_it_has(path: Pat
     runs.grow_run(path, grown, resolved=TWO)
     document = compare(path, "run-1", all_pairs=True)
     assert {c.validity for c in document.comparisons} == {"group_sequential"}
-    assert {c.looks and c.looks.number for c in document.comparisons} == {2}
+    assert {c.planned_looks and c.planned_looks.number for c in document.comparisons} == {2}
     for standing in document.ranking:
         assert standing.mean is not None
         assert standing.mean.bounds is not None

@@ -31,5 +31,5 @@ def test_what_is_required() -> None:
     assert task_row["required"] == ["task_id", "pairs", "a", "b", "left_out"]
     assert {*compared["properties"]} - {*compared["required"]} == {
         *("same_trials", "clusters", "effective_clusters", "validity", "pass_at", "equivalence"),
-        *("looks", "chosen_by_verdict", "family_of"),
+        *("looks", "planned_looks", "chosen_by_verdict", "family_of"),
     }

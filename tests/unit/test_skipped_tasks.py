@@ -256,8 +256,6 @@ def test_strict_refuses_what_is_ignored(tasks: Path) -> None:
     plan = labledger.plan_run(f"harbor:{tasks}", options)
     coverage = TaskCoverage.of_document(plan.resolved)
     assert [task.id for task in coverage.skipped] == ["good", "steps", "windows"]
-    with pytest.raises(InvalidInput, match="strict: is for FORMAT:LOCATION"):
-        labledger.plan_run(tasks, RunOptions(strict=True))
 
 
 def test_a_renamed_agent_is_one_problem(tmp_path: Path) -> None:
