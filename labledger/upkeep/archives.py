@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from labledger import __version__, clock, fault_points
-from labledger.errors import InvalidInput, LedgerError, MalformedJson, Problem, SchemaInvalid
+from labledger.errors import InvalidInput, LedgerError, Problem
 from labledger.execution.process_identity import process_is_dead
 from labledger.files import tars
 from labledger.files.artifact_store import ArtifactStore
@@ -31,11 +31,13 @@ from labledger.ledger.exchange.import_writer import frozen_digests
 from labledger.ledger.exchange.source import Source, open_source_ledger
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import JsonObject, canonical_json, json_schemas
+from labledger.records import canonical_json, json_schemas
 from labledger.records.json_codec import JsonForm
+from labledger.upkeep.archive_members import next_member, read_manifest
 
 SCHEMA = "archive_v1"
 
+_WHAT = "an archive of labledger"
 _MANIFEST = "archive.json"
 _LEDGER = "ledger.sqlite"
 _ARTIFACT = re.compile(r"artifacts/sha256/([0-9a-f]{2})/(\1[0-9a-f]{62})")
@@ -231,10 +233,10 @@ def unpack(path: Path, folder: Path) -> tuple[ArchivedRun, ...]:
 
 
 def _unpack(path: Path, files: Iterator[ArchivedFile], folder: Path) -> tuple[ArchivedRun, ...]:
-    manifest = _read_manifest(_next_file(files, _MANIFEST))
+    manifest = read_manifest(next_member(files, _MANIFEST, _WHAT), SCHEMA, _MAX_MANIFEST_BYTES)
     ledger, artifacts = manifest["ledger"], manifest["artifacts"]
     _require_space(path, folder, ledger["size"] + artifacts["size"], artifacts["count"])
-    file = _next_file(files, _LEDGER)
+    file = next_member(files, _LEDGER, _WHAT)
     if file.size != ledger["size"]:
         raise ArchiveDamaged(f"holds another {_LEDGER} than it says")
     _unpack_file(file, folder / _LEDGER, ledger["sha256"])
@@ -253,34 +255,6 @@ def _unpack(path: Path, files: Iterator[ArchivedFile], folder: Path) -> tuple[Ar
     if (count, size) != (artifacts["count"], artifacts["size"]):
         raise ArchiveDamaged("holds fewer artifacts than it says")
     return tuple(ArchivedRun(**run) for run in manifest["runs"])
-
-
-def _next_file(files: Iterator[ArchivedFile], name: str) -> ArchivedFile:
-    file = next(files, None)
-    if file is None or file.name != name:
-        raise ArchiveDamaged(
-            f"is not an archive of labledger: it does not have {name} in its place"
-        )
-    return file
-
-
-def _read_manifest(file: ArchivedFile) -> JsonObject:
-    if file.size > _MAX_MANIFEST_BYTES:
-        raise ArchiveDamaged(f"has {_MANIFEST} of {file.size:,} bytes")
-    try:
-        manifest = canonical_json.loads(b"".join(file.chunks))
-    except MalformedJson as error:
-        raise ArchiveDamaged(f"has {_MANIFEST} that {error}") from error
-    version = manifest.get("schema_version") if isinstance(manifest, dict) else None
-    if version != SCHEMA and re.fullmatch(r"archive_v[0-9]{1,6}", str(version)):
-        raise ArchiveDamaged(
-            f"has the format {version}, and this labledger reads {SCHEMA}: install a newer one"
-        )
-    try:
-        json_schemas.require_valid(manifest, SCHEMA)
-    except SchemaInvalid as error:
-        raise ArchiveDamaged(f"has {_MANIFEST} that does not fit {SCHEMA}: {error}") from error
-    return dict(manifest)
 
 
 def _require_space(path: Path, folder: Path, size: int, files: int) -> None:

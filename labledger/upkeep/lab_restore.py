@@ -10,7 +10,6 @@ lab one of its own, which takes nothing from the original.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import stat
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from labledger import fault_points
-from labledger.errors import InvalidInput, LedgerError, MalformedJson, Problem, SchemaInvalid
+from labledger.errors import InvalidInput, LedgerError, Problem
 from labledger.files import tars
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.durable_files import make_folder, sync_folder, sync_tree
@@ -31,9 +30,10 @@ from labledger.files.lab_folder import (
     scratch_folder,
 )
 from labledger.files.tars import ArchiveDamaged, ArchivedFile
-from labledger.records import JsonObject, canonical_json, json_schemas
+from labledger.records import JsonObject
 from labledger.records.json_codec import JsonForm
 from labledger.upkeep import restored_runs
+from labledger.upkeep.archive_members import next_member, read_manifest
 from labledger.upkeep.lab_backup import (
     ARTIFACT_LIST,
     BLOCK_BYTES,
@@ -182,32 +182,15 @@ def _unpack(
 
 
 def _next(members: Iterator[ArchivedFile], name: str) -> ArchivedFile:
-    file = next(members, None)
-    if file is None or file.name != name:
-        raise ArchiveDamaged(f"is not a backup of a lab: it does not have {name} in its place")
-    return file
+    return next_member(members, name, "a backup of a lab")
 
 
 def _read_manifest(file: ArchivedFile) -> JsonObject:
-    if file.size > _MAX_MANIFEST_BYTES:
-        raise ArchiveDamaged(f"has {MANIFEST} of {file.size:,} bytes")
-    try:
-        manifest = canonical_json.loads(b"".join(file.chunks))
-    except MalformedJson as error:
-        raise ArchiveDamaged(f"has {MANIFEST} that {error}") from error
-    version = manifest.get("schema_version") if isinstance(manifest, dict) else None
-    if version != SCHEMA and re.fullmatch(r"backup_v[0-9]{1,6}", str(version)):
-        raise ArchiveDamaged(
-            f"has the format {version}, and this labledger reads {SCHEMA}: install a newer one"
-        )
-    try:
-        json_schemas.require_valid(manifest, SCHEMA)
-    except SchemaInvalid as error:
-        raise ArchiveDamaged(f"has {MANIFEST} that does not fit {SCHEMA}: {error}") from error
+    manifest = read_manifest(file, SCHEMA, _MAX_MANIFEST_BYTES)
     names = [events["name"] for events in manifest["staged_events"]]
     if len(set(names)) < len(names):
         raise ArchiveDamaged(f"has {MANIFEST} that names the same events twice")
-    return dict(manifest)
+    return manifest
 
 
 def _require_at_most(described: JsonObject, limit: int, name: str) -> None:
