@@ -292,7 +292,7 @@ def _require_clusters(
 def _answer(
     question: _Question, options: CompareOptions, family: int, sizes: Mapping[Family, int]
 ) -> Comparison:
-    """Return the answer to a question. `sizes` has every family that is asked about."""
+    """Return the answer to a question. `sizes` holds the sizes of all families asked about."""
     document = Comparison(
         metric=options.metric,
         lower_is_better=False if options.is_rate else options.lower_is_better,

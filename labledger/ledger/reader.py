@@ -208,7 +208,7 @@ class LedgerReader:
 
     @classmethod
     def open_any(cls, path: Path, store: ArtifactStore | None = None) -> Self:
-        """Open a ledger of any revision. An earlier one is read in an upgraded copy.
+        """Open a ledger of any revision; read an earlier revision in an upgraded copy.
 
         Nothing is written to the ledger. Raises as `open` does, but `LedgerOutdated` only for a
         ledger that is too large for a copy.

@@ -1,7 +1,7 @@
 """Trials of another run that a run needs, read slot by slot from the ledger.
 
 A regrading grades the stored trials of its root run again. If a new grader gives no verdict on a
-trial that an earlier grading judged, this says nothing about the agent: the slot stays open.
+trial that an earlier grading judged, this says nothing about the agent, so the slot stays open.
 
 In a run that replays another one, the trial of a slot gets the answers that were recorded of the
 same variant, task and replication: those of the attempt that was committed. Whether each slot has
