@@ -108,10 +108,10 @@ class _TwoSides:
     validity: Validity
     """For which looks at their runs intervals and tests hold."""
     planned_looks: PlannedLooks | None
-    """None where the runs declare none."""
+    """None if the runs declare no looks."""
     warnings: tuple[str, ...]
     looks: Looks
-    """Which look at its experiment this is, with the price that is paid."""
+    """Which look at its experiment this comparison is, and its price."""
     chosen_by_verdict: tuple[str, ...]
     family: Family
 
@@ -190,7 +190,7 @@ def _two_sides(
     options: CompareOptions,
     known_looks: dict[frozenset[str], Looks],
 ) -> _TwoSides:
-    """Return two sides; `known_looks` keeps the looks by the names of the sides' runs."""
+    """Return two sides. `known_looks` keeps the looks by the names of the sides' runs."""
     a, b = sides
     runs_a, runs_b = runs[a.run_id], runs[b.run_id]
     names = frozenset((a.run_id, b.run_id))
@@ -292,7 +292,7 @@ def _require_clusters(
 def _answer(
     question: _Question, options: CompareOptions, family: int, sizes: Mapping[Family, int]
 ) -> Comparison:
-    """Return the answer to a question; `sizes` are those of all families that are asked about."""
+    """Return the answer to a question. `sizes` holds the sizes of all families asked about."""
     document = Comparison(
         metric=options.metric,
         lower_is_better=False if options.is_rate else options.lower_is_better,

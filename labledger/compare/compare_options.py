@@ -96,8 +96,8 @@ class Validity(StrEnum):
     ANYTIME = "anytime"
     """For all looks together: a confidence sequence."""
     NONE = "none"
-    """For none: the runs are not finished, were looked at otherwise than planned, or have results
-    that were chosen by their verdicts. There is neither interval nor test."""
+    """For no look. The runs are not finished, were looked at otherwise than planned, or have
+    results that were chosen by their verdicts. There is neither interval nor test."""
     GROUP_SEQUENTIAL = "group_sequential"
     """For the looks that were planned before the runs began."""
 

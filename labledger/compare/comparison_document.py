@@ -89,8 +89,8 @@ class Significance:
     name: Text
     p: Share
     p_adjusted: Annotated[Share | None, LATER] = None
-    """Corrected by Bonferroni's method for the number of comparisons, and multiplied by
-    `looks.price`; None where neither changes it."""
+    """The p value after Bonferroni's correction for the number of comparisons, multiplied by
+    `looks.price`. None if neither changes it."""
     p_holm: Share | None = None
     """Always None. Earlier versions corrected by Holm's method, which has no intervals that agree
     with it (Strassburger and Bretz 2008, Statistics in Medicine 27:4914–4927)."""
@@ -119,7 +119,7 @@ class Detectable:
     discordant: float | None
     """The share of pairs that is assumed to differ; None for metrics and fixed suites."""
     assumed: bool
-    """Whether that share is another one than the observed one."""
+    """Whether that share differs from the observed one."""
     possible: Annotated[bool, LATER] = True
     """Whether any results of as many trials would have shown a difference."""
 
@@ -206,39 +206,39 @@ class Equivalence:
 
 
 class LookKind(StrEnum):
-    """Which look at an experiment a comparison is; see `compare.earlier_looks`."""
+    """The kind of look at an experiment that a comparison is; see `compare.earlier_looks`."""
 
     FIRST = "first"
-    """The first run, or as many runs together as were declared before it."""
+    """The first run, or as many first runs together as the first one declared."""
     ADDED = "added"
-    """More runs than that together, or fewer, where later ones began after earlier ones had
+    """More or fewer runs together than were declared. Later ones began after earlier ones had
     results."""
     CHOSEN = "chosen"
-    """Runs of which earlier ones, or some that began beside them, are not compared."""
+    """A choice of runs: some earlier ones, or some that began beside them, are not compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """Which look at its experiment a comparison is, by what the ledger holds."""
+    """The look at its experiment that a comparison is, as far as the ledger knows."""
 
     kind: LookKind
     number: PositiveInt
-    """The number of the look: that of the last run, or of the times at which runs were added."""
+    """The number of the look: the last run's number, or how often runs were added, plus 1."""
     planned: PositiveInt
     """How many runs the first one declared (`design.planned_runs`)."""
     price: PositiveInt
-    """By how much p values are multiplied; 1 for the first look."""
+    """The factor by which p values are multiplied; 1 for the first look."""
     last: Text
-    """The run that began last of those that are compared."""
+    """The compared run that began last."""
     omitted: tuple[Text, ...] = ()
-    """The runs of the experiment that are passed over."""
+    """The runs of the experiment that are left out."""
     later: tuple[Text, ...] = ()
-    """The runs of the experiment that began after those that are compared."""
+    """The runs of the experiment that began after the compared ones."""
     deleted: Count = 0
-    """How many runs with the experiment's id were deleted that had begun before. Whether they were
-    of the same experiment is not known."""
+    """The number of deleted runs with the experiment's id that had begun before. The ledger does
+    not know whether they were of the same experiment."""
     imported: tuple[Text, ...] = ()
-    """The runs that are compared and came from another ledger, whose other runs are not known."""
+    """The compared runs that came from another ledger. Other runs of that ledger are not known."""
 
     @property
     def is_plain(self) -> bool:
@@ -292,7 +292,7 @@ class Compared:
     validity: Annotated[str, one_of(*Validity), LATER] = Validity.FIXED_SAMPLE.value
     """For which looks `difference` and `test` hold. `fixed_sample`: one look, at finished runs;
     `group_sequential`: all looks that were planned before the runs; `anytime`: all looks together;
-    `none`: no method holds, and there are none. See `Validity`."""
+    `none`: no method holds, and there is neither interval nor test. See `Validity`."""
     planned_looks: Annotated[PlannedLooks | None, LATER] = None
     """None where the runs' experiments declare no looks."""
     pass_at: Annotated[tuple[PassAt, ...], LATER] = ()
@@ -300,12 +300,12 @@ class Compared:
     sides. Their intervals are corrected for the family, as that of `difference` is, but not for
     several k."""
     looks: Annotated[Looks | None, LATER] = None
-    """Which look at its experiment this is; None for the first one, of which all is known."""
+    """The look at its experiment; None if it is the first one and nothing is unknown."""
     chosen_by_verdict: Annotated[tuple[Text, ...], LATER] = ()
     """The runs in which slots of a side were run again despite their results. There is no interval
     and no test then, and no gate is passed."""
     family_of: Annotated[Text | None, LATER] = None
-    """What the family of comparisons is, where this is one of several that could be asked for."""
+    """The family of comparisons in words, if this is one of several that could be asked for."""
     equivalence: Annotated[Equivalence | None, LATER] = None
     """Whether both sides are shown to differ by less than a limit; None where it was not asked
     for."""

@@ -259,7 +259,7 @@ def _by_errors(compared: Compared, verdict: Conclusion) -> str:
 
 
 def _chosen_results(compared: Compared, document: Comparison) -> str:
-    """Return that results that were chosen by their verdicts decide nothing."""
+    """Return a sentence: results that were chosen by their verdicts decide nothing."""
     a, b = compared.labels
     return (
         f"Whether {a} and {b} differ on {estimand(document)} is not decided: "

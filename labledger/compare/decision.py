@@ -64,7 +64,7 @@ class LooksTaken:
 
     at_experiment: Looks
     planned: PlannedLooks | None
-    """None where the runs declare no looks."""
+    """None if the runs declare no looks."""
     chosen_by_verdict: tuple[str, ...]
     """See `Compared`."""
 
@@ -78,7 +78,7 @@ def validity(
 ) -> tuple[Validity, tuple[str, ...]]:
     """Return for which looks the interval of two sides holds, and warnings.
 
-    If planned looks were used otherwise, nothing holds but a method for any looks.
+    If the planned looks were not kept, only a method for any looks holds.
     """
     all_runs = {runs[side.run_id].name: runs[side.run_id] for side in sides}.values()
     is_unfinished = any(

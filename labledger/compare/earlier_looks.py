@@ -1,14 +1,14 @@
-"""What was known before a comparison's last trials: other runs of its experiment, chosen reruns.
+"""Find results known before a comparison's last trials: other runs, and chosen reruns.
 
-Whoever repeats an experiment until a difference is shown, or shows the best of its runs, finds
-differences that do not exist. The ledger stores no looks, but it stores each run's digests, when it
-began and when its slots were committed. The first analysis is of the first run, or of the first
-`design.planned_runs` runs together, as the first run declared them. Whatever else is compared is a
-further look at the experiment: `Looks` says which one, and what it costs.
+A user who repeats an experiment until a difference is shown, or shows only its best runs, finds
+differences that do not exist. The ledger stores no looks, but it stores each run's digests, when
+the run began, and when its slots were committed. The first analysis compares the first run, or the
+first `design.planned_runs` runs together, as the first run declared. Any other comparison is a
+further look at the experiment. `Looks` says which look it is, and what it costs.
 
-Runs are of one experiment if they share a digest and their images are the same. Shards of it that
-have no slot in common are one look together. A run counts once half of its slots are committed: its
-results can be seen then.
+Runs belong to one experiment if they share a digest and their images are the same. Shards of an
+experiment that have no slot in common are one look together. A run counts once half of its slots
+are committed, because its results can be seen then.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from labledger.records.outcomes import WITHOUT_RESULT
 
 _PRICE = 5
 SEQUENCE_PRICE = 3
-"""By how much the p value of a confidence sequence of added runs is multiplied. It holds at all
-looks together, but the test of the first run alone has used its level before."""
+"""The factor for the p value of a confidence sequence of added runs. The sequence holds at all
+looks together, but the test of the first run alone has already used its level."""
 _SHARD = "$.dataset.filters.shard"
 
 _RUNS_SQL = f"""
@@ -102,8 +102,8 @@ def runs_chosen_by_verdict(
 def price_of_look(number: int) -> int:
     """Return the factor by which the p value of a further look is multiplied.
 
-    `number` counts the looks, so that looks 2, 3, … together err at most a tenth as often as the
-    first: the inverses of their prices add up to 1/10 (Bonferroni, with unequal weights).
+    `number` counts the looks. The inverses of the prices of looks 2, 3, … add up to 1/10, so these
+    looks together err at most a tenth as often as the first (Bonferroni, with unequal weights).
     """
     return _PRICE * number * (number + 1)
 
@@ -132,9 +132,9 @@ def find_looks(reader: LedgerReader, a: CombinedRuns, b: CombinedRuns) -> Looks:
 
 
 def _count_deleted(reader: LedgerReader, roots: Collection[str], before: str) -> int:
-    """Return how many runs of the named experiments were deleted that had begun before a time.
+    """Return how many deleted runs of the named runs' experiments had begun before a time.
 
-    A tombstone has no digest of an experiment.
+    Experiments are compared by their ids, because a tombstone has no digest of an experiment.
     """
     params = {"roots": json.dumps(sorted(roots)), "before": before}
     return int(next(query(reader.path, _DELETED_SQL, params)[1])[0])
@@ -148,11 +148,11 @@ class _Run:
     created_at: str
     run_no: int
     digests: frozenset[str]
-    """Those of its experiment, from its beginning to its newest extension."""
+    """The digests of its experiment, from its beginning to its newest extension."""
     shards: tuple[tuple[int, int] | None, ...]
-    """Number and count of the shards that it ran; None stands for all slots."""
+    """The number and count of each shard that it ran; None stands for all slots."""
     planned: int
-    """How many runs were declared when it was created."""
+    """The number of runs that were declared when it was created."""
     images: Mapping[str, str]
     """Image id by image reference."""
     seen_at: str | None
@@ -198,7 +198,7 @@ class _Run:
 
 
 def _shard(stored: Any) -> tuple[int, int] | None:
-    """Return a stored shard; None for all slots, and for what is none."""
+    """Return a stored shard; None for all slots, and for an invalid value."""
     match stored:
         case {"number": int(number), "of": int(of)} if of > 0:
             return number, of
@@ -206,13 +206,13 @@ def _shard(stored: Any) -> tuple[int, int] | None:
 
 
 def _planned(text: str | None) -> int:
-    """Return the number of runs in a stored experiment, which an import may have brought."""
+    """Return how many runs a stored experiment declares; 1 for an invalid, imported value."""
     number = 1 if text is None else json.loads(text)
     return number if isinstance(number, int) and number > 1 else 1
 
 
 def _read(reader: LedgerReader, roots: Collection[str]) -> tuple[_Run, ...]:
-    """Return runs and all others of their experiments, in the order in which they began."""
+    """Return runs and all other runs of their experiments, in the order in which they began."""
     params = {"roots": json.dumps(sorted(roots))}
     return tuple(map(_Run.of_row, query(reader.path, _RUNS_SQL, params)[1]))
 
@@ -236,9 +236,9 @@ class _Sample:
         return next(run.planned for run in self.known if run.run_no in first)
 
     def before(self, run: _Run, since: str = "") -> list[_Run]:
-        """Return what a run repeats: chosen runs, and others with results, that began before it.
+        """Return the earlier runs that a run repeats: chosen runs, and other runs with results.
 
-        Runs that are added up repeat each other, unless they are shards of one experiment.
+        Chosen runs repeat each other, unless they are shards of one experiment.
         """
         earlier = self.known[: self.known.index(run)]
         return [
@@ -252,7 +252,7 @@ class _Sample:
         ]
 
     def after(self) -> list[_Run]:
-        """Return the runs with results that began after chosen ones that they repeat."""
+        """Return the runs with results that began after the chosen runs and repeat one of these."""
         last = self.known.index(self.chosen[-1])
         return [
             run
@@ -261,11 +261,11 @@ class _Sample:
         ]
 
     def place(self, since: str = "") -> int:
-        """Return the number of the last chosen run among those that it repeats."""
+        """Return the number of the last chosen run among the runs that it repeats."""
         return max(1 + len(self.before(run, since)) for run in self.chosen)
 
     def omitted(self, since: str = "") -> tuple[str, ...]:
-        """Return the runs that chosen ones repeat, or that began beside several, without being one.
+        """Return other runs that chosen runs repeat, or that began beside several chosen runs.
 
         The first run alone is no choice, whatever began beside it.
         """
@@ -298,9 +298,9 @@ def _of_one_sample(sample: _Sample) -> Looks:
 
 
 def _of_two_samples(a: _Sample, b: _Sample) -> Looks:
-    """Return the look at runs of which each has one side.
+    """Return the look at runs that have one side each.
 
-    There is nothing to look at before both sides have begun.
+    No look is possible before both sides have begun.
     """
     sides = [_side_look(one, other) for one, other in ((a, b), (b, a))]
     number = sum(number for number, _ in sides) - 1
@@ -311,9 +311,9 @@ def _of_two_samples(a: _Sample, b: _Sample) -> Looks:
 
 
 def _side_look(sample: _Sample, other: _Sample) -> tuple[int, tuple[str, ...]]:
-    """Return which look at one side a comparison is, and the runs that it passes over.
+    """Return which look at one side a comparison is, and the runs that it leaves out.
 
-    Of the runs that are older than the other side, the newest ones, or all, are no choice.
+    Using the newest of the runs that are older than the other side, or all of them, is no choice.
     """
     since = min(run.created_at for run in other.known)
     old = [run for run in sample.known if run.created_at < since]

@@ -60,21 +60,21 @@ class Sample:
     largest_cluster: int = 1
     """The largest number of scheduled tasks in one cluster, for `Validity.ANYTIME`."""
     boundary: Boundary | None = None
-    """That of the planned look, for `Validity.GROUP_SEQUENTIAL`."""
+    """The boundary of the planned look, for `Validity.GROUP_SEQUENTIAL`."""
 
     @property
     def confidence(self) -> float:
         """The confidence of this comparison's interval, by Bonferroni's correction.
 
-        It is so high that the intervals of the whole family, at all planned looks, together have
-        that of the options.
+        It is so high that the intervals of the whole family hold together, at all planned looks,
+        with the confidence of the options.
         """
         level = (1 - self.options.confidence) / max(1, self.family)
         return 1 - (level if self.boundary is None else self.boundary.level(level))
 
     @property
     def side_confidence(self) -> float:
-        """The confidence of the interval of a single side, so that all planned looks hold it."""
+        """The confidence of a single side's interval, which then holds at all planned looks."""
         confidence = self.options.confidence
         return confidence if self.boundary is None else 1 - self.boundary.level(1 - confidence)
 
@@ -143,7 +143,7 @@ def corrected_p(p: float, family: int) -> float:
 
 
 def _tested(sample: Sample) -> Inference | None:
-    """Return the inference of `inference`, whose p value is that of all planned looks."""
+    """Return the result of `inference`, with the p value for all planned looks."""
     tested, boundary = _inference(sample), sample.boundary
     if tested is None or boundary is None:
         return tested

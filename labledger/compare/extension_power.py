@@ -1,8 +1,8 @@
-"""What it costs to extend a run that did not plan it: power, for the sizes at hand.
+"""Compute the power that an unplanned extension of a run costs, for the sizes at hand.
 
-Pass rates of a run that was extended are compared by a confidence sequence, which holds at every
-look, in place of the tests for one look. `extension_power` compares three ways to reach the new
-size: at one look, by the sequence, and by two looks that were planned before the run.
+A confidence sequence compares the pass rates of a run that was extended. It holds at every look,
+and replaces the tests for one look. `extension_power` compares three ways to reach the new size: at
+one look, by the sequence, and by two looks that were planned before the run.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 _CONFIDENCE = 0.95
 _ASSUMED = 0.3
-"""The share of pairs that is assumed to differ where the run tells nothing about it."""
+"""The assumed share of pairs that differ, if the run tells nothing about it."""
 _EVEN = 0.5
-"""The pass rate that is assumed there."""
+"""The pass rate that is assumed then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,10 @@ class ExtensionLooks(JsonForm):
         before: The size of the run so far.
         after: The size that the extension gives it.
         planned: The looks that the run declares; empty if none.
-        look: Which of them it makes; None where it was not planned before the run.
+        look: The planned look that it makes; None if it was not planned before the run.
         difference: A difference of pass rates that a run of the new size shows with the power
-            `at_one_look`. This and the powers are None where the extension was planned, and where
-            no difference is large enough.
+            `at_one_look`. The difference and the powers are None if the extension was planned, or
+            if no difference is large enough.
         at_one_look: The power of a run that was never looked at before.
         at_every_look: The power that remains after an extension that was not planned.
         at_planned_looks: The power if both sizes had been planned as looks.
@@ -61,7 +61,7 @@ class ExtensionLooks(JsonForm):
 
     @property
     def sentence(self) -> str:
-        """What to know before the run is extended."""
+        """The facts that a user should know before extending the run."""
         if self.look is not None:
             return f"this extension makes planned look {self.look} of {len(self.planned)}"
         others = "will not be decided" if self.planned else "will be compared with a warning"
@@ -85,7 +85,7 @@ class ExtensionLooks(JsonForm):
 def extension_power(
     reader: LedgerReader, run: RunInfo, after: Look, cluster: str | None, comparisons: int
 ) -> ExtensionLooks:
-    """Return how an extension to a size will be treated, and what that costs in power.
+    """Return how comparisons treat an extension to a size, and what it costs in power.
 
     `comparisons` is the number of treatments, whose comparisons are corrected together. Needs the
     libraries of the extra `analysis`.
@@ -126,7 +126,7 @@ def extension_power(
 
 
 def _variation(reader: LedgerReader, run: RunInfo, cluster: str | None) -> Variation | None:
-    """Return how much the run's trials vary; None where it has no two sides with two tasks."""
+    """Return how much the run's trials vary; None without two sides that have two tasks."""
     names: Sequence[str] = (run.run_id,)
     earlier = read_earlier_runs(reader, run.experiment_id, names, None, cluster)
     known = variance_components.of_pairs(earlier.pairs, earlier.clusters)

@@ -16,7 +16,7 @@ _MAX_NAMED_RUNS = 5
 
 
 def correction(compared: Compared, document: Comparison) -> str:
-    """Return that interval and p value are corrected for several comparisons, if they are."""
+    """Return a clause about corrections of the interval and p value; empty without any."""
     price = 1 if compared.looks is None else compared.looks.price
     look = f"the look at the experiment (p × {price:,})" if price > 1 else ""
     several = family(compared, document) if document.family > 1 else ""
@@ -25,7 +25,7 @@ def correction(compared: Compared, document: Comparison) -> str:
 
 
 def family(compared: Compared, document: Comparison) -> str:
-    """Return for which comparisons a comparison is corrected."""
+    """Return the comparisons for which a comparison is corrected."""
     if compared.family_of is None:
         return f"{document.family} comparisons"
     others = "" if compared.family_of.startswith(f"{document.family} ") else " and others"
@@ -33,7 +33,7 @@ def family(compared: Compared, document: Comparison) -> str:
 
 
 def by_verdict(compared: Compared) -> str:
-    """Return why results were chosen, in a clause."""
+    """Return a clause that says how results were chosen."""
     runs = ", ".join(compared.chosen_by_verdict)
     return f"slots of {runs} were run again despite their verdicts (`rerun --despite-verdict`)"
 

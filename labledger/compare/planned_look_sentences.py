@@ -1,4 +1,4 @@
-"""Sentences about looks at runs that grow: at which look a comparison is, and what follows.
+"""Sentences about looks at growing runs: which look a comparison is, and what follows.
 
 `comparison_sentences` and `comparison_text` put them into headlines, decisions and facts.
 """
@@ -20,7 +20,7 @@ _AT_ALL_LOOKS = (
 
 
 def interval_clause(compared: Compared) -> str:
-    """Return for which looks an interval holds, to stand between its level and its bounds."""
+    """Return the looks for which an interval holds, to stand between its level and its bounds."""
     looks = compared.planned_looks
     if compared.validity == Validity.ANYTIME:
         return " at every look"
@@ -30,7 +30,7 @@ def interval_clause(compared: Compared) -> str:
 
 
 def departure(compared: Compared) -> str:
-    """Return a clause if the runs were looked at otherwise than planned; empty if they were not."""
+    """Return a clause if the planned looks were not kept; empty otherwise."""
     looks = compared.planned_looks
     if looks is None or looks.number is not None:
         return ""
@@ -41,7 +41,7 @@ def departure(compared: Compared) -> str:
 
 
 def decision_sentence(compared: Compared) -> str:
-    """Return what to know of a decision about runs that grow; empty if there is nothing."""
+    """Return a sentence for a decision about growing runs; empty if there is nothing to say."""
     looks, clause = compared.planned_looks, departure(compared)
     if compared.validity == Validity.GROUP_SEQUENTIAL and looks is not None:
         return f"This is planned look {_place(looks)}."
@@ -73,7 +73,7 @@ def _place(looks: PlannedLooks) -> str:
 
 
 def _sizes(looks: Sequence[Look]) -> str:
-    """Return such as ``100 and 200 tasks``, with replications where there are several."""
+    """Return sizes such as ``100 and 200 tasks``, with replications if there are several."""
     if {look.replications for look in looks} == {1}:
         *first, last = (count(look.tasks) for look in looks)
         noun = counted(looks[-1].tasks, "task").removeprefix(last).strip()

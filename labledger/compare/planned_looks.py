@@ -1,9 +1,9 @@
-"""Looks that were planned before a run: which were planned, and how the run was used.
+"""Find the looks that were planned before a run, and whether the run kept to them.
 
-A plan counts if the experiment that a run began with declares it (`design.looks`); what a later
-experiment declares is ignored. A run is looked at whenever it is complete, so its looks are the
-sizes that it had at the end of each part. They keep to the plan if each of them is planned, which
-leaves out none that was used; a planned look may be skipped.
+A plan counts only if the first experiment of a run declares it (`design.looks`). Plans of later
+experiments are ignored. A run is looked at whenever it is complete, so its looks are its sizes at
+the end of each part. They keep to the plan if every one of them is planned. A planned look may be
+skipped.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WHERE run.run_id = :run AND slot.supersedes IS NULL AND slot.schedule_idx < :end
 
 
 class _Uneven(Look):
-    """The size of a side whose tasks do not all have as many replications: none is planned so."""
+    """The size of a side whose tasks differ in replications. No planned look has such a size."""
 
     __slots__ = ()
 
@@ -43,10 +43,10 @@ class _Uneven(Look):
 def find_planned_looks(
     reader: LedgerReader, trials: Mapping[Side, Trials], runs: Mapping[str, CombinedRuns]
 ) -> PlannedLooks | None:
-    """Return the looks that were planned for two sides, and the sizes that they were used with.
+    """Return the planned looks of two sides, and the sizes at which they were looked at.
 
-    None unless every run that is compared declares looks. No look keeps to the plan where runs
-    declare different ones, or where the sides do not have the same cells.
+    None unless every compared run declares looks. No look keeps to the plan if runs declare
+    different looks, or if the sides do not have the same cells.
     """
     compared = {g.run.run_no: g for side in trials for g in runs[side.run_id].runs}
     declared = [declared_looks(reader, graded.root_id) for graded in compared.values()]
@@ -71,9 +71,10 @@ def find_planned_looks(
 def boundary_of(looks: PlannedLooks, *, is_suite: bool, has_clusters: bool) -> Boundary:
     """Return the boundary of a look that keeps to the plan.
 
-    Trials are the information where tasks are the sample: replications of a task add at most that
-    much, and what adds less makes the looks depend on each other more. So it is for a suite of the
-    same tasks. Clusters, and tasks that a suite gains, may add more or less than their share.
+    If tasks are the sample, the number of trials is the information. Replications of a task add at
+    most that much, and adding less makes the looks depend on each other more. The same holds for a
+    suite whose tasks stay the same. Clusters, and tasks that a suite gains, may add more or less
+    than their share.
     """
     assert looks.number is not None
     last = looks.planned[-1]
@@ -86,7 +87,7 @@ def boundary_of(looks: PlannedLooks, *, is_suite: bool, has_clusters: bool) -> B
 
 
 def sizes_of_run(reader: LedgerReader, run: RunInfo) -> list[Look]:
-    """Return the size of a run at the end of each part, whatever variants have its slots."""
+    """Return the size of a run at the end of each part, over all variants."""
     return [
         Look(*next(query(reader.path, _RUN_SIZE_SQL, {"run": run.run_id, "end": end})[1]))
         for end in _part_ends(run, run.total_slots)
@@ -103,7 +104,7 @@ def declared_looks(reader: LedgerReader, run_id: str) -> tuple[Look, ...]:
 def _in_common(by_side: Sequence[Sequence[Look]]) -> tuple[tuple[Look, ...], bool]:
     """Return the sizes that both sides had, and whether they always had the same.
 
-    A size that one side did not have any trial of, or that added nothing, is left out.
+    A size is left out if one side had no trial then, or if it added nothing.
     """
     sizes: list[Look] = []
     are_equal = True
@@ -119,7 +120,7 @@ def _in_common(by_side: Sequence[Sequence[Look]]) -> tuple[tuple[Look, ...], boo
 def _sizes(reader: LedgerReader, side: Side, runs: CombinedRuns) -> list[Look]:
     """Return the size of a side at the end of each part.
 
-    The parts of several runs taken as one are those with the same number in each.
+    If several runs are taken as one, their parts with the same number are one part.
     """
     ends = [_ends(reader, graded) for graded in runs.runs]
     return [
@@ -133,7 +134,7 @@ def _ends(reader: LedgerReader, graded: Graded) -> list[int]:
 
 
 def _part_ends(run: RunInfo, total: int) -> list[int]:
-    """Return the schedule index at which each part of a run ends that is no rerun."""
+    """Return the schedule index at the end of each part of a run, except reruns."""
     return [*(part.first_idx for part in run.parts if part.kind == "extended"), total]
 
 

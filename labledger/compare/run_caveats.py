@@ -197,7 +197,7 @@ def untested_sentences(resolved: JsonObject) -> tuple[str, ...]:
 
 
 def grading_name(grading: Grading, gradings: Sequence[Grading]) -> str | None:
-    """Return which grading scores are from, by its number, time and grader; None if it is the only.
+    """Name the grading of scores by its number, time and grader; None if it is the only one.
 
     Args:
         grading: The grading.

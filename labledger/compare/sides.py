@@ -94,9 +94,9 @@ class CombinedRuns:
 
 
 class Family(NamedTuple):
-    """The comparisons of which a comparison is one, whether the others are asked for or not.
+    """The comparisons that a comparison belongs to, whether the others are asked for or not.
 
-    Whoever asks for one after the other tests all of them.
+    A user who asks for one after the other tests all of them.
     """
 
     runs: tuple[frozenset[str], frozenset[str]]
@@ -110,8 +110,8 @@ def family_of(
 ) -> Family:
     """Return the family of a comparison.
 
-    Within a run it is that of the baseline with every treatment, or else of all pairs of variants.
-    Between runs it is that of each treatment, which is compared with one variant of the other run.
+    Within a run, the family compares the baseline with every treatment, or else all pairs of
+    variants. Between runs, it compares each treatment with one variant of the other run.
     """
     roots = runs_a.roots, runs_b.roots
     if runs_a.roots == runs_b.roots and a.variant_id != b.variant_id:
@@ -141,7 +141,8 @@ def family_sizes(
 ) -> dict[Family, int]:
     """Return how many comparisons of each family there are, asked for or not.
 
-    `asked` says which comparisons are asked for, and whether each is tested; others do not count.
+    `asked` says which comparisons are asked for, and whether each is tested. Comparisons that are
+    asked for but not tested do not count.
     """
     by_family: dict[Family, dict[tuple[Side, Side], bool]] = {}
     for family, sides, is_tested in asked:

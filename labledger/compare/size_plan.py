@@ -98,7 +98,7 @@ class PlannedExperiment:
     cluster: str | None
     """The field of its tasks' rows that names their cluster."""
     looks: Annotated[tuple[Look, ...], LATER] = ()
-    """The looks that are planned; none if no extension is."""
+    """The planned looks; none if no extension is planned."""
 
     @property
     def comparisons(self) -> int:
@@ -201,7 +201,7 @@ class _Planner:
 
     @property
     def confidence(self) -> float:
-        """That of one comparison at the last look, corrected for the experiment's treatments."""
+        """The confidence of one comparison at the last look, corrected for all treatments."""
         level = (1 - self.options.confidence) / self.experiment.comparisons
         return 1 - self.experiment.last_level(level)
 

@@ -77,9 +77,9 @@ def _part_sentences(before: JsonObject, after: JsonObject) -> list[str]:
 
 
 def _agent_folder_sentences(old: JsonObject, new: JsonObject) -> Iterator[str]:
-    """Yield a sentence for each variant whose agent is in a folder with other files.
+    """Yield a sentence for each variant with changed files in its agent's folder.
 
-    Take the digests from `old` and `new`, so that they are not reported as fields, too.
+    Remove the digests from `old` and `new`, so that they are not reported as fields, too.
     """
     for name in [name for name in old if name in new]:
         profiles = [each[name].get("profile") or {} for each in (old, new)]
@@ -280,9 +280,9 @@ def changes(
 
 
 def _without_new_files(files: JsonObject, growth: Growth, old_document: JsonObject) -> JsonObject:
-    """Return the staged files without those that only new variants or new tasks get.
+    """Return the staged files without the files for new variants or new tasks only.
 
-    `with_origins` hides these from the trials of all others.
+    `with_origins` hides those files from all other trials.
     """
     known = {
         (phase, f["name"]) for phase, entries in old_document["files"].items() for f in entries

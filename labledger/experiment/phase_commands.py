@@ -264,7 +264,7 @@ def resolve_agents(
 def _require_different_names(
     authored: AuthoredExperiment, agents: Mapping[str, ResolvedAgent]
 ) -> None:
-    """Raise `InvalidInput` if two agents have one name and version, and are not the same."""
+    """Raise `InvalidInput` if two different agents have the same name and version."""
     seen: dict[tuple[str, str], tuple[str | None, str | None]] = {}
     for variant_id, resolved in agents.items():
         agent = resolved.agent

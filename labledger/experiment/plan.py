@@ -216,7 +216,7 @@ class ExperimentPlan(Section):
 
     @property
     def agent_permissions(self) -> tuple[Permission, ...]:
-        """What the user must allow before the agents of folders are installed."""
+        """The permissions that the user must give before agents of folders are installed."""
         profiles = (variant.profile for variant in self.variants)
         asked = {each.profile: each.packages for each in profiles if each and each.packages}
         return tuple(
@@ -241,15 +241,22 @@ class ExperimentPlan(Section):
 def result_part(document: JsonObject) -> JsonObject:
     """Return the part of a resolved document that can change a result.
 
-    It leaves out the number of trials that run at once; how many runs are planned, which only
-    comparisons use; the experiment's name, description and
-    tags; where its tasks were read from and how they were selected (the dataset's digest
-    identifies them); `cluster` and the planned looks, which only comparisons use; the names of the
-    environment, which the phases contain; which run a regrading regrades, since its grader is
-    included like any other; which run is replayed; and the digests of installed agents, which
-    differ between machines, and the versions that they were tested with. The builds of images count
-    by their digests alone. Which part of a run brought a staged file is left out, too: a run that
-    has grown and one that was done at once are alike.
+    It leaves out:
+
+    - the number of trials that run at once
+    - the number of planned runs, the planned looks and `cluster`, which only comparisons use
+    - the experiment's name, description and tags
+    - where its tasks were read from and how they were selected (the dataset's digest identifies
+      them)
+    - the names of the environment, which the phases contain
+    - the run that a regrading regrades, since its grader is included like any other
+    - the run that is replayed
+    - the digests of installed agents, which differ between machines, and the versions that they
+      were tested with
+    - the part of the run that brought a staged file: a run that has grown and a run that was done
+      at once are alike
+
+    The builds of images count by their digests alone.
     """
     left_out = {"environment", "experiment", "dataset", "design", "regrades", "replays"}
     part = {key: value for key, value in document.items() if key not in left_out}

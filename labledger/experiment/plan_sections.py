@@ -261,11 +261,11 @@ class ProfiledAgent(Section):
     tested_version: str | None = None
     """The version that its profile was tested with, if `version` is another one."""
     folder: str | None = None
-    """The folder with its profile, of an agent of one's own; None for a known agent."""
+    """The folder with the profile of the user's own agent; None for a known agent."""
     source_sha256: str | None = None
     """The digest of the files in that folder."""
     packages: tuple[str, ...] = ()
-    """What that profile needs from elsewhere, as the user's permission names it."""
+    """The packages that the profile needs from elsewhere, as the user's permission names them."""
 
     _OPTIONAL = frozenset({"tree_sha256", "tested_version", "folder", "source_sha256", "packages"})
 

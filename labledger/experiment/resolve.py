@@ -329,8 +329,7 @@ def _read_dataset(
 
 
 def _asked_of_models(plan: ExperimentPlan) -> tuple[Permission, ...]:
-    """Return what needs permission when keys are read and agents installed, so that one error
-    names everything."""
+    """Return the permissions to read keys and install agents, so that one error names all."""
     models = (VariantSettings.of(plan, v).defaults.runtime.models for v in plan.variants)
     providers = dict.fromkeys(
         provider for each in models if each is not None for provider in each.granted_providers

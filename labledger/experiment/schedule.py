@@ -81,7 +81,7 @@ class Retry(Section):
 
 @dataclass(frozen=True, slots=True)
 class Look(Section):
-    """A size at which a run that grows is looked at: all its slots are committed then."""
+    """A size at which a growing run is looked at, once all its slots are committed."""
 
     tasks: int
     replications: int
@@ -103,11 +103,11 @@ class Design(Section):
 
     replications: int = 1
     max_concurrency: int = 1
-    """How many trials of the run run at once, on this machine or on all hosts of a cluster
+    """The number of the run's trials that run at once, on this machine or on all hosts of a cluster
     together."""
     limits_hosts: bool | None = None
-    """True if the file or a command names `max_concurrency`; None if it is the default, which holds
-    on one machine only, and in documents of versions that limited no cluster by it."""
+    """True if the file or a command names `max_concurrency`. None if it is the default, which holds
+    on one machine only, and in documents of versions that did not limit clusters by it."""
     schedule: str = "paired_interleaved"
     random_seed: int = 0
     shuffle_tasks: bool = False
@@ -126,7 +126,7 @@ class Design(Section):
         return cls.from_json({**authored, "limits_hosts": "max_concurrency" in authored or None})
 
     def with_max_concurrency(self, number: int | None) -> Self:
-        """Return the design with a number that a command names; None leaves that of the file."""
+        """Return the design with the number that a command names; None keeps the file's number."""
         if number is None:
             return self
         return replace(self, max_concurrency=number, limits_hosts=True)

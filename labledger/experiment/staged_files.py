@@ -54,9 +54,9 @@ class StagedFile(Section):
     source: Path | None = field(default=None, compare=False)
     """The authored file; None if the artifact store has it. Not part of the document."""
     since: int | None = None
-    """The first slot of the part of the run that brought the file; None for the run's first part.
-    A grader's file is for tasks that came with that part or later, any other file for variants that
-    did."""
+    """The first slot of the part of the run that brought the file; None for the run's first part. A
+    grader's file is for tasks of that part or of later parts. Any other file is for variants of
+    that part or of later parts."""
 
     _OPTIONAL = frozenset({"since"})
 
@@ -78,16 +78,18 @@ PhaseFiles = Mapping[str, Sequence[StagedFile]]
 
 @dataclass(frozen=True, slots=True, order=True)
 class FileSet:
-    """The staged files that a trial gets: the files of parts of the run up to these, by `since`."""
+    """The staged files that a trial gets: each file whose `since` is at most its phase's number."""
 
     programs: int = 0
-    """For setup and agent."""
+    """The number for the phases setup and agent."""
     grader: int = 0
 
     @classmethod
     def of_trial(cls, files: PhaseFiles, variant_since: int, task_since: int) -> FileSet:
-        """Return the files for a trial whose variant and task came with the parts that begin with
-        these slots."""
+        """Return the files for a trial.
+
+        The slots are the first ones of the parts that brought its variant and its task.
+        """
         return max(
             each
             for each in cls.all_of(files)

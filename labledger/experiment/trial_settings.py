@@ -226,7 +226,7 @@ EMPTY_HINT = "set its value; if it shall be empty, bind it in the experiment ins
 
 
 def empty_names(names: Iterable[str], environment: Mapping[str, str]) -> list[str]:
-    """Return which of the needed names have a value of blanks only: usually a lost secret."""
+    """Return the needed names whose value has only blanks, which is usually a lost secret."""
     return [name for name in names if name in environment and not environment[name].strip()]
 
 

@@ -149,8 +149,8 @@ def write_parquet(
     """Write the rows as a Parquet file, in flat memory; return their number.
 
     The columns of `view` have their declared types, whatever their values. Another column has the
-    narrowest type of its values; without values, it has the type of the view columns with its name,
-    and whole numbers are `double` if these columns are.
+    narrowest type of its values. Without values, it has the type of the view columns with its name.
+    Whole numbers are `double` if these columns are.
     The folder `scratch`, else `$TMPDIR`, holds the unfinished file and needs as much disk space
     again. Raises `ExtraMissing`, and `QueryFailed` if two columns have the same name.
     """

@@ -68,9 +68,9 @@ def write_table(
 
 
 def _source_of(reader: LedgerReader, run_id: str, kind: str) -> str:
-    """Return the run that has the rows of a kind: calls to models are those of a regrading's root.
+    """Return the run that has the rows of a kind.
 
-    No agent runs in a regrading.
+    For the model calls of a regrading, this is its root: no agent runs in a regrading.
     """
     regrades = reader.run(run_id).regrades if kind == "model_calls" else None
     return run_id if regrades is None else str(regrades["run_id"])

@@ -226,7 +226,7 @@ class _Sample:
         }
 
     def _origin(self) -> JsonObject:
-        """Return what the trajectory was made from, and why it lacks steps if it does."""
+        """Return the source of the trajectory, and the reason if it lacks steps."""
         if self._trajectory is None:
             return {}
         cuts = list(self._trajectory.cuts)

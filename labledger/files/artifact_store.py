@@ -102,7 +102,7 @@ class ArtifactStore:
         return self.path(sha256).is_file()
 
     def keeps(self, sha256: str) -> bool:
-        """Return whether an artifact exists unchanged, and no power cut takes it from now on.
+        """Return whether an artifact exists unchanged, and survives a power cut from now on.
 
         The process that wrote it may have died, or failed, before its name was durable. If the file
         was changed, keep a copy of it in `damaged`: the caller will replace it.
@@ -120,12 +120,12 @@ class ArtifactStore:
         return True
 
     def _keep_damaged(self, sha256: str) -> None:
-        """Give a changed file a second name. It keeps its own until that is replaced."""
+        """Give a changed file a second name. It keeps its own name until it is replaced."""
         target = self.root / "damaged" / f"{sha256}.{secrets.token_hex(4)}"
         make_folder(target.parent)
         try:
             target.hardlink_to(self.path(sha256))
-        except OSError:  # Some file systems have no second names.
+        except OSError:  # Some file systems have no hard links.
             shutil.copyfile(self.path(sha256), target)
         self._warn(
             f"artifact {self.path(sha256)} was changed by another program; it is replaced by its "

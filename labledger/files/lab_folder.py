@@ -268,12 +268,12 @@ def cache_folder() -> Path | None:
 
 
 _RANDOM = "[a-z0-9_]" * 8
-"""What `tempfile` makes unique names of."""
+"""The pattern of the unique part of a name from `tempfile`."""
 
 
 @contextmanager
 def scratch_folder(purpose: str, place: Path | None = None) -> Iterator[Path]:
-    """Yield a new empty folder in `place`, by default `$TMPDIR`, and remove it with what is in it.
+    """Yield a new empty folder in `place`, by default `$TMPDIR`, and remove it with its content.
 
     `purpose` is a part of its name. Raises `OSError`.
     """
@@ -284,7 +284,7 @@ def scratch_folder(purpose: str, place: Path | None = None) -> Iterator[Path]:
     root = place or Path(tempfile.gettempdir())
     prefix = f"labledger-{purpose}-"
     if place is not None:
-        # Users have folders of their own there, whose names may begin alike.
+        # Users have folders of their own there, and their names may begin alike.
         prefix = f".labledger-{purpose}-unfinished-"
     for path in root.glob(f"{prefix}{_RANDOM if place else '*'}"):
         _remove_if_abandoned(path)

@@ -48,7 +48,7 @@ def ledger_id(connection: Connection) -> str:
 
 
 def read_backup_time(connection: Connection) -> str | None:
-    """Return when the backup was made from which a ledger was restored; None for any other."""
+    """Return the time of the backup that a ledger was restored from; None for any other ledger."""
     value = connection.execute(_BACKED_UP_SQL).scalar()
     return None if value is None else str(value)
 
@@ -91,7 +91,7 @@ def grading_run_no(connection: Connection, root_id: str, generation: int) -> int
 
 
 def read_root_id(connection: Connection, run_no: int) -> str:
-    """Return the run whose agents ran: of a regrading its root, of another run itself."""
+    """Return the run whose agents ran: the root of a regrading, or any other run itself."""
     sql = "SELECT root_id FROM grading WHERE run_no = ?"
     return str(connection.execute(sql, (run_no,)).scalar_one())
 
@@ -176,7 +176,7 @@ class Tombstone:
 
 _ALL_SQL = f"SELECT {statements.columns('deleted_run')} FROM deleted_run"  # noqa: S608
 ORIGINAL_ID = "original_id"
-"""The key of the id that a restored ledger had first; absent in a ledger that never was restored.
+"""The key of a restored ledger's first id; absent in a ledger that never was restored.
 
 The digests of its tombstones begin with that id."""
 BACKED_UP_AT = "backed_up_at"

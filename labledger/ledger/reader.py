@@ -208,10 +208,10 @@ class LedgerReader:
 
     @classmethod
     def open_any(cls, path: Path, store: ArtifactStore | None = None) -> Self:
-        """Open a ledger of any revision: one of an earlier one is read in an upgraded copy.
+        """Open a ledger of any revision; read an earlier revision in an upgraded copy.
 
-        Nothing is written to it. Raises as `open` does; `LedgerOutdated` only for a ledger that is
-        too large for a copy.
+        Nothing is written to the ledger. Raises as `open` does, but `LedgerOutdated` only for a
+        ledger that is too large for a copy.
         """
         engine = migrations.any_revision_engine(path)
         try:
@@ -304,7 +304,7 @@ class LedgerReader:
     def graded(self, name: str, generation: int | None = None) -> Graded:
         """Return the grading that a run's id, or a grading's id such as ``RUN.g1``, stands for.
 
-        A run's id stands for its current grading. With `generation`, the grading of the same run
+        A run's id stands for its current grading. `generation` selects the grading of the same run
         with this number. Raises `RunNotFound`.
         """
         with self._snapshot(f"read run {name}") as connection:

@@ -25,7 +25,7 @@ NEVER_RUN = (SlotStatus.CANCELLED.value, SlotStatus.SKIPPED_PRUNED.value)
 """The statuses of slots that were committed without a trial."""
 
 WITHOUT_RESULT = frozenset({SlotStatus.INFRA_ERROR.value, SlotStatus.SETUP_ERROR.value, *NEVER_RUN})
-"""The statuses of slots whose agent has no result, by which nobody can choose."""
+"""The statuses of slots whose agent has no result that a user could choose them by."""
 
 
 class Verdict(StrEnum):
@@ -51,11 +51,11 @@ class Reason(StrEnum):
     STATUS_FORGED = "status_forged"
     """The container ended in a way that only the agent can have caused."""
     SCRIPT_HINDERED = "script_hindered"
-    """The agent changed the limits or the priority of `trial.sh`, the container's first process, as
-    `prlimit --pid 1` does, moved a folder that the host reads, left files in an output folder of
-    the grader that cannot be removed, replaced a device such as /dev/null, changed programs or
-    libraries so that a command of `trial.sh` failed, or kept `trial.sh` from its work until the
-    container's deadline."""
+    """The agent hindered `trial.sh`, the container's first process. It changed the limits or the
+    priority of `trial.sh`, as `prlimit --pid 1` does, moved a folder that the host reads, left
+    files in an output folder of the grader that cannot be removed, or replaced a device such as
+    /dev/null. Or it changed programs or libraries so that a command of `trial.sh` failed, or kept
+    `trial.sh` from its work until the container's deadline."""
 
     OUT_OF_PROCESSES = "out_of_processes"
     """The agent left processes that use more than half of the limit of processes, and the grader
@@ -172,8 +172,8 @@ class Reason(StrEnum):
     DELIVERY_TIMEOUT = "delivery_timeout"
     """The container waited in vain for its grader's files, because no coordinator was there."""
     DEADLINE = "deadline"
-    """The container exceeded its deadline, the host's own limit, and no agent had begun in it: its
-    setup blocked, or it is that of a regrading or of a separate grader."""
+    """The container exceeded its deadline, the host's own limit, before an agent began in it. Its
+    setup blocked, or it belongs to a regrading or a separate grader."""
     TRIAL_SCRIPT_FAILED = "trial_script_failed"
     """`trial.sh` could not complete its work, or the container was started again from outside."""
 

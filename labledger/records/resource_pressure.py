@@ -36,8 +36,8 @@ FIELDS = (
 """`duration_s` is the time over which the others were measured, `processors` how many the machine
 has. In `cpu_some_s`, `memory_some_s` and `io_some_s` seconds some task of the container waited for
 a processor, for memory, for a disk (PSI), in `machine_cpu_some_s` any task of the machine for a
-processor. `cpu_waited_s` estimates `cpu_some_s` of a phase where the kernel has no PSI of
-containers. In `cpu_throttled_s` its own CPU limit stopped it, summed over the processors.
+processor. `cpu_waited_s` estimates `cpu_some_s` of a phase if the kernel has no PSI for containers.
+In `cpu_throttled_s` seconds the container's CPU limit stopped it, summed over the processors.
 `cpu_used_s` are the seconds of processor time that the container used, `cpu_others_s` those of
 everything else on the machine, and `steal_s` those that the hypervisor gave to other machines."""
 
@@ -60,9 +60,9 @@ def short_of_processors(pressure: Mapping[str, object]) -> bool:
     CPU limit is not the machine's pressure. Neither is it if everything else on the machine,
     stolen time included, is known to have used less than a quarter of its processors: then the
     trial's own processes waited for each other. Where `cpu_some_s` is unknown, as with control
-    groups of version 1, `cpu_waited_s` stands for it if all processors were busy, and is at most
-    `machine_cpu_some_s`. In records of earlier versions, which lack `cpu_waited_s`, the machine's
-    number stands for it alone. False if the numbers that this needs are unknown.
+    groups of version 1, `cpu_waited_s` replaces it if all processors were busy, up to
+    `machine_cpu_some_s`. Records of earlier versions lack `cpu_waited_s`: then the machine's number
+    alone replaces it. False if the numbers that this needs are unknown.
 
     >>> short_of_processors({"cpu_some_s": 40.0, "duration_s": 60.0})
     True

@@ -393,7 +393,7 @@ class NextAttempts:
 
     @property
     def _window_is_full(self) -> bool:
-        """Whether dispatch is so far ahead of the first open slot that it waits for it."""
+        """Whether dispatch is so far ahead of the first open slot that it must wait."""
         window = self.window or max(MIN_WINDOW, WINDOW_PER_CAPACITY * self.executor.capacity)
         ahead = self.slot_queue.upcoming_idx - self.commit_queue.first_open_idx
         return ahead >= window

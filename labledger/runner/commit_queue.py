@@ -4,8 +4,8 @@ Each commit or staging is one transaction, which also journals the dispatches ch
 result that arrives before its turn is staged. If the ledger's disk is full, nothing is lost:
 dispatch pauses, and the write is repeated later.
 
-A regrading may leave slots open. Their attempts are staged as not final, the results of later slots
-wait behind them, and the next session attempts them again.
+A regrading may leave slots open. Their attempts are staged as not final. The results of later slots
+wait behind them, and the next session attempts the open slots again.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class CommitQueue:
 
     @property
     def first_open_idx(self) -> int:
-        """The first slot that needs an attempt in this session, or comes after all that did."""
+        """The first slot that needs an attempt in this session, or the one after them all."""
         self._open_idx = max(self._open_idx, self.next_idx)
         while self.unjudged and self._is_settled(self._open_idx):
             self._open_idx += 1

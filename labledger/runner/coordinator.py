@@ -250,7 +250,7 @@ class Coordinator:
         if self._stopping:
             self.executor.stop_starting()
         if self._announced_level < self.stop_request.level:
-            # Of a stop at once it is not true, not even for a moment, that trials finish.
+            # Announce only the newest level: before a stop at once, never say that trials finish.
             self._announced_level = self.stop_request.level
             self.emit(run_event("stopping", level=self._announced_level))
             self._kill_if_requested()

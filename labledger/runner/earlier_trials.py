@@ -1,7 +1,7 @@
 """Trials of another run that a run needs, read slot by slot from the ledger.
 
-A regrading grades the stored trials of its root run again. A new grader that gives no verdict on a
-trial that an earlier grading judged says nothing about the agent: the slot stays open.
+A regrading grades the stored trials of its root run again. If a new grader gives no verdict on a
+trial that an earlier grading judged, this says nothing about the agent, so the slot stays open.
 
 In a run that replays another one, the trial of a slot gets the answers that were recorded of the
 same variant, task and replication: those of the attempt that was committed. Whether each slot has
@@ -42,7 +42,7 @@ class StoredTrials:
         self._gradings = {run_id: None} | {
             grading.run_id: None for grading in reader.gradings(run_id) if grading.counts
         }
-        """The run itself, and the regrading that was current when this one began or went on."""
+        """The run itself, and the regrading that was current when this one began or was resumed."""
         self._last_records: SlotRecords | None = None
 
     def ending_without_trial(self, schedule_idx: int) -> tuple[SlotStatus, str] | None:

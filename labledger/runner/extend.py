@@ -1,10 +1,10 @@
 """`labledger extend`: appends further tasks, variants or replications to a run, and runs them.
 
 The new slots are a part of the same run, in the experiment's order, after those that are there. The
-run's cells must be the same in the experiment that extends it; what differs is named otherwise.
-Files that a part brings are for its new tasks and variants alone. A part cannot be taken back: what
-would keep its slots from running is refused before it is appended, and nothing is changed until
-every check has passed.
+run's cells must be the same in the experiment that extends it; otherwise an error names the
+differences. Files that a part brings are for its new tasks and variants alone. A part cannot be
+removed again. Anything that would keep its slots from running is refused before the part is
+appended, and nothing is changed until every check has passed.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class RunExtension(JsonForm):
     digest: str
     """The experiment's digest from this part on."""
     looks: ExtensionLooks | None
-    """Whether the extension was planned before the run, and what it costs in power if not; None
-    where the libraries that comparing needs are not installed."""
+    """Whether the extension was planned before the run, and its cost in power if not. None if the
+    libraries for comparisons are not installed."""
     _run: RunInfo = field(repr=False)
     _growth: Growth = field(repr=False)
 

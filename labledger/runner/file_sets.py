@@ -1,7 +1,7 @@
-"""Which of the staged files of a run that has grown the trials of each slot get.
+"""Choose the staged files that the trials of each slot get in a run that has grown.
 
 A part of a run may bring files for its new tasks and its new variants. The trials of all other
-tasks and variants, also those that run later, get the files that they had.
+tasks and variants keep the files that they had, even if they run later.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TrialFileSets:
 
     @classmethod
     def of(cls, experiment: ExperimentPlan, slots: Iterable[Slot]) -> Self | None:
-        """Return the sets of a run with these slots, in order; None if all trials get one."""
+        """Return the sets of a run with these slots, in order; None if all trials share one."""
         if len(FileSet.all_of(experiment.files)) == 1:
             return None
         variants: dict[str, int] = {}
@@ -42,7 +42,8 @@ class TrialFileSets:
     def plan_for(self, slot: Slot, plan: TrialPlan) -> TrialPlan:
         """Return the plan of a slot's variant with the files of this slot.
 
-        The grader's identity is that of the files that it gets. Slots alike share one plan.
+        The grader's identity comes from the files that it gets. Slots with one variant and one set
+        of files share a plan.
         """
         files = self.experiment.files
         since = self.variant_since[slot.variant_id], self.task_since[slot.task_id]

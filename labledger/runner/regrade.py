@@ -98,7 +98,7 @@ class NewGrader:
 
     @classmethod
     def _of_script(cls, path: Path, root: ExperimentPlan) -> Self:
-        # All tasks of a regrading get the same files, also those that a later part brought.
+        # All tasks of a regrading get the same files, including files that a later part brought.
         run_files = {file.name: replace(file, since=None) for file in root.files["grader"]}
         replaced = _replaced_name(path, run_files, root.grader.command)
         try:
@@ -158,9 +158,9 @@ def regrade_run(
 ) -> RunOutcome:
     """Grade a complete run with another grader, as its next generation of scores.
 
-    `run_id` may also name a regrading of the run. A regrading that this grader has begun and not
-    completed is continued. `again` begins a new one, also with a grader that has graded the run
-    before. If the regrading cannot begin, raises before its run is created.
+    `run_id` may also name a regrading of the run. If this grader has begun a regrading and not
+    completed it, that regrading is continued. `again` begins a new one, even if the grader has
+    graded the run before. If the regrading cannot begin, raises before its run is created.
     """
     with RunStart.opened(options) as start, LedgerReader.open(start.lab.ledger) as reader:
         gradings = reader.gradings(run_id)

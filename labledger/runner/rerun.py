@@ -141,7 +141,7 @@ class RerunPlan(JsonForm):
 
     @property
     def has_results(self) -> bool:
-        """Whether a chosen slot has a result, by which it may have been chosen."""
+        """Whether a chosen slot has a result, which may have decided the choice."""
         return any(slot.status not in WITHOUT_RESULT for slot in self.slots)
 
     @property

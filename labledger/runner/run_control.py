@@ -107,8 +107,8 @@ def _applied_event(applied: ControlRequest) -> JsonObject:
 def limits_of(controls: Controls, max_concurrency: int | None) -> Limits:
     """Return the limits of a run's executor.
 
-    `max_concurrency` is what the command asks for, if it does: that is newer than the requests
-    which were applied before.
+    `max_concurrency` is the number that the command asks for; None if it asks for none. It is newer
+    than the requests that were applied before.
     """
     at_once = max_concurrency or controls.max_concurrency
     return Limits(at_once, controls.at_most_per_host, controls.pauses_host)

@@ -50,8 +50,8 @@ class RunOptions:
         skip_refused: Leave out the tasks of a benchmark that labledger cannot run, or whose
             containers cannot be had, such as an image that cannot be built. Otherwise a run that
             selects one is refused.
-        strict: Refuse an experiment with numbers that a command gets with another text, such as
-            3.10, and tasks of a benchmark with anything that is ignored, such as a key that the
+        strict: Refuse an experiment with numbers whose text changes on the way to a command, such
+            as 3.10. Also refuse tasks of a benchmark with anything ignored, such as a key that the
             benchmark's own runner does not know either. Otherwise it is named in a warning.
         build: Build images that the experiment says how to build, rather than pull them.
         egress_image: The image with Python 3.11 or later in which egress proxies run; None for

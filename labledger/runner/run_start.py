@@ -78,7 +78,7 @@ Append = Callable[[Lease], object]
 def resolve_experiment(path: Path, options: RunOptions) -> ResolvedExperiment:
     """Return the resolved experiment of a file. Raises `InvalidInput` with every problem.
 
-    With `options.strict`, a number that a command gets with another text is a problem.
+    With `options.strict`, a number whose text changes on the way to a command is a problem.
     """
     # Imported late: it loads PyYAML.
     from labledger.experiment.experiment_file import load_experiment
@@ -369,7 +369,7 @@ def start_run(
 
 
 def _warn_of_other_size(experiment: ResolvedExperiment, options: RunOptions) -> None:
-    """Warn if a run that declares looks begins with a size at which none is planned."""
+    """Warn if a run that declares looks begins with a size that is not planned."""
     design, tasks = experiment.plan.design, len(experiment.tasks)
     size = Look(tasks, design.replications)
     if design.looks and size not in design.looks and experiment.shard is None:

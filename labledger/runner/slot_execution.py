@@ -262,7 +262,7 @@ class SlotExecution:
         return read_keys(providers, self.values, name=self.run.run_id)
 
     def _read_keys_again(self, providers: Iterable[ProviderConfig]) -> Mapping[KeySource, str]:
-        """Read keys as they are now, also those of environment files."""
+        """Read the current keys, including the keys in environment files."""
         values = gather(self.options.env, self.options.env_files)
         return read_keys(providers, values, name=self.run.run_id)
 
@@ -303,7 +303,7 @@ class SlotExecution:
         """Return the slots with a staged result; in a regrading, how they ended."""
         if self.run.regrades is None:
             return {idx: None for idx, slot in self.unfinished.items() if slot.staged}
-        # A regrading prunes no variant, so that an ending needs none.
+        # A regrading prunes no variant, so the ending needs no variant.
         statuses = self.reader.staged_statuses(self.run.run_id)
         return {idx: Ending("", status) for idx, status in statuses.items()}
 

@@ -158,7 +158,7 @@ _PROBE_UNSEEN = "`labledger doctor` says why it may be left over"
 
 
 def _clean_probes(engine: Engine, *, dry_run: bool) -> list[ContainerDecision]:
-    """Remove the probes of processes that have ended. Return what was decided about old probes."""
+    """Remove the probes of processes that have ended. Return the decisions about old probes."""
     decisions = []
     for probe in find_probes(engine):
         is_left = probe.state is ProbeState.LEFT

@@ -1,14 +1,14 @@
 """Back up a whole lab, also while runs write to it, in one file or in a folder that grows.
 
-A backup is a tar of regular files, compressed with gzip: `backup.json`, which says what follows;
-the ledger; settings; what attempts in progress have asked models; the events of results that are
-not committed; the list of the artifacts; and the artifacts. In a folder, the artifacts are beside
-the file, so that the next backup to the same folder copies only new ones.
+A backup is a tar of regular files, compressed with gzip. Its first file is `backup.json`, which
+says what follows: the ledger; settings; the model calls of attempts in progress; the events of
+results that are not committed; the list of the artifacts; and the artifacts. In a folder, the
+artifacts are beside the file, so that the next backup to the same folder copies only new ones.
 
-The ledger comes first: it is one snapshot, and what a snapshot names is on the disk already.
-Artifacts are never changed, and none is removed meanwhile. Mirrors are left out: a restored lab
-gets them from its ledger, byte for byte. The file appears under its name once it is complete. A
-process that is killed leaves no file, and at most complete artifacts in the folder.
+The ledger comes first. It is one snapshot, and everything that it names is on the disk already.
+Artifacts are never changed, and none is removed meanwhile. Mirrors are left out, because a restored
+lab gets them from its ledger, byte for byte. The file gets its name once it is complete. A process
+that is killed leaves no file, and at most complete artifacts in the folder.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ SETTINGS = "settings.yaml"
 OPEN_ATTEMPTS = "open_attempts.jsonl"
 ARTIFACT_LIST = "artifacts.txt"
 FILE_PREFIX, FILE_SUFFIX = "lab-", ".tar.gz"
-"""Of the files in a folder of backups; between them is the time, so that names sort by it."""
+"""The start and the end of a backup's name. The time is between, so that names sort by it."""
 
 BLOCK_BYTES = 4096
-"""What a small file takes on a disk at least."""
+"""The least space that a small file takes on a disk."""
 _MAX_NAMED = 5
 _UNDONE = "nothing was backed up"
 
@@ -87,16 +87,16 @@ class LabBackup(JsonForm):
     """A backup that was written."""
 
     path: Path
-    """The file."""
+    """The file of the backup."""
     size: int
-    """Of the file, in bytes."""
+    """The size of the file, in bytes."""
     runs: tuple[BackedUpRun, ...]
     artifacts: int
     artifact_bytes: int
     copied: int
-    """How many artifacts were copied; fewer than `artifacts` in a folder that had some."""
+    """The number of copied artifacts; fewer than `artifacts` if the folder had some."""
     missing: tuple[str, ...]
-    """Artifacts that the ledger names and the lab does not have: at most five digests."""
+    """At most five digests of artifacts that the ledger names and the lab does not have."""
     missing_total: int
 
 
@@ -106,7 +106,7 @@ class _Prepared:
 
     manifest: JsonObject
     files: tuple[tuple[str, Path], ...]
-    """Every file after the manifest, but artifacts, by the name that it gets."""
+    """Every file after the manifest except artifacts, by its name in the backup."""
     artifact_list: Path
     missing: tuple[str, ...]
     missing_total: int
@@ -303,7 +303,7 @@ def _find_missing(ledger: Path, store: ArtifactStore) -> tuple[tuple[str, ...], 
         named = connection.execute(_LARGE_SQL).scalars()
         missing.update(sha256 for sha256 in named if not _is_stored(store, sha256))
         source = Source(ledger, connection, SourceStore(store.root))
-        # The tables of an older ledger are others: `labledger verify` finds its frozen files.
+        # An older ledger has other tables; `labledger verify` finds its frozen files.
         for run_id in source.run_ids() if is_current else ():
             frozen = set(frozen_digests(source, run_id))
             missing.update(sha256 for sha256 in frozen if not _is_stored(store, sha256))
@@ -335,7 +335,7 @@ def _artifact_members(
 def _copy_new(
     store: ArtifactStore, backups: ArtifactStore, prepared: _Prepared, counter: _Counter
 ) -> int:
-    """Copy the artifacts that the folder of backups lacks; return how many these were."""
+    """Copy the artifacts that the folder of backups lacks; return their number."""
     new = _new_artifacts(backups, prepared.artifact_list)
     blocks = sum(size + BLOCK_BYTES for _, size, is_new in new() if is_new)
     _require_space(backups.root, prepared.size // 10 + blocks, "new artifacts and the ledger")
@@ -353,7 +353,7 @@ def _copy_new(
 def _new_artifacts(
     backups: ArtifactStore, artifact_list: Path
 ) -> Callable[[], Iterator[tuple[str, int, bool]]]:
-    """Return what yields each artifact of the list, and whether the folder lacks it."""
+    """Return a function that yields each artifact of the list, and whether the folder lacks it."""
 
     def each() -> Iterator[tuple[str, int, bool]]:
         for sha256, size in listed_artifacts(artifact_list):
@@ -362,7 +362,7 @@ def _new_artifacts(
             except FileNotFoundError:
                 yield sha256, size, True
             else:
-                # One of another size was cut by a full disk or by another program.
+                # A full disk or another program cut off a file that has another size.
                 yield sha256, size, not stat.S_ISREG(status.st_mode) or status.st_size != size
 
     return each

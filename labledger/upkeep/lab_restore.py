@@ -1,10 +1,10 @@
 """Restore a backup as a new lab folder. Nothing in the file is trusted.
 
-Every name, size and digest is checked before or while a file is written: a backup holds regular
-files alone, under the names and in the order that `lab_backup` gives them. The lab is made in a
-hidden folder beside its place, and gets its name when it is complete and durable. Nobody has
-allowed the new folder, so that no settings and no receivers in it act. `restored_runs` makes the
-lab one of its own, which takes nothing from the original.
+Every name, size and digest is checked before or while a file is written. A backup holds only
+regular files, with the names and in the order that `lab_backup` gives them. The lab is made in a
+hidden folder beside its place, and gets its name when it is complete and durable. The user has not
+allowed the new folder, so no settings and no receivers in it act. `restored_runs` makes the lab
+independent, so that it takes nothing from the original.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class RestoredLab(JsonForm):
     written_at: str
     """When the backup was made."""
     original_id: str
-    """The id of the original's ledger, which its containers have as a label."""
+    """The id of the original ledger, which its containers have as a label."""
     runs: tuple[RestoredRun, ...]
     artifacts: int
     missing_artifacts: int
@@ -149,7 +149,7 @@ def _find_backup(source: Path) -> Path:
 def _unpack(
     file: Path, lab: LabFolder, scratch: Path, on_progress: OnProgress
 ) -> tuple[JsonObject, int]:
-    """Unpack a backup; return what it says, and how many artifacts its folder lacks."""
+    """Unpack a backup; return its manifest, and how many artifacts its folder lacks."""
     with tars.open_archive(file) as members:
         manifest = _read_manifest(_next(members, MANIFEST))
         described = manifest["artifacts"]
@@ -199,9 +199,9 @@ def _require_at_most(described: JsonObject, limit: int, name: str) -> None:
 
 
 def _require_space(file: Path, folder: Path, manifest: JsonObject) -> None:
-    """Raise `LedgerError` unless the disk holds what the backup says that it has.
+    """Raise `LedgerError` unless the disk has space for everything that the manifest describes.
 
-    Mirrors come to the ledger's size at most, roughly.
+    Mirrors need roughly the ledger's size at most.
     """
     artifacts = manifest["artifacts"]
     parts = [manifest["open_attempts"], artifacts["list"], *manifest["staged_events"]]
@@ -273,7 +273,7 @@ def _copy_artifacts(
 ) -> int:
     """Copy the artifacts of a folder of backups; return how many it lacks.
 
-    Raises `LedgerError` for one that was changed, and `ArchiveDamaged` for what is no file.
+    Raises `LedgerError` for a changed artifact, and `ArchiveDamaged` if it is not a regular file.
     """
     missing = done = 0
     for number, (sha256, size) in enumerate(listed_artifacts(artifact_list), start=1):
@@ -297,7 +297,7 @@ def _copy_artifact(folder: Path, sha256: str, size: int, target: Path) -> bool:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ArchiveDamaged(f"has beside it {source.name}, which is not a regular file")
         with _new_file(target) as out:
-            # A byte more than `size`, if there is one, makes the digest another.
+            # If the file is longer than `size`, one more byte changes the digest.
             digest = digest_of(tars.pieces(file, size), out.write)
     if digest != sha256:
         raise LedgerError(

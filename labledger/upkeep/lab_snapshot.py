@@ -1,8 +1,9 @@
-"""Take a snapshot of a lab's ledger, with the files that it names and that may go.
+"""Take a snapshot of a lab's ledger, with the files that it names and that may be deleted.
 
 The snapshot is one moment of the ledger, whatever writes to it. Artifacts stay as long as the store
-is in use, but a coordinator deletes the events of a result when it has committed it, and the folder
-of a trial when its result is durable. What is needed of them is therefore kept with the snapshot.
+is in use. A coordinator, however, deletes the events of a result once it has committed the result,
+and the folder of a trial once its result is durable. The needed parts of these files are therefore
+kept with the snapshot.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ WHERE run.run_id = ? AND run_part.resolved IS NOT NULL"""
 
 @dataclass(slots=True)
 class LabSnapshot:
-    """What is read at the moment of the ledger's snapshot."""
+    """The data read at the moment of the ledger's snapshot."""
 
     ledger_id: str = ""
     taken_at: str = ""
@@ -68,11 +69,12 @@ class LabSnapshot:
 def take_snapshot(
     lab: LabFolder, store: ArtifactStore, events: Path, open_attempts: Path, copy: Path
 ) -> LabSnapshot:
-    """Copy the ledger as it is at one moment, with the files that it names and that may go.
+    """Copy the ledger as it is at one moment, with the files that it names and that may be deleted.
 
-    A coordinator deletes the events of a result when it has committed it. They are therefore linked
-    before and after the snapshot begins. What still lacks was staged and committed in between: then
-    another snapshot is taken. What lacks in two snapshots was lost before, and is left out.
+    A coordinator deletes the events of a result once it has committed the result. Events are
+    therefore linked before and after the snapshot begins. If files are still missing, their results
+    were staged and committed in between: then another snapshot is taken. Files that are missing in
+    two snapshots were lost before, and are left out.
     """
     lost: set[str] = set()
     for _ in range(_MOST_ATTEMPTS):
@@ -131,9 +133,9 @@ def flat_name(name: str) -> str:
 
 
 def _write_open_attempts(lab: LabFolder, connection: Connection, target: Path) -> None:
-    """Write what this machine knows of each attempt in progress: whether it has begun, its calls.
+    """Write each open attempt's calls, and whether it has begun, as far as this machine knows.
 
-    An attempt that is marked as not started now had not begun when the snapshot was taken.
+    If an attempt is marked as not started now, it had not begun when the snapshot was taken.
     """
     with target.open("xb") as out:
         for run_id, idx, attempt in connection.execute(_OPEN_SQL):
@@ -160,8 +162,8 @@ def _words_of_experiment(connection: Connection, run_id: str) -> str:
 def _storable(call: ModelCall, known_words: str) -> JsonObject:
     """Return a call without texts that the agent or the provider chose.
 
-    They may hold secrets, and only the run's coordinator can redact them. The names of models that
-    the experiment names stay: costs depend on them.
+    They may hold secrets, and only the run's coordinator can redact them. Names of models that the
+    experiment contains stay, because costs depend on them.
     """
     is_known = canonical_json.dumps(call.model)[1:-1] in known_words
     return replace(

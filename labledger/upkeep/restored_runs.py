@@ -1,14 +1,14 @@
-"""Make a lab that was unpacked from a backup one of its own, and its runs ready to be resumed.
+"""Make an unpacked lab independent of its original, and its runs ready to be resumed.
 
-The original may go on. The restored ledger therefore gets another id: containers, networks and
-hosts know labledger's labs by that id, so that the restored lab finds, waits for and removes
-nothing of the original. Leases end: their owners own the original's runs. What waits to be told to
-receivers is left to the original.
+The original may continue. The restored ledger therefore gets another id. Containers, networks and
+hosts identify labs by that id, so the restored lab finds, waits for and removes nothing of the
+original. Leases end, because their owners own the original's runs. Messages that wait for receivers
+are left to the original.
 
-An attempt that was in progress has its container in the original. Its agent may have spent money
-and may still be at work, so that the restored lab does not start it again by itself: the attempt
-ends as an `infra_error` with the reason `left_in_original`, which no policy retries. One that was
-only prepared gets the mark of such attempts, and a resume starts it.
+The container of an attempt in progress is in the original. Its agent may have spent money and may
+still be at work, so the restored lab does not start it again by itself. The attempt ends as an
+`infra_error` with the reason `left_in_original`, which no policy retries. An attempt that was only
+prepared gets the mark of attempts that did not start, and a resume starts it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _KEEP_FIRST_ID = "INSERT OR IGNORE INTO ledger_meta (key, value) VALUES (?, ?)"
 
 @dataclass(frozen=True, slots=True)
 class _OpenAttempt:
-    """What the backup says of an attempt in progress."""
+    """The facts about an attempt in progress that a backup holds."""
 
     begun: bool = True
     calls: tuple[ModelCall, ...] = ()
@@ -87,7 +87,7 @@ class RestoredRun(JsonForm):
 def make_own(
     lab: LabFolder, manifest: JsonObject, open_attempts: Path, scratch: Path
 ) -> tuple[tuple[RestoredRun, ...], bool]:
-    """Make an unpacked lab one of its own; return its runs, and whether its ledger was upgraded.
+    """Make an unpacked lab independent; return its runs, and whether its ledger was upgraded.
 
     Raises `LedgerError` for a ledger that labledger did not write or that is damaged.
     """
@@ -133,9 +133,9 @@ def _upgrade(ledger: Path) -> bool:
 
 
 def _give_identity(ledger: Path, manifest: JsonObject) -> str:
-    """Give the ledger an id of its own, and return the original's.
+    """Give the ledger a new id, and return the original's id.
 
-    Its views and triggers are created again, so that none of the backup's is used.
+    Its views and triggers are created again, so that none from the backup is used.
     """
     engine = writable_engine(ledger, foreign_keys=False)
     try:

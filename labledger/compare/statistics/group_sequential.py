@@ -1,14 +1,14 @@
-"""Boundaries for looks that were planned before a run: what a test must reach at each of them.
+"""Boundaries for looks that were planned before a run: the values that a test must reach.
 
 They are O'Brien and Fleming's (1979, Biometrics 35:549–556): the statistic times the square root of
-the information must exceed the same number at every look. Where the information at the looks is in
-proportion to their trials, that is a Brownian motion observed at a few times (Jennison and Turnbull
-2000, Group Sequential Methods, chapters 2 and 19), and the number follows from the chance that it
-ever leaves a strip. Where the proportion is not known, the chances of all looks are added up
-instead, which holds however the looks depend on each other.
+the information must exceed the same number at every look. If the information at the looks is in
+proportion to their trials, this product is a Brownian motion observed at a few times (Jennison and
+Turnbull 2000, Group Sequential Methods, chapters 2 and 19). The number follows from the chance that
+the motion ever leaves a strip. If the proportion is not known, the chances of all looks are added
+up instead. The sum holds however the looks depend on each other.
 
-`Boundary.level` is what the usual test and interval use at a look, in place of the level of all
-looks; `Boundary.p` turns the p value of the usual test into the one of all looks.
+`Boundary.level` returns the level for the usual test and interval at a look, in place of the level
+of all looks. `Boundary.p` turns the p value of the usual test into the p value of all looks.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 _PANEL = 16
 """Points of a panel at which the density of the motion is known between two looks (Gauss)."""
 _FEWEST_PANELS, _MOST_PANELS = 8, 100
-"""A panel is a deviation of the shortest step wide, within these numbers."""
+"""The fewest and most panels; otherwise a panel is a deviation of the shortest step wide."""
 _FAR = 8.0
-"""Beyond so many standard deviations the chances of the looks are added up: both agree there."""
+"""Beyond this many standard deviations, the looks' chances are added up: both methods agree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class Boundary:
     Attributes:
         fractions: The information at each look as a share of the last one's; the last is 1.
         number: Which look this is, from 1.
-        is_joint: Whether the statistics of the looks are those of a Brownian motion, whose
-            correlations are at least the ones that `fractions` imply.
+        is_joint: Whether the looks' statistics follow a Brownian motion. Their correlations are
+            then at least the ones that `fractions` imply.
     """
 
     fractions: tuple[float, ...]
@@ -50,16 +50,16 @@ class Boundary:
         return self.fractions[self.number - 1]
 
     def level(self, alpha: float) -> float:
-        """Return below what the p value of the usual test shows a difference at this look.
+        """Return the level below which the usual test's p value shows a difference at this look.
 
         `alpha` is the level of all looks together.
         """
         return _tail(_edge(self.fractions, self.is_joint, alpha) / math.sqrt(self.fraction))
 
     def p(self, p: float) -> float:
-        """Return the p value of all looks for that of the usual test at this look.
+        """Return the p value of all looks for the p value of the usual test at this look.
 
-        It is the smallest level at which the boundary would have been crossed (Jennison and
+        The result is the smallest level at which the boundary would have been crossed (Jennison and
         Turnbull 2000, chapter 9).
         """
         from scipy import special
@@ -86,7 +86,7 @@ def _edge(fractions: tuple[float, ...], is_joint: bool, alpha: float) -> float:
     def beyond(edge: float) -> float:
         return math.log(_crossing(fractions, is_joint, edge) / alpha)
 
-    # The last look alone has at most that chance, and all together have at most their sum.
+    # The last look alone has at most the chance `alpha`, and all together at most their sum.
     low, high = (_quantile(alpha / share) for share in (1, len(fractions)))
     if beyond(low) <= 0:
         return low
@@ -146,7 +146,7 @@ def _exit_chance(fractions: tuple[float, ...], edge: float, drift: float = 0.0) 
         spread, centre = math.sqrt(time - before), points + drift * (time - before)
         beyond = special.ndtr((-edge - centre) / spread) + special.ndtr((centre - edge) / spread)
         outside += float(mass @ beyond)
-        # Where the density is not negligible, inside of the strip.
+        # The part of the strip where the density is not negligible.
         low = max(-edge, drift * time - _FAR * math.sqrt(time))
         high = min(edge, drift * time + _FAR * math.sqrt(time))
         if high <= low:

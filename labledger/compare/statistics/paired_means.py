@@ -191,9 +191,9 @@ def suite_deviation(*sides: Groups) -> tuple[float, float]:
 
 
 def _usual_deviation(measured: Sequence[tuple[float, int]]) -> tuple[float, float]:
-    """Return the quadratic mean of deviations with their degrees of freedom, and its own degrees.
+    """Return the quadratic mean of deviations with known degrees of freedom, and its own degrees.
 
-    The latter are Satterthwaite's: few if the deviations are few, or differ much.
+    The mean's degrees are Satterthwaite's: few if the deviations are few, or differ much.
     """
     whole = math.hypot(*(spread for spread, _ in measured))
     if not whole:

@@ -33,7 +33,7 @@ POWER = 0.8
 
 _STEPS = 40
 _DRAWS = 4000
-"""Samples that are drawn where a power has no formula; one standard error is .8 % at most."""
+"""Samples that are drawn if a power has no formula; the standard error is 0.8 % at most."""
 _NORMAL_DEGREES = 100_000
 """From this number of degrees of freedom on, the normal distribution replaces the t one."""
 
@@ -164,11 +164,11 @@ MOST_REPLICATIONS = 10_000
 
 
 def with_more_pairs(differing: float, pairs: float, *, is_replicated: bool) -> float:
-    """Return a share of pairs that differ as if half a pair more had differed, or a whole one.
+    """Return the share of pairs that differ as if half a pair more, or a whole one, had differed.
 
-    Few pairs tell a share too small as often as too large, but who plans by it loses more by the
-    first than is gained by the second. Half an observation is what Jeffreys' prior adds to a count.
-    Pairs without replications tell less, and get a whole one.
+    Few pairs give a share that is too small as often as too large, but a plan loses more by the
+    first than it gains by the second. Jeffreys' prior adds half an observation to a count. Pairs
+    without replications tell less, and get a whole one.
     """
     more = 0.5 if is_replicated else 1.0
     return differing + max(0.0, 1 - differing) * more / (pairs + more)
@@ -183,8 +183,8 @@ class Variation:
         within: The variances of single trials of a task on both sides, added up; None where it is
             not known. Then replications are assumed to add nothing for tasks like these.
         is_rate: Whether pass rates are compared.
-        rate: The pass rate of the side that is not moved, as of `rate_with_spread`. The nearer it
-            is to 0 or 1, the more do trials of a side vary whose rate is moved away from there.
+        rate: The pass rate of the side that is not moved, as `rate_with_spread` returns it. The
+            nearer it is to 0 or 1, the more the other side's trials vary when its rate moves away.
     """
 
     between: float
@@ -220,9 +220,9 @@ class Variation:
 
 
 def planned_variation(known: Components, *, is_rate: bool, is_suite: bool = False) -> Variation:
-    """Return what the differences of an experiment vary by, as a pilot tells.
+    """Return the variation of an experiment's differences, as a pilot shows it.
 
-    For pass rates, it is the variation without the pilot's own difference.
+    For pass rates, the result leaves out the variation from the pilot's own difference.
     """
     whole = Variation(known.between, known.within, is_rate)
     if not is_rate:
@@ -268,8 +268,8 @@ def power_at_every_look(
 ) -> float:
     """Return the power of `paired_means.at_every_look` to show a difference of pass rates.
 
-    The tasks' differences are drawn from three values, -h, 0 and h, with the mean and the variance
-    that are planned. With one replication, h is 1. The draws are always the same.
+    The tasks' differences are drawn from three values, -h, 0 and h, with the planned mean and
+    variance. With one replication, h is 1. The draws are always the same.
     """
     import numpy as np
 

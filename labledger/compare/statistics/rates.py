@@ -30,8 +30,8 @@ def rate(groups: Groups, confidence: float, clusters: Sequence[str] | None = Non
 
     Each group holds a task's 0s and 1s; each task weighs the same; `clusters` names the cluster of
     each task. The interval is the exact one for the effective number of trials (`effective_size`).
-    With one replication that is the number of tasks; with clusters it is the number of observations
-    that the clusters are worth.
+    With one replication, this is the number of tasks. With clusters, it is the number of
+    observations that the clusters are worth.
     """
     if clusters is not None:
         return _clustered_rate(groups, confidence, clusters)
@@ -57,11 +57,12 @@ def suite_rate(groups: Groups, confidence: float) -> Estimate:
     """Estimate the pass rate of these fixed tasks: the mean of their pass rates.
 
     Replications of a task are assumed to be independent. The interval is the exact one for the
-    number of trials that would vary as much as the tasks' replications do, reduced because few
-    trials tell little about that (Korn and Graubard 1998, Survey Methodology 24:193–201). With
-    equal numbers of trials it is at least as many as there are. Trials that are the only ones of
-    their tasks are taken together, as trials of one rate: their sum varies by no less than that of
-    trials with different rates (Hoeffding 1956, Annals of Mathematical Statistics 27:713–721).
+    number of trials that would vary as much as the tasks' replications do. This number is reduced
+    because few trials tell little about their variation (Korn and Graubard 1998, Survey Methodology
+    24:193–201). If all tasks have equally many trials, it is at least the number of trials. Trials
+    that are the only ones of their tasks are taken together, as trials of one rate. Their sum
+    varies no less than a sum of trials with different rates (Hoeffding 1956, Annals of Mathematical
+    Statistics 27:713–721).
     """
     value, tasks = mean(task_means(groups)), len(groups)
     trials = independent_size(map(len, groups))

@@ -82,7 +82,7 @@ class Components:
     """Of pass rates: how much more a pair varies because of the sides' own difference; below 0
     where B's rates are nearer to 0 or 1."""
     explained_within: float
-    """The part of it within tasks."""
+    """The part of `explained` that is within tasks."""
     spread: float
     """The variance of the tasks' rates, or means, that both sides share."""
     _whole: _Sums = field(repr=False)
@@ -201,11 +201,11 @@ def spread_of(a: Groups, b: Groups) -> float:
 
 
 def rate_with_spread(rate: float, spread: float) -> float:
-    """Return the rate of equal tasks whose trials come to vary as much as those of these.
+    """Return the rate of equal tasks whose trials come to vary as much as these tasks' trials.
 
-    If all tasks of mean rate p, which vary by `spread`, are moved away from 1 in proportion, a
-    difference of d adds d (2p − 1) + 2 d spread / p to the share of pairs that differ; towards 1 it
-    is the same with 1 − p in place of p.
+    Suppose that all tasks of mean rate p, which vary by `spread`, are moved away from 1 in
+    proportion. A difference of d then adds d (2p − 1) + 2 d spread / p to the share of pairs that
+    differ. Towards 1, the same holds with 1 − p in place of p.
     """
     pull = abs(2 * rate - 1) + 2 * spread / max(rate, 1 - rate)
     return min(1.0, (1 + pull) / 2)
@@ -214,8 +214,8 @@ def rate_with_spread(rate: float, spread: float) -> float:
 def explained_by(rate_a: float, rate_b: float) -> float:
     """Return how much more the difference of a pair varies because B's rate is not A's.
 
-    With rates p and q and independent trials, p(1 − q) + q(1 − p) − 2p(1 − p) more pairs differ.
-    Their variance grows by the square of the difference less than that.
+    With rates p and q and independent trials, the share of pairs that differ grows by p(1 − q) +
+    q(1 − p) − 2p(1 − p). Their variance grows by this less the square of the difference.
     """
     difference = rate_a - rate_b
     return difference * (2 * rate_a - 1) - difference**2

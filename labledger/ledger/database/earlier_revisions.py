@@ -1,9 +1,9 @@
 """Read a ledger of an earlier revision, in a temporary copy that is upgraded.
 
-Queries and views are those of the current revision. The ledger itself is only read, in one
-snapshot, so that an older labledger may write to it meanwhile. A process keeps the copy until it
-ends, for all that it reads, and makes a new one when the ledger has changed and the copy is old.
-What writes to a ledger, or owns runs in it, needs `labledger db upgrade` as before.
+Queries and views use the current revision. The ledger itself is only read, in one snapshot, so an
+older labledger may write to it meanwhile. A process keeps the copy until it ends, for everything
+that it reads. It makes a new copy when the ledger has changed and the copy is old. Commands that
+write to a ledger, or own runs in it, still need `labledger db upgrade`.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from labledger.text import format_size
 MAX_BYTES = 1 << 30
 """A larger ledger is not copied: that could take minutes, and fill the disk."""
 _SPACE = 3
-"""How many times the size of the ledger must be free: for the copy, its upgrade, and its log."""
+"""Free space in sizes of the ledger that is needed for the copy, its upgrade, and its log."""
 _FRESH_S = 10.0
 _FRESH_TIMES = 10
-"""A copy is used for ten seconds, or for ten times as long as it took to make, if that is longer,
-whatever is written to the ledger meanwhile."""
+"""A copy is used for ten seconds, or for ten times as long as it took to make, whichever is longer.
+Writes to the ledger meanwhile do not shorten this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
     path: Path
-    """A newer copy replaces this file: who has it open reads on in the old one."""
+    """A newer copy replaces this file. A reader that has the old file open keeps reading it."""
     state: object
-    """What the files of the ledger were when it was copied."""
+    """The state of the ledger's files when they were copied."""
     fresh_until: float
     """By the monotonic clock."""
 
@@ -121,7 +121,7 @@ def _require_space(connection: Connection, path: Path, revision: str | None) -> 
 
 
 def _state_of(path: Path) -> object:
-    """Return what changes whenever something is written to a ledger."""
+    """Return a value that changes whenever something is written to a ledger."""
     sizes = []
     for suffix in ("", "-wal"):
         try:

@@ -207,10 +207,10 @@ def revision_of(connection: Connection, path: Path) -> str | None:
 
 
 def upgrade_copy(path: Path) -> None:
-    """Bring a copy of a ledger up to date that only this process uses, live runs or not.
+    """Upgrade a copy of a ledger that only this process uses, whether it has live runs or not.
 
-    It gets no backup, and is one file without a write-ahead log. Raises `LedgerError` if it cannot
-    be upgraded.
+    The copy gets no backup, and is one file without a write-ahead log. Raises `LedgerError` if it
+    cannot be upgraded.
     """
     engine = writable_engine(path, foreign_keys=False)
     try:

@@ -123,7 +123,7 @@ class Rerun(JsonForm):
 
     @property
     def is_of_results(self) -> bool:
-        """Whether slots with a result were chosen, which the result may have decided."""
+        """Whether some chosen slots had a result, which may have decided the choice."""
         return self.despite_verdict and not self.superseded.keys() <= WITHOUT_RESULT
 
 
@@ -410,7 +410,7 @@ class UnjudgedSlot(JsonForm):
 
     @property
     def why(self) -> str:
-        """Its reason, or what else says that the grader did not work."""
+        """The reason why the grader did not work; without one, the message or the status."""
         return self.reason or self.message or self.status
 
 
