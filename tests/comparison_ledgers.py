@@ -54,8 +54,8 @@ def make_run(
 ) -> None:
     """A run of tasks t00, t01, …; `numbers` are values of the metric `metric_id`, like the letters.
 
-    `payloads` are what the tasks hold, by their ids. Each run is of an experiment of its own
-    unless `changes` have its `digest`.
+    `payloads` are the tasks' contents by task id. Each run has its own experiment unless `changes`
+    has a `digest`.
     """
     count = max(map(len, variants.values()))
     named = [f"t{n:02d}" for n in range(count)]

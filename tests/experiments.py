@@ -241,7 +241,7 @@ class Project:
     def rows(self, run_id: str) -> dict[str, list[Any]]:
         """Every committed record by kind, without what may differ between equal runs.
 
-        They are those of exactly this run or regrading.
+        Only records of this run or regrading are included.
         """
         with open_ledger(lab_dir=self.lab) as ledger:
             run = ledger.run(run_id)

@@ -1,4 +1,4 @@
-"""Folders with agents of one's own, as an experiment has them beside it."""
+"""Folders with the user's own agents, placed beside an experiment."""
 
 from __future__ import annotations
 

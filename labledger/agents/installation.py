@@ -364,8 +364,8 @@ def _fill_from_folder(
 ) -> tuple[str, dict[str, str]]:
     """Put the program of a folder, and what it needs, into `tree`.
 
-    Only packages from registries are made independent of images. That starts the dynamic loader on
-    them, which a program of somebody else's folder could use to act.
+    Only packages from registries are made independent of images. This step starts the dynamic
+    loader on them, and a program in another person's folder could use that to act.
     """
     source = profile.source
     runtime, packages, facts = "native", dict[str, str](), None

@@ -1,8 +1,8 @@
-"""A folder with an agent of one's own: its files, their digest, and what it asks to be installed.
+"""A folder with the user's own agent: its files, their digest, and what it asks to be installed.
 
-The folder is part of an experiment. Its files count as the experiment's: they are copied, and none
-of them runs on this machine. Their digest is in the plan, so a changed file is a changed
-experiment. Packages and repositories come from elsewhere, so they need the user's permission.
+The folder and its files are part of an experiment. The files are copied, and none of them runs on
+this machine. Their digest is in the plan, so a changed file is a changed experiment. Packages and
+repositories come from elsewhere, so they need the user's permission.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from labledger.files.project_files import open_regular
 from labledger.host_programs import find_program
 
 PROGRAM, REPOSITORIES = "program", "git"
-"""Where an installed agent has the folder's own files, and the files of repositories."""
+"""Where an installed agent has the folder's own files, and the repositories' files."""
 MAX_FILES = 10_000
 MAX_BYTES = 1 << 30
 SKIPPED = frozenset({"__pycache__", ".git", ".lab"})
-"""Folders that are no part of an agent's folder."""
+"""Folders that are not part of an agent's folder."""
 
 
 def source_digest(folder: Path) -> str:
@@ -83,7 +83,7 @@ def files_of(folder: Path) -> Iterator[Path]:
 def copy_source(profile: AgentProfile, target: Path) -> None:
     """Copy the files of a profile's folder to `target`, a new folder.
 
-    Raises `LabLedgerError` if they are no longer those of the experiment.
+    Raises `LabLedgerError` if they have changed since the experiment was read.
     """
     try:
         for path in files_of(profile.folder):
@@ -162,7 +162,7 @@ def _refuse_links_out(folder: Path) -> None:
 
 
 def asked_packages(profile: AgentProfile) -> tuple[str, ...]:
-    """Return what an agent of a folder needs from elsewhere, as its permission names it."""
+    """Return what a folder's agent needs from elsewhere, in the words of its permission."""
     source = profile.source
     return (
         *([f"{source.package} from {source.registry}"] if source.package else []),
@@ -183,9 +183,9 @@ def read_folder(folder: Path) -> AgentProfile:
 
 
 def known_profile(name: str, version: str, folder: str, source_sha256: str | None) -> AgentProfile:
-    """Return the profile of a run's agent, whose folder may be gone or changed by now.
+    """Return the profile of a run's agent. Its folder may be gone or changed by now.
 
-    Its files can then no longer be installed; what is installed already is used.
+    The files of such a folder cannot be installed, but an agent that is already installed is used.
     """
     path = Path(folder)
     try:
@@ -198,7 +198,7 @@ def known_profile(name: str, version: str, folder: str, source_sha256: str | Non
 
 
 def place_program(profile: AgentProfile, tree: Path) -> None:
-    """Copy the own files of a profile's folder, which holds nothing else, into `tree`."""
+    """Copy a profile's folder into `tree`, without profile, launcher, constraints and wheels."""
     others = {PROFILE, LAUNCH, CONSTRAINTS, *profile.source.wheels}
 
     def ignored(folder: str, names: list[str]) -> set[str]:

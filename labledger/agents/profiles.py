@@ -98,7 +98,7 @@ class Registry(StrEnum):
     NPM = "npm"
     PYPI = "pypi"
     FOLDER = "folder"
-    """None: the profile's own folder has the program."""
+    """No registry: the profile's own folder has the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class GitSource(Section):
     url: str
     commit: str
     folder: str
-    """The name of their folder, below `git` of the installed agent."""
+    """The name of the files' folder, below `git` of the installed agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +124,13 @@ class PackageSource(Section):
     """The oldest and the newest Python that a package of PyPI supports."""
     # Not in the representation, which names installed agents of registries.
     packages: tuple[str, ...] = field(default=(), repr=False)
-    """Of a folder: packages of PyPI, each ``NAME==VERSION``."""
+    """For a folder: packages of PyPI, each ``NAME==VERSION``."""
     npm: tuple[str, ...] = field(default=(), repr=False)
-    """Of a folder: packages of npm, each ``NAME@VERSION``."""
+    """For a folder: packages of npm, each ``NAME@VERSION``."""
     wheels: tuple[str, ...] = field(default=(), repr=False)
-    """Of a folder: wheels in it, which are installed without what they depend on."""
+    """For a folder: wheels in it, which are installed without their dependencies."""
     git: tuple[GitSource, ...] = field(default=(), repr=False)
-    """Of a folder: repositories."""
+    """For a folder: repositories."""
 
     _KEYS: ClassVar = {"registry": "from"}
 
@@ -158,7 +158,7 @@ class AgentProfile(Section):
     folder: Path = field(default=Path(), compare=False)
     """Where its `profile.toml` and `launch.sh` are. Not in the file."""
     source_sha256: str | None = field(default=None, compare=False)
-    """Of a folder in an experiment: the digest of all its files. Not in the file."""
+    """For a folder in an experiment: the digest of all its files. Not in the file."""
 
     _KEYS: ClassVar = {"source": "install"}
 
@@ -205,7 +205,7 @@ def _contradictions(
 def _folder_contradictions(
     folder: Path, install: JsonObject
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield the problems of keys that only a folder has, or a registry."""
+    """Yield the problems of keys that only a folder, or only a registry, has."""
     of_folder = install["from"] == Registry.FOLDER
     if of_folder != ("package" not in install):
         found = "has no package of its own" if of_folder else "names no package"
@@ -226,7 +226,7 @@ def _folder_contradictions(
 
 
 def is_folder(name: str) -> bool:
-    """Return whether the name of a profile is the path of a folder with one."""
+    """Return whether the name of a profile is the path of a folder that holds a profile."""
     return name.startswith(("./", "../", "/"))
 
 

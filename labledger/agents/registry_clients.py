@@ -34,7 +34,7 @@ _TIMEOUT_S = 1800
 _LOOK_UP_S = 30
 _TAIL_LINES = 8
 _DEBUG_LOG = "A complete log of this run can be found in"
-"""The end of what npm prints: it leads away from the reason."""
+"""The end of npm's output, which does not help to find the reason."""
 _NPM_FLAGS = (
     "--loglevel=error",
     "--no-progress",
@@ -97,7 +97,7 @@ def install_wheels(
     *,
     dependencies: bool = True,
 ) -> dict[str, str]:
-    """Install wheels for a Python into `folder`, by default with what they depend on.
+    """Install wheels for a Python into `folder`, by default with their dependencies.
 
     Returns the digest of each by ``pypi:NAME==VERSION``. Raises `ClientFailed`.
     """

@@ -53,8 +53,8 @@ class ControlReply(JsonForm):
     request: ControlRequest | None
     """The request as it was stored; None if nothing was to be asked, and for a dry run."""
     text: str
-    """For a person: what will happen, and when; once the owner has applied the request, what has
-    happened."""
+    """A sentence about what will happen, and when, or about what has happened once the owner has
+    applied the request."""
     running: int
     """How many trials of what is meant run at present."""
     about_s: float | None = None
@@ -191,7 +191,7 @@ class _Preview:
         )
 
     def after(self, reply: ControlReply) -> ControlReply:
-        """Return the reply in words of what has happened, if the request was applied."""
+        """Return the reply; if the request was applied, it says what has happened."""
         outcome = None if reply.request is None else reply.request.outcome
         if outcome is None:
             return reply
@@ -230,7 +230,7 @@ class _Preview:
         )
 
     def _text(self, running: int, about_s: float | None, *, is_applied: bool = False) -> str:
-        """Return for a person what will happen, or has happened if the request is applied."""
+        """Return a sentence about what will happen, or has happened if the request is applied."""
         about = "" if about_s is None else f", about {clock_time(about_s)}"
         trials = counted(running, "trial")
         run_on = f"{trials} {'runs' if running == 1 else 'run'} on{about}"
@@ -306,7 +306,7 @@ class _Preview:
 
 
 _UNOWNED = "no process runs it now"
-"""What is said of a run without an owner."""
+"""The clause for a run without an owner."""
 
 
 def _none_runs(slots: int) -> str:
@@ -314,7 +314,7 @@ def _none_runs(slots: int) -> str:
 
 
 def _killed(running: int, *, is_applied: bool) -> str:
-    """Return that trials will be killed, or are being killed; empty if none runs."""
+    """Return a clause: trials will be, or are being, killed. Empty if no trial runs."""
     if not running:
         return ""
     are = "is" if running == 1 else "are"

@@ -129,7 +129,7 @@ def translate_for_run(benchmark: Benchmark, options: RunOptions) -> TranslatedEx
     if not options.skip_refused:
         require_no_refused(benchmark, options.tasks)
     if given_cluster(options) is not None:
-        # The number of a format is meant for one machine, and no person has chosen it.
+        # The number of a format is meant for one machine, and the user has not chosen it.
         benchmark = without_concurrency(benchmark)
     return translate(
         benchmark,

@@ -138,7 +138,7 @@ class RunPlan:
     tasks: int
     """How many tasks are selected."""
     warnings: tuple[str, ...]
-    """What a run of the experiment would warn about, as far as its files show it."""
+    """The warnings that a run of the experiment would give, as far as its files show them."""
     _experiment: ResolvedExperiment = field(repr=False)
 
     def slots(self) -> Iterator[Slot]:

@@ -92,8 +92,8 @@ def open_ledger(path: str | Path | None = None, *, lab_dir: str | Path | None = 
 
     Raises:
         LedgerMissing: There is no ledger.
-        LedgerOutdated: An older labledger wrote it, and it has more than 1 GiB, or there is no
-            space for a copy; `upgrade_ledger` upgrades it.
+        LedgerOutdated: An older labledger wrote it, and it is larger than 1 GiB or the disk has
+            no space for a copy; `upgrade_ledger` upgrades it.
         LedgerTooNew: A newer labledger wrote it.
         NotALedger: The file is not a ledger of labledger.
 
@@ -203,9 +203,9 @@ class Ledger:
         return self._reader.incomplete_costs()
 
     def graded(self, run_id: str, grading: int | None = None) -> Graded:
-        """Return the grading that a name stands for, with the run that has its records.
+        """Return the grading that a name means, with the run that has its records.
 
-        A run stands for its current grading; ``RUN.g1``, ``RUN.g2``, … name its gradings.
+        A run's name means its current grading; ``RUN.g1``, ``RUN.g2``, … name its gradings.
 
         Args:
             run_id: The run, or one of its gradings.
@@ -225,8 +225,8 @@ class Ledger:
     def state(self, run_id: str, grading: int | None = None) -> RunState:
         """Return how far a run is, who owns it, and what it spent.
 
-        The outcomes of a run are those of its current grading, or of the one that `grading` names,
-        as for `graded`. If that is a regrading, its own progress is returned.
+        The outcomes come from the run's current grading, or from the one that `grading` names, as
+        for `graded`. If `grading` names a regrading, its own progress is returned.
         """
         graded = self._reader.graded(run_id, grading)
         scored_id = graded.run.run_id
@@ -347,7 +347,7 @@ class Ledger:
         ]
 
     def counts(self, run_id: str) -> list[VariantCounts]:
-        """Return the slots of each variant by status and verdict, as the current grading has them.
+        """Return the slots of each variant by status and verdict in the current grading.
 
         ``RUN.g1``, ``RUN.g2``, … name other gradings.
         """
@@ -419,8 +419,8 @@ class Ledger:
     def summary(self, run_id: str, grading: int | None = None) -> JsonObject:
         """Return the `benchmark_summary_v1` of what is committed so far.
 
-        It is the summary of the current grading, or of another one, as for `graded`; its `run_id`
-        is the run that has the grading's records. `export` writes it.
+        It summarizes the current grading, or another one, as for `graded`. Its `run_id` is the run
+        that has the grading's records. `export` writes it.
         """
         from labledger.export import summary
 
@@ -429,11 +429,11 @@ class Ledger:
     def slot(self, run_id: str, schedule_idx: int, grading: int | None = None) -> JsonObject:
         """Return a slot, its status and reason, and its records by kind.
 
-        The records are those of the current grading, or of another one, as for `graded`; `grading`
-        says which. Calls to models are those of the run whose agents ran. `status` is None if the
-        slot is not committed yet. `superseded_by` is the slot that a rerun put in its place,
-        committed or not, if there is one. `unjudged` is there if the grader of a regrading gave no
-        verdict, and says why. Raises `SlotNotFound`.
+        The records come from the current grading, or from another one, as for `graded`; `grading`
+        says which. Calls to models come from the run whose agents ran. `status` is None if the slot
+        is not committed yet. `superseded_by` is the slot that a rerun put in its place, committed
+        or not, if there is one. `unjudged` is there if the grader of a regrading gave no verdict,
+        and says why. Raises `SlotNotFound`.
         """
         graded = self.graded(run_id, grading)
         scored_id, root_id = graded.run.run_id, graded.root_id
@@ -491,7 +491,7 @@ class Ledger:
             phases: `setup`, `agent`, `grader`, `events`, `steps` (what the agent did, as text, once
                 the trial has been collected); none for the three phases.
             follow: Go on until the trial's result is committed or waits to be.
-            grading: The number of another grading than the current one, as for `graded`.
+            grading: The number of a grading other than the current one, as for `graded`.
 
         Raises:
             SlotNotFound: The run has no such slot.
@@ -754,14 +754,14 @@ class Ledger:
     ) -> list[Path]:
         """Write a run's records to files, and return the files written.
 
-        The records are those of exactly the run or regrading that is named, or of a grading such as
-        ``RUN.g1``; `graded` says which run has the current grading. `jsonl` writes the mirrors and
-        the summary, byte for byte as the run wrote them; without `out`, it replaces those in the
-        run folder. `csv` and `parquet` write tables with fixed columns; without `out`, into the
-        folder `tables` of the run folder. Tables may be those of several runs, ``RUN1+RUN2``, with
-        `out` given. What agents did is written as `trajectories` (ATIF), `spans` (OpenTelemetry) or
-        `inspect` (logs of Inspect, one for each variant), and only if it is asked for. With
-        `what="all"` or `"inspect"`, `out` is a folder.
+        Only records of the named run or regrading are written, or of a grading such as ``RUN.g1``;
+        `graded` says which run has the current grading. `jsonl` writes the mirrors and the summary,
+        byte for byte as the run wrote them; without `out`, it replaces the files in the run folder.
+        `csv` and `parquet` write tables with fixed columns; without `out`, into the folder `tables`
+        of the run folder. With `out`, a table may cover several runs, ``RUN1+RUN2``. The agents'
+        actions are written as `trajectories` (ATIF), `spans` (OpenTelemetry) or `inspect` (logs of
+        Inspect, one for each variant), and only if they are asked for. With `what="all"` or
+        `"inspect"`, `out` is a folder.
 
         Raises:
             InvalidInput: There is no such kind of record or format.

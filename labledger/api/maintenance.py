@@ -134,9 +134,9 @@ def clean(
 ) -> list[ContainerDecision]:
     """Remove containers of this ledger whose results are stored durably, or that belong to no run.
 
-    Without `run_id`, what checks left in the engine whose processes have certainly ended is removed
-    too. Other containers without this ledger's label, and those of a run that a live coordinator
-    owns, are never removed.
+    Without `run_id`, the probes of checks whose processes have certainly ended are removed too.
+    Other containers without this ledger's label are never removed, nor are containers of a run that
+    a live coordinator owns.
 
     Args:
         run_id: Only containers of this run.
@@ -146,10 +146,11 @@ def clean(
             again.
 
     Returns:
-        Every container of the ledger, and what checks left, and whether and why it is removed.
+        Every container of the ledger and every probe of a check, and whether and why each is
+        removed.
 
     Raises:
-        LedgerMissing: There is no ledger, and no check left anything.
+        LedgerMissing: There is no ledger, and no check left a probe.
         RunNotFound: The ledger holds no such run.
         EngineUnavailable: The Docker engine does not answer.
 
@@ -266,8 +267,8 @@ def back_up_lab(
 ) -> LabBackup:
     """Back up the whole lab, also while runs are writing.
 
-    The ledger is one snapshot. With it go artifacts, results that are not committed, what attempts
-    in progress have asked models, and settings.
+    The backup holds one snapshot of the ledger, artifacts, results that are not committed, the
+    requests to models of attempts in progress, and settings.
 
     Args:
         target: A file that does not exist, such as ``lab.tar.gz``; or a folder, in which each
@@ -276,7 +277,7 @@ def back_up_lab(
         on_progress: Called after each artifact.
 
     Returns:
-        What was backed up, and the artifacts that the lab itself lacks.
+        A summary of the backup, with the artifacts that the lab itself lacks.
 
     Raises:
         LedgerMissing: There is no ledger.
@@ -302,11 +303,12 @@ def restore_lab(
 ) -> RestoredLab:
     """Restore a backup of a lab as a new lab folder.
 
-    The new lab has an id of its own: it takes no container of the original, which may go on. An
-    attempt that was in progress ends there as an `infra_error` (`left_in_original`).
+    The new lab has an id of its own. It takes no container of the original lab, which may keep
+    running. An attempt that was in progress ends in the new lab as an `infra_error`
+    (`left_in_original`).
 
     Args:
-        backup: A file that `back_up_lab` wrote, or a folder of backups for the newest in it.
+        backup: A file that `back_up_lab` wrote, or a folder of backups to restore its newest.
         target: The lab folder, which must not exist, such as ``restored/.lab``.
         on_progress: Called after each artifact.
 

@@ -90,10 +90,11 @@ def stop_of(run: RunInfo, requests: Iterable[ControlRequest]) -> ControlRequest 
 def running_trials(
     lab: LabFolder, run: RunInfo, controls: Controls, slots: Iterable[OpenSlot]
 ) -> list[tuple[OpenSlot, float]]:
-    """Return each slot whose trial runs, and for how many seconds it does. The run is owned.
+    """Return each slot whose trial runs, and for how many seconds it has run. The run is owned.
 
-    Trials that were dispatched and have not begun are prepared: folders on this machine say
-    so; elsewhere, those that were dispatched last are, and the time is that since dispatch.
+    Trials that were dispatched and have not begun are prepared. Folders on this machine show which
+    ones. On other machines, the trials that were dispatched last count as prepared, and times are
+    counted since dispatch.
     """
     dispatched = [slot for slot in slots if slot.is_running]
     if not dispatched:
@@ -117,10 +118,10 @@ def running_trials(
 
 
 def known_width(run: RunInfo, controls: Controls, dispatched: int) -> int | None:
-    """Return how many trials of a run go on at once; None if that is not known.
+    """Return how many trials of a run may run at once; None if that is not known.
 
-    The hosts of a cluster may decide it, or an option of the command that owns the run, which is
-    stored nowhere: more are dispatched then than the experiment's own number allows.
+    The hosts of a cluster may decide it, or an option of the command that owns the run. The option
+    is not stored; it shows when more trials are dispatched than the experiment's number allows.
     """
     if controls.max_concurrency is not None:
         return controls.max_concurrency
@@ -142,14 +143,14 @@ class RunState:
 
     run: RunInfo
     grading: Grading
-    """The grading that the counts of `variants` are from: of a run, the current one."""
+    """The grading that the counts of `variants` are from; for a run, its current grading."""
     variants: tuple[VariantCounts, ...]
     """Slots of each variant by status and verdict."""
     begun: int
     """How many slots were dispatched or finished and are not committed yet."""
     trials_running: int
     """How many trials run, as far as it is known; 0 if no coordinator owns the run. Trials that
-    are prepared for their turn do not run."""
+    are prepared but not started are not counted."""
     max_concurrency: int | None
     """How many trials run at once; None if that is not known."""
     open_slots: Mapping[int, str]

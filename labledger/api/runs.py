@@ -112,14 +112,14 @@ def regrade(
     """Grade the stored trials of a complete run with another grader, as its next generation.
 
     No agent runs: the grader runs in a fresh container of each trial, over the workspace that its
-    agent left. The scores of earlier generations stay in the ledger. A regrading that this grader
-    has begun and not completed is continued: only its open slots are graded.
+    agent left. The scores of earlier generations stay in the ledger. If this grader has begun a
+    regrading and not completed it, only the open slots are graded.
 
     Args:
         run_id: A complete run, or one of its regradings.
         grader: An experiment file, whose grader is used, or a script that replaces the run's own.
         options: As for `run`. Budgets, tasks and variants have no effect.
-        again: Begin a new regrading, also by a grader that has graded the run before.
+        again: Begin a new regrading even if this grader has graded the run before.
 
     Returns:
         The outcome; its `regrading` compares the new scores with those that were current before.
@@ -127,8 +127,8 @@ def regrade(
     Raises:
         RunNotFound: The ledger holds no such run.
         RunNotComplete: Some slots of the run are not committed yet.
-        AlreadyGraded: The same grader has graded the run or failed on too many trials, and `again`
-            is false.
+        AlreadyGraded: The same grader has graded the run, or failed on too many trials, and
+            `again` is false.
         PreflightFailed: An image lacks something that the grader needs. No run has been created.
         InvalidInput: The grader or an option is not valid.
 

@@ -154,7 +154,7 @@ class _LiveOutputs:
         return staged is not None and staged.final
 
     def awaits_attempt(self) -> bool:
-        """Return whether the newest attempt is stored, and the slot is to be attempted again."""
+        """Return whether the newest attempt is stored and the slot will be attempted again."""
         staged = self.reader.staged(self.run_id).get(self.schedule_idx)
         return staged is not None and staged.attempt >= self._newest_attempt
 

@@ -93,7 +93,7 @@ class TaskContents:
     tests: Mapping[str, Mapping[str, bytes]]
     """The files that only its grader gets, if no other task has them too."""
     without_solution: frozenset[str]
-    """The tasks for which an agent that needs files to pass gets none that says anything."""
+    """The tasks for which an agent that needs files to pass gets no file with content."""
 
 
 def task_contents(benchmark: Benchmark, globs: Sequence[str] = ()) -> TaskContents:
@@ -141,7 +141,7 @@ def _has_content(files: Mapping[str, Mapping[str, FileContent]], entry: JsonObje
 
 
 def _says_anything(given: FileContent) -> bool:
-    """Return whether a file has more than blank lines and comments, such as its first line."""
+    """Return whether a file has more than blank lines and comments (such as a first `#!` line)."""
     if isinstance(given, Path) and given.stat().st_size > _MAX_FILE_BYTES:
         return True
     if not isinstance(given, Path | bytes):

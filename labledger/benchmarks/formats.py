@@ -293,9 +293,9 @@ _MAX_ID = 64
 def with_profiled_agents(benchmark: Benchmark, given: Sequence[str]) -> Benchmark:
     """Return a benchmark with an agent for each word in `given` that names a profile.
 
-    Agents of the benchmark itself go before profiles of the same name. The folder of an agent of
-    one's own becomes a part of the experiment. Raises `InvalidInput` for words that name a profile
-    and are not of the form above, and for a folder without a valid profile.
+    Agents of the benchmark itself take precedence over profiles of the same name. The folder of the
+    user's own agent becomes a part of the experiment. Raises `InvalidInput` for words that name a
+    profile and do not have the form above, and for a folder without a valid profile.
     """
     own = {agent.given_as or agent.name for agent in benchmark.agents}
     parsed = {words: _GIVEN.fullmatch(words) for words in given if words not in own}

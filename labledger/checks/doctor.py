@@ -57,7 +57,7 @@ def _docker(lab: LabFolder) -> Iterator[CheckResult]:
 
 
 def _left_probes(engine: Engine) -> Iterator[CheckResult]:
-    """Yield the probes that processes left in the engine, or may have left."""
+    """Yield a warning for each probe in the engine that is, or may be, left over."""
     try:
         probes = find_probes(engine)
     except LabLedgerError as error:

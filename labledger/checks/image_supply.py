@@ -169,8 +169,8 @@ def _obtain(lab: LabFolder, wanted: list[WantedImage], supply: Supply) -> list[I
 
 
 def check_obtained(task: ImageTask, build: ImageBuild) -> CheckResult:
-    """Return whether an image was pulled or built. The hint corrects the Dockerfile only if a
-    registry and the engine are not at fault."""
+    """Return whether an image was pulled or built. The hint is about the Dockerfile only if neither
+    a registry nor the engine is at fault."""
     ref, took, wanted = task.ref, clock_time(task.seconds), task.wanted
     if task.error is None:
         how = "pulled" if task.was_pulled else f"built from {build.context}"

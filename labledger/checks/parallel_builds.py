@@ -197,13 +197,13 @@ _NOT_THE_DOCKERFILE = re.compile(
     re.IGNORECASE,
 )
 _FAILED_STEP = re.compile(r"did not complete successfully|returned a non-zero code")
-"""What a builder says of a step of the Dockerfile whose command failed."""
+"""A builder's message about a step of the Dockerfile whose command failed."""
 
 
 def blames_registry(error: str, last_lines: Sequence[str]) -> bool:
     """Return whether a builder's error is about credentials or certificates of a registry.
 
-    Only lines of the builder itself count: what a step printed does not.
+    Only lines of the builder itself count, not the output of a step.
     """
     own = [error, *(line for line in last_lines if line.startswith(("ERROR", "error")))]
     if any(map(_FAILED_STEP.search, own)):
@@ -225,7 +225,7 @@ class ImageTask:
     error: str | None = "stopped"
     """Why it is not there; None if it is."""
     hint: str | None = None
-    """What to do if the engine, a certificate or credentials were at fault, not the Dockerfile."""
+    """Advice if the engine, a certificate or credentials were at fault, not the Dockerfile."""
     reported_at: float | None = None
     was_reported: bool = False
 

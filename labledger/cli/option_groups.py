@@ -84,8 +84,8 @@ def missed_gates(
 ) -> list[str]:
     """Return a sentence for each gate that a variant missed.
 
-    A variant without a counted slot has no pass rate, and misses every gate. So does every variant
-    where slots with a result were run again, which may have been chosen by their results.
+    A variant without a counted slot has no pass rate, and misses every gate. If slots with a result
+    were run again, perhaps because of that result, every variant misses every gate.
     """
     if has_chosen_results:
         return [_CHOSEN_RESULTS] if gates else []
@@ -288,7 +288,7 @@ class Running:
 
 
 def _has_chosen_results(run_id: str, lab_dir: Path | None) -> bool:
-    """Return whether slots with a result were run again that may have been chosen by it."""
+    """Return whether slots with a result were run again, perhaps because of that result."""
     from labledger import open_ledger
 
     with open_ledger(lab_dir=lab_dir) as ledger:

@@ -167,7 +167,7 @@ def _scored_lines(state: RunState) -> Iterator[str]:
 
 
 def _unjudged_lines(state: RunState) -> Iterator[str]:
-    """Yield which open slots of a regrading its grader gave no verdict for, and why."""
+    """Yield the open slots for which a regrading's grader gave no verdict, and why."""
     if not state.unjudged:
         return
     number = counted_of(len(state.unjudged), state.run.total_slots, "slot")

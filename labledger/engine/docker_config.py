@@ -94,7 +94,7 @@ def reading_credentials(action: str) -> Iterator[None]:
             raise
         raise _credentials_error(action, first_line(error.__cause__)) from error
     except StoreError as error:
-        # A build asks a helper for all credentials at once, and gets its error as it is.
+        # A build asks a helper for all credentials at once, and gets its error unchanged.
         raise _credentials_error(action, first_line(error)) from error
     except (AttributeError, ValueError, KeyError, TypeError) as error:
         # The helper's output is not a user name and a secret.

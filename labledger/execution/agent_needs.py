@@ -123,7 +123,7 @@ def shared_caps_of(experiment: ExperimentPlan) -> Mapping[str | None, Amounts]:
 _INTERVAL_S = 3.0
 """How often a gateway is looked at."""
 _READING_S = 0.3
-"""How often while keys are read again: requests may wait for them."""
+"""How often it is looked at while keys are read again: requests may wait for them."""
 
 
 class GatewayKeeper:
@@ -138,7 +138,7 @@ class GatewayKeeper:
         shares_caps: bool = False,
         read: ReadKeys | None = None,
     ) -> None:
-        """`folder` is that of the gateway's files; `shares_caps` if others share the run's caps.
+        """`folder` has the gateway's files; `shares_caps` if others share the run's caps.
 
         `read` reads the keys again; None if they never change.
         """

@@ -26,7 +26,7 @@ class _Reading:
     """One reading of all keys, in a thread of its own."""
 
     refused: frozenset[KeySource]
-    """The sources whose keys a provider had refused when it began."""
+    """The sources whose keys a provider had refused when the reading began."""
     ended: threading.Event
     keys: Mapping[KeySource, str] | None = None
     problem: str | None = None
@@ -55,7 +55,7 @@ class KeyRenewal:
         return self._reading is not None
 
     def take_read(self) -> str | None:
-        """Use the keys of a reading that has ended. Return why it failed, if it did."""
+        """Use the keys of a reading that has ended. Return why the reading failed, if it did."""
         reading = self._reading
         if reading is None or not reading.ended.is_set():
             return None
@@ -70,7 +70,7 @@ class KeyRenewal:
         return reading.problem
 
     def begin_if_due(self, refused: Set[KeySource]) -> None:
-        """Begin to read the keys if it is time, or if a provider refused some of them."""
+        """Begin to read the keys if they are due, or if a provider refused some of them."""
         if self._read is None or self._reading is not None or not self.keys:
             return
         refused = refused & self.renewable

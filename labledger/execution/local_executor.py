@@ -115,7 +115,7 @@ class LocalExecutor:
     def running(self) -> int:
         """How many attempts hold a place to run: prepared and ended ones hold none.
 
-        Those of an earlier coordinator count once it is known that they run.
+        Attempts of an earlier coordinator count once it is known that they run.
         """
         return self._limiter.known_to_run
 

@@ -1,9 +1,9 @@
-"""Who owns the containers and networks that exist before a run does: the probes of a preflight.
+"""Find out who owns the containers and networks of a preflight, its probes, before a run exists.
 
 A trial's container belongs to its run, which needs no living process. A probe belongs to the
 process that made it. Its labels name this process and its lab, so that others can tell whether the
-probe is left over. What may belong to a living process, on this machine or another one that shares
-the engine, is never removed.
+probe is left over. A probe that may belong to a living process, on this machine or on another one
+that shares the engine, is never removed.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from labledger.records.json_codec import members
 from labledger.trial.contract import Labels
 
 NAME = "labledger-probe-"
-"""What the name of each probe begins with."""
+"""The beginning of each probe's name."""
 _MAX_AGE_S = 86_400.0
-"""A probe lives for minutes. One without an owner, of an earlier version, is left over after this
-time, in seconds."""
+"""A probe without an owner, from an earlier version, is left over at this age, in seconds. Probes
+live for minutes."""
 _OLD_S = 3_600.0
 
 
 class ProbeState(StrEnum):
-    """What is known of the process that made a probe."""
+    """The state of the process that made a probe, as far as it is known."""
 
     LEFT = "left"
     """It has certainly ended."""
@@ -54,7 +54,7 @@ class Probe:
     is_network: bool
     state: ProbeState
     owner: str
-    """The process, for a sentence."""
+    """Words for the process, to use in a sentence."""
     age_s: float
     """How long ago the engine made it, in seconds; 0 if that is unknown."""
 
@@ -76,7 +76,7 @@ class Probe:
 
 
 def probe_labels(lab: Path | None = None) -> dict[str, str]:
-    """Return the labels of a probe of this process, and of the lab for which it asks, if any."""
+    """Return the labels of a probe: this process, and the lab that it checks for, if any."""
     owner: JsonObject = {**members(this_process()), "machine_id": machine_id(), "uid": os.getuid()}
     if lab is not None:
         owner["lab"] = str(lab)
@@ -84,7 +84,7 @@ def probe_labels(lab: Path | None = None) -> dict[str, str]:
 
 
 def find_probes(engine: Engine) -> list[Probe]:
-    """Return every probe of an engine, whoever made it. Raises `EngineUnavailable`."""
+    """Return every probe of an engine, by any process. Raises `EngineUnavailable`."""
     return list(_probes(engine))
 
 
@@ -116,7 +116,7 @@ def _age_s(created_at: float) -> float:
 
 
 def _judge(labels: Mapping[str, str], age_s: float) -> tuple[ProbeState, str]:
-    """Return what is known of a probe's process, and a name for it."""
+    """Return the known state of a probe's process, and a name for the process."""
     try:
         document = json.loads(labels.get(Labels.OWNER, ""))
         owner = Owner(document["host"], int(document["pid"]), document["process_token"])
@@ -133,7 +133,7 @@ def _judge(labels: Mapping[str, str], age_s: float) -> tuple[ProbeState, str]:
 
 
 def _is_of_earlier_boot(owner: Owner, machine: str) -> bool:
-    """Return whether a process ran on this machine before it was started again."""
+    """Return whether a process ran on this machine before the machine's last start."""
     here, there = this_process().host.split(" "), owner.host.split(" ")
     is_here = bool(machine) and machine == machine_id() and here[0] == there[0]
     return is_here and len(here) == len(there) == 3 and here[1] != there[1] and here[2] == there[2]

@@ -45,7 +45,7 @@ def process_is_dead(owner: Owner) -> bool:
 
 
 def machine_id() -> str:
-    """Return what identifies this machine whenever it is started; empty if it is unknown."""
+    """Return an id that this machine keeps whenever it is started; empty if it is unknown."""
     try:
         return _read_text("/etc/machine-id")
     except (OSError, UnicodeDecodeError):
@@ -68,7 +68,7 @@ def _read_text(path: str) -> str:
 
 
 def _is_hidden(pid: int) -> bool:
-    """Return whether a process may exist that this one may not see, such as another user's."""
+    """Return whether a process may exist hidden from this one, such as another user's."""
     try:
         _read_text(f"/proc/{pid}/stat")
     except PermissionError:

@@ -15,8 +15,8 @@ from labledger.gateway.process import serve
 def main() -> None:
     """Serve the folder that is the first argument, detached; the second is a descriptor.
 
-    What is written there is empty once the gateway answers, or says why it does not. This process
-    waits until then: only the parent of a process learns that it was killed.
+    The descriptor is closed once the gateway answers. If it does not, the reason is written there
+    first. This process waits until then: only the parent of a process learns that it was killed.
     """
     folder, report = Path(sys.argv[1]), int(sys.argv[2])
     is_started, starts = os.pipe()
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def _report_end(child: int, report: int) -> None:
-    """Write by which signal a gateway was ended that is starting; nothing if none ended it."""
+    """Write which signal ended a starting gateway; nothing if no signal did."""
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         os.write(report, ended_by(os.WTERMSIG(status)).encode())

@@ -1,10 +1,10 @@
-"""The canonical form of a request: what it says, without what differs each time an agent runs.
+"""The canonical form of a request: its content without the parts that differ in each run.
 
 A replay finds the recorded answer to a request by the digest of this form. UUIDs, times and moments
 are numbered in the order in which they first appear, so that equal ones stay equal. Times in a
 listing of files, as `ls -l` prints it, are numbered one by one: two files may be made within one
 minute in one run and not in the other. Lists that are sets are sorted. The order of lines stays: an
-agent may answer by it.
+agent's answer may depend on it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from labledger.records.canonical_json import dump_bytes, sha256_hex
 _OF_ONE_RUN = frozenset(
     {"metadata", "client_metadata", "prompt_cache_key", "safety_identifier", "user"}
 )
-"""Members of a request by which agents name their session and user, and which change no answer."""
+"""Members of a request that name the agent's session and user. They change no answer."""
 _CHANGING = re.compile(
     r"(?i)(?P<uuid>[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})"
     r"|(?P<time>(?<!\d)20\d\d-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?)"
@@ -31,8 +31,8 @@ _CHANGING = re.compile(
 """Names and times that a program makes anew each time it runs, in the text of a request's JSON.
 
 A line may begin with one, after an escaped line end. A moment is in milliseconds, as in names that
-Gemini CLI makes, and within a text: a number of JSON stays. The last ones are what Codex and
-Gemini CLI add to what a command printed.
+Gemini CLI makes. It is replaced only within a text: a JSON number stays. Codex and Gemini CLI add
+the last ones to the output of a command.
 """
 _UNORDERED = tuple(
     (re.compile(listed), re.compile(item))
@@ -48,8 +48,8 @@ _UNORDERED = tuple(
 """Lists that are sets, in the text of a request's JSON, and their items.
 
 Gemini CLI names its skills, to the model and as values of a tool's parameter, in the order in which
-it happened to read their files. An agent writes the text: each search ends where another list
-begins, so that many lists without an end take no longer than others.
+it happened to read their files. An agent writes the text, so a list may have no end. Each search
+stops where another list begins, so many such lists take no longer than others.
 """
 _LISTED = re.compile(
     r"(?P<file>[-dlcbps](?:[r-][w-][xsS-]){2}[r-][w-][xtT-][.+@]? +\d+ +[^ \"\\]+ +[^ \"\\]+ +"
@@ -60,20 +60,20 @@ _LISTED = re.compile(
 """A file in a long listing up to its name: mode, links, owner, group, size (or the numbers of a
 device), and when it was changed."""
 _LISTED_BEFORE = re.compile(_LISTED.pattern.partition("(?P<listed>")[0] + r"<time \d+>")
-"""The same, as earlier versions stored it, which numbered only times with a year in digits."""
+"""The same as earlier versions stored it. They numbered only times with a year in digits."""
 NUMBERED = re.compile(r"<(?:uuid|time|moment|output|listed) \d+>")
-"""What stands in a canonical request for a name or a time."""
+"""The label that replaces a name or a time in a canonical request."""
 
 
 @dataclass(frozen=True, slots=True)
 class CanonicalRequest:
-    """What a request says, without what differs each time that an agent runs."""
+    """A request's content, without the parts that differ each time that an agent runs."""
 
     text: bytes
     """Canonical JSON."""
     digest: str
     replaced: Mapping[str, str]
-    """What the numbered names and times in it stand for."""
+    """The original name or time of each label in the text."""
 
     @classmethod
     def of(cls, request: JsonObject, replaced: Mapping[str, str]) -> Self:
@@ -83,7 +83,7 @@ class CanonicalRequest:
 
     @property
     def request(self) -> JsonObject:
-        """What the text says."""
+        """The parsed text."""
         said: JsonObject = json.loads(self.text)
         return said
 

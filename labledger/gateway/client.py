@@ -67,8 +67,8 @@ class GatewayClient:
     ) -> frozenset[KeySource]:
         """Start the gateway unless one runs, and hand it the keys of a run.
 
-        Returns which keys of `renewable` sources a provider has refused: their requests wait for
-        another key, or for `settled` to name the source, which has no other.
+        Returns the `renewable` sources whose keys a provider has refused. Their requests wait for
+        another key, or until `settled` names the source because it has no other key.
 
         Call it before a run's first attempt, and then every few seconds while the run goes on: a
         gateway that died is started again and reads the open attempts again. It is cheap where
@@ -263,7 +263,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 def ended_by(number: int) -> str:
-    """Return why a gateway that was starting did not start, if a signal ended it."""
+    """Return why a gateway did not start: the signal with this number ended it."""
     try:
         name = signal.Signals(number).name
     except ValueError:

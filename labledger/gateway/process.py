@@ -49,7 +49,7 @@ _FILES = 65_536
 _PR_SET_DUMPABLE = 4
 _log = logging.getLogger("labledger.gateway")
 _MAX_BODY = 64 << 20
-"""How large a request of a client may be: it has the keys or the shares of one run."""
+"""How large a request of a client may be. It holds the keys or the shares of one run."""
 _Handler = Callable[[Any], Awaitable[JsonObject]]
 
 
@@ -247,7 +247,7 @@ async def _whole_body(request: web.BaseRequest) -> bytes:
     """Return the body of a request, which may come in many pieces. Raises `LabLedgerError`."""
     pieces: list[bytes] = []
     size = 0
-    # A body that is too large is read to its end all the same, so that its client reads the answer.
+    # A body that is too large is read to its end, too, so that its client reads the answer.
     async for piece in request.content.iter_any():
         size += len(piece)
         if size <= _MAX_BODY:

@@ -2,7 +2,7 @@
 
 Each call has one file of one line, named by its number. A request is identified by the digest of
 its canonical form (`canonical_requests`). Requests with one digest are answered in the order in
-which they were recorded. A gateway that is started again goes on where the earlier one was: the
+which they were recorded. A gateway that is started again continues where the earlier one was: the
 attempt's own record says which answers it has had. The first request that the record does not
 answer is kept beside the trial.
 """
@@ -202,7 +202,7 @@ class ReplayMiss(NoAnswer):
     """The record has no answer to a request."""
 
     def __init__(self, missed: MissedRequest, where: str | None) -> None:
-        """`where` says where it differs from the call that was to come next, if that is known."""
+        """`where` says where it differs from the expected next call, if that is known."""
         self.missed = missed
         message = "the record has no more calls"
         if where is not None:

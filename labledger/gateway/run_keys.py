@@ -1,8 +1,8 @@
-"""The keys of runs in a gateway, in memory alone: requests wait for them, also for renewed ones.
+"""The keys of runs in a gateway, kept only in memory. Requests wait for new and renewed keys.
 
 Coordinators hand over their keys every few seconds. They say which of these they can read again. If
-a provider refuses such a key, its coordinator learns so with its next message, and the request
-waits for a new key, or until the coordinator says that there is no other.
+a provider refuses such a key, the gateway reports this in the answer to the coordinator's next
+message. The request waits for a new key, or until the coordinator says that there is no other.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from labledger.records.model_grants import KeySource
 _KEY_S = 120.0
 """How long a request waits for a key after the gateway started again, or for a renewed one."""
 _HEARD_S = 15.0
-"""A coordinator that has not sent its keys for so long renews none."""
+"""A coordinator that has not sent its keys for this long cannot renew a key."""
 _SETTLED_S = 60.0
-"""How long a refused key that has no other is not asked for again."""
+"""How long a refused key without a replacement is not renewed again."""
 
 _Place = tuple[str, KeySource]
-"""A run, and where a key of it is from."""
+"""A run, and the source of one of its keys."""
 
 
 class Keys:
@@ -33,9 +33,9 @@ class Keys:
         self._renewable: dict[_Place, float] = {}
         """When a coordinator last said that it can renew a key."""
         self._refused: dict[_Place, str] = {}
-        """Keys that a provider refused, for which others are wanted."""
+        """Keys that a provider refused and that should be replaced."""
         self._settled: dict[_Place, tuple[str, float]] = {}
-        """Refused keys that have no other, and since when."""
+        """Refused keys that have no replacement, and since when."""
         self._changed = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -53,10 +53,11 @@ class Keys:
         renewable: frozenset[KeySource] = frozenset(),
         settled: frozenset[KeySource] = frozenset(),
     ) -> dict[str, str]:
-        """Keep the keys of a run instead of those that it had from the same places.
+        """Keep the keys of a run, in place of earlier keys from the same sources.
 
-        `renewable` are sources that can be read again, and `settled` those that were, because of a
-        refusal, and gave the same key. Returns the new keys by the old ones that no run has now.
+        `renewable` are sources that can be read again. `settled` are sources that were read again
+        because of a refusal, and gave the same key. Returns the new keys by the old ones that no
+        run has now.
         """
         renewed: dict[str, str] = {}
         for source, key in keys.items():
@@ -80,7 +81,7 @@ class Keys:
         return None if source is None else self._keys[run_id, source]
 
     def refused(self, run_id: str) -> list[KeySource]:
-        """Return where the run has keys from that a provider refused, and that shall be renewed."""
+        """Return the sources of the run's keys that a provider refused; they should be renewed."""
         return [source for run, source in self._refused if run == run_id]
 
     async def get(self, run_id: str, source: KeySource | None) -> str | None:
@@ -97,7 +98,7 @@ class Keys:
         return key
 
     def can_renew(self, run_id: str, source: KeySource | None) -> bool:
-        """Return whether a coordinator that reads the key again lives."""
+        """Return whether a live coordinator can read the key again."""
         if source is None:
             return False
         heard_at = self._renewable.get((run_id, source))
@@ -106,7 +107,7 @@ class Keys:
     async def renewed(
         self, run_id: str, source: KeySource | None, refused: str | None
     ) -> str | None:
-        """Return the key that replaces one that a provider refused, as soon as it has come.
+        """Return the key that replaces a refused one, as soon as it has come.
 
         Returns None if there is no other.
         """

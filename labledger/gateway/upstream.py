@@ -157,7 +157,7 @@ class Upstream:
         renewable: frozenset[KeySource] = frozenset(),
         settled: frozenset[KeySource] = frozenset(),
     ) -> None:
-        """Keep the keys of a run; see `Keys.take`. A renewed key goes on at the pace of the old."""
+        """Keep the keys of a run; see `Keys.take`. A renewed key keeps the pace of the old one."""
         for old, new in self.keys.take(run_id, keys, renewable, settled).items():
             for upstream, digest in list(self._paces):
                 if digest == _digest(old) and (upstream, _digest(new)) not in self._paces:

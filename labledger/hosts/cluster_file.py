@@ -244,11 +244,11 @@ def is_secure(address: str) -> bool:
 
 
 def _scheme_and_host(address: str) -> tuple[str, str]:
-    """Return both parts of an address; empty ones if it is none."""
+    """Return both parts of an address; empty ones if it is not an address."""
     try:
         parts = urlsplit(address)
         return ("", "") if parts.port == 0 else (parts.scheme, parts.hostname or "")
-    except ValueError:  # Such as [ without ], or a port that is no number.
+    except ValueError:  # Such as [ without ], or a port that is not a number.
         return "", ""
 
 

@@ -237,7 +237,7 @@ class SharedFiles:
         Files that an earlier process staged are compared. Raises `LedgerError` for a difference.
         """
         with self.lock:
-            # A run that has grown brings further files with its next coordinator.
+            # If a run has grown, its next coordinator brings further files.
             if self._staged is None or self._staged.files != setup.files:
                 self._stage(setup)
                 self._staged = setup

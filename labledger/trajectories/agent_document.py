@@ -50,7 +50,7 @@ def find_problems(file: BinaryIO) -> list[str]:
 def _problems(file: BinaryIO) -> Iterator[str]:
     head: JsonObject = {}
     batch: list[Any] = []
-    done = 0  # Steps that are checked, or left out.
+    done = 0  # Steps that are checked or left out.
     for name, value in read_members(file, "steps"):
         if name != "steps":
             if name in head:

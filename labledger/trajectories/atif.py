@@ -117,12 +117,12 @@ class Step(Section):
         return self.observation.results if self.observation else ()
 
     def results_of(self, call: ToolCall) -> list[Result]:
-        """Return what one of its calls returned: a call in the background returns twice."""
+        """Return the results of one of its calls. A call in the background has two."""
         return [each for each in self.results if each.source_call_id == call.tool_call_id]
 
     @property
     def other_results(self) -> list[Result]:
-        """What none of its calls returned."""
+        """The results that belong to none of its calls."""
         calls = {call.tool_call_id for call in self.tool_calls or ()}
         return [each for each in self.results if each.source_call_id not in calls]
 

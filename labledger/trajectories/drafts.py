@@ -1,9 +1,9 @@
 """Steps while they are read: what an agent said, the calls of tools in it, and their results.
 
-A log tells of one step on several lines, and the results of its calls later. The result of a
-subagent comes after all steps of the subagent. A draft is open until it has the results of its
-calls and another one has begun. Memory is bounded however long a log is: at most `MAX_OPEN` drafts,
-with `MAX_OPEN_SIZE` characters, are open. A result that comes later is a step of its own, which
+A log has one step on several lines, and the results of its calls later. The result of a subagent
+comes after all steps of the subagent. A draft is open until it has the results of its calls and
+another one has begun. Memory is bounded for a log of any length: at most `MAX_OPEN` drafts, with
+`MAX_OPEN_SIZE` characters in all, are open. A result that comes later is a step of its own, which
 names its call. Texts that are too long are cut.
 """
 
@@ -29,7 +29,7 @@ MAX_OPEN_SIZE = 16 * MAX_DRAFT
 """How many characters the open drafts may have in all."""
 _MAX_DEPTH = 32
 LATE_CALL = "of_call"
-"""In `extra` of a result: its call, which an earlier step has."""
+"""In `extra` of a result: the call of an earlier step to which it belongs."""
 _MIN_SIZE = 500
 """How many characters a call or a result counts at least: even an empty one takes memory."""
 
@@ -87,7 +87,7 @@ class Draft:
 
     @property
     def size(self) -> int:
-        """How many characters it has, about."""
+        """About how many characters it has."""
         return self._size
 
     def has_call(self, call_id: Any) -> bool:

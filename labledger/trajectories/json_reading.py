@@ -1,7 +1,7 @@
 """Bounded reading of JSON that an agent wrote: a line, a member or an item at a time.
 
-Reading lines raises nothing for what a file holds: what is no JSON, or too large, is counted and
-passed over, and after `MAX_LINES` lines the rest is not read. Reading a document raises
+Reading lines raises nothing for the content of a file. Lines that are not JSON or are too large are
+counted and skipped, and nothing after `MAX_LINES` lines is read. Reading a document raises
 `MalformedJson`. Half of a surrogate pair, which JavaScript
 writes where it cuts a text, becomes U+FFFD.
 """
@@ -27,9 +27,9 @@ MAX_LINE = 8 << 20
 MAX_LINES = 500_000
 """How many lines of a file are read."""
 TOO_LONG = "a line that is too long"
-"""What a line of more than `MAX_LINE` bytes is."""
+"""Words for a line of more than `MAX_LINE` bytes."""
 _MAX_TOKENS = 1_000_000_000_000
-"""A larger number of tokens is no count: sums of such numbers could exceed 64 bits."""
+"""A larger number of tokens is not a count: sums of such numbers could exceed 64 bits."""
 _MAX_VALUES = 200_000
 """How many values it may hold: each takes up to 200 bytes."""
 NO_OBJECT = "no JSON object"
@@ -52,7 +52,7 @@ class LogFacts:
     unread: Counter[str] = field(default_factory=Counter)
     """How many lines were not understood, by what they were."""
     cuts: list[str] = field(default_factory=list)
-    """Why the steps are not all that the agent did, a sentence each."""
+    """The reasons why steps of the agent are missing, one sentence each."""
 
 
 def read_lines(file: BinaryIO, facts: LogFacts) -> Iterator[JsonObject]:

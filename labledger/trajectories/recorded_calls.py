@@ -29,7 +29,7 @@ from labledger.trajectories.recorded.message import Message, joined
 _MAX_RECORD = 32 << 20
 """How many bytes the record of one call may have."""
 TOO_LARGE = "a record that is too large"
-"""What a record of more bytes is."""
+"""Words for a record of more than `_MAX_RECORD` bytes."""
 _MAX_KNOWN = 10_000
 """How many answers are recognized in later requests."""
 

@@ -15,15 +15,15 @@ from labledger.trajectories.atif import Metrics, Result, Step, ToolCall, text_of
 
 
 def stored_cuts(evidence: JsonObject) -> list[str]:
-    """Return why a stored trajectory lacks steps, by the evidence of its trial; empty if it does
-    not."""
+    """Return why a stored trajectory lacks steps, according to its trial's evidence; empty if it
+    lacks none."""
     if "trajectory" not in evidence.get("evidence", {}):
         return []
     ext = evidence.get("ext", {})
     cuts = ext.get("trajectory", {}).get("cuts")
     if cuts is not None:
         return list(cuts)
-    # Earlier versions named the cuts among the problems alone.
+    # Earlier versions named the cuts only among the problems.
     problems = ext.get("problems", {}).get("trajectory", "").split("; ")
     return _earlier_cuts(problems)
 
@@ -35,7 +35,7 @@ def _earlier_cuts(problems: list[str]) -> list[str]:
 
 
 def cut_notice(cuts: list[str]) -> str:
-    """Return the sentence that stands above steps that are not all."""
+    """Return the sentence above a list of steps that is not complete."""
     return f"These steps are not all that the agent did: {'; '.join(cuts)}."
 
 

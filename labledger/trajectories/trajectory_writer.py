@@ -1,7 +1,7 @@
 """Write a trajectory's document step by step, with a short index of its steps.
 
 The document is one line of JSON. Secrets are replaced in each step before it is written. Steps
-beyond the limits are left out, and counted. The index is small enough for the ledger: the view
+beyond the limits are left out and counted. The index is small enough for the ledger: the view
 `steps` reads it.
 """
 

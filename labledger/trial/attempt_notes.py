@@ -74,9 +74,9 @@ def has_begun(folder: Path) -> bool:
 def agent_has_begun(folder: Path) -> bool:
     """Return True unless it is certain that no agent has begun in a trial.
 
-    The host has made a file which `trial.sh` removes before the agent begins. An agent cannot make
-    it again: the times of what a container makes are later than those of its inputs, which the host
-    wrote after that file. Attempts of versions that made no such file count as begun.
+    The host makes a file, then writes the container's inputs. `trial.sh` removes the file before
+    the agent begins. An agent cannot make it again: a file that a container makes is newer than the
+    inputs. Attempts of versions that made no such file count as begun.
     """
     try:
         made = (folder / "state" / contract.AGENT_NOT_BEGUN_FILE).lstat()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from labledger.trial.evidence.redaction import Redactor
 
 _MAX_AGENT_LOG = 64 << 20
-"""How many bytes of standard output are kept of an agent that logs its steps there."""
+"""How many bytes of standard output are kept if the agent logs its steps there."""
 
 
 @dataclass(frozen=True, slots=True)

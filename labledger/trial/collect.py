@@ -306,8 +306,8 @@ def _blamed(
 ) -> GradingOutcome:
     """Return the outcome, as the agent's if it kept `trial.sh` from ending the trial in time.
 
-    `trial.sh` ends each phase at its limit. Once an agent has begun, only what it left in the
-    container can prevent that. What `trial.sh` itself notices of it has an exit status of its own.
+    `trial.sh` ends each phase at its limit. Once an agent has begun, only something that it left in
+    the container can prevent that. If `trial.sh` itself notices this, it has its own exit status.
     """
     taken = container_exit.artifacts
     is_elsewhere = spec.has_grader_container and taken is not None

@@ -25,7 +25,7 @@ SCORE = "benchmark_score.json"
 EVENTS = "events.jsonl"
 PHASES_FILE = "phases"
 GRADING_FILE = "grading"
-"""In `state`: made by `trial.sh` when no process of the agent is left, before the grader begins."""
+"""In `state`: made by `trial.sh` before the grader begins, once no process of the agent is left."""
 RESTORE_SCRIPT = "restore.sh"
 """Deletes, in a regrading in a folder of the image, what the stored trial had deleted."""
 TASK_FILE = "task.json"
@@ -33,7 +33,7 @@ TASK_FILE = "task.json"
 AGENT_NOT_BEGUN_FILE = "agent_not_begun"
 """In `state`: made by the host, and removed by `trial.sh` when the agent begins."""
 AGENT_RAN_FILE = "agent_ran"
-"""In `in`: made by the host before it starts a container again in which an agent has run."""
+"""In `in`: made by the host before it restarts a container in which an agent has run."""
 AGENT_ENDED_FILE = "agent_ended"
 """In `state`: the report that the agent of a `delivered` trial has ended, with the phases so far.
 In `in`: written by the host when it believes that report."""
@@ -80,7 +80,7 @@ class ExitStatus:
     GRADER_PART = ALL - {20, 21, 30, 31, 50, 51, 72, 73}
     """Those of a start that only grades: the second of a two-part trial, or a regrading."""
     SECOND_START = GRADER_PART | {72}
-    """Those of a start that only grades, in a container in which an agent has run."""
+    """The statuses of a start that only grades, in a container in which an agent has run."""
     SINGLE_START = ALL - {50, 51, 73}
     """Those of a trial whose container is started once, with its grader's files."""
     NOT_GRADED = ALL - {0, 10, 11, 40, 41, 50}
@@ -108,7 +108,7 @@ class Labels:
     PART = "org.labledger.part"
     """Additional label of the second container of an attempt: `grader`."""
     PROBE = "org.labledger.probe"
-    """Label of a container or network that is made before a run, to try something."""
+    """Label of a probe: a container or network that is made before a run, for a check."""
     OWNER = "org.labledger.owner"
     """Label of a probe: the process that made it, as JSON."""
 

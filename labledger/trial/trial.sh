@@ -59,12 +59,12 @@ TERM_GRACE=200
 # How long the helper may take to close the way to the models, in hundredths of a second.
 CLOSING=3000
 
-# Messages and output that nobody needs. Opened once: an agent that is root can put a FIFO in the place of
-# /dev/null, and whatever opens that would wait for ever.
+# Receives messages and output that are not needed. Opened once: an agent that is root can replace
+# /dev/null by a FIFO, and a program that opens a FIFO could wait for ever.
 exec 9>/dev/null
 
-# The status that ends a trial in which this script cannot go on. What worked before the agent began, and
-# does not afterwards, is the agent's doing.
+# The status that ends a trial in which this script cannot go on. If a step worked before the agent began
+# and fails afterwards, the agent is the cause.
 failure=70
 
 # The status of `wait` when a CHLD signal interrupted it: 128 + 17.
@@ -246,8 +246,8 @@ add_waits_of() {
     done
 }
 
-# Sets $waits to how long the processes of the phase have run and waited. Those that have ended are not
-# known; if all have, what this script waited since the phase began stands for them.
+# Sets $waits to how long the processes of the phase have run and waited. Processes that have ended are
+# not known; if all have, the times of this script since the phase began are used instead.
 read_waits() {
     ran=0 delayed=0
     for process in /proc/[0-9]*; do
@@ -702,8 +702,8 @@ run_phase() {
     [ "$status" = 0 ] || has_space || finish 71
 }
 
-# Makes a file whose time says from when on no change is the agent's: no process of it is left, and no
-# program can set that time. The host then knows what the grader changed.
+# Makes a file once no process of the agent is left. Later changes are not the agent's, and no program can
+# set the time of this file. So the host knows what the grader changed.
 mark_grading() {
     rm -rf -- "$STATE/grading"
     echo >"$STATE/grading"
@@ -771,8 +771,8 @@ setup_and_agent() {
     [ -z "$AGENT_USER" ] || find_user_switcher "$AGENT_USER" || refuse_user agent 70
     find_shared_folders
     find_devices
-    # The host made this file, and knows by it that the agent has not begun. No program can make it again
-    # with the time that it had.
+    # The host made this file. As long as it exists, the agent has not begun. No program can make it again
+    # with its original time.
     remove "$STATE/agent_not_begun"
     failure=72
     run_phase agent "$AGENT_CS"
@@ -792,7 +792,7 @@ setup_and_agent() {
     esac
 }
 
-# Sets $devices to the devices that programs use without a thought.
+# Sets $devices to the devices that any program may use.
 find_devices() {
     devices=''
     for device in null zero full random urandom; do
@@ -800,8 +800,8 @@ find_devices() {
     done
 }
 
-# Ends the trial if the agent has put something else in the place of one of them: whatever opens it, such
-# as the grader, could wait for ever.
+# Ends the trial if the agent has replaced one of them by something else. A program that opens it, such as
+# the grader, could wait for ever.
 check_devices() {
     for device in $devices; do
         [ -c "/dev/$device" ] || finish 72

@@ -56,7 +56,7 @@ _IDLE_S = 45.0
 """For how long a connection may have no request under way, in seconds; so a client that does not
 read."""
 _FIRST_REQUEST_S = 10.0
-"""For how long a connection may stand open before its first request is admitted, in seconds."""
+"""How long a connection may be open before its first request is admitted, in seconds."""
 _LOOK_S = 2.0
 
 
@@ -162,20 +162,20 @@ class Connections:
 
     Without them, a process on this machine that opens connections and sends or reads nothing could
     use up the server's files and memory. A new connection takes the place of one that has no
-    request under way, so that such a process does not keep the pages away from their user either.
+    request under way, so such a process cannot keep the user from the pages either.
     """
 
     def __init__(self, server: web.Server) -> None:
         self._server = server
         self._busy: set[asyncio.BaseProtocol] = set()
         self._admitted: set[asyncio.BaseProtocol] = set()
-        """The connections that had a request of an admitted browser."""
+        """The connections that carried a request of an admitted browser."""
         self._used_at: dict[asyncio.BaseProtocol, float] = {}
-        """When each was opened, or last had a request under way."""
+        """When each connection was opened, or last had a request under way."""
         self._seen: dict[RequestHandler, _Seen] = {}
 
     def protocol(self) -> asyncio.Protocol:
-        """Return the protocol of a new connection, for which another one may have to end."""
+        """Return the protocol of a new connection. Another connection may be ended for it."""
         if len(self._open()) >= MAX_CONNECTIONS and not self._end_one():
             return _Refusing()
         connection = self._server()
@@ -183,8 +183,8 @@ class Connections:
         return connection
 
     def _end_one(self) -> bool:
-        """End the connection that was unused for longest, first of strangers. False if all are
-        busy."""
+        """End the connection that was unused for longest; connections without an admitted request
+        come first. Returns False if all are busy."""
         self._forget_ended()
         free = [each for each in self._open() if each not in self._busy]
         if not free:
@@ -195,7 +195,7 @@ class Connections:
         return True
 
     def _open(self) -> list[RequestHandler]:
-        """Return the connections that are not being ended."""
+        """Return the connections that are not closing."""
         return [
             each
             for each in self._server.connections
@@ -221,9 +221,9 @@ class Connections:
             self.end_idle(_IDLE_S, _FIRST_REQUEST_S)
 
     def end_idle(self, idle_s: float, first_request_s: float) -> None:
-        """End connections that did not move for so many seconds.
+        """End connections that did not move for `idle_s` seconds.
 
-        `first_request_s` holds for those that had no request of an admitted browser.
+        `first_request_s` is the limit for connections without a request of an admitted browser.
         """
         now = clock.monotonic()
         self._forget_ended()

@@ -166,7 +166,7 @@ class Workers:
 
 
 def read_graded_run(reader: LedgerReader, name: str) -> tuple[Graded, RunInfo]:
-    """Return the grading that a name stands for, and the run whose page it is.
+    """Return the grading that a name means, and the run whose page it is.
 
     The page of a run that was graded again shows its progress, and the outcomes of its current
     grading. Raises `RunNotFound`.

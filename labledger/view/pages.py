@@ -162,13 +162,13 @@ def error_response(
 
 
 _FIRST_RUN_MS = 2000
-"""How often a page asks whether the first run of its lab is there."""
+"""How often a page asks whether its lab has a run."""
 
 
 def no_run_response(request: web.BaseRequest, lab: LabFolder) -> web.Response:
-    """Return the answer in a lab without a ledger, which asks again until the first run is there.
+    """Return the page of a lab without a ledger, which asks again until there is a run.
 
-    Its status is that of a server that cannot answer yet: programs and open pages ask again, too.
+    Its status is 503, for a server that cannot answer yet, so programs and open pages ask again.
     """
     message = "this lab has no run yet"
     hint = "start one with `labledger run experiment.yaml`: it appears here"

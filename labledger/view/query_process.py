@@ -16,7 +16,7 @@ from labledger.records import JsonObject
 
 _PROGRAM = "labledger.view.query_program"
 _ENVIRONMENT = ("HOME", "TMPDIR", "SQLITE_TMPDIR", "XDG_CACHE_HOME", "LD_LIBRARY_PATH")
-"""What the process gets of the environment: nothing that may be secret."""
+"""The environment variables that the process gets: none that may be secret."""
 _GRACE_S = 1.0
 """How long the process may take after the time limit, in seconds, before it is killed."""
 _START_S = 60.0
@@ -39,7 +39,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class QueryAnswer:
-    """What a query returned."""
+    """The result of a query."""
 
     head: JsonObject
     """`columns`, `rows`, and `limit` if there are more rows; empty for CSV."""

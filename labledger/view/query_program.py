@@ -31,7 +31,7 @@ _MAX_MEMORY = 1 << 30
 _MAX_FILE = 4 << 30
 """How large a temporary file of SQLite may be, in bytes."""
 _MAX_ROW = 64 << 20
-"""How many bytes one row may have: the first is shown however long it is."""
+"""How many bytes one row may have. The first row is shown at any length."""
 _NICENESS = 5
 
 

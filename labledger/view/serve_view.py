@@ -35,8 +35,8 @@ def serve_view(
     """Serve pages that show the runs of a lab while they run, until the process is interrupted.
 
     The server listens on 127.0.0.1 alone, and answers whoever has the token of its link. It reads
-    the ledger and takes nothing from runs: a commit never waits for it. Before the first run of a
-    lab, the pages say so and wait for it, unless `run_id` names one.
+    the ledger and takes nothing from runs: a commit never waits for it. Before a lab's first run,
+    the pages say so and wait for it, unless `run_id` names one.
 
     Args:
         run_id: The run whose page the links lead to; None for the list of all runs.
@@ -77,7 +77,7 @@ def _path_of(run_id: str | None, lab_dir: str | Path | None) -> str:
             return "/" if run_id is None else f"/runs/{quote(ledger.run(run_id).run_id, safe='')}"
     except LedgerMissing:
         lab = LabFolder.find(lab_dir).root
-        # No run can ever be in a lab folder that is no folder.
+        # A lab folder that is not a folder can never hold a run.
         if run_id is not None or (lab.exists() and not lab.is_dir()):
             raise
         return "/"

@@ -199,7 +199,7 @@ class ViewServer:
         self._slow_workers = Workers(opened, _SLOW_THREADS)
         """For what takes seconds, so that other pages do not wait for it."""
         self._query_workers = Workers(opened, _QUERY_THREADS, _WAITING_QUERIES)
-        """For queries, which may take as long as they are allowed to."""
+        """For queries, which may take the whole time limit."""
         # Commits are told however long the other threads take.
         self.watcher = Watcher(Workers(opened, 1))
         self._shared = SharedAnswers(lambda: self.watcher.changes)

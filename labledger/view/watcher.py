@@ -248,7 +248,7 @@ class Watcher:
         return has_told
 
     def _tell_state(self, run_id: str) -> None:
-        """Tell that a run has changed; for a regrading also its run, which may show it now."""
+        """Report that a run has changed, and for a regrading its run too, which may show it now."""
         self.changes += 1
         regraded = _REGRADING.fullmatch(run_id)
         for listener in self._listeners:

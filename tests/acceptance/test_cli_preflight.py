@@ -69,8 +69,8 @@ def test_all_is_well(project: Project) -> None:
 
 @pytest.mark.parametrize("value", ["", "  "])
 def test_an_empty_secret_is_refused(project: Project, value: str) -> None:
-    """A variable that is set to nothing is usually a secret that was lost: nothing starts with it,
-    and `resume` refuses it too."""
+    """An empty variable is usually a lost secret: no run starts with it, and `resume` refuses it
+    too."""
     project.document["runtime"]["agent"]["env"]["TOKEN"] = "$TOKEN"
     project.save()
     said = refused(project, 2, TOKEN=value)

@@ -125,7 +125,7 @@ def of_process(pid: int) -> list[str]:
 
 
 def test_probes_of_a_killed_process_go(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """What a process made for a check stays while it lives, and then goes, without any lab."""
+    """A process's probes stay while it lives and are removed afterwards, without any lab."""
     words = [sys.executable, "-c", PROBING, image_ids[BUSYBOX], secrets.token_hex(8)]
 
     def labledger(*words: str) -> str:

@@ -241,7 +241,7 @@ def test_both_ways_of_looking_agree(trials: Trials, monkeypatch: pytest.MonkeyPa
 def test_what_the_graders_own_python_compiles_is_not_suspected(
     trials: Trials, readable_layers: bool
 ) -> None:
-    """Compiled code of libraries is the grader's, unless it is the agent's: by its time alone."""
+    """Compiled library code counts as the grader's or the agent's by its time alone."""
     setup = "mkdir -p /opt/lib/own; for n in a b c; do echo x=1 >/opt/lib/own/$n.py; done"
     forged = "/opt/lib/own/__pycache__/forged.cpython-311.pyc"
     agent = f"mkdir /opt/lib/own/__pycache__; echo >{forged}"

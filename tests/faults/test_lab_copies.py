@@ -26,7 +26,7 @@ def test_a_run_goes_on_while_its_lab_is_backed_up_and_restored(
     tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
 ) -> None:
     """Both labs complete the run. The copy repeats no finished slot, starts no agent that had
-    begun, and takes no container of the original; what both have committed is the same."""
+    begun, and takes no container of the original. Slots that both committed are the same."""
     project = make(tmp_path, RIGHT, HOLDS, HOLDS, RIGHT)
     original, copy = project.lab, tmp_path / "elsewhere" / ".lab"
     backup = tmp_path / "lab.tar.gz"

@@ -70,7 +70,7 @@ def test_a_trial_that_timed_out_says_it_too(trials: Trials) -> None:
     ("agent", "waits"), [("sleep 60", False), (f"while :; do {SPINS}; done", True)]
 )
 def test_what_an_agent_waited_for_is_its_own(trials: Trials, agent: str, waits: bool) -> None:
-    """One that sleeps waited for no processor, however busy the machine is; eight that work did."""
+    """A sleeping agent waits for no processor on a busy machine; eight busy processes do."""
     unlimited = {"resources": {"cpus": None, "memory_bytes": None, "pids": None}}
     settings = {"runtime": unlimited, **WAYS["after_agent"]}
     result = run_attempt(stage(trials, trials.spec(phase(agent, timeout_s=1.5), **settings)))

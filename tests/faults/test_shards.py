@@ -42,7 +42,7 @@ def test_killed_shards_give_the_run_done_at_once(tmp_path: Path) -> None:
         project.check_whole(run_id)
     together = project.json("compare", "s1+s2", "--format", "json")["comparisons"]
     (expected,) = project.json("compare", "whole", "--format", "json")["comparisons"]
-    # The interval of the whole run pays for the look at its shards before.
+    # The interval of the whole run pays for the earlier look at its shards.
     assert [c["difference"]["value"] for c in together] == [expected["difference"]["value"]]
     assert [c["test"]["p"] for c in together] == [expected["test"]["p"]]
     assert together[0]["warnings"] == []

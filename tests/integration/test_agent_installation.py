@@ -184,8 +184,8 @@ def test_an_agent_runs_in_an_image_that_has_nothing(
 def test_an_agent_of_a_folder_has_packages_and_a_wheel(
     profile: AgentProfile, cache: Path, tmp_path: Path, image_ids: dict[str, str]
 ) -> None:
-    """A folder's program runs on a copy of Python, with a package of a registry and a wheel of its
-    own, in an image that has nothing."""
+    """A folder's program runs on a copy of Python, with a package of a registry and its own wheel,
+    in an image that has none of them."""
     install_table = 'python = ["3.11", "3.14"]\npackages = ["labledger-tiny-agent==1.0"]\n'
     install_table += 'wheels = ["own.whl"]'.replace("own", "wheels/labledger_own-2.0-py3-none-any")
     folder = write_agent(tmp_path / "mine")
@@ -297,7 +297,7 @@ def empty_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_the_reason_of_npm_is_shown(empty_registry: str, tmp_path: Path) -> None:
-    """A package that npm cannot install is named with npm's own reason, and without its debug
+    """A package that npm cannot install is named with npm's own reason, without npm's debug
     log."""
     tools = NodeTools(installation._tool(installation._cache(None), NODE))
     with pytest.raises(ClientFailed) as raised:

@@ -173,7 +173,7 @@ def thaw(path: Path, digest: str) -> None:
 
 def test_an_agent_of_a_folder_runs_and_is_frozen(project: Project) -> None:
     """An agent in a folder beside the experiment needs no package: its own program runs in trials.
-    A changed file is a changed experiment; with the run's own copy, the installed files go on."""
+    A changed file is a changed experiment; with `--frozen`, the run uses the installed files."""
     folder = write_agent(project.folder / "mine")
     project.document["runtime"]["agent"]["profile"] = "./mine"
     project.save()

@@ -59,7 +59,8 @@ def test_grader_whose_user_does_not_exist(trials: Trials) -> None:
 
 
 def test_an_agent_that_hides_the_graders_user_has_failed(trials: Trials) -> None:
-    """What was known before the agent is known to its grader; a FIFO in its place is not read."""
+    """A user that was known before the agent ran is known to the grader. A FIFO that the agent
+    puts in place of /etc/passwd is not read."""
     result = trials.run("rm /etc/passwd && mkfifo /etc/passwd", grading={"user": "agent"})
     assert brief(result) == ("agent_error", "script_hindered", 72), result.message
 

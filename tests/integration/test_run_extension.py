@@ -183,7 +183,7 @@ def test_a_run_keeps_its_budget_when_it_grows(tmp_path: Path, image_ids: dict[st
     project.document["metrics"] = [
         {"id": "cost_usd", "from": "events", "event": "call", "field": "usd", "aggregate": "sum"}
     ]
-    # The run begins and grows with sizes at which no look is planned: both are said.
+    # The run begins and grows with sizes at which no look is planned; both steps say so.
     project.document["design"]["looks"] = [{"tasks": tasks, "replications": 1} for tasks in (2, 3)]
     project.save()
     begun: list[JsonObject] = []

@@ -209,7 +209,7 @@ fi
 
 
 def test_a_grader_that_fails_takes_no_pass_away(project: Project, engine_log: EngineLog) -> None:
-    """Slots that the new grader fails on stay open, alone are graded by the next command, and the
+    """Slots on which the new grader fails stay open, and the next command grades only these. The
     earlier grading is current until then; a kill in between changes nothing."""
     project.write("licensed.sh", NEEDS_LICENCE)
     grader = project.document["benchmark"]["grader"]
@@ -389,8 +389,8 @@ def test_the_command(project: Project) -> None:
 @thorough
 @pytest.mark.parametrize("tasks", tiered([5, 1], default=[5]))
 def test_a_grader_that_fails_everywhere(project: Project, tasks: int) -> None:
-    """A regrading of errors alone is never completed, however often it is resumed, and no
-    option leads there: the earlier scores stay current."""
+    """No resume and no option completes a regrading with nothing but errors: the earlier scores
+    stay current."""
     if tasks == 1:
         project.tasks({"right": RIGHT})
         project.start("first-small")

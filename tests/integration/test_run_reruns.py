@@ -77,7 +77,7 @@ def test_spoilt_slots_run_again(project: Project, tmp_path: Path) -> None:
 
 
 def test_results_that_are_run_again_reach_no_rate(project: Project) -> None:
-    """The gate of a rerun despite verdicts is missed, although every variant reaches its rate."""
+    """A rerun despite verdicts misses its gate, although every variant reaches the rate."""
     which = ("--task", "wrong", "--variant", "base", "--despite-verdict", "--because", "a test")
     done = project.command("rerun", "first", "--yes", *which, "--fail-under", "treat=0", "--frozen",
                            "--env", "PACE=passing")  # fmt: skip

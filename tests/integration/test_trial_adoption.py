@@ -274,7 +274,7 @@ def test_container_that_is_removed(trials: Trials) -> None:
 def test_a_setup_that_blocks_is_not_its_agents(
     trials: Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody is blamed who has not begun: the host knows it by a file that `trial.sh` removes."""
+    """An agent that has not begun is not blamed: a file that `trial.sh` removes shows this."""
     monkeypatch.setattr("labledger.trial.contract.OUTER_MARGIN_S", 0.5 - 3 * PATIENCE_S)
     result = trials.run("true", setup=phase("sleep 300", PATIENCE_S))
     assert brief(result) == ("infra_error", "deadline", None)

@@ -97,7 +97,7 @@ def test_link_of_agent_is_not_followed(trials: Trials) -> None:
 
 
 def test_a_volume_of_the_image_is_emptied(trials: Trials) -> None:
-    """A grader's files replace the content of a volume, which cannot be removed itself."""
+    """A grader's files replace a volume's content, because the volume cannot be removed."""
     image = f"FROM {BUSYBOX}\nRUN mkdir /tests && echo old >/tests/old\nVOLUME /tests\n"
     trials.images = {**trials.images, "volume": build_image("labledger-test-volume", image)}
     agent = "echo forged >/tests/key; mkdir /tests/.more; chmod 0 /tests"

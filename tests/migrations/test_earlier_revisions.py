@@ -46,7 +46,7 @@ WRITES = [
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The lab folder of an earlier version, as that wrote it."""
+    """A lab folder as an earlier version wrote it."""
     with tarfile.open(ARCHIVES / f"{VERSION}.tar.xz") as archive:
         archive.extractall(tmp_path, filter="tar")
     (tmp_path / "temporary").mkdir()
@@ -60,7 +60,8 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def content(lab: Path) -> dict[str, str]:
     """The digest of each file of a lab.
 
-    Whoever reads a database with a write-ahead log makes an empty one, and an index of it.
+    A reader of a database with a write-ahead log creates an empty log and its index, so these two
+    files are left out.
     """
     log = lab / "ledger.sqlite-wal"
     assert not log.exists() or log.stat().st_size == 0
@@ -73,7 +74,7 @@ def content(lab: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("words", tiered(READS, default=[READS[0], READS[6], READS[8]]))
 def test_every_command_that_reads_reads_an_earlier_lab(lab: Path, words: str) -> None:
-    """It prints what it prints for the upgraded lab, and leaves the lab as it was."""
+    """Its output is the same as for the upgraded lab, and the lab stays as it was."""
     before = content(lab)
     done = run_forked(*shlex.split(words), folder=lab.parent)
     assert done.returncode == 0, done.stderr
@@ -116,7 +117,7 @@ def test_an_earlier_labledger_may_write_meanwhile(
 
 
 def test_one_process_makes_one_copy(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often a command looks, it copies once, and the copy is nobody else's to read."""
+    """A command that reads several times copies once, and only its user can read the copy."""
     made: list[Path] = []
     copy_to = earlier_revisions._copy_to
     monkeypatch.setattr(
@@ -140,7 +141,7 @@ def test_one_process_makes_one_copy(lab: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_ledger_that_is_too_large_is_not_copied(
     lab: Path, monkeypatch: pytest.MonkeyPatch, limit: str, words: str
 ) -> None:
-    """The message says why, and what to do; nothing is left behind."""
+    """The message says why and what to do; no file is left behind."""
     monkeypatch.setattr(earlier_revisions, limit, 1000 if limit == "MAX_BYTES" else 1 << 40)
     with pytest.raises(LedgerOutdated, match=words) as caught:
         labledger.open_ledger(lab_dir=lab)

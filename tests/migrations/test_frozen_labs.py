@@ -86,8 +86,8 @@ def test_a_frozen_lab_exports_its_mirrors(
 def test_a_frozen_lab_is_backed_up_and_restored(
     version: str, runs: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """A lab is backed up as the version left it. The restored lab is of today, verifies, and has
-    the mirrors that the version wrote."""
+    """A lab is backed up as the version left it. The restored lab has today's format, verifies, and
+    has the mirrors that the version wrote."""
     unpack(ARCHIVES / f"{version}.tar.xz", tmp_path)
     frozen, restored = LabFolder(tmp_path / ".lab"), LabFolder(tmp_path / "restored")
     backup = tmp_path / "lab.tar.gz"

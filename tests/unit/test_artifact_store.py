@@ -41,7 +41,7 @@ def test_content_by_its_digest(store: ArtifactStore, tmp_path: Path) -> None:
 
 
 def test_a_changed_file_is_replaced(tmp_path: Path) -> None:
-    """Content that is put again replaces a file that was changed, and the changed file is kept."""
+    """Content that is stored again replaces a changed file, and the changed file is kept."""
     told: list[str] = []
     store = ArtifactStore(tmp_path / "artifacts", told.append)
     sha256 = store.put_bytes(b"content")

@@ -60,7 +60,7 @@ def test_unfinished_notes_of_a_killed_process_are_removed(trial: Path) -> None:
 
 
 def test_only_the_hosts_own_file_says_that_no_agent_has_begun(tmp_path: Path) -> None:
-    """It is not newer than the inputs of the trial; everything that a container makes is."""
+    """It is not newer than the inputs of the trial; every file that a container makes is."""
     trial = tmp_path / "000007-1"
     not_begun = trial / "state" / contract.AGENT_NOT_BEGUN_FILE
     for folder in ("in", "state"):
@@ -84,7 +84,7 @@ def test_only_the_hosts_own_file_says_that_no_agent_has_begun(tmp_path: Path) ->
 
 
 def tick_of(folder: Path) -> Callable[[], bool]:
-    """Return a check whether the kernel notes a later time than that of a folder."""
+    """Return a check whether the kernel notes a later time than the folder's."""
     probe = folder.with_name("probe")
 
     def is_later() -> bool:

@@ -162,7 +162,7 @@ def test_the_pass_rate_is_of_what_was_scored() -> None:
 
 
 def test_prepared_trials_do_not_run() -> None:
-    """Trials that are only being prepared are not shown as running, whatever may run at once."""
+    """Trials that are only being prepared are not shown as running, at any concurrency."""
     view = view_of(STARTED, tick(4, prepared=4, waiting=3))
     assert (view.running, view.waiting) == (4, 3)
     view.add(tick(1, prepared=1, waiting=3))
@@ -251,7 +251,7 @@ def test_failures_are_told_as_they_happen(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_warning_names_options_as_they_are_typed() -> None:
-    """A hint of the library is about parameters, and a terminal's about options."""
+    """The library's hint names parameters, and the command's hint names options."""
     told = run_event("warning", message="run 2 at once (`max_concurrency=`)")
     assert notable_line(told) == "warning: run 2 at once (--max-concurrency)"
 

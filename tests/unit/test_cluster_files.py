@@ -116,8 +116,8 @@ def test_a_cluster_file_is_a_small_regular_file(tmp_path: Path, kind: str) -> No
 def test_the_nesting_limit_of_the_library_is_worded_as_our_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PyYAML 6.0.4 reads ahead, and refuses deep nesting before labledger counts it: cluster files
-    and experiments then say the same as with earlier versions."""
+    """PyYAML 6.0.4 reads ahead and refuses deep nesting before labledger counts it. The messages
+    for cluster files and experiments are the same as with earlier versions."""
 
     def parse(text: str, **_: object) -> Iterator[yaml.Event]:
         mark = yaml.Mark("", 1000, 0, 1000, None, None)

@@ -64,7 +64,7 @@ def test_groups_stay_few() -> None:
 
 
 def test_all_pairs_are_one_family(path: Path) -> None:
-    """Each pair, also alone, has interval and p value of a comparison corrected for all pairs."""
+    """Each pair, also alone, has an interval and a p value that are corrected for all pairs."""
     runs.make_run(path, VARIANTS)
     found = compare(path, "run-1")
     assert found.family == len(found.comparisons) == 6

@@ -311,7 +311,7 @@ def test_without_discordant_pairs_their_share_is_supposed(path: Path) -> None:
     runs.make_run(path, {"base": "PF" * 20, "treat": "FP" * 10 + "PF" * 10}, "half")
     half = only(path, "half").detectable
     assert half is not None
-    # Twenty of forty pairs, and one more, since pairs without replications tell little.
+    # Twenty of forty pairs, and one more, since pairs without replications say little.
     assert half.discordant == pytest.approx(0.5 + 0.5 / 41, abs=1e-3)
     assert found.difference is not None
     assert (found.difference.high or 0) > 0.2
@@ -439,7 +439,7 @@ def test_swapping_the_sides_negates_the_difference(path: Path) -> None:
         assert one.a == other.b
         assert one.detectable is not None
         assert other.detectable is not None
-        # A pass rate is moved away from that of A.
+        # A pass rate is moved away from A's rate.
         near = 0.05 if metric == "pass_rate" else 1e-9
         assert one.detectable.difference == pytest.approx(other.detectable.difference, rel=near)
 

@@ -1,4 +1,4 @@
-"""Looks that were planned before a run: what is said at each, and when they do not count."""
+"""Looks that were planned before a run: the decision at each, and when they do not count."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def only(document: Comparison) -> Compared:
 
 
 def gained(count: int, tasks: int, lost: int = 0) -> dict[str, str]:
-    """Letters of tasks of which the treatment alone passes `count`, and the baseline `lost`."""
+    """Letters of tasks: the treatment alone passes `count`, and the baseline alone `lost`."""
     rest = tasks - count - lost
     return {
         "base": "F" * count + "P" * (lost + rest),
@@ -74,8 +74,8 @@ def test_the_level_of_a_look_is_where_its_p_value_is_the_level_of_all() -> None:
 
 
 def test_two_looks_keep_the_power_and_the_level() -> None:
-    """Of 200 tasks looked at with 100, by the tests that `compare` uses: .05 without a difference,
-    and with one as much power as a single look has, but for a hundredth."""
+    """Looks at 100 and 200 tasks, by the tests that `compare` uses: without a difference they err
+    .05 of the time. With one, they have the power of a single look, less at most a hundredth."""
     boundaries = [Boundary((0.5, 1.0), number) for number in (1, 2)]
     levels = [boundary.level(0.05) for boundary in boundaries]
     shares = {}
@@ -87,14 +87,14 @@ def test_two_looks_keep_the_power_and_the_level() -> None:
             single.mean(),
             (_rejected(first, 100, levels[0]) | _rejected(last, 200, levels[1])).mean(),
         )
-    # 4000 draws stray by .0034 at .05; both columns are of the same draws.
+    # 4000 draws stray by .0034 at .05; both columns use the same draws.
     assert shares[0.15][1] <= 0.05 + 0.007
     assert 0.6 < shares[0.21][0] < 0.85
     assert shares[0.21][0] - 0.01 <= shares[0.21][1] <= shares[0.21][0] + 0.005
 
 
 def _rejected(counts: Any, tasks: int, level: float) -> Any:
-    """Which numbers of tasks gained and lost the test of `compare` rejects."""
+    """Whether the test of `compare` rejects each pair of numbers of tasks gained and lost."""
     pairs, index = np.unique(counts[:, :2], axis=0, return_inverse=True)
     rejected = []
     for up, down in pairs.tolist():
@@ -128,12 +128,12 @@ def test_looks_by_replications_and_lost_trials_err_no_more_often() -> None:
     assert max(shown.values()) <= (0.05 + 2 * 0.0057) * draws
 
 
-# -- what is said at the looks
+# -- the decisions at the looks
 
 
 def test_each_planned_look_uses_its_boundary(path: Path) -> None:
-    """What one look would call better is not shown at the first of two; more is, and at the last
-    look a little less than with one look is enough."""
+    """A difference that a single look would show is not shown at the first of two; a larger one
+    is. At the last look, slightly more than for a single look is needed."""
     runs.make_run(path, gained(8, 20), resolved=TWO)
     first = only(compare(path, "run-1"))
     assert paired_rates.of_tasks([(0.0,)] * 8 + [(1.0,)] * 12, [(1.0,)] * 20, 0.95).p < 0.05
@@ -180,7 +180,7 @@ def test_headline_gates_and_report_stand_at_the_same_look(path: Path) -> None:
 def test_other_sizes_than_planned_are_decided_at_every_look(
     path: Path, sizes: tuple[int, ...], grown: str
 ) -> None:
-    """More looks, or other ones, are those of the confidence sequence; the headline says so."""
+    """More looks, or other ones, use the confidence sequence, and the headline says so."""
     runs.make_run(path, gained(4, sizes[0]), resolved=TWO)
     for size in sizes[1:]:
         runs.grow_run(path, gained(4, size), resolved=TWO)
@@ -197,7 +197,7 @@ def test_other_sizes_than_planned_are_decided_at_every_look(
 
 
 def test_looks_that_were_declared_later_do_not_count(path: Path) -> None:
-    """Only the experiment that a run began with can plan them."""
+    """Only the experiment with which a run began can plan looks."""
     runs.make_run(path, gained(4, 20))
     runs.grow_run(path, gained(4, 40), resolved=TWO)
     compared = only(compare(path, "run-1"))
@@ -205,14 +205,14 @@ def test_looks_that_were_declared_later_do_not_count(path: Path) -> None:
 
 
 def test_looks_that_were_dropped_later_still_count(path: Path) -> None:
-    """An experiment that forgets its looks when it extends the run does not free it of them."""
+    """A run keeps its planned looks, even if the experiment that extends it drops them."""
     runs.make_run(path, gained(4, 20), resolved=TWO)
     runs.grow_run(path, gained(4, 50))
     assert only(compare(path, "run-1")).validity == "anytime"
 
 
 def test_an_unfinished_part_is_decided_at_every_look(path: Path) -> None:
-    """Between planned looks the run may be looked at at any time."""
+    """Between planned looks, a comparison may be made at any time."""
     runs.make_run(path, gained(4, 20), resolved=TWO)
     runs.grow_run(path, {"base": "F" * 4 + "P" * 26 + "-" * 10, "treat": "P" * 30 + "-" * 10})
     compared = only(compare(path, "run-1"))
@@ -221,7 +221,7 @@ def test_an_unfinished_part_is_decided_at_every_look(path: Path) -> None:
 
 
 def test_a_look_may_be_skipped(path: Path) -> None:
-    """Who runs all at once has looked once, at the last look."""
+    """A run that is done at once has been looked at once, at the last look."""
     runs.make_run(path, gained(6, 40), resolved=TWO)
     compared = only(compare(path, "run-1"))
     assert compared.planned_looks is not None
@@ -229,7 +229,7 @@ def test_a_look_may_be_skipped(path: Path) -> None:
 
 
 def test_a_grown_suite_and_clusters_add_the_chances_of_their_looks_up(path: Path) -> None:
-    """Nothing tells how such looks depend on each other, so their levels add up to that of all."""
+    """The dependence of such looks is unknown, so their levels add up to the overall level."""
     resolved = runs.looks((20, 2), (40, 2))
     variants = {"base": ["FP"] * 40, "treat": ["PP"] * 40}
     payloads = {f"t{n:02d}": {"repo": str(n % 20)} for n in range(40)}
@@ -261,7 +261,7 @@ def _plain_p(compared: Compared, options: dict[str, Any]) -> float:
 
 
 def test_metrics_and_suites_at_looks_that_were_not_planned_are_not_decided(path: Path) -> None:
-    """They have no method for any looks: no interval, no p value, and gates are missed."""
+    """No method covers looks at any time for them: no interval, no p value, and missed gates."""
     numbers = {"base": [[float(n % 3)] for n in range(30)], "treat": [[9.0 + n] for n in range(30)]}
     letters = {"base": "P" * 30, "treat": "P" * 30}
     runs.make_run(path, letters, numbers=numbers, resolved=TWO)
@@ -329,7 +329,7 @@ def test_sides_that_grew_differently_keep_to_no_plan(path: Path) -> None:
 
 
 def test_a_variant_that_came_later_is_compared_at_the_look_that_it_has(path: Path) -> None:
-    """Nothing of it could be looked at before; all pairs stand at the same look."""
+    """The variant had no earlier results to look at, so all pairs are at the same look."""
     runs.make_run(path, gained(4, 20), resolved=TWO)
     grown = {**gained(4, 40), "third": "P" * 40}
     runs.grow_run(path, grown, resolved=TWO)
@@ -343,7 +343,7 @@ def test_a_variant_that_came_later_is_compared_at_the_look_that_it_has(path: Pat
 
 
 def test_stored_looks_that_no_experiment_could_have_are_ignored() -> None:
-    """An imported ledger may hold anything."""
+    """An imported ledger may hold looks of any form."""
     for looks in (
         [{"tasks": 40, "replications": 1}, {"tasks": 20, "replications": 1}],
         [{"tasks": 0, "replications": 1}, {"tasks": 20, "replications": 1}],

@@ -76,7 +76,7 @@ def test_replications_count_for_what_they_are_worth() -> None:
 
 @pytest.mark.parametrize("shape", ["mostly one trial", "one or three", "three"])
 def test_the_rate_of_a_suite_holds_with_unequal_trials(shape: str) -> None:
-    """Tasks with a single trial vary, too: 400 seeded suites, of which one in twenty may be missed.
+    """Tasks with a single trial vary, too. One in twenty of the 400 seeded suites may be missed.
 
     Two simulation errors beyond that are 2.2 %.
     """
@@ -98,13 +98,13 @@ def test_the_rate_of_a_suite_holds_with_unequal_trials(shape: str) -> None:
 
 
 def test_a_suite_whose_trials_never_vary_keeps_a_width() -> None:
-    """All trials passed: the interval is that of as many trials as there are."""
+    """If all trials passed, the interval is the binomial one for the total number of trials."""
     found = rates.suite_rate([[1.0] * 4] * 5, ALL)
     low, high = proportion_confint(20, 20, method="beta")
     assert found.bounds == (pytest.approx(low), pytest.approx(high))
     uneven = rates.suite_rate([[1.0]] * 4 + [[1.0] * 4], ALL)
     assert uneven.bounds is not None
-    # Fewer than 8 trials of one rate, because four tasks have one each.
+    # Counts as fewer than 8 trials of one rate, because four tasks have one each.
     assert uneven.bounds[0] < proportion_confint(8, 8, method="beta")[0]
 
 

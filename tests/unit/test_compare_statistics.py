@@ -322,7 +322,7 @@ def test_a_suites_metric_is_a_welch_test_over_its_tasks() -> None:
 
 
 def test_tasks_with_one_trial_share_one_figure_for_their_spread() -> None:
-    """One task was tried twice on each side: the spread of all has its one degree of freedom."""
+    """If only one task was tried twice on each side, all share its one degree of freedom."""
     groups = [[1.0, 3.0], *([[float(n)] for n in range(9)])]
     error, degrees = paired_means.suite_deviation(groups, groups)
     usual = math.sqrt(2.0)

@@ -283,7 +283,7 @@ def test_what_nobody_runs_is_not_said_to_run(lab: Path) -> None:
 
 
 def test_what_was_applied_is_said_to_have_happened(lab: Path) -> None:
-    """Until its owner has applied it, a cancellation is announced; then it is reported."""
+    """A cancellation is announced until the run's owner has applied it; then it is reported."""
     with kit.open_writer(lab / "ledger.sqlite") as writer:
         lease = writer.leases.acquire(kit.RUN, this_process(), 30)
         for idx in (0, 1):

@@ -409,7 +409,7 @@ def test_after_a_stop_nothing_is_started(run: Run, reader: LedgerReader) -> None
 
 
 def test_a_stop_at_once_does_not_say_that_trials_finish(run: Run) -> None:
-    """Only the last of two requests that arrive together is announced: it is what happens."""
+    """Of two requests that arrive together, only the last is announced, because it takes effect."""
     run.when_idle = lambda: run.stop.raise_to(2, "a stop at once")
     run.trials.kill = lambda spec: run.trials.end_all()  # type: ignore[method-assign]
     assert not run.coordinator.execute()
@@ -719,7 +719,7 @@ def test_dispatch_waits_for_removals(run: Run) -> None:
 
 
 class OpenTrials(StoredTrials):
-    """Stored trials with the verdicts that a regrading's grader did not give for some slots."""
+    """Stored trials that were judged before; a regrading gives no verdict for `unjudged`."""
 
     def __init__(self, reader: LedgerReader, unjudged: set[int]) -> None:
         super().__init__(reader, kit.RUN)
@@ -732,7 +732,7 @@ class OpenTrials(StoredTrials):
 def test_the_slots_behind_one_that_stays_open_are_attempted(
     run: Run, reader: LedgerReader, path: Path
 ) -> None:
-    """However narrow the window is, all results are durable, and none is committed out of order."""
+    """Even with a narrow window, all results are durable, and none is committed out of order."""
     run.coordinator.stored_trials = OpenTrials(reader, {1, 7})
     run.coordinator.next_attempts.window = 2
     assert not run.coordinator.execute()
@@ -751,7 +751,7 @@ def test_the_slots_behind_one_that_stays_open_are_attempted(
 def test_slots_that_stay_open_count_as_errors_of_a_regrading(
     run: Run, reader: LedgerReader, unjudged: int, stops: bool
 ) -> None:
-    """Half of the first ten stop it; results that wait behind an open slot count for it too."""
+    """Errors in half of the first ten slots stop it; results behind an open slot count too."""
     run.coordinator.stored_trials = OpenTrials(reader, set(range(unjudged)))
     run.commit_queue.error_rate = ErrorRate.of_regrading(None, SLOTS, ())
     run.commit_queue.pruning = Pruning(None, {})

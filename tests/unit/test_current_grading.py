@@ -1,4 +1,4 @@
-"""One current result of a run in every output, with its grading named; others by their names."""
+"""Every output has a run's current result and names its grading; others are found by name."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_other_gradings_are_shown_by_name(
 
 
 def test_a_slot_has_the_records_of_the_current_grading(lab: Path) -> None:
-    """Its score is that of the newest grader; the calls are those of the agent that ran."""
+    """Its score comes from the newest grader, and its calls come from the agent that ran."""
     with labledger.open_ledger(lab_dir=lab) as ledger:
         for idx in range(made.SLOTS):
             records = (next(ledger.reader.slot_records(run, idx)) for run in (RUN, CURRENT))
@@ -138,7 +138,7 @@ def test_a_slot_has_the_records_of_the_current_grading(lab: Path) -> None:
 
 
 def test_an_export_has_the_records_of_the_current_grading(lab: Path, tmp_path: Path) -> None:
-    """Records as lines and as tables; what agents asked of models is what they asked."""
+    """Records are written as lines and as tables; the calls to models stay the run's own."""
     ledger_path = lab / "ledger.sqlite"
 
     def lines(run_id: str, kind: str) -> str:
@@ -159,7 +159,7 @@ def test_an_export_has_the_records_of_the_current_grading(lab: Path, tmp_path: P
 
 
 def test_the_mirrors_of_a_run_stay_its_own(lab: Path) -> None:
-    """Without another folder the run's own are rebuilt, to the byte, and the current one named."""
+    """Without `--out`, the run's own mirrors are rebuilt exactly; a note names the current one."""
     folder = lab / "runs" / RUN
     with labledger.open_ledger(lab_dir=lab) as ledger:
         ledger.export(RUN)
@@ -173,7 +173,7 @@ def test_the_mirrors_of_a_run_stay_its_own(lab: Path) -> None:
 
 
 def test_a_grading_that_is_not_there(lab: Path) -> None:
-    """Each command names those that are."""
+    """Each command names the gradings that exist."""
     for words in (("status", RUN), ("show", RUN, 0), ("export", RUN)):
         done = run_forked(*words, "--grading", 9, "--lab-dir", lab, folder=lab)
         assert done.returncode == 2
@@ -181,7 +181,7 @@ def test_a_grading_that_is_not_there(lab: Path) -> None:
 
 
 def test_a_number_names_a_grading_of_this_run(tmp_path: Path) -> None:
-    """Another run may have the name that a grading has; a number still names the grading."""
+    """Another run may have the name of a grading; a number still names the grading."""
     path = kit.make_ledger(tmp_path)
     graded.complete_run(path, "PP")
     graded.regrade(path, kit.RUN, 2, "FF")

@@ -389,7 +389,7 @@ def test_metrics_have_their_numbers_beside_texts(labs: dict[str, Path], tmp_path
 
 
 def test_whole_numbers_of_a_real_column_are_doubles(labs: dict[str, Path], tmp_path: Path) -> None:
-    """A part of a view whose costs happen to be whole goes together with one of other costs."""
+    """A part of a view with only whole costs has the same types as parts with other costs."""
     for number, cost in enumerate(("2", "2.5", "NULL")):
         sql = f"SELECT {cost} AS cost_usd, 3 AS scored, '' AS run_id"
         schema = schema_of(labs["empty"], sql, tmp_path / f"{number}.parquet")

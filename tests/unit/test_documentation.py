@@ -230,7 +230,7 @@ def test_documented_defaults_of_an_experiment_are_the_real_ones(tmp_path: Path) 
         path.write_text(json.dumps(spelled_out))
         resolved.append(plan_run(path).resolved)
     assert _with_defaults(schema, authored) != authored
-    # On a cluster, a number that is spelled out is a limit.
+    # On a cluster, a number that the file gives is a limit.
     assert resolved[1]["design"].pop("limits_hosts")
     assert resolved[0] == resolved[1]
 

@@ -35,7 +35,7 @@ from labledger.records import json_schemas
 
 SAME = "a" * 64
 AHEAD = {"base": "F" * 6 + "P" * 14, "treat": "P" * 20}
-"""Six tasks gained and none lost: shown by a run alone, and not by a sequence."""
+"""Six tasks gained and none lost: one run shows the difference, but a sequence does not."""
 
 
 def resolved(planned: int | None = None, shard: tuple[int, int] | None = None) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def only(path: Path, *words: str, **options: Any) -> Compared:
 
 
 def test_prices_of_all_further_looks_add_up_to_a_tenth() -> None:
-    """However many runs follow the first, they err together at most a tenth as often as it does."""
+    """Any number of further runs errs in all at most a tenth as often as the first run."""
     assert sum(1 / price_of_look(number) for number in range(2, 100_000)) <= 0.1
 
 
@@ -93,7 +93,7 @@ def test_one_of_several_runs_pays_for_the_others(path: Path) -> None:
 
 
 def test_runs_that_are_added_up_one_by_one_use_the_sequence(path: Path) -> None:
-    """A run that began when an earlier one had results makes every sum of runs a look."""
+    """If a run began when an earlier one had results, every sum of the runs is a look."""
     repeat(path, ["r1", "r2", "r3"])
     for words in ("r1+r2", "r1+r2+r3", "r2+r1"):
         found = only(path, words)
@@ -109,7 +109,7 @@ def test_runs_that_are_added_up_one_by_one_use_the_sequence(path: Path) -> None:
 
 
 def test_runs_that_were_declared_before_the_first_are_one_look(path: Path) -> None:
-    """Exactly the declared runs together have the test of one look; fewer, more or one have not."""
+    """Only the declared runs together get the test of one look; one, fewer or more do not."""
     repeat(path, ["r1", "r2", "r3", "r4"], resolved=resolved(planned=3))
     whole = only(path, "r1+r2+r3")
     assert (whole.validity, whole.decision.verdict) == ("fixed_sample", "better")
@@ -122,7 +122,7 @@ def test_runs_that_were_declared_before_the_first_are_one_look(path: Path) -> No
 
 
 def test_what_is_declared_after_the_first_run_does_not_count(path: Path) -> None:
-    """The first run's declaration decides, whatever later ones say."""
+    """The first run's declaration decides, not later ones."""
     repeat(path, ["r1"])
     repeat(path, ["r2"], resolved=resolved(planned=2))
     assert only(path, "r1+r2").validity == "anytime"
@@ -148,7 +148,7 @@ def test_shards_are_one_look_and_their_repetitions_are_not(path: Path) -> None:
 
 
 def test_batches_of_other_experiments_are_looks_too(path: Path) -> None:
-    """Tasks that were added by runs of changed experiments, one after the other, are no shards."""
+    """Runs of changed experiments that add tasks one after the other are not shards."""
     for number in range(3):
         letters = {
             side: [x if n % 3 == number else "" for n, x in enumerate(AHEAD[side])]
@@ -171,7 +171,7 @@ def test_a_run_that_did_not_get_far_is_no_look(path: Path) -> None:
 
 
 def test_a_run_that_was_extended_stays_a_run_of_its_experiment(path: Path) -> None:
-    """Every digest that a run has had counts, so that growing it does not hide it."""
+    """Every digest that a run has had counts, so a run cannot be hidden by growing it."""
     repeat(path, ["r1"])
     with kit.open_writer(path) as writer:
         lease = writer.leases.acquire("r1", kit.OWNER, 30.0)
@@ -183,14 +183,14 @@ def test_a_run_that_was_extended_stays_a_run_of_its_experiment(path: Path) -> No
 
 
 def test_another_image_of_the_same_name_is_another_experiment(path: Path) -> None:
-    """A build that tests a new image under one tag looks at nothing that was seen before."""
+    """A new image under the same tag is a new experiment, without earlier looks."""
     for number in range(3):
         repeat(path, [f"r{number}"], images={"agent:latest": f"sha256:{number}"})
     assert only(path, "r2").looks is None
 
 
 def test_candidates_that_are_repeated_against_one_baseline_pay(path: Path) -> None:
-    """Of two runs, the one that is repeated after both existed counts; older ones are no choice."""
+    """A repetition of one run after both existed counts as a choice; older runs do not."""
     base, treat = {"base": AHEAD["base"]}, {"treat": AHEAD["treat"]}
     repeat(path, ["b1", "b2"], base, digest="b" * 64)
     repeat(path, ["c1", "c2", "c3"], treat)
@@ -348,7 +348,7 @@ def test_chosen_results_have_no_verdict_and_pass_no_gate(path: Path) -> None:
 
 
 def test_reruns_without_a_result_decide_as_before(path: Path) -> None:
-    """Slots without a result, and slots of a third variant, choose nothing of what is compared."""
+    """Reruns of slots without a result, or of a third variant, do not affect the comparison."""
     runs.make_run(path, {"base": "F" * 12 + "i", "treat": "P" * 12 + "i", "third": "F" * 13})
     runs.rerun(path, "run-1", "F", despite_verdict=True, statuses=("infra_error",))
     assert only(path, "run-1", "treat").decision.verdict == "better"
@@ -397,7 +397,7 @@ def test_chance_shows_no_more_in_further_looks_than_in_the_first() -> None:
 
 
 def p_value(trials: Any) -> float:
-    """That of the test of one look; the axes of `trials` are sides, replications and tasks."""
+    """The p value of the test of one look. The axes of `trials` are sides, replications, tasks."""
     a, b = (side.T.tolist() for side in trials)
     return paired_rates.of_tasks(a, b, 0.95).p
 
@@ -408,7 +408,7 @@ def sequence_p(trials: Any) -> float:
 
 
 def test_orders_of_names_make_no_difference(path: Path) -> None:
-    """Runs are counted in the order in which they began, whatever order names them."""
+    """Runs are counted in the order in which they began, not in the order of their names."""
     repeat(path, ["r1", "r2", "r3"])
     found = {only(path, "+".join(names)).looks for names in itertools.permutations(("r1", "r2"))}
     assert len(found) == 1

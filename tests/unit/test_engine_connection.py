@@ -30,7 +30,7 @@ from labledger.records import JsonObject
 def engine(
     ping_headers: dict[str, str], build_answer: Sequence[JsonObject] = ()
 ) -> Iterator[tuple[str, list[str]]]:
-    """A server that knows only two questions, and builds: its address, and what it was asked."""
+    """A server that answers two questions and builds: its address, and the requests that it got."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -299,7 +299,7 @@ def test_a_build_that_a_registry_refuses_does_not_blame_the_dockerfile(
     config: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: str
 ) -> None:
     """If credentials or a certificate are at fault, the hint says so; else it says what to
-    correct. What a step of the Dockerfile printed counts as neither."""
+    correct. The output of a step of the Dockerfile counts as neither."""
     assert config.is_dir()
     printed = "401 Unauthorized: x509: printed by a step\n"
     answer = [{"stream": printed}, {"error": error}]
@@ -324,7 +324,7 @@ def test_a_build_without_its_credential_helper_names_it(
 
 
 def hint_of_build(folder: Path, monkeypatch: pytest.MonkeyPatch, answer: list[JsonObject]) -> str:
-    """The hint after a build that an engine answers so."""
+    """The hint after a build that gets this answer from the engine."""
     (folder / "env").mkdir()
     (folder / "env/Dockerfile").write_text("FROM r.invalid/base\n")
     build = ImageBuild.of_authored({"context": "env"}, folder)

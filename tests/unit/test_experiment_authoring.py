@@ -313,7 +313,7 @@ def test_agents_user_and_sealing_are_resolved(folder: Folder) -> None:
 
 
 def test_planned_looks_are_stored_and_change_no_digest(folder: Folder) -> None:
-    """An experiment with looks has the digest that it has without, and its document names them."""
+    """Looks do not change the digest of an experiment, and its document names them."""
     plain = folder.resolve()
     assert "looks" not in plain.document["design"]
     looks = [{"tasks": 1, "replications": 1}, {"tasks": 2, "replications": 1}]
@@ -338,7 +338,7 @@ def test_planned_looks_are_stored_and_change_no_digest(folder: Folder) -> None:
     ],
 )
 def test_looks_must_grow(folder: Folder, looks: list[tuple[int, int]], field: str) -> None:
-    """From look to look there are more trials, and neither fewer tasks nor fewer replications."""
+    """Each look has more trials than the one before, and no fewer tasks or replications."""
     folder.data["design"] = {"looks": [{"tasks": t, "replications": r} for t, r in looks]}
     (problem,) = folder.problems()
     assert problem.field == field

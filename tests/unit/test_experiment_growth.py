@@ -118,8 +118,8 @@ def test_a_shard_grows_to_the_whole_and_not_to_another_shard(folder: Folder) -> 
 
 
 def test_new_tasks_may_bring_files_for_the_grader(folder: Folder) -> None:
-    """In the layout of `labledger init`, a new task brings a file in the folder of the tests; a
-    changed file of an old task is named, and so is a new file if no task is new."""
+    """In the layout of `labledger init`, a new task may add a file to the folder of the tests. A
+    changed file of an old task is named. So is a new file if no task is new."""
     folder.write("tests/a.json", "1")
     folder.data["benchmark"]["grader"]["files"].append("tests")
     folder.tasks(TASKS[:3])
@@ -133,8 +133,8 @@ def test_new_tasks_may_bring_files_for_the_grader(folder: Folder) -> None:
 
 
 def test_only_new_cells_get_the_files_that_a_part_brings(folder: Folder, tmp_path: Path) -> None:
-    """An old task keeps its grader's files and identity in every later slot, an old variant its
-    agent's files, through two extensions; the digest is that of a run done at once."""
+    """Through two extensions, an old task keeps its grader's files and identity in every later
+    slot, and an old variant keeps its agent's files. A run done at once has the same digest."""
     folder.write("tests/a.json", "1")
     folder.data["benchmark"]["grader"]["files"].append("tests")
     folder.tasks(TASKS[:2])

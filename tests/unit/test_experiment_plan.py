@@ -167,8 +167,8 @@ def test_reasons_are_retried() -> None:
 
 
 def test_every_reason_can_be_authored() -> None:
-    """The schema of an experiment allows each reason among `retry_on`, but not what people end, and
-    not what is left to another lab."""
+    """The schema of an experiment allows each reason in `retry_on`, except for attempts that the
+    user ended or that were left to another lab."""
     schema = json_schemas.load_schema("experiment_v1")
     retry = schema["properties"]["design"]["properties"]["retry"]["properties"]
     allowed = set(retry["retry_on"]["items"]["enum"])

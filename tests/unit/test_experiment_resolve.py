@@ -155,7 +155,7 @@ def test_slots_are_those_of_the_selection(folder: Folder) -> None:
 
 
 def test_a_number_of_trials_that_a_person_names_also_limits_hosts(folder: Folder) -> None:
-    """The file and the command mean the same on a cluster; the default is meant for one machine."""
+    """On a cluster, the file and the command mean the same; the default is for one machine."""
     assert folder.resolve().plan.design.at_most_on_hosts is None
     assert folder.resolve(max_concurrency=7).plan.design.at_most_on_hosts == 7
     named = folder.resolve()

@@ -1,4 +1,4 @@
-"""What is said before a run is extended: whether that was planned, and what it costs in power."""
+"""The sentence before a run is extended: whether this was planned, and its cost in power."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ VARIED = {"base": "FP" * 15, "treat": "FFPP" * 7 + "FP"}
 
 
 def test_an_unplanned_extension_says_how_much_power_is_left(path: Path) -> None:
-    """The figure is computed for the sizes: more is left where the run began larger, and treatments
-    that are corrected for need larger differences."""
+    """The figure depends on the sizes: more power is left if the run began larger, and several
+    treatments, which need a correction, need larger differences."""
     runs.make_run(path, VARIED)
     found = looks(path, 60)
     assert (found.look, found.planned, found.is_assumed) == (None, (), False)
@@ -55,7 +55,7 @@ def test_an_unplanned_extension_says_how_much_power_is_left(path: Path) -> None:
 
 
 def test_a_planned_extension_names_its_look(path: Path) -> None:
-    """Another size than planned costs power, also where the run itself kept to its plan."""
+    """A size that was not planned costs power, even if the run itself kept to its plan."""
     runs.make_run(path, VARIED, resolved=runs.looks((30, 1), (60, 1)))
     assert looks(path, 60).sentence == "this extension makes planned look 2 of 2"
     other = looks(path, 50)
@@ -64,7 +64,7 @@ def test_a_planned_extension_names_its_look(path: Path) -> None:
 
 
 def test_an_extension_after_another_size_is_not_planned(path: Path) -> None:
-    """A run that was looked at with another size is past its plan."""
+    """A run that was looked at with an unplanned size no longer follows its plan."""
     letters = {name: text[:20] for name, text in VARIED.items()}
     resolved = runs.looks((30, 1), (60, 1))
     runs.make_run(path, letters, resolved=resolved)
@@ -73,7 +73,7 @@ def test_an_extension_after_another_size_is_not_planned(path: Path) -> None:
 
 
 def test_a_run_without_results_is_told_by_an_assumption(path: Path) -> None:
-    """Where nothing is committed, 30 % of pairs are assumed to differ, and the sentence says so."""
+    """If nothing is committed, 30 % of pairs are assumed to differ, and the sentence says so."""
     runs.make_run(path, {"base": "-" * 30, "treat": "-" * 30})
     found = looks(path, 200)
     assert found.is_assumed
@@ -97,5 +97,5 @@ def test_the_power_at_every_look_is_that_of_the_sequence() -> None:
         for _ in range(draws):
             a, b = (chance.binomial(replications, p, tasks) / replications for p in (rate, moved))
             shown += paired_means.no_difference(sampled_units((b - a).tolist())) < 0.05
-        # Four hundred draws stray by 2.5 %; the variance is that of equal rates less d².
+        # Four hundred draws stray by 2.5 %; the variance is as for equal rates, less d².
         assert shown / draws == pytest.approx(planned, abs=0.08)

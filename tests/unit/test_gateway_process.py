@@ -503,7 +503,7 @@ def test_an_attempt_is_opened_again_with_another_token(
 
 
 def starting_gateway(folder: Path) -> list[int]:
-    """The processes of a gateway of a folder that lead a session: the launcher does not."""
+    """The processes of a folder's gateway that lead a session. The launcher leads none."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -518,7 +518,7 @@ def starting_gateway(folder: Path) -> list[int]:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT])
 def test_a_gateway_that_is_killed_while_it_starts(tmp_path: Path, number: int) -> None:
-    """Its client says by which signal it was ended, and the next start succeeds."""
+    """Its client names the signal that ended it, and the next start succeeds."""
     folder = tmp_path / "lab" / "gateway"
     folder.mkdir(parents=True)
     os.mkfifo(folder / "attempts.jsonl")  # The gateway waits at it for a writer.

@@ -193,7 +193,7 @@ def test_the_order_of_skills_is_no_difference(
 
 
 def listing(*times: str, size: int = 8) -> str:
-    """What `ls -la` prints, with the times of its files."""
+    """The output of `ls -la`, with the times of its files."""
     names = (f"-rw-r--r-- 1 root root {size:4} {time} file-{n}" for n, time in enumerate(times))
     return "\n".join(["total 8", *names])
 
@@ -206,7 +206,7 @@ LATER = ("Dec  1 09:59", "Dec  1 10:00", "Jan  1 10:12", "2026-12-01 09:59", "20
 def test_the_times_of_listed_files_are_no_difference(
     gateway: ServedGateway, recorded: GatewayTrial
 ) -> None:
-    """Files that a run makes anew have other times, alike or not; their sizes stay sizes."""
+    """Files that a run makes anew have new times, equal or not; another size is a difference."""
 
     def ask(trial: GatewayTrial, text: str, day: str) -> int:
         return trial.ask("anthropic", f"say well of:\n{text}\non {day}, {day}").status
@@ -238,7 +238,7 @@ def test_a_record_of_an_earlier_version_answers_listings(
 def test_another_order_of_lines_is_a_difference_with_words(
     gateway: ServedGateway, recorded: GatewayTrial
 ) -> None:
-    """An agent may answer by the order of a listing: no answer is given to another order."""
+    """An agent's answer may depend on the order of a listing, so another order gets no answer."""
     recorded.ask("anthropic", "say well of:\n./b.py\n./a.py\n./c.py")
     replay = replaying(gateway, recorded)
     reply = replay.ask("anthropic", "say well of:\n./c.py\n./b.py\n./a.py")

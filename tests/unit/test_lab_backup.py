@@ -1,4 +1,4 @@
-"""Backups of a whole lab: restored as it was, as a lab of its own, and nothing in one trusted."""
+"""Backups of a whole lab: restored unchanged as a new lab, with nothing in them trusted."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def there(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def here(tmp_path: Path) -> LabFolder:
-    """A lab that is not there yet."""
+    """The folder of a lab that does not exist yet."""
     return LabFolder(tmp_path / "here" / ".lab")
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """The name of a backup that is not there yet."""
+    """The path of a backup that does not exist yet."""
     return tmp_path / "lab.tar.gz"
 
 
@@ -106,8 +106,8 @@ def test_a_whole_lab_is_restored_as_it_was(there: Path, here: LabFolder, file: P
 
 
 def test_a_restored_lab_is_one_of_its_own(there: Path, here: LabFolder, file: Path) -> None:
-    """It has another id, so that no container of the original is its, and the user's trust in the
-    original is none in the copy."""
+    """It has another id, so no container of the original belongs to it, and the user's trust in the
+    original does not extend to the copy."""
     back_up_lab(file, lab_dir=there)
     restore_lab(file, here.root)
     assert ledger_id(here.root) != ledger_id(there)
@@ -134,7 +134,7 @@ def test_tombstones_verify_after_restorations(there: Path, tmp_path: Path, file:
 
 
 def test_a_run_in_progress_is_backed_up(there: Path, here: LabFolder, file: Path) -> None:
-    """Results that are not committed come back with their events, and nobody owns the run."""
+    """Results that are not committed are restored with their events; no process owns the run."""
     with kit.open_writer(there / "ledger.sqlite") as writer:
         lease = kit.begin_run(writer, 4, "live")
         writer.commit_result(lease, kit.result(0, "live"))
@@ -202,7 +202,7 @@ def test_lost_events_do_not_prevent_a_backup(there: Path, here: LabFolder, file:
 
 
 def begin_real_run(lab: Path, folder: Folder) -> LedgerWriter:
-    """A run of a real experiment, of which nothing is committed."""
+    """A run of a real experiment, with no committed slot."""
     resolved = folder.resolve()
     path = kit.make_ledger(lab.parent)
     writer = kit.open_writer(path)
@@ -246,7 +246,7 @@ def test_an_attempt_in_progress_is_left_to_the_original(tmp_path: Path, file: Pa
             dispatch = Dispatch(idx, 1, name, "elsewhere", kit.TIMES[0])
             writer.journal_dispatch(lease, [dispatch])
         run_folder = lab.run_folder("real")
-        # Of the models, the experiment names "demo" alone.
+        # The experiment names only the model "demo".
         write_calls(trial_folder(run_folder, 0, 1) / JOURNAL, "demo", "sk-secret")
         attempt_notes.mark_not_started(trial_folder(run_folder, 1, 1))
         back_up_lab(file, lab_dir=lab.root)
@@ -276,7 +276,7 @@ def test_an_attempt_in_progress_is_left_to_the_original(tmp_path: Path, file: Pa
 
 
 def test_a_folder_gets_only_new_artifacts(there: Path, here: LabFolder, tmp_path: Path) -> None:
-    """Each backup to a folder is a file of its own, beside the artifacts of all."""
+    """Each backup in a folder is its own file, and all share the artifacts beside it."""
     folder = tmp_path / "backups"
     first = back_up_lab(folder, lab_dir=there)
     ArtifactStore(there / "artifacts").put_bytes(b"new")
@@ -313,7 +313,7 @@ def test_a_cut_artifact_is_copied_again(there: Path, here: LabFolder, tmp_path: 
 def test_what_is_no_artifact_is_not_restored(
     there: Path, here: LabFolder, tmp_path: Path, kind: str
 ) -> None:
-    """An artifact beside a backup that was changed, or is no regular file, is refused."""
+    """An artifact beside a backup is refused if it was changed or is not a regular file."""
     folder = tmp_path / "backups"
     back_up_lab(folder, lab_dir=there)
     [path] = [path for path in folder.glob("artifacts/sha256/*/*") if path.stat().st_size == 5]
@@ -418,8 +418,8 @@ def test_nothing_is_overwritten(there: Path, here: LabFolder, file: Path) -> Non
 
 
 def test_a_lab_without_all_its_artifacts(there: Path, file: Path, tmp_path: Path) -> None:
-    """A lab that lost an artifact is backed up without it, and the exit code says so; one that was
-    changed is not backed up under its name."""
+    """A lab that lost an artifact is backed up without it, and the exit code says so. A changed
+    artifact is not backed up under its name."""
     [large] = [path for path in there.glob("artifacts/sha256/*/*") if path.stat().st_size == 5]
     large.write_bytes(b"Large")
     with pytest.raises(LedgerError, match="was changed in the store; nothing was backed up"):
@@ -466,7 +466,7 @@ def test_an_older_ledger_is_upgraded_in_the_copy(there: Path, here: LabFolder, f
 
 
 def test_progress_is_shown(there: Path, here: LabFolder, file: Path, tmp_path: Path) -> None:
-    """A large backup says how far it is, and so does its restoration; a small one is quiet."""
+    """A large backup reports its progress, and so does its restoration; a small one does not."""
     quiet = run_forked("backup", tmp_path / "small.tar.gz", "--lab-dir", there, folder=tmp_path)
     assert quiet.stderr == ""
     large = there.parent / "large"
@@ -500,7 +500,7 @@ def test_memory_stays_bounded(there: Path, here: LabFolder, file: Path) -> None:
 
 
 def rewritten(file: Path, change: Callable[[dict[str, bytes]], None]) -> None:
-    """Put a backup in its place with other files, and what `backup.json` says of them."""
+    """Replace a backup by one whose files, `backup.json` included, `change` has changed."""
     files = members(file)
     change(files)
     file.unlink()
@@ -515,7 +515,7 @@ def manifest(**changes: Any) -> Callable[[dict[str, bytes]], None]:
 
 
 def with_file(name: str, field: str, data: bytes) -> Callable[[dict[str, bytes]], None]:
-    """Another content of a file, with its correct digest."""
+    """Return a change that replaces a file's content, with the correct digest and size."""
 
     def change(files: dict[str, bytes]) -> None:
         files[name] = data
@@ -623,7 +623,7 @@ BROKEN: dict[str, Callable[[Path], bytes]] = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_backup_is_refused(there: Path, here: LabFolder, file: Path, name: str) -> None:
-    """What is no complete tar of regular files is refused, and no lab is left."""
+    """A backup that is not a complete tar of regular files is refused, and no lab is left."""
     back_up_lab(file, lab_dir=there)
     file.write_bytes(gzip.compress(BROKEN[name](file)))
     with pytest.raises(LedgerError, match="nothing was restored"):
@@ -656,7 +656,7 @@ HOSTILE_ROWS: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize("name", HOSTILE_ROWS)
 def test_hostile_rows_are_refused(tmp_path: Path, here: LabFolder, file: Path, name: str) -> None:
-    """A ledger with rows that labledger does not write makes no lab, and no file elsewhere."""
+    """A ledger with rows that labledger does not write leaves no lab and no file elsewhere."""
     lab, folder = LabFolder(tmp_path / "there" / ".lab"), Folder(tmp_path / "experiment")
     with begin_real_run(lab.root, folder) as writer:
         lease = writer.leases.acquire("real", kit.OWNER, 30)
@@ -676,5 +676,5 @@ def test_hostile_rows_are_refused(tmp_path: Path, here: LabFolder, file: Path, n
 
 
 def test_the_schema_of_a_backup_is_shipped() -> None:
-    """The manifest's schema is among those of the package."""
+    """The package includes the manifest's schema."""
     assert (resources.schemas() / "backup_v1.jsonschema").is_file()

@@ -58,7 +58,7 @@ def test_locked_versions_support_the_oldest_python() -> None:
 
 
 def installed_requirement(name: str, version: str) -> SpecifierSet | None:
-    """Return which versions of Python a distribution asks for, None if it is not installed.
+    """Return the Python versions that a distribution requires; None if it is not installed.
 
     `scripts/test --newest` installs other versions on purpose.
     """

@@ -59,8 +59,8 @@ def _own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_files_of_the_folder_are_files_of_the_experiment(folder: Folder) -> None:
-    """The plan has the digest of the whole folder, needs no permission, and a changed program,
-    mode or name is a difference; moving the folder with its experiment is none."""
+    """The plan has the digest of the whole folder and needs no permission. A changed program, mode
+    or name is a difference; moving the folder with its experiment is not."""
     before = folder.resolve()
     agent = before.plan.variants[0].profile
     assert agent is not None
@@ -138,7 +138,7 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_folder_is_refused_with_its_place(folder: Folder, case: str) -> None:
-    """Whatever is wrong with a folder is named before anything is installed."""
+    """All problems of a folder are named before anything is installed."""
     change, message = BAD[case]
     change(folder.path / "mine")
     with pytest.raises(InvalidInput) as refused:
@@ -149,7 +149,7 @@ def test_a_bad_folder_is_refused_with_its_place(folder: Folder, case: str) -> No
 def test_a_folder_outside_of_the_project_needs_a_permission(
     folder: Folder, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A path that leads out, also through a link, is not followed unasked."""
+    """A path that leads out, also through a link, is not followed without permission."""
     elsewhere = write_agent(tmp_path_factory.mktemp("elsewhere") / "mine")
     for name in (str(elsewhere), "./linked/mine"):
         if name.startswith("."):
@@ -160,8 +160,8 @@ def test_a_folder_outside_of_the_project_needs_a_permission(
 
 
 def test_packages_need_a_permission(folder: Folder) -> None:
-    """What a folder asks to be installed from elsewhere is named exactly, and is not installed
-    before the user has allowed it; another package needs another permission."""
+    """Packages that a folder needs from elsewhere are named exactly, and are not installed before
+    the user has allowed them. Another package needs another permission."""
     write_agent(folder.path / "mine", install=PACKAGES)
     plan = folder.resolve().plan
     [needed] = plan.agent_permissions
@@ -323,8 +323,8 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tupl
 
 
 def test_a_repository_is_fetched_at_its_commit(repository: tuple[str, str], tmp_path: Path) -> None:
-    """Its files are those of the commit, without its history; no filter and no helper of the
-    user's settings runs, and an unknown commit is an error in plain words."""
+    """The commit's files are fetched without its history. No filter and no helper of the user's
+    settings runs, and an unknown commit is an error in plain words."""
     url, commit = repository
     source = GitSource(url, commit, "tools")
     profile = read_folder(write_agent(tmp_path / "mine"))

@@ -47,7 +47,7 @@ def test_a_gate_goes_by_the_pass_rate() -> None:
 
 
 def test_chosen_results_reach_no_rate() -> None:
-    """Where slots with a result were run again, every gate is missed; without gates none is."""
+    """If slots with a result were run again, every gate is missed; without gates none is."""
     rates = counts(base=(10, 10))
     (miss,) = missed_gates([Gate("base", 0.1), Gate(None, 0)], rates, has_chosen_results=True)
     assert "despite their verdicts" in miss

@@ -230,8 +230,8 @@ def populations(mean: float, detect: float, tasks: int, chance: Chance) -> tuple
 def test_plans_hold_near_0_and_1_whether_the_pilot_has_the_effect(
     mean: float, detect: float, has_effect: bool, replications: int
 ) -> None:
-    """A side that moves away from 0 or 1 varies more: planned .80 is .78 to .85, on average over
-    pilots of 50 tasks with one replication or two."""
+    """A side that moves away from 0 or 1 varies more: a planned power of .80 is .78 to .85, on
+    average over pilots of 50 tasks with one replication or two."""
     chance = np.random.default_rng(7)
     population, moved = populations(mean, detect, 20_000, chance)
     differing = float(np.mean(population * (1 - moved) + moved * (1 - population)))
@@ -289,8 +289,8 @@ def test_plans_of_a_suite_hold_whether_the_pilot_has_the_effect(
 def test_what_would_usually_be_found_is(
     estimand: Estimand, mean: float, detect: float, has_effect: bool
 ) -> None:
-    """A difference as large as a comparison says is shown .80 of the time, whether that comparison
-    itself had one or not."""
+    """A difference of the size that a comparison names is shown .80 of the time, whether or not
+    that comparison itself had a difference."""
     chance = np.random.default_rng(10)
     tasks, replications = (60, 1) if estimand is Estimand.TASKS else (20, 4)
     powers = []

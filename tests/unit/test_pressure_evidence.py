@@ -132,7 +132,7 @@ def sealed_pressure(tmp_path: Path, text: str) -> dict[str, Any]:
 
 
 def test_an_agent_that_sleeps_waits_for_no_processor(tmp_path: Path) -> None:
-    """What else waited on a full machine is not what the agent waited for."""
+    """The waiting of other processes on a full machine does not count as the agent's."""
     sleeps = BUSY.format(used=1_010_000_000, ran=20_000, waited=90_000)
     pressure = sealed_pressure(tmp_path, sleeps)
     assert pressure["phases"]["agent"]["cpu_waited_s"] == 0.09
@@ -140,7 +140,7 @@ def test_an_agent_that_sleeps_waits_for_no_processor(tmp_path: Path) -> None:
 
 
 def test_a_short_grader_does_not_hide_what_the_agent_waited_for(tmp_path: Path) -> None:
-    """An agent that got a sixth of a processor was short of it, however its grader fared."""
+    """An agent that got a sixth of a processor was short of it, independently of its grader."""
     works = BUSY.format(used=2_650_000_000, ran=800_000, waited=4_000_000)
     pressure = sealed_pressure(tmp_path, works)
     assert pressure["processors"] == 2
@@ -181,7 +181,7 @@ def test_phases_have_the_counters_of_version_2() -> None:
     ],
 )
 def test_a_phase_whose_own_waiting_is_unknown_was_not_short(tmp_path: Path, text: str) -> None:
-    """Without a number of its own, the waiting of the machine says nothing of a phase."""
+    """Without a phase's own number, the waiting of the machine says nothing about it."""
     assert not was_short("agent_timeout", sealed_pressure(tmp_path, text))
 
 

@@ -106,7 +106,7 @@ def test_what_the_experiment_refuses(
 
 def test_an_untested_version_is_marked(location: str, tmp_path: Path) -> None:
     """Preflight, plan, status, page and report name an agent whose profile was tested with another
-    version, and say nothing of a tested one. The run's digest does not depend on it."""
+    version, and do not mention a tested one. The run's digest does not depend on it."""
     benchmark = benchmark_with(location, "codex@0.99.0:model=gpt-5", "claude-code:model=claude")
     translated = translate(
         benchmark,

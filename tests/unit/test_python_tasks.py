@@ -504,9 +504,9 @@ print(json.dumps([sorted(passed), problem]))
 def test_the_grader_reads_only_a_regular_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A link, a pipe and a folder are no answers; a huge file is one that does not pass.
+    """A link, a pipe and a folder are not answers; a huge file is an answer that does not pass.
 
-    A byte order mark is no part of the program.
+    A byte order mark is not part of the program.
     """
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")

@@ -37,7 +37,7 @@ echo "${0##*/} $* versions=${VENV_VERSIONS:-} folder=${VENV_FOLDER:-}"
 
 
 def _project(folder: Path, *scripts: str) -> Path:
-    """Return a project that has these scripts of this one."""
+    """Return a project with these scripts of this project."""
     (folder / "scripts").mkdir(parents=True)
     for name in (*scripts, "lib.sh"):
         shutil.copy(PROJECT / "scripts" / name, folder / "scripts" / name)
@@ -75,7 +75,7 @@ def test_the_readme_begins_with_two_commands() -> None:
 
 
 def test_the_newest_releases_have_an_environment_of_their_own(tmp_path: Path) -> None:
-    """`scripts/test --newest` ignores the locked versions, and runs the tests with what it got."""
+    """`scripts/test --newest` ignores the locked versions and tests the releases that it got."""
     project = _project(tmp_path / "project", "test")
     stub = project / "stub"
     stub.write_text(_STUB)
@@ -94,7 +94,7 @@ def test_the_newest_releases_have_an_environment_of_their_own(tmp_path: Path) ->
 
 
 def test_newest_releases_are_installed_without_the_locked_versions(tmp_path: Path) -> None:
-    """pip gets the locked versions as constraints, and for the newest releases none, each time."""
+    """pip gets the locked versions as constraints, and no constraints for the newest releases."""
     project = _project(tmp_path / "project", "venv")
     (project / "requirements-locked.txt").write_text("pytest==1\n")
     folder = project / "environment"

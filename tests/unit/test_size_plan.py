@@ -89,7 +89,7 @@ def test_a_plan_answers_for_both_estimands(lab: Path) -> None:
 
 
 def test_a_plan_with_looks_has_the_power_of_the_last_one(lab: Path) -> None:
-    """Planned looks take a little more trials than one look, and a note says so."""
+    """Planned looks take slightly more trials than one look, and a note says so."""
     make_history(lab)
     plain = plan(lab)
     path = lab / "demo" / "experiment.yaml"

@@ -184,7 +184,7 @@ def test_the_tar_of_a_workspace(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sealed", [False, True])
 def test_files_that_a_part_brings_get_folders_of_their_own(tmp_path: Path, *, sealed: bool) -> None:
-    """What earlier trials mount stays as it was, and each set of files is compared."""
+    """Files that earlier trials mount stay unchanged, and each set of files is compared."""
     staged(tmp_path, sealed=sealed)
     store = ArtifactStore(tmp_path / "store")
     digest = store.put_bytes(PROGRAM)
@@ -208,7 +208,7 @@ def test_files_that_a_part_brings_get_folders_of_their_own(tmp_path: Path, *, se
 
 
 def test_a_host_stages_what_a_grown_run_brings(tmp_path: Path) -> None:
-    """A host that has staged a run's files stages those of a later part, too."""
+    """A host that has staged a run's files also stages the files of a later part."""
     store = ArtifactStore(tmp_path / "store")
     digest = store.put_bytes(PROGRAM)
     run = tmp_path / "run"

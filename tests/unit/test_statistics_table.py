@@ -17,7 +17,7 @@ def test_the_pages_are_what_the_stored_counts_give() -> None:
 
 
 def test_every_cell_of_the_grid_has_counts() -> None:
-    """The counts are those of the grid's cells, in its order."""
+    """Exactly the grid's cells have counts, in its order."""
     assert list(cells.read()) == [cell.name for cell in grid()]
 
 
@@ -66,5 +66,5 @@ def test_a_cell_that_runs_again_gives_its_row(name: str) -> None:
 def test_a_figure_is_worse_by_a_point_beyond_its_simulation_error(
     name: str, hits: int, is_worse: bool
 ) -> None:
-    """Of 1,000 draws, two simulation errors at 6 % are 1.5 points."""
+    """With 1,000 draws, two simulation errors at 6 % are 1.5 points."""
     assert verdicts.Figure(name, hits, 1000).is_worse is is_worse

@@ -104,7 +104,7 @@ def test_what_other_commands_made(
 
 
 def after_a_tick(path: Path) -> None:
-    """Return when the kernel notes a later time than that of a file."""
+    """Return when the kernel notes a later time than the file's."""
     probe = path.with_name("probe")
 
     def is_later() -> bool:

@@ -267,7 +267,7 @@ def test_cut_log(trials: Trials, *, earlier: bool) -> None:
 
 
 def test_whole_log(trials: Trials, spec: AttemptSpec) -> None:
-    """A log that is longer than the stored output, and no longer than what is kept, is whole."""
+    """A log that exceeds the stored output, but not the kept output, is whole."""
     content = LOGS["claude-code.stream"].read_bytes()
     (spec.folder / "state").mkdir(exist_ok=True)
     (spec.folder / "state" / "agent.stdout").write_bytes(content)
@@ -289,7 +289,7 @@ def test_whole_log_of_the_size_of_a_cut_one(spec: AttemptSpec) -> None:
 
 
 def test_document_of_too_many_steps(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first steps of an endless document are stored, whatever the others hold."""
+    """The first steps of an endless document are stored, with any content in the others."""
     for module in (agent_document, trajectory_writer):
         monkeypatch.setattr(module, "MAX_STEPS", 120)
     steps = [{**ASKED, "step_id": number} for number in range(1, 1001)] + [{"no": "step"}]

@@ -1,4 +1,4 @@
-"""Values of another type than a format says, in whatever member: nothing that reads them fails."""
+"""Values of the wrong type in any member of a format: no reader of them fails."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ RICH: dict[Api, JsonObject] = {
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The place of each member and item of a JSON value, and its own."""
+    """The place of each member and item of a JSON value, and of the value itself."""
     yield at
     inner = (
         value.items()
@@ -260,7 +260,7 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def changed(value: Any) -> Iterator[Any]:
-    """The value with another one of a wrong type at one place."""
+    """The value with a value of a wrong type at one place."""
     for place in places(value):
         for odd in ODD:
             if not place:

@@ -1,4 +1,4 @@
-"""Which slots of a regrading stay open: an earlier grading judged them, the new one not."""
+"""Slots of a regrading that stay open: an earlier grading judged them, the new one did not."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def again(idx: int, letter: str, **changes: object) -> AttemptResult:
-    """What a worker of the second generation hands back for a slot."""
+    """The result that a worker of the second generation returns for a slot."""
     made = graded.result("run-1.g2", kit.slot(idx), letter, 2, SlotStatus.COMPLETED)
     return replace(made, **changes)  # type: ignore[arg-type]
 
@@ -72,12 +72,12 @@ def stays_open(path: Path, result: AttemptResult) -> bool:
 def test_no_verdict_on_a_judged_trial(
     path: Path, idx: int, status: SlotStatus, reason: str
 ) -> None:
-    """However its new grader failed, this says nothing about the agent."""
+    """A failure of the new grader, of any kind, says nothing about the agent."""
     assert stays_open(path, again(idx, "g", status=status, reason=reason))
 
 
 def test_what_is_committed(path: Path) -> None:
-    """A verdict is one, whatever it says; what no grading can judge is not tried for ever."""
+    """Every verdict is committed; a slot that no grading can judge is not tried for ever."""
     for letter in "PFME":
         assert not stays_open(path, again(PASSED, letter))
     assert not stays_open(path, again(PASSED, "g", reason="evidence_incomplete"))

@@ -243,7 +243,7 @@ def test_two_hundred_idle_connections_hinder_nobody(server: RunningServer) -> No
 
 
 def test_a_new_connection_takes_the_place_of_an_idle_one(server: RunningServer) -> None:
-    """With as many connections as there may be, the oldest one without a request ends."""
+    """At the connection limit, the oldest connection without a request is ended."""
     with ExitStack() as stack:
         stream = stack.enter_context(server.events())
         stream.until("hello")
@@ -286,7 +286,7 @@ def test_a_connection_without_a_request_ends_sooner(server: RunningServer) -> No
 
 
 def is_silent(sock: socket.socket) -> bool:
-    """Read what is there; return whether the other end is open and sent nothing more."""
+    """Read all available data; return whether the other end is open and sent nothing more."""
     try:
         assert sock.recv(1 << 20) != b""
     except BlockingIOError:
@@ -487,7 +487,7 @@ def test_a_query_may_not_take_all_memory(server: RunningServer, sql: str) -> Non
 
 
 def test_a_query_ends_with_the_server(lab: Path) -> None:
-    """The process of a query does not outlive the server, even if that is killed."""
+    """The process of a query does not outlive the server, even if the server is killed."""
     program = f"""
 import sys
 from labledger.view.query_process import Question, ask

@@ -274,7 +274,7 @@ def _task_folders(path: Path) -> list[Path]:
 
 
 def _is_task(folder: Path) -> bool:
-    """Return whether a folder has a task file, be it one that cannot be read."""
+    """Return whether a folder has a task file, even one that cannot be read."""
     path = folder / TASK_FILE
     return os.path.lexists(path) and not path.is_dir()
 

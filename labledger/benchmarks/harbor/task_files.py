@@ -119,7 +119,7 @@ class TaskFiles:
     def require_file(self, name: str) -> Path:
         """Return the path of a file of the task.
 
-        Raises `InvalidInput` if it is missing, leads out of the task or is no regular file.
+        Raises `InvalidInput` if it is missing, leads out of the task or is not a regular file.
         """
         path = self.folder / name
         self.require_inside(path)

@@ -1,7 +1,7 @@
 """Commands that back up a whole lab and restore it: backup and restore.
 
-Each calls one function of the library. A backup or a restored lab without an artifact that its
-ledger names is exit code 3.
+Each calls one function of the library. The exit code is 3 if the backup or the restored lab lacks
+an artifact that its ledger names.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from labledger import BackupProgress, RestoredRun
 
 _ARTIFACT_BYTES = 1 << 14
-"""An artifact takes as long as so many bytes, in addition to its own."""
+"""The time that each artifact takes in addition to its own bytes, as a number of bytes."""
 _LARGE_BYTES = 64 << 20
-"""What takes less time than so many bytes prints no progress: it is done in a few seconds."""
+"""Work that takes less time than this many bytes prints no progress: it takes a few seconds."""
 
 
 def backup(
@@ -41,7 +41,7 @@ def backup(
     """Back up the whole lab, also while runs are writing.
 
     A backup has the ledger, the artifacts, unfinished results and the settings. `labledger restore`
-    makes a lab of it.
+    makes a lab from it.
     """
     from labledger import back_up_lab
 
@@ -79,8 +79,8 @@ def restore(
 ) -> None:
     """Restore a backup as a new lab folder.
 
-    The new lab takes no container of the original, which may go on. Its settings and receivers act
-    when you have allowed it.
+    The new lab takes no container of the original, which may keep running. Its settings and
+    receivers take effect once you have allowed them.
     """
     from labledger import restore_lab
 
@@ -111,7 +111,7 @@ def _restored_line(run: RestoredRun) -> str:
 
 
 def _tenths(verb: str) -> Callable[[BackupProgress], None]:
-    """Return what prints each tenth of the work, if there is much."""
+    """Return a function that prints each tenth of the work, if there is much work."""
     shown = 0
 
     def report(progress: BackupProgress) -> None:

@@ -125,10 +125,9 @@ def export(
     """Write a run's records for other tools, or rebuild its mirrors from the ledger.
 
     jsonl is byte for byte what the run wrote; csv and parquet are tables with fixed columns.
-    Of a run that was graded again, the records of the current grading are written, or those of
-    --grading N. Without --out, the mirrors in the run folder are rebuilt, which are the run's own,
-    or tables are written into the folder `tables` there. RUN1+RUN2 writes the rows of several runs
-    into one table.
+    If a run was graded again, the records of the current grading are written, or of --grading N.
+    Without --out, the run's own mirrors in the run folder are rebuilt, or tables are written into
+    the folder `tables` there. RUN1+RUN2 writes the rows of several runs into one table.
     """
     from labledger import open_ledger
 
@@ -149,15 +148,15 @@ def export(
 
 
 _OF_AGENTS = frozenset({"model_calls", "trajectories", "spans"})
-"""What is recorded of agents alone, in the run in which they ran, whichever grading is current."""
+"""Records about agents alone. They belong to the run whose agents ran, not to a grading."""
 
 
 def _exported_runs(
     ledger: Ledger, name: str, grading: int | None, what: str, *, rebuilds: bool
 ) -> str:
-    """Return the runs whose records are exported for a name, and say which gradings these are.
+    """Return the runs whose records are exported for a name, and print which gradings they are.
 
-    `rebuilds` is whether the mirrors in the run folder are written: each run has its own.
+    `rebuilds` says whether the mirrors in the run folder are written: each run has its own.
     """
     return "+".join(
         _exported_run(ledger, each, grading, what, rebuilds=rebuilds) for each in name.split("+")

@@ -156,7 +156,7 @@ def clean(
     """Remove containers that are not needed any more.
 
     Removes only containers of this ledger that belong to no live run and hold no trial that
-    `labledger resume` would continue, and what checks of ended processes left in the engine.
+    `labledger resume` would continue, and probes that checks of ended processes left behind.
     """
     if on is not None:
         for sentence in labledger.clean_hosts(

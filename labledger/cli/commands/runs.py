@@ -196,9 +196,9 @@ def regrade(
     runs. The new scores are the run's next generation; the old ones stay. Views, comparisons and
     reports use the new generation once it is complete. The same command, or `labledger resume` with
     the regrading's own run id, continues a regrading that was interrupted. If the grader fails or
-    times out on a trial that an earlier grading judged, the slot stays open, the earlier grading
-    stays current, and the exit code is 3; the same command grades the open slots alone. A regrading
-    stops if half or more of its slots are errors; --max-error-rate sets another share.
+    times out on a trial that an earlier grading judged, the slot stays open. The earlier grading
+    then stays current, and the exit code is 3. The same command grades only the open slots. A
+    regrading stops if half or more of its slots are errors; --max-error-rate sets another share.
     """
     options = running.options()
     running.watch(
@@ -329,7 +329,7 @@ def _print_rerun(plan: RerunPlan) -> None:
 
 
 def _say_open_regradings(run_id: str, lab_dir: Path | None) -> None:
-    """Say which regradings of a run have open slots: no agent must run again for these."""
+    """Print which regradings of a run have open slots. No agent has to run again for these."""
     with labledger.open_ledger(lab_dir=lab_dir) as ledger:
         gradings = ledger.gradings(run_id)
     for grading in gradings[1:]:

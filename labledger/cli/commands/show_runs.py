@@ -136,7 +136,7 @@ def status(
 ) -> None:
     """Show a run's progress, its owner, its outcomes and what it spent of its budget.
 
-    The outcomes of a run that was graded again are those of its current grading.
+    If a run was graded again, the outcomes come from its current grading.
     """
     if watch:
         _watch(run_id, lab_dir, as_json=json)
@@ -173,8 +173,8 @@ def show(
 ) -> None:
     """Show one trial.
 
-    Prints its phases, times, exit statuses, prediction, score, metrics, logs and evidence, as the
-    current grading has them.
+    Prints its phases, times, exit statuses, prediction, score, metrics, logs and evidence from the
+    current grading.
     """
     from labledger import open_ledger
 

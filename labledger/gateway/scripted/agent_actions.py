@@ -62,7 +62,7 @@ class Said:
 
 
 class NoTool(Exception):
-    """A request offers no tool for what a turn says."""
+    """A request offers no tool for the action of a turn."""
 
 
 def is_auxiliary(conversation: Conversation) -> bool:

@@ -89,7 +89,7 @@ def _take_user(line: JsonObject, drafts: OpenDrafts) -> Iterator[Step]:
 
 
 def _take_task(line: JsonObject, drafts: OpenDrafts) -> Iterator[Step]:
-    """Take the answer of a subagent in the background, whose call already returned."""
+    """Take the answer of a background subagent, whose call has already returned."""
     call, status = name_of(line.get("tool_use_id")), name_of(line.get("status"))
     answer = content_text(line.get("result")) or content_text(line.get("summary"))
     extra: JsonObject = {} if status in (None, "completed") else {"status": status}

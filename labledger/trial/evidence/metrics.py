@@ -187,7 +187,7 @@ def pressure_of(folder: Path, grader_folder: Path | None = None) -> JsonObject:
     parts = list(map(parse_counters, texts))
     names = [name for name in FIELDS if all(name in part for part in parts)]
     numbers = {name: sum(part[name] for part in parts) for name in names}
-    # A part that takes less than a second does not tell how many there are.
+    # A part of less than a second does not show how many processors there are.
     if processors := [part["processors"] for part in parts if "processors" in part]:
         numbers["processors"] = max(processors)
     pressure: JsonObject = {name: round(number, 3) for name, number in numbers.items()}
@@ -198,9 +198,9 @@ def pressure_of(folder: Path, grader_folder: Path | None = None) -> JsonObject:
 def parse_phases(text: str) -> dict[str, dict[str, float]]:
     """Return the same numbers for each phase that took a second or more, by its name.
 
-    With control groups of version 1, the kernel does not sum up what processes waited. Those that
-    existed at the phase's end, or at its time limit, say it of themselves, and the others waited as
-    long for each second that they ran.
+    With control groups of version 1, the kernel does not sum up how long processes waited.
+    Processes that exist at the phase's end, or at its time limit, have counts of their own. Other
+    processes are assumed to have waited as long for each second that they ran.
     """
     edges: dict[tuple[str, str], _Edge] = defaultdict(_Edge)
     waits: dict[str, tuple[int, int]] = {}
@@ -240,7 +240,7 @@ class _Edge:
             self.counters[name] = int(counter[2]) / unit
 
     def since(self, begin: _Edge) -> dict[str, float]:
-        """Return what was counted since another edge; what one of them lacks is left out."""
+        """Return the counts since another edge, for the counters that both edges have."""
         names = self.counters.keys() & begin.counters.keys()
         numbers = {name: max(0.0, self.counters[name] - begin.counters[name]) for name in names}
         return _of_machine(begin.times, self.times, numbers) | numbers

@@ -67,8 +67,8 @@ class AgentPhase:
     collected: float = math.inf
     """The end of the hundredth of a second in which a collect command began, if one ran."""
     graded: float = math.inf
-    """A time after which no change is the agent's, but the grader's: it is that of a file which
-    `trial.sh` made when it had killed every process of the agent."""
+    """A time after which every change is the grader's, not the agent's. `trial.sh` made a file at
+    this time, after it had killed every process of the agent."""
 
     @classmethod
     def of(cls, folder: Path, phases: str | None = None) -> Self | None:
@@ -116,7 +116,7 @@ class AgentPhase:
         return is_cache and stat.S_ISREG(status.st_mode) and status.st_ctime > self.graded
 
     def who_made(self, status: os.stat_result) -> str | None:
-        """Return `agent` or `grader`, whoever made a change; None if it is not known."""
+        """Return who made a change, `agent` or `grader`; None if it is not known."""
         if is_whiteout(status) and status.st_nlink > 1:
             return None
         if status.st_ctime > self.graded:
@@ -125,7 +125,7 @@ class AgentPhase:
 
 
 def _graded_from(folder: Path, agent_end: float) -> float:
-    """Return the time of the file that `trial.sh` makes before the grader; infinite without it."""
+    """Return the time of the file that `trial.sh` makes before the grader; else infinite."""
     try:
         status = os.lstat(folder / "state" / contract.GRADING_FILE)
     except OSError:
@@ -241,7 +241,7 @@ class FilesystemChanges:
     """The first of the suspicious paths, sorted."""
     total: int = 0
     by: Mapping[str, int] = field(default_factory=dict)
-    """How many of them the `agent` and the `grader` changed, as far as it is known."""
+    """How many of them the `agent` and the `grader` changed, as far as this is known."""
     unchecked: str | None = None
     """Why they could not be inspected."""
     programs: tuple[str, ...] = ()
@@ -387,7 +387,7 @@ def _listed(paths: Sequence[str]) -> tuple[str, ...]:
 def _compare(
     changed: Iterable[str], own_folders: Collection[str], is_ordinary: Callable[[str], bool]
 ) -> tuple[list[str], int]:
-    """Return the suspicious paths, sorted, and how many further ones were only counted."""
+    """Return the suspicious paths, sorted, and the number of further, unnamed ones."""
     candidates: set[str] = set()
     parents: set[str] = set()
     not_compared = 0

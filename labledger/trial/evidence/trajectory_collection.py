@@ -81,7 +81,7 @@ class _Source:
 
 
 def kept_size(log_bytes: int) -> int:
-    """Return how large `trial.sh` lets the file of an output become, which keeps `log_bytes`."""
+    """Return how large `trial.sh` lets an output's file become so that it keeps `log_bytes`."""
     return (log_bytes // 512 + 17) * 512
 
 
@@ -254,7 +254,7 @@ class _Collector:
 
 
 def _cuts(writer: DocumentWriter, facts: LogFacts) -> list[str]:
-    """Return why the steps are not all that the agent did, when all that are read were taken."""
+    """Return why steps of the agent are missing, when all that were read have been taken."""
     cuts = list(facts.cuts)
     if writer.left_out:
         cuts.append(f"{counted(writer.left_out, 'step')} beyond the limits were left out")
@@ -263,7 +263,7 @@ def _cuts(writer: DocumentWriter, facts: LogFacts) -> list[str]:
 
 
 def _with_notes(head: Head, cuts: list[str]) -> Head:
-    """Return a document's head that names the cuts, for readers of the document alone."""
+    """Return a document's head that names the cuts, for readers who have only the document."""
     if not cuts:
         return head
     notes = [*([head.notes] if head.notes else []), cut_notice(cuts)]

@@ -98,7 +98,7 @@ def stage_dependencies(
 
     `files` are by phase. If the grader is `sealed`, its files go to the folder `sealed` beside
     `deps`, and `deps`/grader becomes a link to the path that they get in a container. Each further
-    set of files, which a part of the run brought, gets folders of its own. Raises `LedgerError` if
+    set of files, which an extension of the run added, gets its own folders. Raises `LedgerError` if
     a file is missing from the artifact store or was changed there, or if the folders exist and
     differ from `files`.
     """
@@ -184,8 +184,8 @@ def _require_unchanged(run_folder: Path, changes: Iterator[str]) -> None:
 def find_changes(files: PhaseFiles, deps: Path, *, sealed: bool) -> Iterator[str]:
     """Yield how the staged programs of a run differ from `files`, each as a sentence.
 
-    Files that are no part of `files` count as differences. Sets of files without a folder have not
-    been staged, and are skipped.
+    Files that are not in `files` count as differences. Sets of files without a folder have not been
+    staged, and are skipped.
     """
     for file_set in FileSet.all_of(files):
         folder = deps.with_name(file_set.folder(deps.name))
@@ -308,8 +308,8 @@ def _placed_files(
 ) -> Iterator[str]:
     """Copy files of the task to `folder`, and yield the commands that copy them to their path.
 
-    The commands replace what is there, links included, by a fresh copy. A volume of the image
-    cannot be removed: it is emptied, and the copy goes into it.
+    The commands replace existing files and links by a fresh copy. A volume of the image cannot be
+    removed, so it is emptied, and the copy goes into it.
     """
     target = folder / _FILES / str(index)
     if not target.parent.exists():

@@ -217,7 +217,7 @@ class StartLimiter:
 
     @property
     def known_to_run(self) -> int:
-        """How many trials hold a permit, without those that are expected: they may have ended."""
+        """How many trials hold a permit. Expected trials, which may have ended, are not counted."""
         with self._changed:
             return self.running_trials - len(self._expected)
 

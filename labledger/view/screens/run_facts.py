@@ -55,7 +55,7 @@ class RunFacts:
     """
 
     def __init__(self, source: Source, name: str) -> None:
-        """`name` is a run, which stands for its current grading, or one of its gradings."""
+        """`name` is a run, which means its current grading, or one of its gradings."""
         self.source = source
         self.reader = source.reader
         self.name = name

@@ -1,7 +1,7 @@
 // The first script of each page, run before anything is painted. It sets the remembered theme, and loads
 // the page again where a script or style did not arrive: Chromium drops requests that wait for a connection
 // when a network of the machine comes or goes, as those of containers do. It also loads an error page
-// again, such as that of a ledger that is locked or being upgraded, and the page of a lab that has no run yet.
+// again, for example while a ledger is locked or being upgraded, and the page of a lab that has no run yet.
 const remembered = localStorage.getItem("labledger-theme");
 if (remembered === "light" || remembered === "dark") {
   document.documentElement.dataset.theme = remembered;

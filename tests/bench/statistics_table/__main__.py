@@ -14,7 +14,7 @@ from bench.statistics_table import cells, page
 
 
 def main(words: list[str] | None = None) -> None:
-    """Run what the words ask for."""
+    """Run the cells and steps that the command line asks for."""
     parser = argparse.ArgumentParser(prog="scripts/simulate-statistics table")
     parser.add_argument("patterns", nargs="*", metavar="CELL")
     parser.add_argument("--draws", type=int)

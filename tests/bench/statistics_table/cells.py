@@ -18,7 +18,7 @@ PATH = Path(__file__).parents[3] / "docs/reference/statistics_cells.json"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The counts of a cell, from so many draws."""
+    """The counts of a cell, and the number of draws."""
 
     draws: int
     counts: Counts
@@ -29,7 +29,7 @@ Results = Mapping[str, Result]
 
 
 def simulated(cell: Cell) -> tuple[str, Result]:
-    """Return the cell's name and counts; they depend on name and draws alone."""
+    """Return the cell's name and counts. They depend only on the name and the number of draws."""
     return cell.name, Result(cell.draws, SIMULATIONS[cell.output](cell).counts)
 
 
@@ -45,7 +45,7 @@ def read() -> Results:
 
 
 def write(results: Results) -> None:
-    """Store results, those of the grid's cells alone, at once."""
+    """Store the results of the grid's cells, all at once. Other results are left out."""
     lines = []
     for cell in grid():
         if (result := results.get(cell.name)) is not None:

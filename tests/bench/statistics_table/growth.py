@@ -20,7 +20,7 @@ _OPTIONS = CompareOptions()
 _SUITE = CompareOptions(estimand=Estimand.SUITE)
 _DETECT = 0.2
 _MOST_TASKS, _MOST_REPLICATIONS = 3000, 300
-"""Larger plans are not drawn: what is needed from so few tasks is not told at all."""
+"""Larger plans are not drawn. Pilots with too few tasks give no plan at all."""
 
 
 def more_tasks(cell: Cell) -> Tally:
@@ -35,7 +35,7 @@ def more_trials(cell: Cell) -> Tally:
 
 
 def _extended(cell: Cell, first_part: Callable[[Trials], Trials]) -> Tally:
-    """Count what is shown at either look, and whether both intervals hold.
+    """Count differences that are shown at either look, and whether both intervals hold.
 
     The first look is at a finished run. `share_without` is the power of the same trials in a run
     that was never extended.
@@ -79,7 +79,7 @@ def plan(cell: Cell) -> Tally:
 
 
 def plan_effect(cell: Cell) -> Tally:
-    """Count the same of a pilot that has the effect itself."""
+    """Count the same for a pilot that has the effect itself."""
     return _planned(cell, _DETECT)
 
 

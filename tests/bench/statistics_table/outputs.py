@@ -1,7 +1,7 @@
-"""What is counted for each output, by labledger's own statistics and decisions.
+"""Count the figures of each output, with labledger's own statistics and decisions.
 
-`SIMULATIONS` has a function for each output. A further one, such as a planned extension, is an
-entry there, its cells in `designs.grid`, and its words in `page`. Figures are named
+`SIMULATIONS` has a function for each output. A further output, such as a planned extension, needs
+an entry there, cells in `designs.grid`, and words in `page`. Figures are named
 `coverage…` (nominal .95), `type_1` (.05), `gate…` (.025), `power…` and `share…` (none).
 """
 
@@ -26,24 +26,24 @@ from labledger.compare.statistics.samples import Estimate
 from labledger.records.pass_rate import PassCounts
 
 LIMITS = (0.05, 0.2)
-"""Limits of gates, other than 0, of pass rates."""
+"""Limits of pass-rate gates, other than 0."""
 _GATES = (Gate.FAIL_IF_WORSE, Gate.REQUIRE_NOT_WORSE, Gate.REQUIRE_EQUIVALENT)
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What the comparisons of one family say."""
+    """The estimates, conclusions and gates of one family of comparisons."""
 
     differences: Sequence[Estimate | None]
     conclusions: Sequence[Conclusion]
     passed: Mapping[Gate, bool]
-    """Whether a gate is passed by all."""
+    """Whether all comparisons pass a gate."""
     errs_by_passing: Mapping[Gate, bool]
-    """Whether a gate is passed by any."""
+    """Whether any comparison passes a gate."""
 
 
 def decide(samples: Sequence[Sample], limit: float) -> Decided:
-    """Return what `compare` decides of a family, with gates at a limit; 0 is for one gate alone."""
+    """Return the decisions of `compare` for a family, with gates at a limit; one gate takes 0."""
     options = samples[0].options
     document = Comparison(
         metric=options.metric,
@@ -90,7 +90,7 @@ def _compared(sample: Sample) -> Compared:
 def count_scenario(
     tally: Tally, samples: Sequence[Sample], truth: float, limit: float, kind: str, name: str
 ) -> None:
-    """Count what a family decides where B is worse by `-truth`, in the metric's good direction.
+    """Count the decisions for a family where B is worse by `-truth`, in the metric's direction.
 
     `kind` is `null` (no difference), `limit` (as large as the gates' limit) or `effect`.
     """
@@ -174,7 +174,7 @@ def pair(cell: Cell) -> Tally:
 
 
 def family(cell: Cell) -> Tally:
-    """Count those of a baseline and several treatments."""
+    """Count the decisions for a baseline and several treatments."""
     count = int(cell.output.removeprefix("family"))
     tally, chance = Tally(), cell.chance()
     for _ in range(cell.draws):

@@ -59,7 +59,7 @@ def _design(cell: Cell) -> str:
 
 
 class Column(NamedTuple):
-    """A column: the figures whose names begin so, and how to choose from them."""
+    """A column: the figures whose names begin with a prefix, and how to choose from them."""
 
     title: str
     prefixes: tuple[str, ...]

@@ -16,7 +16,7 @@ Trials = list[list[float]]
 VERIFIED = (231, 75, 44, 34, 32, 22, 22, 19, 10, 8, 2, 1)
 """The tasks of SWE-bench Verified's repositories."""
 _SPREAD = 3.0
-"""Rates of tasks are of a beta distribution whose parameters add up to this."""
+"""Rates of tasks have a beta distribution whose parameters add up to this."""
 _CLUSTER_DEVIATION = 0.7
 """The standard deviation of clusters of tasks, in logits."""
 
@@ -47,7 +47,7 @@ def task_rates(chance: Chance, mean: float, tasks: int) -> tuple[Array, Array]:
 
 
 def suite_rates(chance: Chance, mean: float, tasks: int) -> tuple[Array, Array]:
-    """Return the rates of fixed tasks, of one mean on both sides: B's are A's, half shuffled."""
+    """Return rates of fixed tasks with one mean on both sides: B has A's rates, half shuffled."""
     size = _SPREAD / (4 * mean * (1 - mean))
     places = (np.arange(tasks) + 0.5) / tasks
     # SciPy's inverse of the incomplete beta function.
@@ -60,7 +60,7 @@ def suite_rates(chance: Chance, mean: float, tasks: int) -> tuple[Array, Array]:
 
 
 def cluster_names(tasks: int) -> Array:
-    """Return the cluster of each task: those of SWE-bench Verified, in proportion."""
+    """Return the cluster of each task, with sizes in proportion to SWE-bench Verified's."""
     shares = np.array(VERIFIED[: {5: 3, 12: 6}.get(tasks, 12)], dtype=float)
     sizes = np.maximum(1, np.rint(shares / shares.sum() * tasks)).astype(int)
     sizes[0] += tasks - sizes.sum()

@@ -1,4 +1,4 @@
-"""The words of the reference page: its introduction, and what is said about each output."""
+"""The words of the reference page: its introduction, and a text about each output."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Section(NamedTuple):
     title: str
     text: str
     gains: str
-    """Which valid method would gain where the figures are better than nominal by far."""
+    """Which valid method would gain if the figures are far better than nominal."""
 
 
 SECTIONS = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from labledger.compare.statistics.samples import Estimate
 
 Counts = dict[str, tuple[int, int]]
-"""By figure: how often it happened, and of how many draws."""
+"""For each figure, how often it happened, and in how many draws."""
 
 
 @dataclass(slots=True)

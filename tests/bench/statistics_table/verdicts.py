@@ -1,4 +1,4 @@
-"""Whether a figure is worse than nominal, or better by far."""
+"""Whether a figure is worse than nominal, or far better."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ TOLERANCE = 0.01
 _BY_CHANCE = 0.0228
 """The chance to be beyond two standard errors on one side."""
 _FAR = 0.5
-"""A share of errors that is less than this part of the nominal one is better by far."""
+"""A share of errors below this part of the nominal share is far better."""
 _UNSEEN = 3
-"""What happens so often in the mean is not seen at all in one sample of twenty."""
+"""An event with this expected count does not occur at all in one sample of twenty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +40,15 @@ class Figure:
 
     @property
     def errors(self) -> float:
-        """The share of errors: of intervals that miss, and of plans that fail."""
+        """The share of errors, such as intervals that miss and plans that fail."""
         is_promise = self.name.startswith(("coverage", "planned"))
         return 1 - self.share if is_promise else self.share
 
     @property
     def is_worse(self) -> bool:
-        """Whether so many errors would be seen by chance in few tables, at a point above nominal.
+        """Whether so many errors are unlikely by chance at one point above the nominal share.
 
-        `_BY_CHANCE` is what two standard errors are.
+        `_BY_CHANCE` corresponds to two standard errors.
         """
         if self.error is None:
             return False
@@ -58,7 +58,7 @@ class Figure:
 
     @property
     def is_far_better(self) -> bool:
-        """Whether it errs less than half as often as it may, as far as the draws tell."""
+        """Whether it errs less than half as often as it may, as far as the draws show."""
         seen = self.errors * self.draws
         largest = seen + max(_UNSEEN, 2 * math.sqrt(seen))
         return self.error is not None and largest < _FAR * self.error * self.draws
