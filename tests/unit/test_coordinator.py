@@ -369,8 +369,8 @@ def test_a_result_that_uses_the_budget_up_dispatches_nothing(run: Run) -> None:
     run.commit_queue.budget.limits = {"cost_usd": 1.0}
 
     def spend() -> None:
-        idx = min(run.trials.going)
-        run.trials.end(idx, metrics=(Metric("cost_usd", "result", 0.6),))
+        for idx in sorted(run.trials.going)[:1]:
+            run.trials.end(idx, metrics=(Metric("cost_usd", "result", 0.6),))
 
     run.when_idle = spend
     assert not run.coordinator.execute()
@@ -383,9 +383,9 @@ def test_a_result_that_gives_a_variant_up_dispatches_none_of_it(run: Run) -> Non
     """A failure counts before what is dispatched with its commit is chosen."""
 
     def fail_treated() -> None:
-        idx = min(run.trials.going)
-        status = SlotStatus.AGENT_ERROR if idx % 2 else SlotStatus.COMPLETED
-        run.trials.end(idx, status=status)
+        for idx in sorted(run.trials.going)[:1]:
+            status = SlotStatus.AGENT_ERROR if idx % 2 else SlotStatus.COMPLETED
+            run.trials.end(idx, status=status)
 
     run.when_idle = fail_treated
     assert run.coordinator.execute()
