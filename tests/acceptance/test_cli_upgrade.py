@@ -30,7 +30,7 @@ def kept(project: Project) -> list[Path]:
 
 
 def test_every_command_says_what_mends_an_outdated_ledger(project: Project) -> None:
-    """Nothing is read, run or changed before `labledger db upgrade`; after it, all works."""
+    """What writes waits for `labledger db upgrade`, what reads does not, and neither changes it."""
     ledger = project.lab / "ledger.sqlite"
     before = ledger.read_bytes()
     files = kept(project)
@@ -39,7 +39,11 @@ def test_every_command_says_what_mends_an_outdated_ledger(project: Project) -> N
         *(["status", RUN], ["resume", RUN, *PASSING], ["verify"], ["show", RUN, 0], ["runs"]),
         *(["query", "SELECT 1"], ["export", RUN], ["clean"], ["doctor"], ["db", "current"], run),
     ]
+    readers = {"status", "verify", "show", "runs", "query", "export"}
     for words in commands:
+        if words[0] in readers:
+            assert project.command(*words).returncode == 0, words
+            continue
         done = project.command(*words)
         assert done.returncode == 3, (words, done.stdout, done.stderr)
         said = done.stdout + done.stderr

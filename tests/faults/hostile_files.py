@@ -143,7 +143,12 @@ CONTENTS = {
     ),
     "UTF-16": Content(lambda good: good.encode("utf-16"), "not UTF-8"),
     "UTF-16 without a mark": Content(lambda good: good.encode("utf-16-le"), "not JSON"),
-    "Latin-1": Content(lambda good: good.replace("e", "é").encode("latin-1"), "not UTF-8"),
+    "Latin-1": Content(
+        lambda good: good.replace("resolved", "résolu").encode("latin-1"),
+        "not UTF-8",
+        lines_dropped=0,
+        is_kept=True,
+    ),
     "NUL in a text": Content(lambda good: good.replace("resolved", "\0").encode(), "control"),
     "half a pair": Content(
         lambda good: good.replace("resolved", "\\ud83d").encode(),

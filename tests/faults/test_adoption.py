@@ -299,8 +299,8 @@ def test_removed_while_it_is_adopted(
 
 
 def test_staged_files_that_nobody_has_any_more(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """Without run folder and artifacts a resume names what is missing and what to do; with the
-    artifacts back, the run completes."""
+    """Without run folder, artifacts and experiment a resume names what is missing and what to do;
+    with them back, the run completes."""
     project = make(tmp_path, RIGHT)
     project.environment = {VARIABLE: "before_create:0"}
     with closing(project.run(RUN, *PASSING)) as coordinator:
@@ -309,6 +309,8 @@ def test_staged_files_that_nobody_has_any_more(tmp_path: Path, image_ids: dict[s
     shutil.rmtree(project.lab / "runs" / RUN)
     artifacts = project.lab / "artifacts"
     away = artifacts.rename(tmp_path / "away")
+    # As long as the experiment is there, its unchanged files are staged again.
+    experiment = project.experiment.rename(tmp_path / "elsewhere.yaml")
     done = project.command("resume", RUN, *PASSING)
     assert done.returncode == 3
     assert "could not stage agent.sh for the trials: its artifact" in done.stderr
@@ -316,6 +318,7 @@ def test_staged_files_that_nobody_has_any_more(tmp_path: Path, image_ids: dict[s
 
     shutil.rmtree(artifacts, ignore_errors=True)
     away.rename(artifacts)
+    experiment.rename(project.experiment)
     with closing(project.resume(RUN, *PASSING)) as coordinator:
         assert coordinator.finish() == 0, coordinator.stderr
     project.check_whole(RUN)

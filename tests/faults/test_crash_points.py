@@ -45,7 +45,8 @@ EARLY = frozenset({"inside_upgrade"})
 ELSEWHERE = frozenset(
     {
         *("inside_import", "before_append", "inside_append", "after_append"),
-        *("inside_archive", "inside_gc", "inside_delete", "after_delete"),
+        *("inside_archive", "inside_backup", "inside_restore"),
+        *("inside_gc", "inside_delete", "after_delete"),
         *("before_apply", "inside_apply", "after_apply"),
         *("before_notification", "after_notification"),
         *("call_asked", "before_call_ended", "call_ended"),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from labledger import InvalidInput, Problem, grading_name
+from labledger import InvalidInput, Problem
 from labledger.cli import arguments
 from labledger.cli.console import exact_stdout, out, say, table
 from labledger.text import counted
@@ -166,6 +166,8 @@ def _exported_runs(
 def _exported_run(
     ledger: Ledger, name: str, grading: int | None, what: str, *, rebuilds: bool
 ) -> str:
+    from labledger import grading_name
+
     graded = ledger.graded(name, grading)
     scored_id, root_id = graded.run.run_id, graded.root_id
     gradings = ledger.gradings(root_id)
