@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -144,5 +145,5 @@ def _means(cells: Sequence[Cell], results: Results) -> str:
     means = []
     for kind in _KINDS:
         shares = [figure.share for figure in found if figure.name.startswith(kind)]
-        means.append(f"{100 * sum(shares) / len(shares):.1f}" if shares else "–")
+        means.append(f"{100 * math.fsum(shares) / len(shares):.1f}" if shares else "–")
     return " / ".join(means)
