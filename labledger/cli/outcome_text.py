@@ -163,7 +163,7 @@ def _host_lines(state: RunState) -> Iterator[str]:
 def _scored_lines(state: RunState) -> Iterator[str]:
     """Yield which grading the outcomes are from, if there are several."""
     if (name := grading_name(state.grading, state.gradings)) is not None:
-        yield f"outcomes are those of {name}; --grading N shows another one"
+        yield f"outcomes are from {name}; --grading N shows another one"
 
 
 def _unjudged_lines(state: RunState) -> Iterator[str]:

@@ -45,7 +45,7 @@ from labledger.compare.ranking import rank
 from labledger.compare.run_caveats import unfinished, warnings
 from labledger.compare.sides import (
     CombinedRuns,
-    Family,
+    ComparisonFamily,
     Side,
     family_of,
     family_sizes,
@@ -113,7 +113,7 @@ class _TwoSides:
     looks: Looks
     """Which look at its experiment this comparison is, and its price."""
     chosen_by_verdict: tuple[str, ...]
-    family: Family
+    family: ComparisonFamily
 
     @property
     def is_tested(self) -> bool:
@@ -290,7 +290,7 @@ def _require_clusters(
 
 
 def _answer(
-    question: _Question, options: CompareOptions, family: int, sizes: Mapping[Family, int]
+    question: _Question, options: CompareOptions, family: int, sizes: Mapping[ComparisonFamily, int]
 ) -> Comparison:
     """Return the answer to a question. `sizes` holds the sizes of all families asked about."""
     document = Comparison(

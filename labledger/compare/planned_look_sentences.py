@@ -14,8 +14,8 @@ from labledger.text import count, counted
 
 _AT_ALL_LOOKS = (
     "runs that are compared can grow, have grown, were repeated, or have cancelled slots, so that "
-    "intervals and p value are those that hold at all looks together; they count tasks of which "
-    "every slot is committed, and are wider than those of runs that ended as they were planned"
+    "intervals and p value hold at all looks together; they count tasks with all slots committed, "
+    "and are wider than for runs that ended as planned"
 )
 
 

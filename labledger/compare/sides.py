@@ -93,7 +93,7 @@ class CombinedRuns:
         return [(base, Side(self.name, name)) for name in self.variant_ids if name not in baselines]
 
 
-class Family(NamedTuple):
+class ComparisonFamily(NamedTuple):
     """The comparisons that a comparison belongs to, whether the others are asked for or not.
 
     A user who asks for one after the other tests all of them.
@@ -107,7 +107,7 @@ class Family(NamedTuple):
 
 def family_of(
     a: Side, b: Side, runs_a: CombinedRuns, runs_b: CombinedRuns, *, all_pairs: bool
-) -> Family:
+) -> ComparisonFamily:
     """Return the family of a comparison.
 
     Within a run, the family compares the baseline with every treatment, or else all pairs of
@@ -118,33 +118,33 @@ def family_of(
         treatments = runs_a.treatment_ids
         is_baseline = [side.variant_id not in treatments for side in (a, b)]
         if not all_pairs and any(is_baseline) and len(runs_a.variants) == len(treatments) + 1:
-            return Family(
+            return ComparisonFamily(
                 roots, f"{counted(len(treatments), 'treatment')} of {a.run_id}", len(treatments)
             )
         pairs = math.comb(len(runs_a.variants), 2)
-        return Family(roots, f"{counted(pairs, 'pair')} of variants of {a.run_id}", pairs)
+        return ComparisonFamily(roots, f"{counted(pairs, 'pair')} of variants of {a.run_id}", pairs)
     treatments_a, treatments_b = runs_a.treatment_ids, runs_b.treatment_ids
     if a.variant_id == b.variant_id:
         size = (
             len(treatments_a & treatments_b) if a.variant_id in treatments_a & treatments_b else 1
         )
-        return Family(roots, f"{counted(size, 'treatment')} of both runs", size)
+        return ComparisonFamily(roots, f"{counted(size, 'treatment')} of both runs", size)
     sizes = [
         len(treatments) if side.variant_id in treatments else 1
         for side, treatments in ((a, treatments_a), (b, treatments_b))
     ]
-    return Family(roots, f"{counted(max(sizes), 'treatment')} of one run", max(sizes))
+    return ComparisonFamily(roots, f"{counted(max(sizes), 'treatment')} of one run", max(sizes))
 
 
 def family_sizes(
-    asked: Iterable[tuple[Family, tuple[Side, Side], bool]],
-) -> dict[Family, int]:
+    asked: Iterable[tuple[ComparisonFamily, tuple[Side, Side], bool]],
+) -> dict[ComparisonFamily, int]:
     """Return how many comparisons of each family there are, asked for or not.
 
     `asked` says which comparisons are asked for, and whether each is tested. Comparisons that are
     asked for but not tested do not count.
     """
-    by_family: dict[Family, dict[tuple[Side, Side], bool]] = {}
+    by_family: dict[ComparisonFamily, dict[tuple[Side, Side], bool]] = {}
     for family, sides, is_tested in asked:
         by_family.setdefault(family, {})[sides] = is_tested
     return {

@@ -339,8 +339,8 @@ def _notes(
         )
     if experiment.looks:
         yield (
-            f"{len(experiment.looks)} looks are planned: the power is that of the last one, which "
-            "the earlier ones increase a little."
+            f"{len(experiment.looks)} looks are planned: the stated power is for the last look. "
+            "Earlier looks increase it a little."
         )
     if spending.new_variants:
         names = ", ".join(spending.new_variants)

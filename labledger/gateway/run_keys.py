@@ -53,7 +53,7 @@ class Keys:
         renewable: frozenset[KeySource] = frozenset(),
         settled: frozenset[KeySource] = frozenset(),
     ) -> dict[str, str]:
-        """Keep the keys of a run, in place of earlier keys from the same sources.
+        """Keep the keys of a run. They replace earlier keys from the same sources.
 
         `renewable` are sources that can be read again. `settled` are sources that were read again
         because of a refusal, and gave the same key. Returns the new keys by the old ones that no

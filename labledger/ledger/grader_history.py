@@ -135,7 +135,7 @@ def count_failed_gradings(
 
 
 def find_told_since(connection: Connection, run_no: int) -> list[ToldSince]:
-    """Return those of the newest 20 undecided trials that a later trial now decides."""
+    """Return the trials, among the newest 20 undecided ones, that a later trial now decides."""
     told_since = []
     for idx, task_id, image_id, text in connection.execute(_UNDECIDED_SQL, (run_no,)).all():
         record = json.loads(text)

@@ -3,9 +3,9 @@
 A regrading grades the stored trials of its root run again. If a new grader gives no verdict on a
 trial that an earlier grading judged, this says nothing about the agent, so the slot stays open.
 
-In a run that replays another one, the trial of a slot gets the answers that were recorded of the
-same variant, task and replication: those of the attempt that was committed. Whether each slot has
-such a record is checked before a run begins; a slot without one never asks a provider.
+In a run that replays another one, the trial of a slot gets recorded answers of the same variant,
+task and replication, from the committed attempt. A check before the run makes sure that each slot
+has such a record. A slot without one never asks a provider.
 """
 
 from __future__ import annotations

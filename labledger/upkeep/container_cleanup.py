@@ -140,8 +140,8 @@ def clean(
 
     With `unfinished`, also remove those that `labledger resume` would continue with: their trials
     then run again. Without `run_id`, also remove the probes of checks whose processes have ended,
-    in any lab. `dry_run` only returns the decisions. Other containers without this ledger's label,
-    and those of a run that a live coordinator owns, are never touched. Raises `RunNotFound`,
+    in any lab. `dry_run` only returns the decisions. Never touches other containers without this
+    ledger's label, or containers of a run that a live coordinator owns. Raises `RunNotFound`,
     `LedgerMissing` if there is neither a ledger nor a probe, and `EngineUnavailable`.
     """
     with closing(Engine().connect()) as engine:

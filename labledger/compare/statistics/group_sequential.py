@@ -7,8 +7,8 @@ Turnbull 2000, Group Sequential Methods, chapters 2 and 19). The number follows 
 the motion ever leaves a strip. If the proportion is not known, the chances of all looks are added
 up instead. The sum holds however the looks depend on each other.
 
-`Boundary.level` returns the level for the usual test and interval at a look, in place of the level
-of all looks. `Boundary.p` turns the p value of the usual test into the p value of all looks.
+`Boundary.level` returns the level for the usual test and interval at one look, given the level for
+all looks. `Boundary.p` turns the p value of the usual test into the p value of all looks.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ def rate_with_spread(rate: float, spread: float) -> float:
 
     Suppose that all tasks of mean rate p, which vary by `spread`, are moved away from 1 in
     proportion. A difference of d then adds d (2p − 1) + 2 d spread / p to the share of pairs that
-    differ. Towards 1, the same holds with 1 − p in place of p.
+    differ. Towards 1, replace p by 1 − p.
     """
     pull = abs(2 * rate - 1) + 2 * spread / max(rate, 1 - rate)
     return min(1.0, (1 + pull) / 2)
