@@ -251,7 +251,7 @@ def test_a_new_connection_takes_the_place_of_an_idle_one(server: RunningServer) 
         for _ in range(3):
             assert server.get("/").status == 200
         assert all(has_ended(sock) for sock in held[:50])
-        assert len(server.call(connection_list, server)) <= MAX_CONNECTIONS
+        wait_until(lambda: len(server.call(connection_list, server)) <= MAX_CONNECTIONS)
         assert server.call(lambda: len(server.connections._busy)) == 1
     wait_until(lambda: len(server.call(connection_list, server)) == 0)
     assert server.get("/").status == 200
