@@ -1,0 +1,239 @@
+"""Find sentences and names that readers had to read twice, in pages and in modules.
+
+    python scripts/language.py            every page, and every module of the package and the tests
+    python scripts/language.py PATH...    these files and folders
+
+The rules are constructions that new readers stumbled over. A text that breaks a rule is to be
+written anew; the rules are no recipe for good English.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOMS = ("labledger", "scripts", "tests", "docs", "examples")
+GENERATED = re.compile(r"docs/contributing/(architecture|changelog|contributing|security)\.md")
+MAX_SENTENCE_WORDS = 35
+MAX_CELL_WORDS = 30
+MAX_MODULE_WORDS = 60
+
+CONSTRUCTIONS = {
+    "that of, those of": r"\b(?:that|those) of\b",
+    "of which, of whom": r"\bof (?:which|whom)\b",
+    "is told, is said": r"\b(?:is|are|was|were|be|been) (?:told|said)\b",
+    "nobody, somebody, whoever": r"\b(?:nobody|somebody|whoever)\b",
+    "its turn, any more, for want of": r"\b(?:its|their) turn\b|\bany more\b|\bfor want of\b",
+    "inverted sentence": r"^Of (?:a|an|the|those|these|each|all|it|two|them)\b",
+    "sentence about what": r"^What\b(?!.*\?$)",
+}
+_PATTERNS = {
+    name: re.compile(text, re.IGNORECASE if text.startswith(r"\b") else 0)
+    for name, text in CONSTRUCTIONS.items()
+}
+VAGUE_NAMES = {"each", "own", "told", "made", "stand", "stands", "found", "said"}
+_SQL = ("SELECT", "CREATE", "INSERT", "WITH ", "UPDATE", "DELETE")
+_LITTLE_WORDS = {
+    *("return", "returns", "yield", "a", "an", "the", "of", "its", "this", "whether", "is", "in"),
+    *("to", "for", "and", "or", "it", "with", "as", "test"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A text or name that breaks a rule."""
+
+    path: Path
+    line: int
+    rule: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.rule}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A paragraph, list item, table cell, docstring, comment or message."""
+
+    line: int
+    content: str
+    is_cell: bool = False
+
+
+def findings(paths: list[Path]) -> Iterator[Finding]:
+    """Yield every finding in files, and in the pages and modules of folders."""
+    for path in paths:
+        files = [path] if path.is_file() else sorted((*path.rglob("*.md"), *path.rglob("*.py")))
+        for file in files:
+            if not GENERATED.search(file.as_posix()):
+                yield from findings_in(file)
+
+
+def findings_in(path: Path) -> Iterator[Finding]:
+    """Yield the findings in a page or a module."""
+    content = path.read_text("utf-8")
+    is_module = path.suffix == ".py"
+    for text in _python_texts(content) if is_module else _page_texts(content):
+        for sentence in _sentences(text.content):
+            for rule in _rules_broken(sentence):
+                yield Finding(path, text.line, rule, sentence)
+        if text.is_cell and _word_count(text.content) > MAX_CELL_WORDS:
+            yield Finding(path, text.line, "long table cell", text.content)
+    if is_module:
+        tree = ast.parse(content)
+        yield from _restated_names(path, tree)
+        yield from _vague_names(path, tree)
+        if _word_count(ast.get_docstring(tree) or "") > MAX_MODULE_WORDS:
+            yield Finding(path, 1, "long module docstring", f"more than {MAX_MODULE_WORDS} words")
+
+
+def _rules_broken(sentence: str) -> Iterator[str]:
+    for name, pattern in _PATTERNS.items():
+        if pattern.search(sentence):
+            yield name
+    if _word_count(sentence) > MAX_SENTENCE_WORDS:
+        yield "long sentence"
+
+
+def _word_count(text: str) -> int:
+    return len(re.findall(r"[\w'’-]+", text))
+
+
+def _sentences(text: str) -> Iterator[str]:
+    """Yield the sentences of a text, with code as one word and links as their texts."""
+    text = re.sub(r"``[^`]+``|`[^`]+`", "CODE", text)
+    text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    sentence_end = r"(?<=[.!?:;])[)*_\"”]*\s+(?=[A-Z(*_\"“])|\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )"
+    for part in re.split(sentence_end, text):
+        if stripped := " ".join(part.split()).strip(' *_()"“”'):
+            yield stripped
+
+
+# -- pages
+
+
+def _page_texts(content: str) -> Iterator[Text]:
+    lines: list[str] = []
+    first, is_code = 0, False
+    for number, line in enumerate(content.splitlines(), 1):
+        stripped = line.strip()
+        if stripped.startswith(("```", "~~~")):
+            is_code = not is_code
+            stripped = ""
+        begins = ("|", "#", "- ", "* ")
+        starts_anew = not stripped or stripped.startswith(begins) or re.match(r"\d+\. ", stripped)
+        if starts_anew and lines:
+            yield Text(first, " ".join(lines))
+            lines = []
+        if is_code or not stripped or set(stripped) <= set("|-: "):
+            continue
+        if stripped.startswith("|"):
+            for cell in re.split(r"(?<!\\)\|", stripped.strip("|")):
+                yield Text(number, cell.strip(), is_cell=True)
+            continue
+        if not lines:
+            first = number
+        lines.append(re.sub(r"^(?:#+|[-*]|\d+\.) ", "", stripped))
+    if lines:
+        yield Text(first, " ".join(lines))
+
+
+# -- modules
+
+
+def _python_texts(content: str) -> Iterator[Text]:
+    within_f_strings: set[int] = set()
+    for node in ast.walk(ast.parse(content)):
+        if isinstance(node, ast.JoinedStr):
+            within_f_strings.update(map(id, node.values))
+            parts = (p.value if isinstance(p, ast.Constant) else "CODE" for p in node.values)
+            message = "".join(map(str, parts))
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in within_f_strings
+        ):
+            message = node.value
+        else:
+            continue
+        if _is_prose(message):
+            yield Text(node.lineno, message)
+    yield from _comments(content)
+
+
+def _comments(content: str) -> Iterator[Text]:
+    """Yield the comments of a module. Lines that follow each other are one comment."""
+    lines: list[str] = []
+    first = last = 0
+    for token in tokenize.generate_tokens(io.StringIO(content).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        if token.start[0] != last + 1 and lines:
+            yield Text(first, " ".join(lines))
+            lines = []
+        if not lines:
+            first = token.start[0]
+        last = token.start[0]
+        lines.append(token.string.lstrip("# "))
+    if lines:
+        yield Text(first, " ".join(lines))
+
+
+def _is_prose(text: str) -> bool:
+    return len(text.split()) >= 4 and not text.lstrip().upper().startswith(_SQL)
+
+
+def _restated_names(path: Path, tree: ast.Module) -> Iterator[Finding]:
+    """Yield the docstrings of one line whose words are all in the name of what they describe."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        text = ast.get_docstring(node)
+        if text is None or "\n" in text:
+            continue
+        name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", node.name)
+        if _stems(text) - _LITTLE_WORDS <= _stems(name):
+            yield Finding(path, node.lineno, "docstring that repeats the name", text)
+
+
+def _stems(text: str) -> set[str]:
+    words = re.findall(r"[a-z]+", text.lower())
+    return {
+        word if word in _LITTLE_WORDS else re.sub(r"(?:ies|es|s|ed|ing)$", "", word)
+        for word in words
+    }
+
+
+def _vague_names(path: Path, tree: ast.Module) -> Iterator[Finding]:
+    """Yield the variables and parameters whose names do not say what they hold."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            name = node.id
+        elif isinstance(node, ast.arg):
+            name = node.arg
+        else:
+            continue
+        if name in VAGUE_NAMES:
+            yield Finding(path, node.lineno, "name that does not say what it holds", name)
+
+
+def main(words: list[str]) -> int:
+    """Print the findings in these paths, and return 1 if there is one."""
+    paths = [Path(word) for word in words] or [*sorted(Path().glob("*.md")), *map(Path, ROOMS)]
+    count = 0
+    for finding in findings(paths):
+        print(finding)
+        count += 1
+    print(f"{count} findings", file=sys.stderr)
+    return 1 if count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
