@@ -17,7 +17,7 @@ from model_projects import RIGHT, SLOW, ModelProject, project_in
 from model_trials import COST, SCRIPT
 from refusing_providers import COMPLETION, HANG_UP, Answer, Asked, refusing_provider
 from scripted_providers import ServedProvider, scripted_provider
-from tiers import tiered
+from tiers import thorough, tiered
 from waiting import wait_until
 
 from labledger import open_ledger
@@ -362,6 +362,7 @@ def test_a_run_with_a_refused_key_stops_and_goes_on_when_the_key_is_repaired(
         project.check_whole("r")
 
 
+@thorough
 def test_credit_that_ends_in_the_middle_costs_no_slot(tmp_path: Path) -> None:
     """The run stops when the account is refused; once that is repaired, a resume completes it.
 

@@ -19,7 +19,7 @@ from simulation.shrinking import Story, shrink
 PROJECT = Path(__file__).parents[2]
 pytestmark = long
 
-_NEW_SEEDS_S = 60
+_NEW_SEEDS_S = 20
 _LISTS = "*i.AFTER_COMMIT, *i.AT_REST, *i.AT_END"
 
 

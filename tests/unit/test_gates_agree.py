@@ -14,6 +14,7 @@ import comparison_ledgers
 import numpy as np
 import pytest
 import view_servers
+from tiers import tiered
 
 from labledger import (
     CompareOptions,
@@ -27,7 +28,6 @@ from labledger import (
 from labledger.compare.compare_options import Estimand
 from labledger.text import usd_range
 
-RUNS = 30
 CHOICES: tuple[Mapping[str, Any], ...] = (
     {},
     {"estimand": Estimand.SUITE},
@@ -38,13 +38,13 @@ CHOICES: tuple[Mapping[str, Any], ...] = (
 )
 
 
-def make_runs(path: Path) -> list[str]:
+def make_runs(path: Path, count: int) -> list[str]:
     """Runs of one or two treatments: few tasks, unequal trials, constant and random steps.
 
     Every third run is of the same experiment as the one before it.
     """
     chance = np.random.default_rng(44)
-    names = [f"run-{number}" for number in range(RUNS)]
+    names = [f"run-{number}" for number in range(count)]
     for run_number, name in enumerate(names):
         digest = f"{run_number - (run_number % 3 == 2):064d}"
         tasks, sides = int(chance.integers(1, 15)), ["base", "treat", "other"]
@@ -75,17 +75,18 @@ def make_runs(path: Path) -> list[str]:
 
 def compared(ledger: Ledger, names: list[str]) -> Iterator[tuple[str, CompareOptions, Comparison]]:
     """Every run, and sums of runs of one experiment, in each way, with gates at no difference."""
-    sums = [f"{names[k - 1]}+{names[k]}" for k in range(2, RUNS, 9)]
+    sums = [f"{names[k - 1]}+{names[k]}" for k in range(2, len(names), 9)]
     for name in [*names, *sums]:
         for choice in CHOICES:
             options = CompareOptions(**choice, fail_if_worse=0.0, require_not_worse=0.0)
             yield name, options, ledger.compare(name, options=options)
 
 
-def test_no_output_contradicts_another_about_what_is_worse(path: Path) -> None:
+@pytest.mark.parametrize("runs", tiered([12, 30], default=[12]))
+def test_no_output_contradicts_another_about_what_is_worse(path: Path, runs: int) -> None:
     """In document, text, JUnit and report: worse, an interval beyond 0, a small p and a missed gate
     come together; what is shown to be better passes both gates."""
-    names = make_runs(path)
+    names = make_runs(path, runs)
     seen: set[tuple[str, bool]] = set()
     with open_ledger(path) as ledger:
         for name, options, document in compared(ledger, names):
@@ -143,10 +144,10 @@ def reported_headline(ledger: Ledger, name: str, options: CompareOptions) -> str
 @pytest.mark.parametrize("choice", CHOICES[:2], ids=["tasks", "suite"])
 def test_pages_say_what_the_gates_decide(path: Path, choice: Mapping[str, Any]) -> None:
     """The page of a comparison, and that of a run, have the decision that the gates are about."""
-    names = make_runs(path)
+    names = make_runs(path, 12)
     options = CompareOptions(**choice, fail_if_worse=0.0)
     with open_ledger(path) as ledger, view_servers.serving(path.parent) as server:
-        for name in names[:12]:
+        for name in names:
             gated = ledger.compare(name, options=options)
             estimand = options.estimand.value
             page = server.document(f"/compare?side={name}&estimand={estimand}")

@@ -832,7 +832,7 @@ def address() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedGateway]:
-    with served_gateway(tmp_path_factory.mktemp("lab")) as served:
+    with served_gateway(tmp_path_factory.mktemp("lab"), probe_interval_s=0.1) as served:
         yield served
 
 

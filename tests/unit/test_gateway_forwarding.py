@@ -54,7 +54,7 @@ def provider() -> Iterator[ServedProvider]:
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedGateway]:
-    with served_gateway(tmp_path_factory.mktemp("lab")) as served:
+    with served_gateway(tmp_path_factory.mktemp("lab"), probe_interval_s=0.1) as served:
         yield served
 
 

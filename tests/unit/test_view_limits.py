@@ -28,7 +28,6 @@ from labledger.records.attempt_result import Artifact
 from labledger.trial import contract
 from labledger.trial.evidence.redaction import Redactor
 from labledger.view import live_outputs
-from labledger.view.access import MAX_CONNECTIONS
 
 MIB = 1 << 20
 LONG = b"x" * (10 * MIB)
@@ -242,16 +241,19 @@ def test_two_hundred_idle_connections_hinder_nobody(server: RunningServer) -> No
     assert server.get("/").status == 200
 
 
-def test_a_new_connection_takes_the_place_of_an_idle_one(server: RunningServer) -> None:
+def test_a_new_connection_takes_the_place_of_an_idle_one(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At the connection limit, the oldest connection without a request is ended."""
+    monkeypatch.setattr("labledger.view.access.MAX_CONNECTIONS", 40)
     with ExitStack() as stack:
         stream = stack.enter_context(server.events())
         stream.until("hello")
-        held = [stack.enter_context(server.connect()) for _ in range(MAX_CONNECTIONS + 50)]
+        held = [stack.enter_context(server.connect()) for _ in range(40 + 20)]
         for _ in range(3):
             assert server.get("/").status == 200
-        assert all(has_ended(sock) for sock in held[:50])
-        wait_until(lambda: len(server.call(connection_list, server)) <= MAX_CONNECTIONS)
+        assert all(has_ended(sock) for sock in held[:20])
+        wait_until(lambda: len(server.call(connection_list, server)) <= 40)
         assert server.call(lambda: len(server.connections._busy)) == 1
     wait_until(lambda: len(server.call(connection_list, server)) == 0)
     assert server.get("/").status == 200
