@@ -156,6 +156,7 @@ def _member(key: str, value: Any, path: list[str], unstorable: Unstorable) -> An
 _NAMED = 5
 _MARK = b"\xef\xbb\xbf"
 _HALF = re.compile("[\ud800-\udfff]")
+_BROKEN = "half of a surrogate pair or bytes that are not UTF-8"
 
 
 def _storable(value: Any, path: list[str], unstorable: Unstorable) -> Any:
@@ -168,7 +169,7 @@ def _storable(value: Any, path: list[str], unstorable: Unstorable) -> Any:
         unstorable.add(path, value.what)
         return None
     if isinstance(value, str) and _HALF.search(value):
-        unstorable.add(path, "text with half of a surrogate pair or with bytes that are not UTF-8")
+        unstorable.add(path, f"text with {_BROKEN}")
         return None
     return value
 
@@ -182,7 +183,7 @@ def _storable_object(
             stored[key] = _member(key, each, path, unstorable)
         else:
             readable = _HALF.sub("\ufffd", key)
-            unstorable.add([*path, readable], "a member whose name cannot be stored")
+            unstorable.add([*path, readable], f"a member whose name has {_BROKEN}")
             if readable not in value:
                 stored[readable] = None
     return stored

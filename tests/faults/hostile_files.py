@@ -144,6 +144,9 @@ CONTENTS = {
     "UTF-16": Content(lambda good: good.encode("utf-16"), "not UTF-8"),
     "UTF-16 without a mark": Content(lambda good: good.encode("utf-16-le"), "not JSON"),
     "Latin-1": Content(
+        lambda good: good.replace("e", "é").encode("latin-1"), "not UTF-8", lines_dropped=0
+    ),
+    "Latin-1 in a value": Content(
         lambda good: good.replace("resolved", "résolu").encode("latin-1"),
         "not UTF-8",
         lines_dropped=0,

@@ -25,6 +25,7 @@ from labledger.files.untrusted_files import UnsafeFile, UntrustedFile
 from labledger.files.workspace_listing import Entry
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.attempt_result import Artifact, Event, EventFile
+from labledger.records.canonical_json import Unstorable
 from labledger.records.identity import Stamp
 from labledger.trial import attempt_notes, contract
 from labledger.trial.attempt_notes import read_collect_statuses
@@ -173,6 +174,7 @@ class EvidenceCollector:
 
         A value that cannot be stored is null, and named in the evidence.
         """
+        unstorable = Unstorable()
         try:
             result, unstorable = parse_storable_json(content, self.redactor)
             if isinstance(result, dict):
@@ -181,7 +183,10 @@ class EvidenceCollector:
                 result.setdefault("schema_version", RESULT_SCHEMA)
             json_schemas.require_valid(result, RESULT_SCHEMA)
         except (MalformedJson, SchemaInvalid, IdentityMismatch) as error:
-            self.add_problem("trial_output", f"{contract.RESULT}: {error}")
+            reason = (
+                self.redactor.redact_message(f"; {unstorable.first[0]}") if unstorable.count else ""
+            )
+            self.add_problem("trial_output", f"{contract.RESULT}: {error}{reason}")
             return None
         if unstorable.count:
             named = unstorable_text(unstorable, self.redactor)
