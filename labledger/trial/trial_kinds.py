@@ -226,6 +226,7 @@ class RegradedTrial(TrialKind):
         return _result(
             spec,
             evidence,
+            self.stored.extension("isolation"),
             status=SlotStatus(record["status"]),
             reason=record["reason"],
             message=record["message"],
@@ -259,9 +260,13 @@ class RegradedTrial(TrialKind):
         evidence.collect_workspace()
         duration_ms = self._before_grading_ms
         started_at = clock.parse(self.stored.record["started_at"])
+        isolation = dict(self.stored.extension("isolation"))
+        # Changed programs show why a grader failed. Here no grader ran.
+        isolation.pop("programs_changed", None)
         return _result(
             spec,
             evidence,
+            isolation,
             status=SlotStatus.GRADE_ERROR,
             reason=Reason.EVIDENCE_INCOMPLETE,
             message=redactor.redact_message(why),
@@ -295,6 +300,7 @@ class RegradedTrial(TrialKind):
 def _result(
     spec: AttemptSpec,
     evidence: RegradedEvidence,
+    isolation: JsonObject,
     *,
     phases: dict[str, Phase],
     duration_ms: int,
@@ -312,7 +318,7 @@ def _result(
         result = evidence.collect_agent_result()
     with suppress(EvidenceIncomplete):
         events, dropped = evidence.collect_events()
-    add_facts(spec, evidence, evidence.stored.trial.extension("isolation"))
+    add_facts(spec, evidence, isolation)
     sources = metrics.Sources(result, None, events, phases, duration_ms)
     return attempt_result(
         spec,

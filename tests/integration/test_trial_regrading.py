@@ -549,3 +549,12 @@ def test_notes_that_labledger_did_not_write(trials: Trials, agent: str) -> None:
     assert {a.sha256 for a in again.artifacts if agent != "true"} <= {
         a.sha256 for a in first.artifacts
     }
+
+
+def test_changed_programs_do_not_count_where_no_grader_ran(trials: Trials) -> None:
+    """A trial that cannot be restored is left out of the rate, whatever its agent had replaced."""
+    first = replace(trials.run("true", "exit 1"), phases={})
+    first.evidence[0]["ext"]["isolation"]["programs_changed"] = ["/bin/wc"]
+    again = judged_again(trials, first)
+    incomplete(again, "it is not known how its agent ended")
+    assert "programs_changed" not in again.evidence[0]["ext"]["isolation"]
