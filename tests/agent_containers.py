@@ -78,7 +78,7 @@ def served_model(script: dict[str, Any], folder: Path) -> Iterator[tuple[ServedP
         docker(
             "run", "--detach", *words, *mount, HELPER_IMAGE, "python3", "-c", _FORWARDER, str(PORT)
         )
-        stack.callback(docker, "rm", "--force", name)
+        stack.callback(docker, "rm", "--force", "--volumes", name)
         probe = f"import socket; socket.create_connection(('127.0.0.1', {PORT}))"
         wait_until(
             lambda: (

@@ -149,7 +149,7 @@ def test_containers_meddled_with_while_nobody_watched(
     containers = project.containers(RUN)
     docker("stop", "--time", "0", containers[stopped, 1])
     for idx in (removed, pruned, vanished):
-        docker("rm", "--force", containers[idx, 1])
+        docker("rm", "--force", "--volumes", containers[idx, 1])
     project.delete_trial_folder(RUN, vanished)
 
     with closing(project.resume(RUN, *PASSING)) as coordinator:
@@ -237,7 +237,7 @@ def test_meddled_with_under_a_live_coordinator(
         docker("rm", containers[early, 1])
         project.delete_trial_folder(RUN, deleted)
         docker("stop", "--time", "0", containers[stopped, 1])
-        docker("rm", "--force", containers[removed, 1])
+        docker("rm", "--force", "--volumes", containers[removed, 1])
         # Three of them run at once: which ones is a matter of whose container is made first.
         left = {(idx, 2) for idx in range(4)}
         while left:
@@ -285,7 +285,7 @@ def test_removed_while_it_is_adopted(
     begin_and_kill(project, 1)
     with closing(project.resume(RUN, *HOLDING)) as coordinator:
         coordinator.until("slot_dispatched")
-        docker("rm", "--force", project.containers(RUN)[0, 1])
+        docker("rm", "--force", "--volumes", project.containers(RUN)[0, 1])
         wait_until(lambda: (0, 2) in project.running(RUN), "the second attempt")
         project.open_gate(RUN, 0, 2)
         assert coordinator.finish() == 0, coordinator.stderr

@@ -94,7 +94,7 @@ def test_containers_removed_while_nobody_watched(
     """The agent is not needed any more, and the grader runs again on the same artifacts."""
     spec = abandoned(trials, monkeypatch)
     names = {"agent": [spec.container_name], "grader": [grader_of(spec)]}
-    docker("rm", "--force", *names.get(what, [spec.container_name, grader_of(spec)]))
+    docker("rm", "--force", "--volumes", *names.get(what, [spec.container_name, grader_of(spec)]))
     with ThreadPoolExecutor(1) as pool:
         resumed = pool.submit(run_attempt, again(spec))
         if what != "agent":
@@ -136,7 +136,7 @@ def test_grader_removed_under_a_live_coordinator(trials: Trials) -> None:
     with held_grader(trials) as (spec, running):
         first = ENGINE.inspect(grader_of(spec))
         assert first is not None
-        docker("rm", "--force", grader_of(spec))
+        docker("rm", "--force", "--volumes", grader_of(spec))
 
         def is_replaced() -> bool:
             state = ENGINE.inspect(grader_of(spec))
