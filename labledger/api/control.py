@@ -233,53 +233,55 @@ class _Preview:
         """Return a sentence about what will happen, or has happened if the request is applied."""
         about = "" if about_s is None else f", about {clock_time(about_s)}"
         trials = counted(running, "trial")
-        run_on = f"{trials} {'runs' if running == 1 else 'run'} on{about}"
+        run_on = f"{trials} still {'runs' if running == 1 else 'run'}{about}"
+        if not running:
+            run_on = "no trial runs"
         latches = _names(self.asked.request.latches)
         is_owned = self.asked.is_owned
         match self.kind:
             case RequestKind.PAUSE if self.changes_nothing:
-                return f"{latches} is paused already"
+                return f"{latches} is already paused"
             case RequestKind.PAUSE if not is_owned:
-                return f"{latches}: nothing more starts when the run is resumed; {_UNOWNED}"
+                return f"{latches}: no more trials start when the run is resumed; {_UNOWNED}"
             case RequestKind.PAUSE:
                 rest = run_on if running else "none of its trials runs now"
-                return f"{latches}: nothing more starts; {rest}"
+                return f"{latches}: no more trials start; {rest}"
             case RequestKind.UNPAUSE:
                 return self._unpause_text()
             case RequestKind.STOP if self.changes_nothing:
-                return f"it is stopping already; {run_on}"
+                return f"the run is already stopping; {run_on}"
             case RequestKind.STOP if self.what.get("now"):
                 killed = _killed(running, is_applied=is_applied) or "no trial runs now"
-                return f"stopping now: {killed}; slots without a result run again on resume"
+                return f"stopping now: {killed}; trials without a result run again on resume"
             case RequestKind.STOP:
                 are = "is" if running == 1 else "are"
-                return f"stopping: nothing more starts; {run_on}, and {are} stored"
+                return f"stopping: no more trials start; {run_on}, and {are} saved at the end"
             case RequestKind.CANCEL:
                 return self._cancel_text(running, is_applied=is_applied)
             case _:
-                since = "from the next dispatch on" if is_owned else "once it is resumed"
+                since = "from the next trial on" if is_owned else "once the run is resumed"
                 return f"{describe(self.kind, self.what)}, {since}{self._spent_already()}"
 
     def _cancel_text(self, running: int, *, is_applied: bool) -> str:
-        """Return what will become, or has become, of the slots that are cancelled."""
+        """Return what will happen, or has happened, to the trials that are cancelled."""
         cancelled = self.asked.request.phrase.removeprefix("cancel ")
         if self.changes_nothing:
-            return f"{cancelled}: no slot is left to cancel"
+            return f"{cancelled}: no trial is left to cancel"
         number = self._unfinished
         past = "was" if number == 1 else "were"
         verb = f"{past} cancelled for good" if is_applied else "will be cancelled for good"
-        slots = f"{counted(number, 'slot')} {verb}"
+        trials = f"{counted(number, 'trial')} {verb}"
         if not self.asked.is_owned:
-            slots += f" when the run is resumed; {_UNOWNED}, and {ENDED_STAY}"
+            trials += f" when the run is resumed; {_UNOWNED}, and {ENDED_STAY}"
         else:
             killed = _killed(running, is_applied=is_applied) or _none_runs(number)
-            slots += f"; {killed}"
+            trials += f"; {killed}"
         stay = self._of_named_variants(self.asked.kept.values())
         rest = f"; {kept_sentence(stay)}" if stay else ""
         if finished := self._of_named_variants(self.asked.finished.values()):
-            stays = "stays" if finished == 1 else "stay"
-            rest += f"; {counted(finished, 'slot')} that finished {stays}"
-        return f"{cancelled}: {slots}{rest}"
+            are = "is" if finished == 1 else "are"
+            rest += f"; {counted(finished, 'finished trial')} {are} kept"
+        return f"{cancelled}: {trials}{rest}"
 
     def _of_named_variants(self, slots: Iterable[AnySlot]) -> int:
         """Return how many slots belong to a variant that the request names."""
@@ -293,24 +295,24 @@ class _Preview:
         spent = self.asked.ledger.reader.spent_so_far(self.run.run_id) if budget else {}
         if not exhausted_kinds(budget, spent):
             return ""
-        ends = "the run ends" if self.asked.is_owned else "it will not go on"
-        return f"; that much is spent already: {ends}"
+        ends = "the run ends" if self.asked.is_owned else "the run will start no trial"
+        return f"; that much is already spent: {ends}"
 
     def _unpause_text(self) -> str:
         ended = self.controls.pauses.keys() if self.what.get("all") else self.asked.request.latches
-        left = [latch for latch in self.controls.pauses if latch not in ended]
-        stay = f"; still paused: {_names(left)}" if left else ""
+        paused = [latch for latch in self.controls.pauses if latch not in ended]
+        stay = f"; still paused: {_names(paused)}" if paused else ""
         if self.changes_nothing:
             return f"{_names(ended) or 'nothing'} is not paused{stay}"
-        return f"{_names(ended)} goes on{stay}"
+        return f"{_names(ended)} continues{stay}"
 
 
 _UNOWNED = "no process runs it now"
 """The clause for a run without an owner."""
 
 
-def _none_runs(slots: int) -> str:
-    return f"{'its trial does' if slots == 1 else 'their trials do'} not run now"
+def _none_runs(trials: int) -> str:
+    return f"{'it does' if trials == 1 else 'they do'} not run now"
 
 
 def _killed(running: int, *, is_applied: bool) -> str:

@@ -211,7 +211,7 @@ def try_receiver(receiver: str, *, env: Mapping[str, str] | None = None) -> None
 
     values = {**os.environ, **(env or {})}
     found = Receiver.of_option(receiver).found_in(Path.cwd(), values)
-    notice = Notice(NoticeEvent.TEST, "", "this is how a receiver of notifications is told")
+    notice = Notice(NoticeEvent.TEST, "", "this is a test notification")
     facts = {
         "id": secrets.token_hex(16),
         "run_id": "test",

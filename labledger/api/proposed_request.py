@@ -142,7 +142,7 @@ class ProposedRequest:
             if self.kind is RequestKind.PAUSE and not any(
                 fnmatchcase(task, glob) for task in self.ledger.task_ids(self.run.run_id)
             ):
-                yield Problem(Parameter("task"), f"no task of the run fits {glob!r}")
+                yield Problem(Parameter("task"), f"no task of the run matches {glob!r}")
         yield from self._host_problems()
         for idx in self.names("slot"):
             yield from self._slot_problems(idx)
@@ -154,7 +154,7 @@ class ProposedRequest:
             if not name:
                 yield Problem(Parameter("host"), f"found {name!r}; expected a host's name")
             elif self.run.on is None and self.kind is RequestKind.PAUSE:
-                text = f"found {name!r}; the run is on this machine alone, and not on a cluster"
+                text = f"found {name!r}; the run uses this machine only, no cluster"
                 yield Problem(Parameter("host"), text, hint="pause the run instead")
 
     def _slot_problems(self, idx: Any) -> Iterable[Problem]:
@@ -162,19 +162,21 @@ class ProposedRequest:
         if not 0 <= idx <= last:
             yield Problem(Parameter("slot"), f"found {idx!r}; expected a number from 0 to {last}")
         elif idx < self.run.next_schedule_idx:
-            text = f"slot {idx} is committed already; its result stays"
+            text = f"trial {idx} is already saved; its result stays"
             yield Problem(Parameter("slot"), text)
         elif idx in self.finished:
-            text = f"slot {idx} has finished, and waits to be committed; its result stays"
+            text = f"trial {idx} has finished and waits to be saved; its result stays"
             yield Problem(Parameter("slot"), text)
         elif self.controls.cancellation(self.ledger.reader.slot(self.run.run_id, idx)) is not None:
-            text = f"slot {idx} is cancelled already; it is committed as such in its turn"
+            text = (
+                f"trial {idx} is already cancelled; it is saved as such after the trials before it"
+            )
             yield Problem(Parameter("slot"), text)
         elif idx in self.kept:
             earlier = self.kept[idx].supersedes
             text = (
-                f"slot {idx} runs slot {earlier} again, which counts in the pass rate; cancelled, "
-                "it would be left out"
+                f"trial {idx} replaces trial {earlier}, whose result counts in the pass rate; "
+                "cancelling it would leave both out"
             )
             yield Problem(Parameter("slot"), text)
 
@@ -187,7 +189,7 @@ class ProposedRequest:
             if number is not None and number < 1:
                 yield Problem(Parameter(name), f"found {number!r}; expected 1 or more, or none")
         if self.what.get("at_most_per_host") is not None and self.run.on is None:
-            text = "the run is on this machine alone, and not on a cluster"
+            text = "the run uses this machine only, no cluster"
             hint = "`max_concurrency=` limits how many trials run at once"
             yield Problem(Parameter("at_most_per_host"), text, hint=hint)
         budget = self.what.get("budget", {})

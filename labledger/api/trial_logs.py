@@ -267,8 +267,8 @@ def redactor_of_trial(
     if unknown:
         names = ", ".join(f"${name}" for name in unknown)
         raise SecretsUnknown(
-            f"slot {schedule_idx} is not collected yet, and its output may show the "
-            f"values of {names}: no engine here has its container, which says what they are",
+            f"trial {schedule_idx} is not collected yet, and its output may show the values of "
+            f"{names}: no engine here has its container, so they cannot be redacted",
             hint="set DOCKER_HOST as for the run, or read the output when the trial has ended",
         ) from unavailable
     return Redactor(values)

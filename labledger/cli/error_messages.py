@@ -78,8 +78,8 @@ _HINTS = {
     errno.ENOENT: "something that labledger needs was moved or removed; put it back",
     errno.EEXIST: "move it out of the way",
     errno.EISDIR: "move the folder out of the way",
-    errno.EACCES: "check its owner and its permissions, and those of its folders",
-    errno.EPERM: "check its owner and its permissions, and those of its folders",
+    errno.EACCES: "check the owner and permissions of the path and of its folders",
+    errno.EPERM: "check the owner and permissions of the path and of its folders",
     errno.EROFS: "choose a folder on a file system that can be written",
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space on that file system, where your quota is used up",
@@ -88,7 +88,7 @@ _HINTS = {
     errno.ENFILE: "close other programs: the machine has as many files open as it can",
     errno.ENOMEM: "free some memory, or run fewer trials at once (-n)",
 }
-_RETRY = "and try again; what is committed stays, and `labledger resume` continues a run"
+_RETRY = "and try again; saved trials are kept, and `labledger resume` continues a run"
 
 
 class SystemFailure(LabLedgerError):

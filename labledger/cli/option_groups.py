@@ -35,7 +35,7 @@ Command = Callable[..., None]
 
 
 _CHOSEN_RESULTS = (
-    "slots of the run were run again despite their verdicts (`rerun --despite-verdict`), and pass "
+    "trials of the run were run again despite their verdicts (`rerun --despite-verdict`), and pass "
     "rates of chosen results decide nothing"
 )
 
@@ -94,10 +94,10 @@ def missed_gates(
         for name in [gate.variant_id] if gate.variant_id else pass_counts:
             passes = pass_counts[name]
             if passes.rate is None:
-                misses.append(f"{name} has no pass rate: none of its slots counts")
+                misses.append(f"{name} has no pass rate: none of its trials counts")
             elif passes.rate < gate.rate:
-                slots = counted_of(passes.passed, passes.counted, "slot")
-                share = f"{slots} that count ({percent(passes.rate)})"
+                trials = counted_of(passes.passed, passes.counted, "trial")
+                share = f"{trials} that count ({percent(passes.rate)})"
                 misses.append(f"{name} passed {share}, which is under {percent(gate.rate)}")
     return misses
 
@@ -161,8 +161,8 @@ class Running:
         typer.Option(
             min=0,
             metavar="SECONDS",
-            help="Seconds that the Docker engine may be gone or refuse containers, or a disk be "
-            "full, before the run stops.",
+            help="How many seconds the run waits while the Docker engine is gone or refuses "
+            "containers, or a disk is full, before it stops.",
         ),
     ] = 600.0
     min_free: Annotated[
@@ -179,8 +179,8 @@ class Running:
             min=0,
             max=1,
             metavar="SHARE",
-            help="Stop if a larger share of the slots committed since the start, of at least ten, "
-            "ended as setup, grade or infra error (in a regrading: as grade error).",
+            help="Stop if a larger share of the trials saved since the start ended as setup, grade "
+            "or infra error (in a regrading: as grade error). Checked from ten trials on.",
         ),
     ] = None
     continue_unanswered: Annotated[
@@ -200,16 +200,16 @@ class Running:
         typer.Option(
             min=1,
             metavar="SLOTS",
-            help="How many slots may be dispatched ahead of the first one that is not committed, "
-            "so that results which wait stay bounded; by default 1000, or four times the trials "
-            "that are taken at once, if that is more. Stored with the run.",
+            help="How many trials may start ahead of the first one that is not saved, which limits "
+            "the results that wait to be saved. By default 1000, or four times the trials at once "
+            "if that is more. Stored with the run.",
         ),
     ] = None
     notify: arguments.Notify = None
     keep: Annotated[
         Literal["none", "failed", "all"],
         typer.Option(
-            help="Trial folders to retain, in the run folder's `kept`; they may hold secrets.",
+            help="Which trial folders to keep, in the run folder's `kept`; they may hold secrets.",
         ),
     ] = "none"
     lease_ttl: Annotated[
@@ -217,7 +217,7 @@ class Running:
         typer.Option(
             min=1,
             metavar="SECONDS",
-            help="Seconds that this process owns the run without a heartbeat.",
+            help="How many seconds this process keeps the run without a heartbeat.",
         ),
     ] = 30.0
 

@@ -52,7 +52,7 @@ _ENVIRONMENT_STATUSES = (SlotStatus.INFRA_ERROR, SlotStatus.SETUP_ERROR)
 def print_outcome(outcome: RunOutcome) -> None:
     """Print how a run ended: results by variant, spending, changes of a regrading, and problems."""
     ext = outcome.summary["ext"]
-    out(f"run {outcome.run_id}: {_committed(ext['committed'], ext['scheduled'])}")
+    out(f"run {outcome.run_id}: {_saved(ext['committed'], ext['scheduled'])}")
     if "replays" in ext:
         out(replay_sentence(ext["replays"]))
     print_summary(outcome.summary)
@@ -91,8 +91,8 @@ def _print_outcome_changes(regrading: Regrading) -> None:
     total = sum(change.slots for change in regrading.outcome_changes)
     changed = [change for change in regrading.outcome_changes if change.before != change.after]
     count = sum(change.slots for change in changed)
-    names = f"generation {regrading.generation} against generation {regrading.earlier}"
-    out(f"{names}: {counted_of(count, total, 'slot')} changed")
+    names = f"grading {regrading.generation} against grading {regrading.earlier}"
+    out(f"{names}: {counted_of(count, total, 'trial')} changed")
     for change in changed:
         out(f"  {change.before} → {change.after}: {change.slots}")
 
@@ -130,15 +130,15 @@ def _grading_note(grading: Grading, slots: int | None = None) -> str:
     if grading.counts:
         return " (current)"
     if slots is not None and grading.slots < slots:
-        return f" (of the run's first {counted(grading.slots, 'slot')})"
+        return f" (of the run's first {counted(grading.slots, 'trial')})"
     return "" if grading.complete else " (not complete)"
 
 
 def replay_sentence(replays: JsonObject) -> str:
     """Return a sentence that says which run is replayed, and what that means for its costs."""
     return (
-        f"replay of {replays['run_id']}: its recorded calls answered the agents; tokens are those "
-        "of the record, and nothing was spent"
+        f"replay of {replays['run_id']}: its recorded calls answered the agents; tokens are as "
+        "recorded, and nothing was spent"
     )
 
 
@@ -155,7 +155,7 @@ def _host_lines(state: RunState) -> Iterator[str]:
         if "/" in host and host not in lost:
             listed = ", ".join(map(str, slots[:_MAX_SLOTS]))
             more = ", …" if len(slots) > _MAX_SLOTS else ""
-            yield f"  {host}: {len(slots)} open (slots {listed}{more})"
+            yield f"  {host}: {len(slots)} without a result (trials {listed}{more})"
     for each in lost.values():
         yield f"  {each.host}: declared lost at {each.declared_at}: {each.because}"
 
@@ -167,15 +167,15 @@ def _scored_lines(state: RunState) -> Iterator[str]:
 
 
 def _unjudged_lines(state: RunState) -> Iterator[str]:
-    """Yield the open slots for which a regrading's grader gave no verdict, and why."""
+    """Yield the trials for which a regrading's grader gave no verdict, and why."""
     if not state.unjudged:
         return
-    number = counted_of(len(state.unjudged), state.run.total_slots, "slot")
+    number = counted_of(len(state.unjudged), state.run.total_slots, "trial")
     yield f"{number} not graded, because the grader gave no verdict:"
     for each in state.unjudged[:_MAX_SLOTS]:
         reason = f" ({each.reason})" if each.reason else ""
         message = f": {each.message}" if each.message else ""
-        yield f"  slot {each.schedule_idx}: {each.status}{reason}{message}"
+        yield f"  trial {each.schedule_idx}: {each.status}{reason}{message}"
     if len(state.unjudged) > _MAX_SLOTS:
         yield f"  and {len(state.unjudged) - _MAX_SLOTS:,} more"
 
@@ -183,9 +183,9 @@ def _unjudged_lines(state: RunState) -> Iterator[str]:
 def part_lines(run: RunInfo) -> Iterator[str]:
     """Yield a sentence for each extension of a run's schedule."""
     for part in run.parts:
-        if part.kind == "extended":  # What was run again is said with its statuses.
+        if part.kind == "extended":  # `rerun_sentences` describes the other parts.
             because = f": {part.because}" if part.because else ""
-            yield f"{counted(part.slot_count, 'slot')} added at {part.created_at}{because}"
+            yield f"{counted(part.slot_count, 'trial')} added at {part.created_at}{because}"
 
 
 def print_status(state: RunState, lab_dir: Path | None) -> None:
@@ -239,7 +239,7 @@ def print_status(state: RunState, lab_dir: Path | None) -> None:
         other = ", ".join(f"{n} {s}" for s, n in counts.statuses.items() if s != "completed")
         numbers = (counts.scheduled, counts.committed, *verdicts, failed, rate)
         rows.append((counts.variant_id, *numbers, other))
-    columns = ("variant", "slots", "committed", *VERDICT_COLUMNS, "rate")
+    columns = ("variant", "trials", "saved", *VERDICT_COLUMNS, "rate")
     _print_outcomes((*columns, "not completed"), rows, right=columns[1:])
     print_model_usage(state.model_usage)
     say(f"next: {_in_lab(_command_after_status(state), lab_dir)}")
@@ -268,22 +268,22 @@ def print_model_usage(usage: Iterable[ModelUse]) -> None:
 
 
 def _progress_texts(state: RunState) -> Iterator[str]:
-    """Yield how many slots are committed, how many wait for it, and how many were begun."""
-    yield _committed(state.run.next_schedule_idx, state.run.total_slots)
+    """Yield how many trials are saved, how many wait to be saved, and how many have started."""
+    yield _saved(state.run.next_schedule_idx, state.run.total_slots)
     if state.staged:
-        yield f"{counted(state.staged, 'finished result')} waiting for earlier slots"
+        yield f"{state.staged} finished, waiting to be saved"
     if begun := state.begun - state.staged:
         running = state.trials_running
         if prepared := max(0, begun - running) if state.owned else 0:
-            yield f"{running} running, {prepared} prepared for a place"
+            yield f"{running} running, {prepared} prepared to start"
         elif state.owned:
             yield f"{begun} running or about to start"
         else:
-            yield f"{counted(begun, 'slot')} dispatched without a result, which resuming completes"
+            yield f"{begun} started, without a result yet: resuming collects them"
 
 
-def _committed(slots: int, total: int) -> str:
-    return f"{counted_of(slots, total, 'slot')} committed"
+def _saved(trials: int, total: int) -> str:
+    return f"{counted_of(trials, total, 'trial')} saved"
 
 
 def _command_after_status(state: RunState) -> str:
@@ -338,7 +338,7 @@ def print_summary(summary: JsonObject) -> None:
         rows.append((variant["variant_id"], *numbers, rate, value))
         left_out += passes.left_out
         no_verdict += failed
-    columns = ("variant", "slots", "scored", *VERDICT_COLUMNS, "rate", mean)
+    columns = ("variant", "trials", "scored", *VERDICT_COLUMNS, "rate", mean)
     _print_outcomes(columns, rows, right=columns[1:])
     statuses = {s: n for s, n in summary["ext"]["statuses"].items() if n and s != "completed"}
     if statuses:
@@ -355,7 +355,10 @@ def print_summary(summary: JsonObject) -> None:
         out(f"left out of the pass rate, because something other than the agent failed: {left_out}")
     if any(passes.left_out for passes in all_passes.values()):
         rates = (f"{name} {percent(passes.rate_of_all)}" for name, passes in all_passes.items())
-        out(f"pass rate if those had not passed, as benchmarks count: {', '.join(rates)}")
+        out(
+            "pass rate counting ungraded trials as failures (the usual benchmark rule): "
+            f"{', '.join(rates)}"
+        )
     print_model_usage(ModelUse(**use) for use in summary["ext"].get("model_usage", ()))
 
 
@@ -408,7 +411,7 @@ def _regrade_command(run_id: str) -> str:
 def _commands_before_complete(outcome: RunOutcome, regrading: Regrading) -> Iterator[str]:
     """Yield commands that fit a regrading that is not complete."""
     if regrading.unjudged:
-        yield f"labledger resume {outcome.run_id}   (grades the open slots alone)"
+        yield f"labledger resume {outcome.run_id}   (grades only the remaining trials)"
     if regrading.unjudged or _has_failed(outcome.stop):
         yield _regrade_command(regrading.root_id)
     else:

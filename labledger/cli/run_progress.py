@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from labledger import PassCounts, Spent
 from labledger.cli.event_lines import UNITS, notable_line
-from labledger.text import clock_time, counted, exact, percent
+from labledger.text import clock_time, counted, counted_of, exact, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,8 +42,8 @@ class HostProgress:
         if self.problem is not None:
             waiting = f" ({counted(self.trials, 'trial')} there)" if self.trials else ""
             return f"{self.name}: {self.problem}{waiting}"
-        of_slots = "" if self.slots is None else f" in {counted(self.slots, 'slot')}"
-        return f"{self.name}: {counted(self.trials, 'trial')}{of_slots}"
+        at_most = "" if self.slots is None else f", at most {self.slots} at once"
+        return f"{self.name}: {counted(self.trials, 'trial')}{at_most}"
 
 
 def hosts_of_event(tick: JsonObject) -> list[HostProgress]:
@@ -260,9 +260,9 @@ class RunProgress:
     def line(self) -> str:
         """Return the run's progress as one line."""
         statuses = self.all_statuses()
-        committed, running, waiting, *times = self.progress_texts()
+        saved, running, waiting, *times = self.progress_texts()
         parts = [
-            *(committed, running, waiting),
+            *(saved, running, waiting),
             *(f"{variant} {self.rate(variant)}" for variant in self.variants[:4]),
             counted(statuses["grade_error"], "grade error"),
             counted(statuses["infra_error"], "infra error"),
@@ -288,15 +288,15 @@ class RunProgress:
         return f"cleaning up {counted(self.removing, 'trial folder')}"
 
     def progress_texts(self) -> tuple[str, ...]:
-        """Return how many slots are committed, running and waiting, and the times."""
-        slots = (
-            f"{self.committed}/{self.total} committed",
+        """Return how many trials are saved, running and waiting to be saved, then the times."""
+        trials = (
+            f"{counted_of(self.committed, self.total, 'trial')} saved",
             f"{self.running} running",
-            f"{self.waiting} waiting to commit",
+            f"{self.waiting} waiting to be saved",
         )
         eta = self.remaining_s
-        left = () if eta is None else (f"about {clock_time(eta)} left",)
-        return *slots, f"{clock_time(self.elapsed_s)} elapsed", *left
+        remaining = () if eta is None else (f"about {clock_time(eta)} left",)
+        return *trials, f"{clock_time(self.elapsed_s)} elapsed", *remaining
 
     def counts(self, variant: str) -> tuple[int, ...]:
         """Return the slots of a variant by `VERDICT_COLUMNS`, then those left out of its rate."""
