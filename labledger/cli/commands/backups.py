@@ -106,7 +106,7 @@ def _restored_line(run: RestoredRun) -> str:
     if run.left_in_original:
         trials = ", ".join(map(str, run.left_in_original[:10]))
         more = ", …" if len(run.left_in_original) > 10 else ""
-        line += f"; in progress in the original, and not run by resume: trials {trials}{more}"
+        line += f"; in progress in the original, and not run again by resume: {trials}{more}"
     return line
 
 

@@ -229,7 +229,7 @@ def archive(
         out_json(archived.as_json())
         return
     for run in archived.runs:
-        out(f"archived {run.run_id}: {counted(run.committed, 'saved trial')}")
+        out(f"archived {run.run_id}: {counted(run.committed, 'trial')} saved")
     if archived.uncommitted_results:
         trials = counted(archived.uncommitted_results, "finished trial")
         out(f"{trials} not saved, and not in the archive; `labledger resume` saves them")
@@ -259,7 +259,7 @@ def delete(
         for run in runs:
             say(f"{run.run_id}: {counted_of(run.committed, run.total, 'trial')} saved")
         say(f"`labledger archive {run_id} FILE` would keep a copy that can be imported")
-        if not confirm(f"delete {counted(len(runs), 'run')} for good?", yes=yes):
+        if not confirm(f"delete {counted(len(runs), 'run')} for ever?", yes=yes):
             say("nothing was deleted")
             raise typer.Exit(int(Exit.INCOMPLETE))
         runs = delete_run(run_id, because, lab_dir=lab_dir)
