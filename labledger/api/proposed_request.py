@@ -1,7 +1,7 @@
-"""What somebody proposes to ask of a run, with the run as it is now; and what of it is refused.
+"""A request that a user proposes, and its check against the current state of the run.
 
-A proposal is checked before it is stored as a request of the ledger: `check` raises for what means
-nothing for the run. It writes nothing.
+`check` raises an error for a request that cannot apply to the run, before it is stored. Nothing
+here writes.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _FORMS: Mapping[str, str] = {
 
 
 class ProposedRequest:
-    """A request that is not stored yet, and the run that it is about.
+    """A request that is not stored yet, and its run.
 
-    What it needs of the ledger is read once, when it is first needed.
+    Facts from the ledger are read once, when first needed.
     """
 
     def __init__(self, ledger: Ledger, run: RunInfo, kind: RequestKind, what: JsonObject) -> None:
@@ -52,13 +52,13 @@ class ProposedRequest:
         self.is_owned = ledger.is_owned(run)
         self.requests = ledger.control_requests(run.run_id)
         waiting = (
-            replace(each, applied_at="", outcome={"text": "", "slots_before": run.total_slots})
-            for each in self.requests
-            if each.waits and each.kind is not RequestKind.STOP
+            replace(request, applied_at="", outcome={"text": "", "slots_before": run.total_slots})
+            for request in self.requests
+            if request.waits and request.kind is not RequestKind.STOP
         )
-        applied = (each for each in self.requests if not each.waits)
+        applied = (request for request in self.requests if not request.waits)
         self.controls = Controls.of([*applied, *waiting])
-        """What the requests add up to, as if those that wait were applied."""
+        """The combined effect of all requests, as if the waiting ones were applied."""
         self.request = ControlRequest(
             0,
             "",
@@ -68,10 +68,10 @@ class ProposedRequest:
             applied_at="",
             outcome={"slots_before": run.total_slots, "text": ""},
         )
-        """What is proposed, as if it was applied."""
+        """The proposed request, as if it was applied."""
 
     def names(self, key: str) -> list[Any]:
-        """Return what of the run is named by a key, such as its variants."""
+        """Return the names under a key of the request, such as variants."""
         names: list[Any] = self.what.get(key, [])
         return names
 
@@ -87,12 +87,12 @@ class ProposedRequest:
 
     @cached_property
     def kept(self) -> Mapping[int, Slot]:
-        """The slots that are not cancelled, because they run again what counts."""
+        """Slots of reruns that cannot be cancelled, because they replace results that count."""
         reader = self.ledger.reader
         return {s.schedule_idx: s for s in reader.slots_that_replace_verdicts(self.run.run_id)}
 
     def check(self) -> None:
-        """Raise `InvalidInput` or `RequestRefused` for a request that means nothing for the run."""
+        """Raise `InvalidInput` or `RequestRefused` for a request that cannot apply to the run."""
         if self.run.next_schedule_idx == self.run.total_slots:
             raise RequestRefused(
                 f"run {self.run.run_id} is complete: there is nothing left to {self.kind.value}",
@@ -197,21 +197,21 @@ class ProposedRequest:
         if wrong:
             yield Problem("budget", f"found {wrong[0]!r}; expected cost_usd or tokens")
         elif budget:
-            limits = {kind: math.inf if each is None else each for kind, each in budget.items()}
+            limits = {kind: math.inf if limit is None else limit for kind, limit in budget.items()}
             check_limits(ExperimentPlan.of_document(self.run.resolved), limits)
 
 
 def _has_form(key: str, value: Any) -> bool:
     match key:
         case "variant" | "task" | "host":
-            return isinstance(value, list) and all(isinstance(each, str) for each in value)
+            return isinstance(value, list) and all(isinstance(name, str) for name in value)
         case "slot":
-            return isinstance(value, list) and all(type(each) is int for each in value)
+            return isinstance(value, list) and all(type(idx) is int for idx in value)
         case "now" | "all":
             return isinstance(value, bool)
         case "budget":
             return isinstance(value, dict) and all(
-                each is None or type(each) in (int, float) for each in value.values()
+                limit is None or type(limit) in (int, float) for limit in value.values()
             )
         case _:
             return value is None or type(value) is int

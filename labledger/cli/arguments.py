@@ -32,21 +32,21 @@ _RUNS_SQL = (
 
 
 def complete_run_id(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the ids that begin with what was typed, the newest run first."""
+    """Return the run ids that begin with the typed text, the newest run first."""
     from labledger import LabLedgerError, open_ledger
     from labledger.text import escape_line
 
     try:
         with open_ledger(lab_dir=ctx.params.get("lab_dir")) as ledger:
             rows = ledger.rows(_RUNS_SQL, {"typed": incomplete, "most": _MAX_COMPLETIONS})[1]
-            # A name that a terminal cannot show as it is cannot be typed either.
+            # Leave out names with characters that a terminal cannot show and users cannot type.
             return [run_id for (run_id,) in rows if escape_line(run_id) == run_id]
     except LabLedgerError:
         return []
 
 
 def complete_view(incomplete: str) -> list[str]:
-    """Return the views whose names begin with what was typed."""
+    """Return the views whose names begin with the typed text."""
     from labledger import view_names
 
     return [name for name in view_names() if name.startswith(incomplete)]
@@ -269,7 +269,7 @@ def parse_since(text: str | None, option: str = "--since") -> datetime | None:
 
 
 def parse_budgets(usd: str | None, tokens: str | None) -> dict[str, Any]:
-    """Return budgets by the names of `RunOptions`: infinite for `none`, None if it was not given.
+    """Return budgets by their names in `RunOptions`: infinite for `none`, None if not given.
 
     Raises `InvalidInput`.
     """

@@ -1,9 +1,8 @@
 """Messages and hints for errors, in the words of the command line.
 
-The library names its own parameters: as the place of a problem (`Parameter`), and in sentences as
-arguments in backticks, such as `frozen=True`. Both become options here. Command lines that typer
-refuses, and errors of the operating system that no other module has converted, get a message and a
-hint, too, and are printed like any `LabLedgerError`.
+The library names its parameters in problems (`Parameter`) and, as arguments in backticks such as
+`frozen=True`, in sentences. Here both become options. Usage errors and unconverted errors of the
+operating system become errors with a message and a hint, too.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _IRREGULAR = {
     "tasks": "--task",
     "variants": "--variant",
 }
-"""The options that are not called as their parameters are."""
+"""The options whose names differ from their parameters'."""
 _ARGUMENT = re.compile(r"`([a-z][a-z_]*)=([^`]*)`")
 _NAMED_VALUE = re.compile(r"\{'(\w+)': (.*)\}")
 
@@ -46,7 +45,7 @@ def option_name(parameter: str) -> str:
 
 
 def with_options(text: str) -> str:
-    """Return text with options in place of the arguments in it."""
+    """Return text with its arguments in backticks replaced by options."""
     return _ARGUMENT.sub(_typed, text) if "=" in text else text
 
 
@@ -92,16 +91,13 @@ _RETRY = "and try again; saved trials are kept, and `labledger resume` continues
 
 
 class SystemFailure(LabLedgerError):
-    """The operating system refused something that the command needs."""
+    """The operating system refused an operation that the command needs."""
 
     exit_code = Exit.INCOMPLETE
 
 
 def system_failure(error: OSError) -> SystemFailure:
-    """Return the error to show for an error of the operating system.
-
-    It names the command, the path, the reason, and what to do.
-    """
+    """Return an error that names the command, the path, the reason, and what to do."""
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     reason = error.strerror or str(error) or type(error).__name__
     hint = _HINTS.get(error.errno or 0, "remove the cause")
@@ -122,7 +118,7 @@ def _file_in_the_way(path: Path) -> Path:
 
 
 def usage_error(error: Any) -> LabLedgerError:
-    """Return the error to show for a usage error of typer, whichever parser it was built with."""
+    """Return the error to show for a usage error of typer, in any version of typer."""
     context = error.ctx
     command = context.command_path if context else "labledger"
     problem = Problem(*_usage_problem(error, command), hint=_suggestion(error))

@@ -62,9 +62,9 @@ def compare(
     errors: Annotated[
         str,
         typer.Option(
-            help="as-failures: an agent that crashed and has no verdict did not pass; strict: an "
-            "agent that crashed or timed out never passed; left-out: only graded trials count; "
-            "all-as-failures: every trial that ran and did not pass is a failure."
+            help="as-failures: an agent that crashed and has no verdict did not pass. strict: an "
+            "agent that crashed or timed out never passed. left-out: only graded trials count. "
+            "all-as-failures: all trials that did not pass are failures."
         ),
     ] = "as-failures",
     pass_at: Annotated[
