@@ -1,14 +1,13 @@
 """labledger runs agent experiments in containers and keeps every result in one SQLite ledger.
 
-Start with `run` and `open_ledger`; docs/reference/python.md lists every public name. They stand in
-`__init__.pyi`. Each is loaded when it is first used, so that the command line starts fast, and that
-a query does not load the modules that run trials.
+Start with `run` and `open_ledger`. docs/reference/python.md explains every public name, and
+`__init__.pyi` lists them. Each name is loaded when it is first used, so that commands start fast.
 
 >>> import labledger
 >>> outcome = labledger.run("my-experiment/experiment.yaml")
 """
 
-# No other import may stand before the first two: see `host_programs`.
+# These two imports must come first: see `host_programs`.
 import sys
 
 from labledger.host_programs import leave_out_working_dir

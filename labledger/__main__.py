@@ -1,9 +1,8 @@
-"""The `labledger` command as a process of its own, and `python -m labledger`.
+"""The process of the `labledger` command and of `python -m labledger`.
 
-Until the command line is imported, and again once a command has ended, Ctrl-C ends the process at
-once; in between it raises `KeyboardInterrupt`, so that what a command holds is released. The
-process ends without finalizing the interpreter, which takes longer than most commands. All that
-matters is done first: buffers are written and exit handlers run.
+While a command runs, Ctrl-C raises `KeyboardInterrupt`, so that the command releases its resources.
+Before and after that, Ctrl-C ends the process at once. The process writes its buffers, runs exit
+handlers, and then ends without the slow finalization of the interpreter.
 """
 
 import atexit
@@ -17,7 +16,7 @@ from typing import Any, NoReturn
 from labledger.host_programs import restart_in_utf8_mode, use_safe_path
 
 _INTERRUPTED = 130
-"""`Exit.INTERRUPTED`, which is imported too late for the first interruptions."""
+"""The value of `Exit.INTERRUPTED`, which is imported too late for early interrupts."""
 
 
 def main() -> None:
@@ -40,23 +39,23 @@ def main() -> None:
 
 
 def _use_utf8() -> None:
-    """Start again in Python's UTF-8 mode if a locale gives names another encoding.
+    """Restart in Python's UTF-8 mode if the locale encodes file names differently.
 
-    The ledger and SQLite's own names of files are UTF-8. In the locale C, Python chooses this mode
-    itself, unless the environment forbids that.
+    The ledger and SQLite encode file names in UTF-8. In the locale C, Python chooses this mode
+    itself unless the environment forbids it.
     """
     if sys.getfilesystemencoding() != "utf-8":
         restart_in_utf8_mode()
 
 
 def _end_at_interrupts() -> None:
-    """Let Ctrl-C end the process, unless it is ignored, as in the background of a script."""
+    """Let Ctrl-C end the process, unless the signal is ignored, as in a script's background job."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end_interrupted)
 
 
 def _end_interrupted(*_: Any) -> NoReturn:
-    """End the process, which has begun nothing that must be ended in order."""
+    """End the process at once. Nothing is in progress that needs an orderly end."""
     with suppress(OSError):
         os.write(2, b"labledger: interrupted\n")
     os._exit(_INTERRUPTED)
@@ -65,15 +64,15 @@ def _end_interrupted(*_: Any) -> NoReturn:
 def leave(code: int) -> NoReturn:
     """End the process with an exit code. Called from the main thread with every file closed.
 
-    The interpreter ends as usual if another thread is still running. `sys.stdout` was flushed, or
-    silenced if it has no reader.
+    If another thread is still running, the interpreter ends as usual. The caller has flushed
+    `sys.stdout`, or silenced it if it has no reader.
     """
     _end_at_interrupts()
     if threading.active_count() > 1:
         sys.exit(code)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        # None if the process was started without it; its reader may be gone.
+        # It is None if the process was started without it. Its reader may be gone.
         if stream is not None:
             with suppress(OSError):
                 stream.flush()

@@ -1,8 +1,8 @@
-"""The time, the one place that asks the system for it, and delays of repetitions.
+"""The only module that asks the system for the time; also delays between retries.
 
-Times are stored as text: UTC, ISO 8601, milliseconds, `Z`. It sorts as the times do, so that SQL
-can compare it. What waits, or measures how long something took, does so with this module, so that
-the simulation can run it with a time of its own.
+Times are stored as text in ISO 8601: UTC, with milliseconds and `Z`. This text sorts like the
+times, so that SQL can compare it. All code that waits or measures time uses this module, so that
+the simulation can replace the time.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ import time
 from datetime import UTC, datetime, timedelta
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
-"""The form of times as `iso` writes them."""
+"""The format of times that `iso` writes."""
 _FINER = re.compile(r"(\.\d{6})\d+")
 
 
 monotonic = time.monotonic
-"""Returns seconds that only ever grow. Only differences mean something, within one process."""
+"""Returns seconds that never decrease. Only differences within one process are meaningful."""
 unix_time = time.time
-"""Returns the seconds since 1970, by this machine's clock, which may be set."""
+"""Returns the seconds since 1970 by this machine's clock, which may be changed."""
 sleep = time.sleep
 
 
 def now() -> datetime:
-    """Return the present time."""
+    """Return the current time."""
     return of_timestamp(unix_time())
 
 
 def utc_now() -> str:
-    """Return the present time as text."""
+    """Return the current time as text."""
     return iso(now())
 
 
@@ -39,7 +39,7 @@ def iso(moment: datetime) -> str:
 
 
 def parse(text: str) -> datetime:
-    """Return a time from text of labledger or Docker, cut to microseconds."""
+    """Return a time from a text of labledger or Docker, truncated to microseconds."""
     return datetime.fromisoformat(_FINER.sub(r"\1", text))
 
 
@@ -54,7 +54,7 @@ def later(moment: str, seconds: float) -> str:
 
 
 class Backoff:
-    """The delays between repetitions of something that fails: each is twice the one before it."""
+    """The delays between retries. Each is twice as long as the previous one, up to a limit."""
 
     def __init__(self, first_s: float, max_s: float) -> None:
         self._first_s, self._max_s = first_s, max_s
@@ -67,5 +67,5 @@ class Backoff:
         return delay_s
 
     def reset(self) -> None:
-        """Begin again with the first delay: it has succeeded."""
+        """Start again with the first delay, after a success."""
         self._next_s = self._first_s

@@ -1,9 +1,8 @@
 """Every exception that labledger raises on purpose.
 
-All derive from `LabLedgerError`. Each class has the exit code of a command that it ends, and each
-instance a message and, if there is something to do next, a hint. The first line of a class is its
-default message. Errors of the engine, the database driver and the operating system are converted to
-these where they arise.
+All derive from `LabLedgerError`. Each class has an exit code for commands, and each instance a
+message and often a hint. The docstring of a class is its default message. Errors of the engine, the
+database driver and the operating system are converted to these where they arise.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ class LabLedgerError(Exception):
 
 
 class Parameter(str):
-    """The name of a parameter of the library, as the place of a problem.
+    """The name of a library parameter, as the place of a problem.
 
-    The command line shows its option instead. In sentences a parameter is written as its argument,
-    such as `frozen=True` in backticks.
+    The command line shows the option of the parameter instead. In sentences, a parameter is written
+    as an argument in backticks, such as `frozen=True`.
     """
 
     __slots__ = ()
@@ -41,18 +40,18 @@ class Parameter(str):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem in something that a person wrote, or one failed check of preflight."""
+    """One problem in the user's input, or one failed check of preflight."""
 
     where: str
     """The file as the user named it, the `Parameter`, or the name of the check."""
     message: str
-    """What was found and what was expected."""
+    """The found and the expected value."""
     line: int | None = None
-    """Line in the file, counted from 1."""
+    """The line in the file, counted from 1."""
     field: str | None = None
-    """Dotted path of the field, such as ``runtime.agent.command[0]``."""
+    """The dotted path of the field, such as ``runtime.agent.command[0]``."""
     hint: str | None = None
-    """What to do next."""
+    """The suggested next step."""
 
     def __str__(self) -> str:
         location = self.where if self.line is None else f"{self.where}:{self.line}"
@@ -67,13 +66,13 @@ _MAX_ALIKE = 3
 
 
 def said_once(problems: Iterable[Problem]) -> list[Problem]:
-    """Return problems, and of those that many lines of a file have, the first with their number."""
-    found = list(problems)
+    """Return the problems, with many equal problems of a file merged into the first of them."""
+    all_problems = list(problems)
     alike: dict[tuple[str, str | None, str], list[Problem]] = {}
-    for problem in found:
+    for problem in all_problems:
         alike.setdefault((problem.where, problem.field, problem.message), []).append(problem)
     listed: list[Problem] = []
-    for problem in found:
+    for problem in all_problems:
         group = alike[problem.where, problem.field, problem.message]
         last = group[-1]
         if len(group) <= _MAX_ALIKE or last.line is None:
@@ -117,7 +116,7 @@ class PermissionNeeded(InvalidInput):
 
 
 def require_text(what: str, where: str, text: str, max_characters: int) -> None:
-    """Raise `InvalidInput` about `what`, given at `where`, for a text that is empty or too long."""
+    """Raise `InvalidInput` for an empty or too long text. `what` and `where` name it."""
     if not text.strip() or len(text) > max_characters:
         message = f"found {len(text):,} characters; expected a text of at most {max_characters:,}"
         raise InvalidInput(what, [Problem(where, message)])
@@ -160,13 +159,13 @@ class EngineUnavailable(LabLedgerError):
 
 
 class DiskFull(LabLedgerError):
-    """A disk is full."""
+    """A disk has no free space left."""
 
     exit_code = Exit.INCOMPLETE
 
 
 class HostLost(LabLedgerError):
-    """Somebody has declared the host of a trial lost: what it delivers is refused."""
+    """The host of a trial was declared lost; the run refuses its results."""
 
     exit_code = Exit.INCOMPLETE
 
@@ -214,7 +213,7 @@ class RunNotFound(LedgerError):
 
 
 class RequestRefused(LabLedgerError):
-    """The present state of a run does not allow a request, such as to stop what nobody runs."""
+    """The run's current state does not allow a request, such as stopping a run without an owner."""
 
 
 class SlotNotFound(LedgerError):
@@ -242,7 +241,7 @@ class AlreadyGraded(LedgerError):
 
 
 class NothingToExtend(LedgerError):
-    """The run has every cell of the experiment already."""
+    """The run already has every cell of the experiment."""
 
     exit_code = Exit.INVALID
 
@@ -256,7 +255,7 @@ class LeaseHeld(LedgerError):
 
 
 class LeaseLost(LedgerError):
-    """Another coordinator has taken this run over; nothing more was written."""
+    """Another coordinator has taken over this run; nothing more was written."""
 
 
 class LedgerReplaced(LeaseLost):
@@ -276,7 +275,7 @@ class QueryFailed(LedgerError):
 
 
 class SecretsUnknown(LabLedgerError):
-    """The output of a running trial may show secrets, and no engine here says their values."""
+    """The output of a running trial may show secrets, and no engine here knows their values."""
 
 
 class ExtraMissing(LabLedgerError):

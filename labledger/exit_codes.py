@@ -1,7 +1,7 @@
 """The exit codes of the command line.
 
-An error has one (`LabLedgerError.exit_code`), and so have a failed check of preflight and a run
-that ended (`RunOutcome.exit_code`).
+Errors have one (`LabLedgerError.exit_code`), and so do failed checks and the outcomes of runs
+(`RunOutcome.exit_code`).
 """
 
 from __future__ import annotations

@@ -1,22 +1,18 @@
-"""Start programs on this machine, and let no file of the working directory take part.
+"""Starts programs without running any file of the working directory, which may be untrusted.
 
-The working directory may hold a stranger's files, such as a cloned repository. An interpreter
-therefore starts with `-I`, which ignores the working directory, the `PYTHON*` variables and the
-user's site folder. It gets the search path of this process instead, so that it imports the same
-packages wherever labledger is installed. `-P` alone would keep `PYTHONPATH`, whose empty and
-relative entries name the working directory. Other programs are looked up only in the absolute
-folders of PATH.
-
-Every start of an interpreter, and every search for a program, must use this module. Its top-level
-imports are only modules that an interpreter has imported when it starts, because it is imported
-while the working directory may still be searched.
+Interpreters start with `-I` and get this process's search path. Other programs are searched only in
+absolute folders of PATH. Every start of an interpreter and every search for a program must use this
+module. Its top-level imports are modules that every interpreter has loaded.
 """
+
+# `-P` instead of `-I` would keep PYTHONPATH, whose empty and relative entries mean the working
+# directory.
 
 import os
 import sys
 
 SAFE_FOLDER = "/"
-"""Where programs such as npm and git run, which read settings of their working directory."""
+"""The working directory for programs such as npm and git, which read settings from it."""
 
 _ISOLATED = ("-I", "-X", "utf8")
 _SAFE_PATH = "PYTHONSAFEPATH"
@@ -29,7 +25,7 @@ def module_command(module: str, *arguments: str) -> list[str]:
 
 
 def file_command(path: str | os.PathLike[str], *arguments: str) -> list[str]:
-    """Return the command that runs a file of Python in an isolated interpreter."""
+    """Return the command that runs a Python file in an isolated interpreter."""
     run = f"import runpy; runpy.run_path({os.path.abspath(path)!a}, run_name='__main__')"  # noqa: PTH100
     return code_command(run, *arguments)
 
@@ -41,7 +37,7 @@ def code_command(code: str, *arguments: str) -> list[str]:
 
 
 def isolated(python: str | os.PathLike[str]) -> list[str]:
-    """Return the first words of a command that starts its own Python: see the module."""
+    """Return the first words of a command that starts a Python in isolation: see the module."""
     return [os.fspath(python), *_ISOLATED]
 
 
@@ -51,23 +47,23 @@ def interpreter() -> str:
 
 
 def search_path() -> list[str]:
-    """Return where this process imports from, without the working directory.
+    """Return the search path of this process, without the working directory.
 
     The working directory stays if labledger itself is there, as in a checkout.
     """
-    own, here = _own_folder(), _working_dir()
+    package_folder, here = _own_folder(), _working_dir()
     absolute = (entry for entry in sys.path if os.path.isabs(entry))  # noqa: PTH117
-    return [entry for entry in absolute if entry == own or _real(entry) != here]
+    return [entry for entry in absolute if entry == package_folder or _real(entry) != here]
 
 
 def environment() -> dict[str, str]:
-    """Return the environment, without `PYTHON*` variables, of a program that starts others."""
+    """Return the environment for programs that start others: no `PYTHON*`, only absolute PATH."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     return kept | {"PATH": _absolute_path()}
 
 
 def find_program(name: str) -> str | None:
-    """Return the path of a program in the absolute folders of PATH; None if none has it."""
+    """Return the path of a program in the absolute folders of PATH, or None."""
     import shutil  # Late: it takes longer than a small query.
 
     return shutil.which(name, path=_absolute_path())

@@ -1,7 +1,7 @@
-"""Objects that packages register as entry points, so that nothing below them imports them.
+"""Objects that packages register as entry points.
 
-A package above, such as a format of benchmarks, thus gives something to one below that may not know
-it. Entry points are looked up only when they are asked for, so that commands start fast.
+A high-level package, such as a benchmark format, can thus provide an object to a low-level package
+that must not import it. Entry points are looked up on demand, so that commands start fast.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ OWN: Mapping[str, Mapping[str, str]] = {
         "swebench": "labledger.benchmarks.swebench.judge:SWEBENCH_LOGS",
     },
 }
-"""The entry points of this package by group and name, as pyproject.toml registers them. A checkout
-that is not installed, or was installed before, has no such metadata."""
+"""This package's entry points by group and name, the same as in pyproject.toml. They are repeated
+because a checkout that is not installed, or not installed anew, lacks the metadata."""
 
 
 def registered(group: str) -> dict[str, dict[str, EntryPoint]]:
-    """Return a group's entry points by their name and the package's name, this package's first."""
+    """Return a group's entry points by name and then by package, with this package's first."""
     from importlib.metadata import EntryPoint, entry_points
 
     by_name: dict[str, dict[str, EntryPoint]] = {

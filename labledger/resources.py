@@ -1,7 +1,7 @@
-"""What comes with an installation: files that are not Python code, and optional libraries.
+"""Files of an installation that are not Python code, and checks for optional libraries.
 
 The files are schemas, migrations, templates and scripts. An installation may lack the libraries of
-optional extras: check for them before the work begins, and import them when they are first used.
+extras, so check for them before the work begins, and import them where they are used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def _shipped(name: str) -> Path:
-    """A top-level folder of the project: inside an installed wheel, beside it in a checkout."""
+    """Return a top-level folder of the project. It is inside an installed wheel, or in a checkout
+    beside the package."""
     for candidate in (_PACKAGE / name, _PACKAGE.parent / name):
         if candidate.is_dir():
             return candidate
@@ -44,18 +45,18 @@ def health_check_script() -> Path:
 
 
 def report_palette() -> Path:
-    """The colours of reports, as a style sheet."""
+    """Return the style sheet with the colours of reports."""
     return _PACKAGE / "report" / "palette.css"
 
 
 _DISTRIBUTIONS: Mapping[str, str] = {"vl_convert": "vl-convert-python"}
-"""What to install for a module of another name."""
+"""The names of distributions that differ from their modules' names."""
 
 
 def require_for(purpose: str, extra: str, *modules: str, alternative: str = "") -> None:
-    """Raise `ExtraMissing` where one of the modules that `purpose` needs is not installed.
+    """Raise `ExtraMissing` if one of the modules that `purpose` needs is not installed.
 
-    `extra` brings them all; `alternative` is appended to the hint.
+    `extra` is the extra that installs them. `alternative` is appended to the hint.
     """
     absent = [_DISTRIBUTIONS.get(name, name) for name in modules if find_spec(name) is None]
     if absent:
@@ -70,16 +71,16 @@ _ANALYSIS = ("numpy", "scipy")
 
 
 def has_analysis() -> bool:
-    """Return whether the libraries that comparing needs are installed."""
+    """Return whether the libraries for comparisons are installed."""
     return all(map(find_spec, _ANALYSIS))
 
 
 def require_analysis() -> None:
-    """Raise `ExtraMissing` where a library that comparing needs is not installed."""
+    """Raise `ExtraMissing` if a library for comparisons is not installed."""
     require_for("comparing", "analysis", *_ANALYSIS)
 
 
 def require_page() -> None:
-    """Raise `ExtraMissing` where a library that the report's page needs is not installed."""
+    """Raise `ExtraMissing` if a library for the report's page is not installed."""
     alternative = "; --markdown and --json work without"
     require_for("the page", "report", "jinja2", "vl_convert", alternative=alternative)

@@ -1,11 +1,8 @@
-"""Text for people: numbers with nouns, figures, sizes, and escaping of text from other programs.
+"""Text for people: numbers with nouns, figures, sizes, and escaping of untrusted text.
 
-Every figure is formatted here, so that it is written the same on a terminal, in Markdown and on the
-report's page. An unknown number is a dash, never 0. Text of a container, a task or an experiment
-may contain control characters, which move the cursor or set the title; characters that reverse the
-direction of text; and characters without a width, which make two names look alike. The command line
-prints such text with escapes, which are for people and cannot be reversed: exact formats (JSON,
-CSV, mirrors) have none. Pages and Markdown use `plain_text`, which removes instead.
+Figures look the same on a terminal, in Markdown and on pages. An unknown number is a dash, never 0.
+Untrusted text may control a terminal or make two names look alike. Terminals get escapes, pages and
+Markdown get `plain_text`, and JSON, CSV and mirrors stay exact.
 """
 
 from __future__ import annotations
@@ -23,24 +20,27 @@ from labledger.clock import parse
 _LONGEST_QUOTED = 60
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _MIN_SIMILARITY, _MIN_SIMILARITY_SHORT = 0.7, 0.6
-"""How similar, from 0 to 1, a known name must be to be suggested. The second value is for names of
-up to three letters, of which one letter may then differ."""
+"""The similarity, from 0 to 1, from which a known name is suggested. The second value is for names
+of up to three letters. It allows one different letter."""
 
 
 def counted(number: int, noun: str) -> str:
-    """Return such as ``1 slot`` or ``1,200 slots``; the plural of `noun` must end in s."""
+    """Return a number with its noun, such as ``1 trial`` or ``1,200 trials``.
+
+    The plural of `noun` must be formed with s.
+    """
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def counted_of(part: int, total: int, noun: str) -> str:
-    """Return such as ``0 of 1 slot`` or ``3 of 1,200 slots``, with a noun as `counted` takes."""
+    """Return a part with its total, such as ``0 of 1 trial``; the noun is as for `counted`."""
     return f"{part:,} of {counted(total, noun)}"
 
 
 def model_labels(asked: Sequence[tuple[str | None, str | None]]) -> list[str]:
-    """Return a label for each provider and model: the model's name.
+    """Return a label for each pair of provider and model: the model's name.
 
-    The provider stands before a model that several providers have in the same list.
+    If several providers in the list have the same model, the provider's name is put before it.
     """
     providers: dict[str | None, set[str | None]] = {}
     for provider, model in asked:
@@ -52,7 +52,7 @@ def model_labels(asked: Sequence[tuple[str | None, str | None]]) -> list[str]:
 
 
 def quoted(text: str) -> str:
-    """Return text in quotes; of long text the beginning, and how many characters it has."""
+    """Return text in quotes. Long text is cut, and followed by its length."""
     if len(text) <= _LONGEST_QUOTED:
         return repr(text)
     return f"{text[:_LONGEST_QUOTED]!r}… ({len(text):,} characters)"
@@ -65,7 +65,7 @@ def named_briefly(names: Sequence[str], most: int) -> str:
 
 
 def near_names(name: str, known: Iterable[str], count: int = 1) -> list[str]:
-    """Return up to `count` known names of which `name` may be a misspelling, the nearest first."""
+    """Return up to `count` known names that are similar to `name`, the most similar first."""
     cutoff = _MIN_SIMILARITY_SHORT if len(name) <= 3 else _MIN_SIMILARITY
     return difflib.get_close_matches(name, list(known), n=count, cutoff=cutoff)
 
@@ -98,7 +98,7 @@ def percent_range(low: float, high: float, *, signed: bool = False) -> str:
 
 
 def _percent_bound(share: float, signed: bool) -> str:
-    """Return a bound in per cent, which is ``0.0`` only if it is 0: 0.004 is not within it."""
+    """Return a bound in percent. Only 0 itself is ``0.0``; smaller values keep one digit."""
     value = 100 * share + 0.0  # -0.0 becomes 0.0.
     sign = "+" if signed else ""
     return f"{value:{sign}.1f}" if abs(value) >= 0.05 or not value else f"{value:{sign}.1g}"
@@ -138,7 +138,7 @@ def usd(amount: float | None, digits: int = 2) -> str:
 
 
 def usd_range(bounds: tuple[float, float] | None, digits: int = 4) -> str:
-    """Return the bounds of an amount of money: ``$0.1200 to $0.1800``; one amount if they agree."""
+    """Return the bounds of an amount of money: ``$0.1200 to $0.1800``, or one if they are equal."""
     if bounds is None:
         return DASH
     low, high = (usd(bound, digits) for bound in bounds)
@@ -153,7 +153,7 @@ def confidence_level(confidence: float) -> str:
 def p_value(p: float, level: float | None = None) -> str:
     """Return a p value, such as ``0.031`` or ``< 0.001``.
 
-    It has as many digits as it takes to lie on its own side of `level`: 0.0499 is below 0.05.
+    It has enough digits to stay on its side of `level`: 0.0499 is not rounded to 0.05.
     """
     if p < 0.001 and (level is None or level >= 0.001):
         return "< 0.001"
@@ -233,13 +233,13 @@ def format_size(size: int) -> str:
 _INVISIBLE = frozenset(
     "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180e\u180f\u3164\uffa0"
 ) | frozenset(map(chr, range(0xE0100, 0xE01F0)))
-"""Characters that Unicode counts as letters or marks, and that no terminal shows."""
+"""Characters that Unicode classifies as letters or marks, but that terminals do not show."""
 
 _TAB_WIDTH = 8
 
 
 class Replacements(dict[int, str]):
-    """A table for `str.translate` that replaces characters that do not print; filled as needed."""
+    """A table for `str.translate` that replaces characters that do not print, filled on demand."""
 
     def __init__(self, replace: Callable[[str], str], unchanged: str = "") -> None:
         super().__init__({ord(character): character for character in unchanged})
@@ -259,7 +259,7 @@ def is_shown(character: str) -> bool:
 
 
 def escape_line(text: str) -> str:
-    """Return text as part of one line: everything that does not print is an escape, as in ``\\n``.
+    """Return text as part of one line, with escapes for all characters that do not print.
 
     >>> escape_line("a\\x1b[2Jb")
     'a\\\\x1b[2Jb'
@@ -268,13 +268,13 @@ def escape_line(text: str) -> str:
 
 
 def escape_lines(text: str) -> str:
-    """Return text of several lines with each line escaped. Tabs become spaces."""
+    """Return text with each of its lines escaped. Tabs become spaces."""
     lines = text.replace("\r\n", "\n").split("\n")
     return "\n".join(escape_line(line.expandtabs(_TAB_WIDTH)) for line in lines)
 
 
 def escape_values(value: Any) -> Any:
-    """Return a JSON value whose texts and keys are escaped as text of several lines, tabs kept."""
+    """Return a JSON value with escaped texts and keys. Line breaks and tabs stay."""
     if isinstance(value, str):
         if value.isascii() and value.isprintable():
             return value
@@ -287,15 +287,15 @@ def escape_values(value: Any) -> Any:
 
 
 def escape_json(document: str) -> str:
-    """Return JSON whose strings hold what does not print as ``\\u`` escapes: the same values."""
+    """Return JSON with ``\\u`` escapes for characters that do not print. The values stay equal."""
     return document if document.isascii() and document.isprintable() else document.translate(_JSON)
 
 
 def json_pieces(value: Any, *, ascii_only: bool = True, margin: str = "\n") -> Iterator[str]:
-    """Yield the text of a JSON value, indented as ``json.dumps(value, indent=2)`` does.
+    """Yield the text of a JSON value in pieces, indented like ``json.dumps(value, indent=2)``.
 
-    An iterator in the value becomes a list, of which one item at a time is in memory; no item holds
-    another iterator. `margin` is the line break and the indent of the line that the value is in.
+    An iterator in the value becomes a list, with one item at a time in memory. Items must not
+    contain iterators. `margin` is the line break and indent of the value's line.
     """
     inner = f"{margin}  "
     encode = _encoder(inner, ascii_only)
@@ -321,25 +321,25 @@ def json_pieces(value: Any, *, ascii_only: bool = True, margin: str = "\n") -> I
 
 
 def _is_flat(value: Any) -> bool:
-    """Return whether no member of an object or a list holds others."""
+    """Return whether all members of an object or list are scalars."""
     members = value.values() if isinstance(value, dict) else value
     return _SCALARS.issuperset(map(type, members))
 
 
 @cache
 def _encoder(inner: str, ascii_only: bool) -> Callable[[Any], str]:
-    """Return an encoder of values that hold no others, which puts each member on a line."""
-    separators = f",{inner}", ": "  # With `indent`, Python's encoder is not written in C.
+    """Return an encoder for flat values that puts each member on its own line."""
+    separators = f",{inner}", ": "  # With `indent`, Python would not use its C encoder.
     return json.JSONEncoder(ensure_ascii=ascii_only, separators=separators).encode
 
 
 def plain_text(text: str) -> str:
     """Return text for a page or Markdown.
 
-    Terminal sequences are removed, and every other hidden character becomes U+FFFD.
+    Removes terminal sequences, and replaces every other hidden character by U+FFFD.
     """
     if text.isascii() and text.isprintable():
-        return text  # The same object, so that a large report is not in memory twice.
+        return text  # The same object, to avoid a second copy of a large report.
     text = _TERMINAL_SEQUENCES.sub("", text)
     return text.replace("\r\n", "\n").replace("\r", "\n").translate(_MARKED)
 
@@ -365,17 +365,17 @@ _TERMINAL_SEQUENCES = re.compile(
 
 
 def nests_too_deeply(error: Exception) -> bool:
-    """Return whether PyYAML refused a text for its nesting.
+    """Return whether PyYAML refused a text because it is nested too deeply.
 
-    From 6.0.4 on it reads ahead to a limit of its own, which is beyond every limit of labledger.
+    PyYAML has this limit from 6.0.4 on. It is larger than every limit of labledger.
     """
     return "maximum nesting depth" in str(getattr(error, "problem", ""))
 
 
 def yaml_fault(error: Exception) -> str:
-    """Return where a text is not YAML, as the rest of a sentence about its file.
+    """Return the end of a sentence that says where a file is not valid YAML.
 
-    Leaves out the text itself, because the file may be a link to a secret.
+    The sentence does not quote the file, which may be a link to a secret.
     """
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     place = "" if mark is None else f" (line {mark.line + 1}, column {mark.column + 1})"

@@ -36,7 +36,7 @@ CURSOR = re.compile(r"\x1b\[(?:\?25[lh]|2K|\d*A)|\r")
 """How rich draws a live display anew."""
 HOSTILE = (
     "\x1b]0;owned\x07\x1b[2J\x1b[31;41m\x9b1m\x7f\x08\r\u202e\u2066\u200b\u200d\u061c\u2028\u2029"
-    "\ufeff\U000e0041\u115f\nforged: 99 of 99 slots committed"
+    "\ufeff\U000e0041\u115f\nforged: 99 of 99 trials saved"
 )
 """Every kind of text that a terminal does not show, and a line that is none of ours."""
 

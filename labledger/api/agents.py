@@ -1,4 +1,4 @@
-"""The library of agent profiles: which there are, and their installation."""
+"""The library of agent profiles: list, show and install agents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AgentOption(JsonForm):
-    """What an experiment may choose for an agent."""
+    """An option of an agent that an experiment may set."""
 
     name: str
     type: str
@@ -25,7 +25,7 @@ class AgentOption(JsonForm):
     default: str | int | float | bool | None
     """None if the agent decides."""
     choices: tuple[str, ...]
-    """The only values; empty for any."""
+    """The allowed values; empty if any is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +37,16 @@ class AgentInfo(JsonForm):
     license: str
     homepage: str
     version: str
-    """The version that is tested, and taken where none is named."""
+    """The tested version, which is the default."""
     apis: tuple[str, ...]
-    """The APIs of models that it speaks, the usual one first."""
+    """The model APIs that it speaks, the usual one first."""
     needs: tuple[str, ...]
     """Programs that an image must have."""
     options: tuple[AgentOption, ...]
     installed: tuple[InstalledAgent, ...]
-    """Its installed versions. Their files are checked before a run, and not here."""
+    """Its installed versions. Only a run checks their files."""
     problem: str | None
-    """Why it cannot be installed on this machine; None if nothing is known against it."""
+    """Why it cannot be installed on this machine; None if no reason is known."""
 
     @property
     def is_ready(self) -> bool:
@@ -55,10 +55,10 @@ class AgentInfo(JsonForm):
 
 
 def list_agents(*, cache: str | Path | None = None) -> list[AgentInfo]:
-    """Return all agents by name: those of labledger, and those that other packages add.
+    """Return all agents in the order of their names, including agents from other packages.
 
     Args:
-        cache: The folder of installed agents; None for that in the user's cache.
+        cache: The folder of installed agents; None for the user's cache.
 
     Raises:
         InvalidInput: Profiles have problems; all are named.
@@ -79,7 +79,7 @@ def find_agent(name: str, *, cache: str | Path | None = None) -> AgentInfo:
 
     Args:
         name: Its name, or the path of a folder with a profile, such as ``./my-agent``.
-        cache: The folder of installed agents; None for that in the user's cache.
+        cache: The folder of installed agents; None for the user's cache.
 
     Raises:
         InvalidInput: There is no such agent, or its profile has problems.
@@ -98,14 +98,14 @@ def install_agents(
     cache: str | Path | None = None,
     report: Callable[[str], None] = lambda _: None,
 ) -> list[InstalledAgent]:
-    """Install agents, several at a time, and return them. A run does the same where it needs to.
+    """Install agents, several at a time, and return them. A run also installs missing agents.
 
-    What is installed already is checked, and rebuilt if its files were changed.
+    Checks agents that are already installed, and rebuilds them if their files were changed.
 
     Args:
-        agents: Each ``NAME@VERSION``, or a name alone for the version that is tested. The name may
-            be the path of a folder with a profile, such as ``./my-agent``.
-        cache: The folder of installed agents; None for that in the user's cache.
+        agents: ``NAME@VERSION`` for each, or only a name for the tested version. A name may be the
+            path of a folder with a profile, such as ``./my-agent``.
+        cache: The folder of installed agents; None for the user's cache.
         report: Called with a line, from any thread, whenever an installation begins or ends.
 
     Raises:
@@ -129,7 +129,7 @@ def install_agents(
 
 
 def _profile_named(name: str) -> AgentProfile:
-    """Return the profile with a name, or in a folder that the user names."""
+    """Return the profile with a name, or the profile in a folder."""
     from labledger.agents.own_folder import read_folder
     from labledger.agents.profiles import is_folder, load_profile
 

@@ -1,10 +1,8 @@
-"""Check the tasks of a benchmark before it is trusted: `check_benchmark`.
+"""`check_benchmark`: checks the tasks of a benchmark with agents whose verdict is known.
 
-A benchmark brings agents with a known verdict on every task, such as `oracle` (pass) and `nop`
-(fail). The first run has all of them, several times. The second run repeats each agent that must
-pass once without a network, and has an agent that searches for the solution.
-`checks/benchmark_findings.py` judges the trials of both runs. Modules that run are imported when
-the check begins.
+The first run has all these agents, such as `oracle` (pass) and `nop` (fail), several times. The
+second run has the agents that must pass, without a network, and an agent that searches for the
+solution. `checks/benchmark_findings.py` judges the trials of both runs.
 """
 
 from __future__ import annotations
@@ -27,9 +25,9 @@ if TYPE_CHECKING:
     from labledger.runner.run_outcome import RunOutcome
 
 _UNLIMITED_S = 7 * 86_400
-"""A longer time limit says nothing about how long a trial takes."""
+"""Longer time limits are treated as no limit when estimating durations."""
 _OFFLINE = "-offline"
-"""The end of the second run's id."""
+"""The suffix of the second run's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +36,16 @@ class CheckPlan:
 
     tasks: int
     agents: tuple[str, ...]
-    """The agents of the first run, on each task."""
+    """The agents of the first run."""
     repeats: int
+    """How often each of them runs on each task."""
     agents_offline: tuple[str, ...]
-    """The agents of the second run, once on each task; none if there is no second run."""
+    """The agents of the second run, once on each task; empty if there is no second run."""
     at_once: int
     """How many trials run at once."""
     at_most_s: float | None
-    """How many seconds both runs take if each trial uses its time limits; None if some have no
-    limit of less than a week."""
+    """The seconds that both runs take if each trial uses its whole time limits; None if the limit
+    of a trial is longer than a week."""
 
     @property
     def trials(self) -> int:
@@ -59,24 +58,24 @@ class BenchmarkCheck:
     """The result of checking a benchmark."""
 
     outcome: RunOutcome
-    """Of the first run."""
+    """The outcome of the first run."""
     trials: tuple[CheckedTrial, ...]
-    """Every committed trial of both runs, in schedule order, without the trials of the search."""
+    """The committed trials of both runs in schedule order, without the trials of the search."""
     tasks: tuple[TaskFinding, ...] = ()
     """The findings about tasks, and then the remarks."""
     outcome_offline: RunOutcome | None = None
-    """Of the second run; None if there was none."""
+    """The outcome of the second run; None if there was none."""
     problem: str | None = None
-    """Why the check is not complete: the second run could not begin or is not complete."""
+    """Why the check is not complete: the second run could not start or is not complete."""
 
     @property
     def findings(self) -> tuple[TaskFinding, ...]:
-        """Why tasks cannot be trusted."""
+        """The reasons why tasks cannot be trusted."""
         return tuple(task for task in self.tasks if not task.is_remark)
 
     @property
     def remarks(self) -> tuple[TaskFinding, ...]:
-        """Further facts that a user of the tasks may want to know."""
+        """Other facts that may matter to users of the tasks."""
         return tuple(task for task in self.tasks if task.is_remark)
 
 
@@ -103,12 +102,13 @@ def check_benchmark(
         The trials, and the findings and remarks about each task.
 
     Raises:
-        InvalidInput: It is no benchmark, a chosen agent has no known verdict, or as for `run`.
+        InvalidInput: `benchmark` is not a benchmark, a chosen agent has no known verdict, or as for
+            `run`.
 
     Example:
         >>> import labledger
         >>> checked = labledger.check_benchmark("humaneval:./HumanEval.jsonl")
-        >>> [(found.task_id, found.finding) for found in checked.findings]
+        >>> [(finding.task_id, finding.finding) for finding in checked.findings]
         []
     """
     from labledger.benchmarks.benchmark_variations import task_contents, with_repeats
@@ -151,7 +151,7 @@ def check_benchmark(
 
 
 def _require_usable(options: RunOptions, repeats: int) -> None:
-    """Raise `InvalidInput` for options with which one of the runs could not begin."""
+    """Raise `InvalidInput` for options with which one of the runs could not start."""
     problems = []
     if repeats < 1:
         problems.append(Problem(Parameter("repeats"), f"found {repeats}; expected 1 or more"))
@@ -256,8 +256,8 @@ def _plan(
     for row in rows:
         # An agent that must fail does nothing, and takes no time.
         agent_s = agent_limit_s(known, row)
-        own = [agent_s if a in solvers else LIMIT_S if a == _searcher() else 0 for a in runs]
-        total += sum(own) + len(runs) * grader_limit_s(known, row)
+        limits_s = [agent_s if a in solvers else LIMIT_S if a == _searcher() else 0 for a in runs]
+        total += sum(limits_s) + len(runs) * grader_limit_s(known, row)
         if agent_s > _UNLIMITED_S:
             total = float("inf")
     design = known.defaults.get("design", {})

@@ -1,7 +1,7 @@
-"""Ask something of a run that may be running elsewhere: pause, limits, stop, cancelled slots.
+"""Makes requests of a run that may be running elsewhere: pause, limits, stop, cancelled slots.
 
-What is asked is a row of the ledger, which the run's owner applies, now or when the run is resumed.
-The reply says what it will do. What is refused: `proposed_request`.
+A request is a row of the ledger. The run's owner applies it now, or the next owner when the run is
+resumed. The reply says what will happen. `proposed_request` refuses invalid requests.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ GROUP BY variant_id"""
 
 @dataclass(frozen=True, slots=True)
 class ControlReply(JsonForm):
-    """What became of something that was asked of a run."""
+    """The reply to a request of a run."""
 
     run_id: str
     request: ControlRequest | None
-    """The request as it was stored; None if nothing was to be asked, and for a dry run."""
+    """The stored request; None for a dry run, and if the request would change nothing."""
     text: str
-    """A sentence about what will happen, and when, or about what has happened once the owner has
-    applied the request."""
+    """A sentence that says what will happen and when, or, once the owner has applied the request,
+    what has happened."""
     running: int
-    """How many trials of what is meant run at present."""
+    """How many affected trials are running."""
     about_s: float | None = None
-    """In how many seconds they will have ended, as earlier trials went; None if not known."""
+    """The estimated seconds until they have ended, from earlier trials; None if unknown."""
     slots: int = 0
-    """How many slots that are not finished are meant."""
+    """How many unfinished slots a cancellation affects."""
     owned: bool = False
-    """Whether a coordinator owns the run; if none does, the next one applies the request."""
+    """Whether a coordinator owns the run. If not, the next one applies the request."""
 
 
 def request_control(
@@ -76,27 +76,27 @@ def request_control(
     dry_run: bool = False,
     lab_dir: str | Path | None = None,
 ) -> ControlReply:
-    """Ask something of a run. Its owner applies it, or the next one when the run is resumed.
+    """Make a request of a run. Its owner applies it, or the next owner when the run is resumed.
 
     Args:
         run_id: The run.
-        kind: What is asked: ``pause``, ``unpause``, ``set``, ``stop`` or ``cancel``.
-        what: What exactly, such as ``{"variant": ["treatment"]}``; docs/reference/control.md has
-            the keys of each kind.
-        because: Why, in at most 1,000 characters. It is stored.
-        requested_by: Who asks; None for ``user@machine`` of this process.
-        wait_s: For how many seconds to wait for the owner of the run to apply the request.
-        dry_run: Ask for nothing, only return what would happen.
+        kind: ``pause``, ``unpause``, ``set``, ``stop`` or ``cancel``.
+        what: The arguments, such as ``{"variant": ["treatment"]}``; docs/reference/control.md
+            lists the keys of each kind.
+        because: Why, in at most 1,000 characters. Stored with the request.
+        requested_by: The requester; None for ``user@machine`` of this process.
+        wait_s: How many seconds to wait for the owner of the run to apply the request.
+        dry_run: Make no request, only return what would happen.
         lab_dir: The lab folder.
 
     Returns:
-        The request, with its outcome if it was applied meanwhile. To pause what is paused already,
-        or to go on with what is not, is no request.
+        The reply, with the request's outcome if it was applied within `wait_s`. A request that
+        would change nothing, such as a second pause, is not stored.
 
     Raises:
-        RunNotFound: The ledger holds no such run.
-        InvalidInput: `what` names nothing of the run, or has a key or a value that `kind` does not.
-        RequestRefused: The run is complete, or nobody runs a run that is to be stopped.
+        RunNotFound: The ledger has no such run.
+        InvalidInput: `what` matches nothing in the run, or a key or value does not fit `kind`.
+        RequestRefused: The run is complete, or the request is to stop a run without an owner.
 
     Example:
         >>> import labledger
@@ -135,7 +135,7 @@ def _this_user() -> str:
 
 
 def _await_outcome(ledger: Ledger, reply: ControlReply, wait_s: float) -> ControlReply:
-    """Wait for a request to be applied; return the reply with it as it is then."""
+    """Wait until a request is applied or the time is over. Return the reply with its new state."""
     until = clock.monotonic() + wait_s
     while reply.request is not None and reply.request.waits and clock.monotonic() < until:
         clock.sleep(_POLL_S)
@@ -145,7 +145,7 @@ def _await_outcome(ledger: Ledger, reply: ControlReply, wait_s: float) -> Contro
 
 
 class _Preview:
-    """What a proposed request will do, and to how many trials and slots."""
+    """Predicts the effect of a proposed request, and counts the affected trials and slots."""
 
     def __init__(self, asked: ProposedRequest) -> None:
         self.asked = asked
@@ -154,7 +154,7 @@ class _Preview:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether everything is so already that is asked for."""
+        """Whether the run is already in the requested state."""
         match self.kind:
             case RequestKind.PAUSE:
                 return set(self.asked.request.latches) <= self.controls.pauses.keys()
@@ -171,7 +171,7 @@ class _Preview:
                 return False
 
     def reply(self) -> ControlReply:
-        """Return what happens now, and when."""
+        """Return what the request will do, and when."""
         running = []
         if self.asked.is_owned:
             lab = LabFolder(self.asked.ledger.reader.path.parent)
@@ -191,7 +191,7 @@ class _Preview:
         )
 
     def after(self, reply: ControlReply) -> ControlReply:
-        """Return the reply; if the request was applied, it says what has happened."""
+        """Return the reply, with a text about what has happened if the request was applied."""
         outcome = None if reply.request is None else reply.request.outcome
         if outcome is None:
             return reply
@@ -200,7 +200,7 @@ class _Preview:
         return replace(reply, text=self._text(reply.running, reply.about_s, is_applied=True))
 
     def _means(self, slot: OpenSlot) -> bool:
-        """Return whether a slot with a trial is among those that are meant."""
+        """Return whether the request affects a running trial's slot."""
         if self.kind is RequestKind.CANCEL:
             is_named = slot.schedule_idx in self.asked.names("slot")
             return is_named or slot.variant_id in self.asked.names("variant")
@@ -218,11 +218,11 @@ class _Preview:
 
     @cached_property
     def _unfinished(self) -> int:
-        """How many slots without a final result a cancellation names."""
+        """How many slots without a final result a cancellation affects."""
         if self.kind is not RequestKind.CANCEL:
             return 0
-        kept = frozenset(self.asked.finished.keys() | self.asked.kept.keys())
-        cancellation = cancellation_of(self.asked.request, self.run.total_slots, kept)
+        not_cancelled = frozenset(self.asked.finished.keys() | self.asked.kept.keys())
+        cancellation = cancellation_of(self.asked.request, self.run.total_slots, not_cancelled)
         slots = self.asked.ledger.reader.slots(self.run.run_id, self.run.next_schedule_idx)
         return sum(
             cancellation.includes(slot) and self.controls.cancellation(slot) is None
@@ -230,87 +230,89 @@ class _Preview:
         )
 
     def _text(self, running: int, about_s: float | None, *, is_applied: bool = False) -> str:
-        """Return a sentence about what will happen, or has happened if the request is applied."""
+        """Return a sentence that says what will happen, or what has happened if `is_applied`."""
         about = "" if about_s is None else f", about {clock_time(about_s)}"
         trials = counted(running, "trial")
-        run_on = f"{trials} {'runs' if running == 1 else 'run'} on{about}"
+        run_on = f"{trials} still {'runs' if running == 1 else 'run'}{about}"
+        if not running:
+            run_on = "no trial runs"
         latches = _names(self.asked.request.latches)
         is_owned = self.asked.is_owned
         match self.kind:
             case RequestKind.PAUSE if self.changes_nothing:
-                return f"{latches} is paused already"
+                return f"{latches} is already paused"
             case RequestKind.PAUSE if not is_owned:
-                return f"{latches}: nothing more starts when the run is resumed; {_UNOWNED}"
+                return f"{latches}: no more trials start when the run is resumed; {_UNOWNED}"
             case RequestKind.PAUSE:
                 rest = run_on if running else "none of its trials runs now"
-                return f"{latches}: nothing more starts; {rest}"
+                return f"{latches}: no more trials start; {rest}"
             case RequestKind.UNPAUSE:
                 return self._unpause_text()
             case RequestKind.STOP if self.changes_nothing:
-                return f"it is stopping already; {run_on}"
+                return f"the run is already stopping; {run_on}"
             case RequestKind.STOP if self.what.get("now"):
                 killed = _killed(running, is_applied=is_applied) or "no trial runs now"
-                return f"stopping now: {killed}; slots without a result run again on resume"
+                return f"stopping now: {killed}; trials without a result run again on resume"
             case RequestKind.STOP:
                 are = "is" if running == 1 else "are"
-                return f"stopping: nothing more starts; {run_on}, and {are} stored"
+                return f"stopping: no more trials start; {run_on}, and {are} saved at the end"
             case RequestKind.CANCEL:
                 return self._cancel_text(running, is_applied=is_applied)
             case _:
-                since = "from the next dispatch on" if is_owned else "once it is resumed"
+                since = "from the next trial on" if is_owned else "once the run is resumed"
                 return f"{describe(self.kind, self.what)}, {since}{self._spent_already()}"
 
     def _cancel_text(self, running: int, *, is_applied: bool) -> str:
-        """Return what will become, or has become, of the slots that are cancelled."""
+        """Return what will happen, or has happened, to the trials that are cancelled."""
         cancelled = self.asked.request.phrase.removeprefix("cancel ")
         if self.changes_nothing:
-            return f"{cancelled}: no slot is left to cancel"
+            return f"{cancelled}: no trial is left to cancel"
         number = self._unfinished
         past = "was" if number == 1 else "were"
         verb = f"{past} cancelled for good" if is_applied else "will be cancelled for good"
-        slots = f"{counted(number, 'slot')} {verb}"
+        trials = f"{counted(number, 'trial')} {verb}"
         if not self.asked.is_owned:
-            slots += f" when the run is resumed; {_UNOWNED}, and {ENDED_STAY}"
+            trials += f" when the run is resumed; {_UNOWNED}, and {ENDED_STAY}"
         else:
             killed = _killed(running, is_applied=is_applied) or _none_runs(number)
-            slots += f"; {killed}"
+            trials += f"; {killed}"
         stay = self._of_named_variants(self.asked.kept.values())
         rest = f"; {kept_sentence(stay)}" if stay else ""
         if finished := self._of_named_variants(self.asked.finished.values()):
-            stays = "stays" if finished == 1 else "stay"
-            rest += f"; {counted(finished, 'slot')} that finished {stays}"
-        return f"{cancelled}: {slots}{rest}"
+            are = "is" if finished == 1 else "are"
+            rest += f"; {counted(finished, 'finished trial')} {are} kept"
+        return f"{cancelled}: {trials}{rest}"
 
     def _of_named_variants(self, slots: Iterable[AnySlot]) -> int:
         """Return how many slots belong to a variant that the request names."""
         return sum(slot.variant_id in self.asked.names("variant") for slot in slots)
 
     def _spent_already(self) -> str:
-        """Return a warning if a budget is to be set that is spent already, else nothing."""
+        """Return a warning if the requested budget is already spent, else an empty text."""
         budget = {
             kind: limit for kind, limit in self.what.get("budget", {}).items() if limit is not None
         }
         spent = self.asked.ledger.reader.spent_so_far(self.run.run_id) if budget else {}
         if not exhausted_kinds(budget, spent):
             return ""
-        ends = "the run ends" if self.asked.is_owned else "it will not go on"
-        return f"; that much is spent already: {ends}"
+        ends = "the run ends" if self.asked.is_owned else "the run will start no trial"
+        return f"; that much is already spent: {ends}"
 
     def _unpause_text(self) -> str:
         ended = self.controls.pauses.keys() if self.what.get("all") else self.asked.request.latches
-        left = [latch for latch in self.controls.pauses if latch not in ended]
-        stay = f"; still paused: {_names(left)}" if left else ""
+        paused = [latch for latch in self.controls.pauses if latch not in ended]
+        stay = f"; still paused: {_names(paused)}" if paused else ""
         if self.changes_nothing:
             return f"{_names(ended) or 'nothing'} is not paused{stay}"
-        return f"{_names(ended)} goes on{stay}"
+        return f"{_names(ended)} continues{stay}"
 
 
 _UNOWNED = "no process runs it now"
 """The clause for a run without an owner."""
 
 
-def _none_runs(slots: int) -> str:
-    return f"{'its trial does' if slots == 1 else 'their trials do'} not run now"
+def _none_runs(trials: int) -> str:
+    return f"{'it does' if trials == 1 else 'they do'} not run now"
 
 
 def _killed(running: int, *, is_applied: bool) -> str:

@@ -1,6 +1,6 @@
-"""What may be named where an experiment is expected: a file, a folder, or `FORMAT:LOCATION`.
+"""Reads the experiment that the user names: a file, a folder, or a benchmark `FORMAT:LOCATION`.
 
-A benchmark is translated into an experiment first; from then on it is one like any other.
+A benchmark is first translated into an ordinary experiment.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def read_source(
 ) -> tuple[Path | TranslatedExperiment, RunOptions]:
     """Return the path of an experiment file, or the translation of a benchmark, and its options.
 
-    Raises `InvalidInput` for a benchmark that cannot be read, a selected task of it that cannot be
-    run unless `options.skip_refused`, and for options of benchmarks beside an experiment file.
+    Raises `InvalidInput` if the benchmark cannot be read, or if a selected task cannot be run and
+    `options.skip_refused` is not set. Also raises it for benchmark options with an experiment file.
     """
     benchmark = given_benchmark(given, options)
     if benchmark is not None:
@@ -51,9 +51,9 @@ def read_source(
 def given_benchmark(given: str | Path, options: RunOptions) -> Benchmark | None:
     """Return the benchmark that is named as `FORMAT:LOCATION`; None if a path is given.
 
-    The benchmark gets the agents that the options name with arguments or with a profile. If a
-    format can, it reads only the tasks that the options select. A warning names what is ignored in
-    these tasks; with `options.strict`, they are refused.
+    The benchmark gets the agents that the options name with arguments or with a profile. If its
+    format allows it, only the tasks that the options select are read. A warning names the keys that
+    are ignored in these tasks. With `options.strict`, such tasks are refused instead.
     """
     from labledger.benchmarks.formats import parse_reference, read_benchmark, with_profiled_agents
     from labledger.benchmarks.task_selection import refuse_ignored, warnings_of
@@ -73,10 +73,10 @@ def given_benchmark(given: str | Path, options: RunOptions) -> Benchmark | None:
 def read_runnable(
     given: str | Path, options: RunOptions
 ) -> tuple[Path | TranslatedExperiment, RunOptions]:
-    """Return what `read_source` does, for a run that begins now, and the options for it.
+    """Return the same as `read_source`, for a run that starts now.
 
-    With `options.skip_refused`, images are pulled and built already, and each task with a container
-    that cannot be had, such as one whose image cannot be built, is left out with a warning.
+    With `options.skip_refused`, this already pulls and builds images, and leaves out with a warning
+    each task without a usable image.
     """
     benchmark = given_benchmark(given, options)
     if benchmark is None:
@@ -109,7 +109,7 @@ def translate_runnable(
 
 
 def require_some_runnable(benchmark: Benchmark, options: RunOptions) -> None:
-    """Raise `InvalidInput` if refused tasks are skipped and no other one is selected."""
+    """Raise `InvalidInput` if refused tasks are skipped and no other task is selected."""
     from labledger.benchmarks.task_selection import require_some_selected
 
     if options.skip_refused:
@@ -129,7 +129,7 @@ def translate_for_run(benchmark: Benchmark, options: RunOptions) -> TranslatedEx
     if not options.skip_refused:
         require_no_refused(benchmark, options.tasks)
     if given_cluster(options) is not None:
-        # The number of a format is meant for one machine, and the user has not chosen it.
+        # The format's limit is meant for one machine, and the user has not chosen it.
         benchmark = without_concurrency(benchmark)
     return translate(
         benchmark,
@@ -146,7 +146,7 @@ def translate_to_edit(
 ) -> TranslatedExperiment:
     """Return the experiment of a `FORMAT:LOCATION`, without the tasks that cannot be run.
 
-    `experiment.yaml` records those, and they are named in a warning. Raises `InvalidInput`.
+    `experiment.yaml` records the left-out tasks, and a warning names them. Raises `InvalidInput`.
     """
     from labledger.benchmarks.task_selection import skipped_warning
     from labledger.benchmarks.translate import translate
@@ -171,7 +171,7 @@ def translate_to_edit(
 
 @contextmanager
 def experiment_path(source: Path | TranslatedExperiment) -> Iterator[Path]:
-    """Yield the path of an experiment file to read. That of a benchmark is removed afterwards."""
+    """Yield the path of an experiment file. A benchmark's temporary file is removed afterwards."""
     if isinstance(source, Path):
         yield source
         return
@@ -182,7 +182,7 @@ def experiment_path(source: Path | TranslatedExperiment) -> Iterator[Path]:
 
 
 def storing(source: Path | TranslatedExperiment) -> Callable[[LabFolder], Path] | None:
-    """Return what stores the experiment of a benchmark in a lab; None for an experiment file."""
+    """Return a function that stores a benchmark's experiment in a lab; None for a file."""
     if isinstance(source, Path):
         return None
     from labledger.benchmarks.translate import store_experiment

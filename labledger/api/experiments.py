@@ -36,21 +36,20 @@ if TYPE_CHECKING:
 def plan(
     experiment: str | Path, options: PlanOptions, run_options: RunOptions | None = None
 ) -> SizePlan:
-    """Return how many tasks and replications show a difference, what they cost and how long they
-    take.
+    """Return how many tasks and replications detect a difference, at what cost, and in what time.
 
     Args:
         experiment: The experiment file, a folder that holds `experiment.yaml`, or a benchmark as
             `FORMAT:LOCATION`, such as `humaneval:./HumanEval.jsonl`.
-        options: The difference to show, and the runs to estimate from.
-        run_options: As for `run`: its lab folder holds the ledger; its limit, tasks and variants
-            choose the slots.
+        options: The difference to detect, and the runs to estimate from.
+        run_options: As for `run`. The lab folder holds the ledger, and limit, tasks and variants
+            select the slots.
 
     Raises:
-        InvalidInput: The experiment or an option is not valid, or the ledger has no runs that tell
-            how much tasks vary.
+        InvalidInput: The experiment or an option is not valid, or the ledger has no runs from which
+            to estimate how much tasks vary.
         LedgerMissing: There is no ledger.
-        RunNotFound: The ledger holds no run of a name in `options.from_runs`.
+        RunNotFound: The ledger has no run with a name in `options.from_runs`.
         ExtraMissing: A library that the statistics need is not installed.
 
     Example:
@@ -73,15 +72,15 @@ def plan(
 
 
 def expectation(planned: RunPlan, lab_dir: Path | None = None) -> tuple[str, ...]:
-    """Return what a run can show, and what it costs and takes, as two lines.
+    """Return two lines: the difference that a run can detect, and its expected cost and duration.
 
     Args:
-        planned: What `plan_run` returned.
+        planned: A result of `plan_run`.
         lab_dir: The lab folder, whose ledger holds earlier runs; None to find it.
 
     Returns:
-        No lines where the ledger is missing or cannot be read, where it has no earlier runs of the
-        experiment to estimate from, or where the statistics' libraries are not installed.
+        No lines if there is no basis for an estimate: the ledger is missing, unreadable or without
+        earlier runs of the experiment, or the statistics' libraries are not installed.
 
     Example:
         >>> import labledger
@@ -124,7 +123,7 @@ def planned_experiment(planned: RunPlan) -> PlannedExperiment:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What a run of an experiment would do."""
+    """The plan of a run: its resolved experiment and schedule."""
 
     digest: str
     """SHA-256, in hex, of everything in the experiment that can change a result."""
@@ -133,12 +132,12 @@ class RunPlan:
     variants: tuple[str, ...]
     """The ids of the variants, the baseline first."""
     sealing: str
-    """How the grader's files are hidden from the agent, in words."""
+    """How the grader's files are hidden from the agent, as a sentence for people."""
     total_slots: int
     tasks: int
     """How many tasks are selected."""
     warnings: tuple[str, ...]
-    """The warnings that a run of the experiment would give, as far as its files show them."""
+    """The warnings of a run, as far as the experiment's files show them."""
     _experiment: ResolvedExperiment = field(repr=False)
 
     def slots(self) -> Iterator[Slot]:
@@ -156,25 +155,25 @@ def create_experiment(
     strict: bool = False,
     on_event: Listener | None = None,
 ) -> list[Path]:
-    """Create a commented experiment that runs as it is: a small one, or that of a benchmark.
+    """Create a commented experiment that is ready to run: a small one, or a benchmark's.
 
     Args:
         directory: A folder that does not exist or is empty.
         profile: `agent-eval`, `ab-test`, `sweep` or `regression`.
-        image: The image of its trials; None for the image that `scripts/image` builds, or that of
-            the benchmark.
-        benchmark: A benchmark as `FORMAT:LOCATION`, in place of a profile. Its tasks that cannot be
-            run are left out; `dataset.skipped` of `experiment.yaml` records them.
-        agents: Agents that come with the benchmark, one variant each; all, if none is named.
+        image: The image of its trials; None for the benchmark's image, or else the image that
+            `scripts/image` builds.
+        benchmark: A benchmark as `FORMAT:LOCATION`, instead of a profile. Tasks that cannot be run
+            are left out and recorded in `dataset.skipped` of `experiment.yaml`.
+        agents: Agents that come with the benchmark, one variant each; by default all.
         strict: Leave out tasks with keys or values that labledger otherwise ignores.
-        on_event: Called with each warning about the benchmark, as `RunOptions.on_event`.
+        on_event: Called with each warning about the benchmark, like `RunOptions.on_event`.
 
     Returns:
         The files written, `experiment.yaml` first.
 
     Raises:
-        InvalidInput: The profile is unknown, the benchmark cannot be read, the folder is not empty
-            or it cannot be written. No file is left behind.
+        InvalidInput: The profile is unknown, the benchmark cannot be read, or the folder is not
+            empty or not writable. No file is left behind.
 
     Example:
         >>> import labledger
@@ -204,12 +203,12 @@ def create_experiment(
 
 
 def plan_run(experiment: str | Path, options: RunOptions | None = None) -> RunPlan:
-    """Return what a run would do: the resolved experiment and its schedule. Writes nothing.
+    """Return the resolved experiment of a run and its schedule. Writes nothing.
 
     Args:
         experiment: The experiment file, a folder that holds `experiment.yaml`, or a benchmark as
             `FORMAT:LOCATION`, such as `humaneval:./HumanEval.jsonl`.
-        options: As for `run`: its limit, tasks and variants choose the slots.
+        options: As for `run`; limit, tasks and variants select the slots.
 
     Raises:
         InvalidInput: The experiment is not valid; `problems` lists every problem with its line.
@@ -248,21 +247,21 @@ def preflight(
 ) -> Preflight:
     """Check everything that a run needs: experiment, environment, ledger, Docker, disk and images.
 
-    No run is created, and the containers that test the images are removed again. `run` does the
-    same checks first and raises `PreflightFailed`.
+    Creates no run, and removes the containers that test the images. `run` makes the same checks
+    first and raises `PreflightFailed`.
 
     Args:
         experiment: The experiment file, a folder that holds `experiment.yaml`, or a benchmark as
             `FORMAT:LOCATION`, such as `humaneval:./HumanEval.jsonl`.
         options: As for `run`.
-        pull: Pull images that are missing on this machine, or build those that no registry offers
-            and that the experiment says how to build. `options.build` builds without `pull`.
-        ask_models: Ask each model that agents may call for a word, from this machine, unless
-            another check failed. It costs a fraction of a cent.
+        pull: Pull images that are missing on this machine, or build those that no registry has and
+            that the experiment describes. `options.build` builds without `pull`.
+        ask_models: If all other checks pass, ask each model that agents may call for one word, from
+            this machine. Costs a fraction of a cent.
 
     Returns:
-        The result of every check. A failed check is returned, not raised; `failures` lists them.
-        `tasks` says of each selected task of a benchmark whether it can be run, and why not.
+        The result of every check. A failed check raises nothing; `failures` lists them. For each
+        selected task of a benchmark, `tasks` says whether it can be run, and if not, why.
 
     Raises:
         InvalidInput: The experiment is not valid.

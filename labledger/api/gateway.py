@@ -1,6 +1,6 @@
-"""The model gateway's library: serving it, what it says of itself, and a scripted provider.
+"""The library of the model gateway: serve, check and stop it, read its status; a scripted provider.
 
-The HTTP library is needed for serving, and imported when a function is called.
+The HTTP library is imported when a function that needs it is called.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 def serve_scripted_provider(
     script: str | Path, *, port: int = 0, report: Callable[[str], None] = lambda _: None
 ) -> None:
-    """Serve a model provider that answers by a script, until the process is interrupted.
+    """Serve a model provider with scripted answers, until the process is interrupted.
 
-    It listens on 127.0.0.1, speaks the APIs of Anthropic, OpenAI (chat completions and responses)
-    and Gemini, and asks no model.
+    It listens on 127.0.0.1 and speaks the APIs of Anthropic, OpenAI (chat completions and
+    responses) and Gemini. It asks no model.
 
     Args:
         script: The script, a file in YAML or JSON.
-        port: The port on which it listens; 0 for one that is free.
-        report: Called with a sentence that has the address.
+        port: The port on which it listens; 0 for a free one.
+        report: Called with a sentence that contains the address.
 
     Raises:
         InvalidInput: The script has problems; all are named.
-        LabLedgerError: The file cannot be read, or the port is taken.
+        LabLedgerError: The file cannot be read, or the port is in use.
         ExtraMissing: aiohttp is not installed.
 
     Example:
@@ -55,10 +55,10 @@ def serve_scripted_provider(
 def serve_gateway(
     *, lab_dir: str | Path | None = None, report: Callable[[str], None] = lambda _: None
 ) -> None:
-    """Serve the model gateway of a lab, until the process is interrupted or nobody needs it.
+    """Serve the model gateway of a lab until the process is interrupted or no run needs it.
 
-    Runs start it by themselves where they need it, as a process of its own. It has no keys until a
-    run brings them.
+    Runs start the gateway themselves, as a separate process. It has no keys until a run brings
+    them.
 
     Args:
         lab_dir: The lab folder; by default as for a run.
@@ -84,17 +84,17 @@ def serve_gateway(
 def check_gateway(
     experiment: str | Path, options: RunOptions | None = None, *, send: bool = False
 ) -> tuple[CheckResult, ...]:
-    """Check the keys, models and prices of an experiment's agents. No run is created.
+    """Check the keys, models and prices of an experiment's agents. Creates no run.
 
-    `preflight` does the same among other checks, but sends nothing.
+    `preflight` makes the same checks among others.
 
     Args:
         experiment: As for `run`.
-        options: As for `run`; its environment is where keys are read.
-        send: Also ask each model for a word or two, which costs a fraction of a cent.
+        options: As for `run`; keys are read from its environment.
+        send: Also ask each model for a word or two. Costs a fraction of a cent.
 
     Returns:
-        The result of every check; none if no agent has models.
+        The result of every check; none if no agent uses models.
 
     Raises:
         InvalidInput: The experiment is not valid.
@@ -119,13 +119,13 @@ def check_gateway(
 
 
 def gateway_status(*, lab_dir: str | Path | None = None) -> GatewayStatus | None:
-    """Return what the model gateway of a lab says of itself; None if none runs on this machine.
+    """Return the status of a lab's model gateway; None if none runs on this machine.
 
     Args:
         lab_dir: The lab folder; by default as for a run.
 
     Raises:
-        LabLedgerError: It does not answer, or is of another version.
+        LabLedgerError: The gateway does not answer, or has another version.
 
     Example:
         >>> import labledger
@@ -137,16 +137,16 @@ def gateway_status(*, lab_dir: str | Path | None = None) -> GatewayStatus | None
 
 
 def stop_gateway(*, lab_dir: str | Path | None = None) -> bool:
-    """End the model gateway of a lab on this machine. Return whether one ran.
+    """Stop the model gateway of a lab on this machine. Returns whether one ran.
 
-    Calls under way are cut. Attempts stay open, and are served again by the next gateway, which a
-    coordinator that runs starts within seconds.
+    Calls in progress are cut off. A live coordinator starts a new gateway within seconds, which
+    continues to serve the open attempts.
 
     Args:
         lab_dir: The lab folder; by default as for a run.
 
     Raises:
-        LabLedgerError: It does not answer, or does not end.
+        LabLedgerError: The gateway does not answer, or does not end.
 
     Example:
         >>> import labledger

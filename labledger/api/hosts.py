@@ -1,6 +1,6 @@
 """Hosts of a cluster: serve this machine as one, list them, declare one lost, make certificates.
 
-Dask is needed to serve and to list them, and imported when a function is called.
+Serving and listing need Dask, which is imported when a function is called.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _MAX_REASON = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ClusterHost:
-    """A worker of a cluster, and the host that it is."""
+    """A worker of a cluster, and its host."""
 
     address: str
     state: HostState | None
-    """None if it is no host that this version of labledger can use."""
+    """None if this version of labledger cannot use the worker as a host."""
     problem: str | None
-    """Why no trial is placed on it now; None if trials may be."""
+    """Why it gets no trials now; None if it does."""
     clock_offset_s: float | None = None
     """How many seconds its clock is ahead of this machine's."""
     name: str = ""
-    """The host's name, also of one that does not answer; empty for a worker that is no host."""
+    """The host's name, even if it does not answer; empty for a worker that is not a host."""
 
     _JSON = ("name", "address", "clock_offset_s", "problem")
 
@@ -61,13 +61,13 @@ def list_hosts(on: str, *, insecure: bool = False) -> list[ClusterHost]:
     from labledger.hosts import connect
 
     hosts = []
-    for found in connect.list_hosts(on, insecure=insecure):
-        described = found.described
+    for worker in connect.list_hosts(on, insecure=insecure):
+        described = worker.described
         if described is None:
-            hosts.append(ClusterHost(found.address, None, found.problem, name=found.name))
+            hosts.append(ClusterHost(worker.address, None, worker.problem, name=worker.name))
             continue
-        state, offset_s = described.state, round(found.clock_offset_s, 1)
-        hosts.append(ClusterHost(found.address, state, state.problem, offset_s, state.name))
+        state, offset_s = described.state, round(worker.clock_offset_s, 1)
+        hosts.append(ClusterHost(worker.address, state, state.problem, offset_s, state.name))
     return sorted(hosts, key=lambda host: (host.state is None, host.name, host.address))
 
 
@@ -89,16 +89,16 @@ def serve_host(
 
     Args:
         on: The address of the scheduler, or a cluster file with it.
-        slots: How many trials run at once on this host, of all runs together.
-        folder: Where the host keeps inputs, trial folders and results that are not acknowledged.
+        slots: How many trials of all runs together run at once on this host.
+        folder: Where the host keeps inputs, trial folders and undelivered results.
         name: The host's name; by default the machine's.
-        gpus: How many GPUs its engine offers to containers; by default NVIDIA's are counted.
-        port: The port on which the worker listens for the scheduler; 0 for one that is free.
-        tls_ca: The certificate of the authority. All three TLS files, or none, are given.
+        gpus: How many GPUs its engine offers to containers; by default all NVIDIA GPUs.
+        port: The port on which the worker listens for the scheduler; 0 for a free one.
+        tls_ca: The certificate of the authority. Give all three TLS files, or none.
         tls_cert: This worker's certificate.
         tls_key: This worker's key.
         insecure: Connect without TLS to another machine.
-        report: Called with sentences about what happens.
+        report: Called with a sentence for each event.
 
     Raises:
         InvalidInput: An argument is unusable, or the connection would not be secure.
@@ -127,10 +127,10 @@ def serve_host(
 
 
 def make_certificates(folder: str | Path) -> list[Path]:
-    """Make an authority, and a certificate with its key for scheduler, workers and coordinators.
+    """Make an authority, and certificates with keys for scheduler, workers and coordinators.
 
     Args:
-        folder: Where the files are written; none of them may exist.
+        folder: The folder for the files. None of the files may exist.
 
     Returns:
         The files.
@@ -158,26 +158,26 @@ def clean_hosts(
     insecure: bool = False,
     lab_dir: str | Path | None = None,
 ) -> list[str]:
-    """Remove from the hosts of a cluster what attempts with durable results left there.
+    """Remove containers and folders of attempts with durable results from the hosts of a cluster.
 
-    Ends also what runs of a run on a host that was declared lost for it and has come back. Runs
-    that a live coordinator owns are left alone; a coordinator cleans up its own run.
+    On a host that was declared lost for a run and has come back, this also ends the run's trials.
+    It skips runs with a live coordinator, which cleans up its own run.
 
     Args:
         on: The address of the scheduler, or a cluster file.
         run_id: Only this run; None for every run of the ledger that ran on a cluster.
         dry_run: Only say what would be removed.
-        unfinished: Also remove what `labledger resume` would continue with: these trials will run
+        unfinished: Also remove attempts that `labledger resume` would continue. Their trials run
             again, and their evidence says why.
         insecure: Connect without TLS to another machine.
         lab_dir: The lab folder.
 
     Returns:
-        A sentence for each attempt and each run, and for what could not be removed.
+        A sentence for each attempt and each run, and for each failed removal.
 
     Raises:
         LedgerMissing: There is no ledger.
-        RunNotFound: The ledger holds no such run.
+        RunNotFound: The ledger has no such run.
         LabLedgerError: The scheduler does not answer.
 
     Example:
@@ -201,23 +201,21 @@ def clean_hosts(
 def declare_host_lost(
     run_id: str, host: str, because: str, *, lab_dir: str | Path | None = None
 ) -> None:
-    """Decide that a host of a cluster will not come back to a run. It cannot be taken back.
+    """Declare that a host of a cluster will not come back to a run. This is final.
 
-    Its open attempts become an `infra_error` with the reason `host_lost`, at once if a coordinator
-    runs the run, else when it is resumed, and are tried again on other hosts as the experiment's
-    `design.retry` says. An agent that ran there may so run a second time. If the host does come
-    back, its results are refused.
+    Its open attempts end as `infra_error` with the reason `host_lost`, at once or when the run is
+    resumed. Other hosts retry them if the experiment's `design.retry` says so. An agent that ran on
+    the host may therefore run a second time. If the host comes back, its results are refused.
 
     Args:
         run_id: The run.
         host: The host's name, as `labledger status` shows it: ``NAME/ID``.
-        because: Why, in at most 1,000 characters. It is stored, and part of the attempts' message.
+        because: Why, in at most 1,000 characters. Stored, and included in the attempts' message.
         lab_dir: The lab folder.
 
     Raises:
-        RunNotFound: The ledger holds no such run.
-        InvalidInput: The run has dispatched nothing to that host, or the reason is empty or too
-            long.
+        RunNotFound: The ledger has no such run.
+        InvalidInput: The run never used that host, or the reason is empty or too long.
 
     Example:
         >>> import labledger

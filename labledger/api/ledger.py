@@ -1,4 +1,4 @@
-"""`Ledger`: reads a ledger to list runs, query, compare, report and export. It cannot write to it.
+"""`Ledger`: lists, queries, compares, reports and exports the runs of a ledger. It never writes.
 
 Reading works while runs write. Modules that compare and report are imported when first needed.
 """
@@ -64,7 +64,7 @@ from labledger.records.identity import Slot
 from labledger.records.model_calls import JOURNAL, read_calls
 from labledger.records.outcomes import RunStatus
 
-# What exports is imported where it is used: short questions need none of it.
+# Modules for export are imported where they are used, because short questions do not need them.
 
 if TYPE_CHECKING:
     import sqlalchemy
@@ -78,10 +78,10 @@ if TYPE_CHECKING:
 
 
 def open_ledger(path: str | Path | None = None, *, lab_dir: str | Path | None = None) -> Ledger:
-    """Open a ledger for reading. It can be read while runs write to it.
+    """Open a ledger for reading, also while runs write to it.
 
-    A ledger that an older labledger wrote is read in a temporary copy, which is upgraded; nothing
-    is written to it.
+    If an older labledger wrote the ledger, this reads a temporary upgraded copy, and the ledger
+    itself stays unchanged.
 
     Args:
         path: A ledger file or a lab folder; None for the ledger of `lab_dir`.
@@ -144,7 +144,7 @@ class Ledger:
 
     @property
     def reader(self) -> LedgerReader:
-        """What the modules of labledger read the ledger with; its methods change with versions."""
+        """For the modules of labledger only: its methods change between versions."""
         return self._reader
 
     def close(self) -> None:
@@ -158,16 +158,16 @@ class Ledger:
         sort: str = "created",
         reverse: bool = False,
     ) -> list[RunInfo]:
-        """Return every run, or those that `selection` describes, the newest first.
+        """Return the runs that match `selection`, by default all, the newest first.
 
         Args:
             selection: Which runs; None for all.
-            sort: `created`, `changed` and `slots` begin with the largest, `run`, `experiment` and
-                `status` with the first of the alphabet. Among equals, the newest comes first.
-            reverse: Turn the whole list round.
+            sort: `created`, `changed` or `slots`, from the largest; or `run`, `experiment` or
+                `status`, alphabetically. Among equal runs, the newest comes first.
+            reverse: Reverse the whole list.
 
         Raises:
-            InvalidInput: There is no such order.
+            InvalidInput: `sort` is unknown.
 
         Example:
             >>> import labledger
@@ -180,16 +180,16 @@ class Ledger:
         return sort_runs(runs, sort, reverse=reverse)
 
     def run(self, run_id: str) -> RunInfo:
-        """Return a run."""
+        """Return a run's settings and progress. Raises `RunNotFound`."""
         return self._reader.run(run_id)
 
     def costs(self) -> dict[str, float]:
-        """Return the cost of the trials of each run in USD, by the run's id.
+        """Return the cost of each run's trials in USD, by the run's id.
 
-        It is the sum of the metric `cost_usd` over their last attempts, as far as it is known; a
-        run of which nothing is known is missing. Of a run that somebody owns, or that has results
-        which wait to be committed, it is what all its attempts have spent, as `spent` has it of
-        each run.
+        The cost of a run is the sum of the metric `cost_usd` over the last attempts of its trials,
+        as far as it is known. A run without any known cost is missing. For a run that a coordinator
+        owns, or with results that wait to be committed, the cost includes all attempts, as in
+        `spent`.
         """
         costs = self._reader.costs()
         for run_id in self._reader.runs_at_work():
@@ -199,7 +199,7 @@ class Ledger:
         return costs
 
     def incomplete_costs(self) -> frozenset[str]:
-        """Return the runs with calls to models whose cost leaves out trials of unknown cost."""
+        """Return the runs whose cost is a lower bound, because some calls have an unknown cost."""
         return self._reader.incomplete_costs()
 
     def graded(self, run_id: str, grading: int | None = None) -> Graded:
@@ -223,10 +223,10 @@ class Ledger:
         return self._reader.graded(run_id, grading)
 
     def state(self, run_id: str, grading: int | None = None) -> RunState:
-        """Return how far a run is, who owns it, and what it spent.
+        """Return the progress, owner and spending of a run.
 
-        The outcomes come from the run's current grading, or from the one that `grading` names, as
-        for `graded`. If `grading` names a regrading, its own progress is returned.
+        The outcomes come from the run's current grading, or from the grading with the number
+        `grading`, as for `graded`. If that is a regrading, its own progress is returned.
         """
         graded = self._reader.graded(run_id, grading)
         scored_id = graded.run.run_id
@@ -246,7 +246,7 @@ class Ledger:
             begun=self.begun(run_id),
             trials_running=len(running),
             max_concurrency=known_width(run, controls, len(open_slots)),
-            open_slots={each.schedule_idx: each.host for each in open_slots},
+            open_slots={slot.schedule_idx: slot.host for slot in open_slots},
             staged=sum(staged.final for staged in self._reader.staged(run_id).values()),
             notes=tuple(self.notes(run_id)),
             gradings=tuple(self.gradings(run_id)),
@@ -263,21 +263,21 @@ class Ledger:
             unjudged=tuple(self._reader.unjudged(run_id)),
             told_since=tuple(self._reader.told_since(scored_id)),
             cancelled=tuple(self.cancelled(run_id)),
-            waiting_requests=tuple(each for each in requests if each.waits),
-            pauses=tuple(Pause.of(*each) for each in controls.pauses.items()),
+            waiting_requests=tuple(asked for asked in requests if asked.waits),
+            pauses=tuple(Pause.of(latch, asked) for latch, asked in controls.pauses.items()),
             holds_slots=controls.holds_slots,
             owned=owned,
             wanted_by=request if request and request.expires_at > clock.utc_now() else None,
         )
 
     def watch(self, run_id: str, interval_s: float = 1.0) -> Iterator[RunState]:
-        """Return the states of a run that another process may be running, one every second.
+        """Yield the state of a run every `interval_s` seconds while a process runs it.
 
-        The last one is that of a run that nobody runs any more.
+        The last state is the first one without an owner.
 
         Args:
             run_id: The run.
-            interval_s: Seconds between two states.
+            interval_s: The seconds between two states.
 
         Raises:
             RunNotFound: The ledger holds no such run.
@@ -298,23 +298,23 @@ class Ledger:
     def is_owned(self, run: RunInfo) -> bool:
         """Return whether a coordinator owns a run and may be alive.
 
-        Only a coordinator that ran on this machine can be known to be dead before its lease ends.
+        A dead coordinator is noticed at once on this machine, and elsewhere when its lease ends.
         """
         from labledger.execution.process_identity import is_live
 
         return is_live(run.lease)
 
     def is_lost(self, run: RunInfo) -> bool:
-        """Return whether a run is stored as running but no live coordinator owns it.
+        """Return whether a run's coordinator was killed or its machine failed.
 
-        Its coordinator was killed, or its machine failed.
+        Such a run is stored as running, but no live coordinator owns it.
         """
         return run.status is RunStatus.RUNNING and not self.is_owned(run)
 
     def revisions(self, run_id: str) -> dict[int, ExperimentRevision]:
-        """Return each revision of a run's resolved experiment by the part that brought it.
+        """Return the revisions of a run's resolved experiment, by number of the part.
 
-        Part 1 is what the run was created with; `run` has the newest.
+        Part 1 created the run, and each extension adds a revision. `run` returns the newest one.
 
         Args:
             run_id: The run's id.
@@ -328,11 +328,11 @@ class Ledger:
         return self._reader.resolved_revisions(run_id)
 
     def notes(self, run_id: str) -> list[Note]:
-        """Return what people wrote about a run, the oldest first."""
+        """Return the notes about a run, the oldest first."""
         return self._reader.notes(run_id)
 
     def control_requests(self, run_id: str) -> list[ControlRequest]:
-        """Return what people asked of a run, the oldest first: request N is the Nth."""
+        """Return the requests made of a run, in the order of their numbers, which start at 1."""
         return self._reader.control_requests(run_id)
 
     def task_ids(self, run_id: str) -> list[str]:
@@ -340,14 +340,14 @@ class Ledger:
         return list(self._reader.task_digests(run_id))
 
     def open_slots(self, run_id: str) -> list[tuple[Slot, str, str]]:
-        """Return each slot whose trial was dispatched and has no result yet, with host and time."""
+        """Return the slots whose trial was dispatched and has no result yet, with host and time."""
         return [
-            (self._reader.slot(run_id, each.schedule_idx), each.host, each.since)
-            for each in self._running(run_id)
+            (self._reader.slot(run_id, slot.schedule_idx), slot.host, slot.since)
+            for slot in self._running(run_id)
         ]
 
     def counts(self, run_id: str) -> list[VariantCounts]:
-        """Return the slots of each variant by status and verdict in the current grading.
+        """Return how many slots each variant has by status and verdict, in the current grading.
 
         ``RUN.g1``, ``RUN.g2``, … name other gradings.
         """
@@ -358,7 +358,7 @@ class Ledger:
         return self._reader.gradings(run_id)
 
     def reruns(self, run_id: str) -> list[Rerun]:
-        """Return which slots of a run were run again, the oldest rerun first.
+        """Return the reruns of a run's slots, the oldest first.
 
         For a regrading, these are the reruns of the slots that it grades.
         """
@@ -368,7 +368,7 @@ class Ledger:
         return self._reader.reruns(run.regrades["run_id"], run.total_slots)
 
     def cancelled(self, run_id: str) -> list[CancelledSlots]:
-        """Return which slots of a run people cancelled, by variant and request."""
+        """Return the cancelled slots of a run, by variant and request."""
         return self._reader.cancelled(run_id)
 
     def begun(self, run_id: str) -> int:
@@ -379,15 +379,18 @@ class Ledger:
 
     def _running(self, run_id: str) -> list[OpenSlot]:
         """Return the slots whose trial was dispatched and has no result yet."""
-        return [each for each in self._reader.open_slots(run_id) if each.is_running]
+        return [slot for slot in self._reader.open_slots(run_id) if slot.is_running]
 
     def spent(self, run_id: str) -> dict[str, Spent]:
-        """Return what a run's trials spent, by kind, committed or not; empty for a regrading."""
+        """Return the spending of all trials of a run, committed or not; empty for a regrading.
+
+        The keys are `cost_usd` and `tokens`.
+        """
         regrades = self._reader.run(run_id).regrades is not None
         return {} if regrades else self._reader.spent_so_far(run_id)
 
     def model_usage(self, run_id: str) -> tuple[ModelUse, ...]:
-        """Return what a run's trials used of models, those that run on this machine included."""
+        """Return the use of models by a run's trials, including trials running on this machine."""
         run = self._reader.run(run_id)
         if run.regrades is not None:
             return ()
@@ -411,16 +414,16 @@ class Ledger:
         from labledger.trial.contract import trial_folder
 
         folder = self._lab.run_folder(run.run_id)
-        for each in running:
-            journal = trial_folder(folder, each.schedule_idx, each.attempt) / JOURNAL
+        for slot in running:
+            journal = trial_folder(folder, slot.schedule_idx, slot.attempt) / JOURNAL
             if journal.exists():
-                yield each.schedule_idx, journal
+                yield slot.schedule_idx, journal
 
     def summary(self, run_id: str, grading: int | None = None) -> JsonObject:
-        """Return the `benchmark_summary_v1` of what is committed so far.
+        """Return the `benchmark_summary_v1` of the slots committed so far.
 
-        It summarizes the current grading, or another one, as for `graded`. Its `run_id` is the run
-        that has the grading's records. `export` writes it.
+        It summarizes the current grading, or the grading with the number `grading`, as for
+        `graded`. Its `run_id` is the run that has the grading's records. `export` writes it.
         """
         from labledger.export import summary
 
@@ -429,11 +432,13 @@ class Ledger:
     def slot(self, run_id: str, schedule_idx: int, grading: int | None = None) -> JsonObject:
         """Return a slot, its status and reason, and its records by kind.
 
-        The records come from the current grading, or from another one, as for `graded`; `grading`
-        says which. Calls to models come from the run whose agents ran. `status` is None if the slot
-        is not committed yet. `superseded_by` is the slot that a rerun put in its place, committed
-        or not, if there is one. `unjudged` is there if the grader of a regrading gave no verdict,
-        and says why. Raises `SlotNotFound`.
+        The records come from the current grading, or from the grading with the number `grading`, as
+        for `graded`; the key `grading` says which it is. Calls to models come from the run whose
+        agents ran.
+
+        `status` is None if the slot is not committed yet. `superseded_by` is present if a rerun
+        replaces the slot, even before the new slot is committed. `unjudged` is present if the
+        grader of a regrading gave no verdict, and says why. Raises `SlotNotFound`.
         """
         graded = self.graded(run_id, grading)
         scored_id, root_id = graded.run.run_id, graded.root_id
@@ -459,13 +464,13 @@ class Ledger:
 
     def _unjudged(self, run_id: str, schedule_idx: int) -> UnjudgedSlot | None:
         unjudged = self._reader.unjudged(run_id)
-        return next((each for each in unjudged if each.schedule_idx == schedule_idx), None)
+        return next((slot for slot in unjudged if slot.schedule_idx == schedule_idx), None)
 
     def _records(self, run_id: str, schedule_idx: int) -> SlotRecords | None:
         return next(self._reader.slot_records(run_id, schedule_idx, schedule_idx + 1), None)
 
     def artifact(self, reference: str) -> bytes:
-        """Return the content behind an ``artifact://sha256/…`` reference, its digest checked.
+        """Return the content behind an ``artifact://sha256/…`` reference after checking its digest.
 
         Raises `LedgerError` if the content is missing or damaged.
         """
@@ -480,23 +485,23 @@ class Ledger:
         follow: bool = False,
         grading: int | None = None,
     ) -> Iterator[LogPiece]:
-        """Return the outputs of a slot's trial in pieces, also while it runs.
+        """Yield the outputs of a slot's trial in pieces, also while it runs.
 
-        The values of the run's secrets are redacted in the output of a trial that runs too; the
-        engine says what its container got.
+        The values of secrets are redacted, also in live output: the engine reports the secrets of
+        the trial's container.
 
         Args:
             run_id: The run.
             schedule_idx: The slot's number in the schedule.
-            phases: `setup`, `agent`, `grader`, `events`, `steps` (what the agent did, as text, once
-                the trial has been collected); none for the three phases.
-            follow: Go on until the trial's result is committed or waits to be.
+            phases: `setup`, `agent`, `grader`, `events` or `steps`; empty for the three phases.
+                `steps` are the agent's steps as text, available once the trial is collected.
+            follow: Continue until the trial's result is committed or waits to be committed.
             grading: The number of a grading other than the current one, as for `graded`.
 
         Raises:
             SlotNotFound: The run has no such slot.
             InvalidInput: A phase is unknown.
-            SecretsUnknown: The trial runs, and no engine here says the values of its secrets.
+            SecretsUnknown: The trial is running, and no engine here knows its secrets.
 
         Example:
             >>> import labledger
@@ -523,11 +528,11 @@ class Ledger:
         Args:
             sql: A SELECT statement over the documented views, or a view's name for all its rows.
             params: Values for `:name` (a mapping) or `?` (a sequence).
-            generation: Let the views show, for every run, its newest complete grading up to this
-                one. None shows the newest.
-            as_of: Let the views show what was committed at this time, which needs a time zone; not
-                together with `generation`. Status, end and owner of runs, notes and tags are those
-                of today.
+            generation: Let the views show the newest complete grading of each run up to this
+                number. None shows the newest.
+            as_of: Let the views show the slots that were committed at this time, which needs a time
+                zone. Cannot be combined with `generation`. Status, end and owner of runs, notes and
+                tags are always current.
 
         Raises:
             QueryFailed: The statement is not valid, does more than read, or names a table.
@@ -606,9 +611,9 @@ class Ledger:
     ) -> Any:
         """Return a query's rows as a DataFrame of pandas or polars. See `query`.
 
-        Integers are `Int64` in pandas, which has nulls; columns of times (`…_at`) are times in UTC;
-        a column that mixes numbers and text is text. Raises `ExtraMissing` if the library is not
-        installed.
+        Integers become the nullable `Int64` in pandas. Columns of times (`…_at`) become times in
+        UTC. Columns that mix numbers and text become text. Raises `ExtraMissing` if the library is
+        not installed.
         """
         columns, rows = self.rows(view_or_sql, params, generation, as_of=as_of)
         with closing(rows):
@@ -617,10 +622,10 @@ class Ledger:
             return data_frames.make_frame(columns, rows, engine)
 
     def engine(self) -> sqlalchemy.Engine:
-        """Return a SQLAlchemy engine that reads the documented views, and nothing else.
+        """Return a SQLAlchemy engine that can only read the documented views.
 
-        For `pandas.read_sql` and for expressions over `tables`. Each of its transactions reads one
-        snapshot. It stays open after the ledger is closed, until its `dispose` is called.
+        Use it with `pandas.read_sql`, or with expressions over `tables`. Each transaction reads one
+        snapshot. The engine stays open after the ledger is closed, until you call its `dispose`.
 
         Example:
             >>> import labledger, pandas
@@ -633,7 +638,7 @@ class Ledger:
         return view_engine(self._path)
 
     def tables(self) -> dict[str, sqlalchemy.Table]:
-        """Return the documented views as tables of SQLAlchemy, by name, for its expressions.
+        """Return the documented views as SQLAlchemy tables by name, for use in expressions.
 
         Example:
             >>> import labledger
@@ -641,6 +646,7 @@ class Ledger:
             >>> with labledger.open_ledger() as ledger:
             ...     scores, engine = ledger.tables()["scores"], ledger.engine()
             >>> passed = select(func.count()).where(scores.c.verdict == "pass")
+
             >>> with engine.connect() as connection:
             ...     connection.scalar(passed)
             41
@@ -678,11 +684,10 @@ class Ledger:
         return views(self._path)
 
     def report(self, run_id: str, options: ReportOptions | None = None) -> JsonObject:
-        """Return the facts of a run's report: the `report_v1` of what is committed so far.
+        """Return the facts of a run's report, the `report_v1` of the slots committed so far.
 
-        A run stands for its current grading; ``RUN.g1``, ``RUN.g2``, … name its gradings, and
-        ``RUN1+RUN2`` several runs that are taken as one. Raises `InvalidInput` for an option that
-        is not valid.
+        A run's name means its current grading. ``RUN.g1``, ``RUN.g2``, … name its gradings, and
+        ``RUN1+RUN2`` means several runs taken as one. Raises `InvalidInput` for an invalid option.
         """
         from labledger.report.run_report import ReportOptions, collect
 
@@ -715,7 +720,7 @@ class Ledger:
         make_folder_for(out)
         pieces = render(self._reader, run_id, form, options or ReportOptions())
         with closing(pieces):
-            first = next(pieces)  # Which may take long, or fail.
+            first = next(pieces)  # This may take long or fail, so do it before opening the file.
             with open_output(out) as stream:
                 return sum(map(stream.write, chain([first], pieces)))
 
@@ -723,12 +728,12 @@ class Ledger:
         """Compare variants or runs over the tasks that both sides have.
 
         Args:
-            sides: A run, for its baseline against every treatment; a run and two of its variants;
-                or two sides, each ``RUN`` or ``RUN:VARIANT``. A run stands for its current grading;
-                ``RUN.g1``, ``RUN.g2``, … name its gradings, and ``RUN1+RUN2`` several runs that are
-                taken as one: shards of an experiment, or the same one run on several days. With
-                `options.all_pairs`, a run with all its variants or those named, or any sides.
-            options: The metric, what counts as a failure, and gates.
+            sides: One of: a run, to compare its baseline with every treatment; a run and two of its
+                variants; two sides, each ``RUN`` or ``RUN:VARIANT``. A run's name means its current
+                grading. ``RUN.g1``, ``RUN.g2``, … name its gradings, and ``RUN1+RUN2`` means
+                several runs taken as one, such as shards or repetitions of an experiment. With
+                `options.all_pairs`: a run, a run and some of its variants, or any sides.
+            options: The metric, the counting of errors, and gates.
 
         Raises:
             InvalidInput: A side or an option is not valid.
@@ -754,19 +759,23 @@ class Ledger:
     ) -> list[Path]:
         """Write a run's records to files, and return the files written.
 
-        Only records of the named run or regrading are written, or of a grading such as ``RUN.g1``;
-        `graded` says which run has the current grading. `jsonl` writes the mirrors and the summary,
-        byte for byte as the run wrote them; without `out`, it replaces the files in the run folder.
-        `csv` and `parquet` write tables with fixed columns; without `out`, into the folder `tables`
-        of the run folder. With `out`, a table may cover several runs, ``RUN1+RUN2``. The agents'
-        actions are written as `trajectories` (ATIF), `spans` (OpenTelemetry) or `inspect` (logs of
-        Inspect, one for each variant), and only if they are asked for. With `what="all"` or
+        The records belong to exactly the named run, regrading or grading (``RUN.g1``); `graded`
+        says which run has the current grading.
+
+        - `jsonl` writes the mirrors and the summary, byte for byte as the run wrote them. Without
+          `out`, it replaces the files in the run folder.
+        - `csv` and `parquet` write tables with fixed columns. Without `out`, they go into the
+          folder `tables` of the run folder. With `out`, ``RUN1+RUN2`` writes one table for several
+          runs.
+
+        The agents' steps are written only on request, as `trajectories` (ATIF), `spans`
+        (OpenTelemetry) or `inspect` (one Inspect log for each variant). With `what="all"` or
         `"inspect"`, `out` is a folder.
 
         Raises:
             InvalidInput: There is no such kind of record or format.
-            ExtraMissing: A library that the format needs is not installed: pyarrow for Parquet,
-                those of the extras `otel` and `inspect` for spans and logs of Inspect.
+            ExtraMissing: A library for the format is not installed: pyarrow for Parquet, the extra
+                `otel` for spans, or the extra `inspect` for Inspect logs.
         """
         from labledger.export import exported_files
 
@@ -775,9 +784,9 @@ class Ledger:
         return exported_files.write_records(self._reader, run_ids, folder, what, out, format)
 
     def send_spans(self, run_id: str, url: str) -> int:
-        """Write what a run's agents did to an endpoint, as spans of OpenTelemetry.
+        """Send the steps of a run's agents to an endpoint as OpenTelemetry spans.
 
-        Return the number of spans.
+        Returns the number of spans.
 
         Args:
             run_id: The run.

@@ -1,9 +1,8 @@
 """Maintenance of a lab folder: verify, import, clean, upgrade, back up, tidy, notes and tags.
 
 Each function takes the lab folder as `lab_dir`; None means `LABLEDGER_DIR` or the nearest `.lab`
-folder upwards. What must not happen while a run is in progress is refused then; notes and tags say
-nothing about results, and may be written at any time. Modules are imported when a function is
-called: most functions need no Docker.
+folder upwards. Unsafe work is refused while a run is in progress. Modules are imported when a
+function is called, because most functions need no Docker.
 """
 
 from __future__ import annotations
@@ -65,11 +64,11 @@ def verify(run_id: str | None = None, *, lab_dir: str | Path | None = None) -> V
         lab_dir: The lab folder.
 
     Returns:
-        How much was verified, and a message for everything that differs from what was committed.
+        How much was verified, and a message for each difference from the committed state.
 
     Raises:
         LedgerMissing: There is no ledger.
-        RunNotFound: The ledger holds no such run.
+        RunNotFound: The ledger has no such run.
 
     Example:
         >>> import labledger
@@ -91,17 +90,16 @@ def import_runs(
 ) -> list[ImportedRun]:
     """Import runs of another ledger into this one.
 
-    The source is verified first and never changed. Nothing is written if one of the runs is damaged
-    or contradicts a run of this ledger. Of a run that this ledger already has, only the slots that
-    it lacks are added.
+    The source is verified first and never changed. If one of the runs is damaged or contradicts a
+    run of this ledger, nothing is written. A run that this ledger already has gets only the slots
+    that it lacks.
 
     Args:
         source: A ledger file, a lab folder, a run's folder, or an archive.
         run_ids: The runs to import; empty for all of them.
         lab_dir: The lab folder to import into. It is created if it does not exist.
         dry_run: Verify and compare only.
-        without_artifacts: Import mirrors, which hold no artifacts, although artifacts that their
-            records refer to are missing.
+        without_artifacts: Import mirrors even if artifacts that their records refer to are missing.
 
     Raises:
         InvalidInput: There is nothing to import at `source`.
@@ -134,29 +132,27 @@ def clean(
 ) -> list[ContainerDecision]:
     """Remove containers of this ledger whose results are stored durably, or that belong to no run.
 
-    Without `run_id`, the probes of checks whose processes have certainly ended are removed too.
-    Other containers without this ledger's label are never removed, nor are containers of a run that
-    a live coordinator owns.
+    Without `run_id`, also removes probes of checks whose processes have certainly ended. Never
+    removes other containers without this ledger's label, or containers of a run that a live
+    coordinator owns.
 
     Args:
         run_id: Only containers of this run.
         lab_dir: The lab folder.
         dry_run: Remove nothing, only return the decisions.
-        unfinished: Also remove containers that `resume` would continue with. Their trials run
-            again.
+        unfinished: Also remove containers that `resume` would continue. Their trials run again.
 
     Returns:
-        Every container of the ledger and every probe of a check, and whether and why each is
-        removed.
+        A decision with its reason for every container of the ledger and every probe of a check.
 
     Raises:
         LedgerMissing: There is no ledger, and no check left a probe.
-        RunNotFound: The ledger holds no such run.
+        RunNotFound: The ledger has no such run.
         EngineUnavailable: The Docker engine does not answer.
 
     Example:
         >>> import labledger
-        >>> [each.name for each in labledger.clean(dry_run=True) if each.remove]
+        >>> [container.name for container in labledger.clean(dry_run=True) if container.remove]
         []
     """
     from labledger.upkeep import container_cleanup
@@ -267,12 +263,12 @@ def back_up_lab(
 ) -> LabBackup:
     """Back up the whole lab, also while runs are writing.
 
-    The backup holds one snapshot of the ledger, artifacts, results that are not committed, the
-    requests to models of attempts in progress, and settings.
+    The backup holds one snapshot of the ledger, the artifacts, uncommitted results, the requests to
+    models of attempts in progress, and the settings.
 
     Args:
-        target: A file that does not exist, such as ``lab.tar.gz``; or a folder, in which each
-            backup is a file of its own and copies only artifacts that the folder lacks.
+        target: A file that does not exist, such as ``lab.tar.gz``. Or a folder: each backup is a
+            new file in it, and copies only artifacts that the folder lacks.
         lab_dir: The lab folder.
         on_progress: Called after each artifact.
 
@@ -303,12 +299,12 @@ def restore_lab(
 ) -> RestoredLab:
     """Restore a backup of a lab as a new lab folder.
 
-    The new lab has an id of its own. It takes no container of the original lab, which may keep
+    The new lab gets its own id and never touches containers of the original lab, which may keep
     running. An attempt that was in progress ends in the new lab as an `infra_error`
     (`left_in_original`).
 
     Args:
-        backup: A file that `back_up_lab` wrote, or a folder of backups to restore its newest.
+        backup: A file that `back_up_lab` wrote, or a folder of backups for the newest of them.
         target: The lab folder, which must not exist, such as ``restored/.lab``.
         on_progress: Called after each artifact.
 
@@ -332,7 +328,7 @@ def restore_lab(
 def archive_run(run_id: str, path: str | Path, *, lab_dir: str | Path | None = None) -> Archive:
     """Write a run to one compressed file, with its regradings, digest chains and artifacts.
 
-    The runs are verified first. `import_runs` takes the file as a source.
+    The runs are verified first. `import_runs` accepts the file as a source.
 
     Args:
         run_id: The run; its regradings go with it.
@@ -340,10 +336,10 @@ def archive_run(run_id: str, path: str | Path, *, lab_dir: str | Path | None = N
         lab_dir: The lab folder.
 
     Returns:
-        What was archived. Finished results that are not committed are not in an archive.
+        A summary of the archive. It does not contain finished results that are not committed.
 
     Raises:
-        RunNotFound: The ledger holds no such run.
+        RunNotFound: The ledger has no such run.
         InvalidInput: The file exists, or the run is a regrading.
         LeaseHeld: A coordinator owns one of the runs.
         LedgerError: The runs do not verify, or the file cannot be written. There is no file then.
@@ -361,11 +357,11 @@ def archive_run(run_id: str, path: str | Path, *, lab_dir: str | Path | None = N
 def delete_run(
     run_id: str, because: str, *, lab_dir: str | Path | None = None, dry_run: bool = False
 ) -> list[DeletedRun]:
-    """Delete a run with its regradings and its folder. Nobody is asked.
+    """Delete a run with its regradings and its folder, without asking.
 
-    A tombstone of each stays in the ledger, with this reason and the last digest of its chain: the
-    view `deleted_runs`. No other run can get its id; the same run can be imported again. Artifacts
-    stay until `collect_garbage`.
+    The ledger keeps a tombstone of each, with the reason and the last digest of its chain; the view
+    `deleted_runs` lists them. No other run can get the id, but the same run can be imported again.
+    The artifacts stay until `collect_garbage` removes them.
 
     Args:
         run_id: The run; its regradings go with it.
@@ -377,7 +373,7 @@ def delete_run(
         The run and its regradings.
 
     Raises:
-        RunNotFound: The ledger holds no such run.
+        RunNotFound: The ledger has no such run.
         InvalidInput: The reason is empty or too long, or the run is a regrading.
         LeaseHeld: A coordinator owns one of the runs. Nothing was deleted.
 
@@ -394,16 +390,16 @@ def delete_run(
 def collect_garbage(
     *, lab_dir: str | Path | None = None, dry_run: bool = False
 ) -> GarbageCollection:
-    """Remove artifacts that nothing in the ledger names, and what ended processes left.
+    """Remove artifacts that nothing in the ledger refers to, and files left by killed processes.
 
-    What a stored trial, a run that can be resumed or a regrading needs is never removed.
+    Never removes anything that a stored trial, a resumable run or a regrading needs.
 
     Args:
         lab_dir: The lab folder.
         dry_run: Remove nothing, only count.
 
     Returns:
-        What was removed, and its size.
+        The numbers and sizes of the removed items.
 
     Raises:
         LedgerMissing: There is no ledger.
@@ -424,7 +420,7 @@ _MAX_NOTE = 10_000
 
 
 def add_note(run_id: str, note: str, *, lab_dir: str | Path | None = None) -> None:
-    """Write a note on a run. Notes are never changed or removed.
+    """Add a note to a run. Notes are never changed or removed.
 
     Args:
         run_id: The run.
@@ -432,7 +428,7 @@ def add_note(run_id: str, note: str, *, lab_dir: str | Path | None = None) -> No
         lab_dir: The lab folder.
 
     Raises:
-        RunNotFound: The ledger holds no such run.
+        RunNotFound: The ledger has no such run.
         InvalidInput: The note is empty or too long.
 
     Example:
@@ -463,10 +459,10 @@ def change_tags(
         lab_dir: The lab folder.
 
     Returns:
-        All tags that the run has then, sorted.
+        All tags of the run after the change, sorted.
 
     Raises:
-        RunNotFound: The ledger holds no such run.
+        RunNotFound: The ledger has no such run.
         InvalidInput: A tag is not valid, or is both added and removed.
 
     Example:

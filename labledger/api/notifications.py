@@ -1,7 +1,7 @@
-"""Notifications of runs: what waits and what was delivered, delivering now, trying a receiver.
+"""Notifications of runs: list, deliver and discard them, and try a receiver.
 
-A run's coordinator delivers by itself. These functions are for what is left when no coordinator
-runs, and for a first try of a receiver. Nothing that is returned contains the path of a webhook.
+A run's coordinator delivers its notifications. These functions are for notifications left over when
+no coordinator runs. No result contains the path of a webhook, which may be secret.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Notification(JsonForm):
-    """What one receiver of a run is to be told, or was told."""
+    """A notification about a run for one receiver."""
 
     run_id: str
     receiver: str
     """The host of a webhook, or the program of a command."""
     event: str
-    """What happened, such as `finished`."""
+    """The event, such as `finished`."""
     happened_at: str
     text: str
     """A sentence for people."""
     attempts: int
-    """How often delivering it was tried."""
+    """How many deliveries were tried."""
     due_at: str | None
-    """When it is tried next; None if it was delivered or given up."""
+    """When the next delivery is due; None if it was delivered or given up."""
     delivered_at: str | None
     problem: str | None
     """Why the last attempt failed."""
     payload: JsonObject = field(repr=False, default_factory=dict)
-    """What the receiver gets."""
+    """The JSON that the receiver gets."""
 
     _JSON: ClassVar = (
         *("run_id", "receiver", "event", "happened_at", "text", "attempts", "due_at"),
@@ -62,14 +62,14 @@ class Notification(JsonForm):
 
 @dataclass(frozen=True, slots=True)
 class DeliveredNotifications(JsonForm):
-    """What became of notifications that waited."""
+    """The result of delivering waiting notifications."""
 
     accepted: int
-    """How many receivers have accepted."""
+    """How many notifications receivers accepted."""
     problems: tuple[str, ...] = ()
-    """Why receivers did not accept theirs, a sentence each."""
+    """A sentence for each receiver that did not accept its notifications."""
     left_to_others: tuple[str, ...] = ()
-    """Runs for which another process delivers just now, such as their coordinator."""
+    """Runs that were skipped, because another process delivers their notifications."""
 
     _JSON: ClassVar = ("accepted", "problems", "left_to_others")
 
@@ -82,15 +82,15 @@ def notifications(
     Args:
         run_id: One run; None for every run of the ledger.
         lab_dir: The lab folder.
-        settled: Return those, too, that were delivered or given up.
+        settled: Also return notifications that were delivered or given up.
 
     Raises:
         LedgerMissing: There is no ledger.
-        RunNotFound: The ledger holds no such run.
+        RunNotFound: The ledger has no such run.
 
     Example:
         >>> import labledger
-        >>> [each.event for each in labledger.notifications("demo", settled=True)]
+        >>> [item.event for item in labledger.notifications("demo", settled=True)]
         ['finished']
     """
     from labledger.execution.receivers import Receiver
@@ -125,19 +125,21 @@ def deliver_notifications(
     env: Mapping[str, str] | None = None,
     env_files: tuple[str | Path, ...] = (),
 ) -> DeliveredNotifications:
-    """Deliver what waits now, each receiver until it fails, however long its delay is.
+    """Deliver all waiting notifications now, without waiting for their delays.
+
+    Stops delivering to a receiver at its first failure.
 
     Args:
-        run_id: Only of this run; None for every run that no other process delivers for.
+        run_id: Only for this run; None for every run for which no other process delivers.
         lab_dir: The lab folder.
-        env: A value for each `$NAME` in receivers. They override those of `env_files` and of this
-            process's environment.
+        env: A value for each `$NAME` in receivers. These values override the ones from `env_files`
+            and from this process's environment.
         env_files: Files of `NAME=VALUE` lines.
 
     Raises:
         LedgerMissing: There is no ledger.
-        RunNotFound: The ledger holds no such run.
-        PermissionNeeded: The lab folder is not trusted: it was copied, or is another user's.
+        RunNotFound: The ledger has no such run.
+        PermissionNeeded: The lab folder is not trusted: it was copied, or belongs to another user.
 
     Example:
         >>> import labledger
@@ -165,9 +167,9 @@ def deliver_notifications(
 
 
 def discard_notifications(run_id: str, *, lab_dir: str | Path | None = None) -> int:
-    """Give up what waits to be delivered of a run, and return how much that was.
+    """Give up the waiting notifications of a run, and return their number.
 
-    The rows stay: `notifications(run_id, settled=True)` has them.
+    The rows stay in the ledger: `notifications(run_id, settled=True)` returns them.
 
     Args:
         run_id: The run.
@@ -175,7 +177,7 @@ def discard_notifications(run_id: str, *, lab_dir: str | Path | None = None) -> 
 
     Raises:
         LedgerMissing: There is no ledger.
-        RunNotFound: The ledger holds no such run.
+        RunNotFound: The ledger has no such run.
 
     Example:
         >>> import labledger
@@ -195,11 +197,11 @@ def try_receiver(receiver: str, *, env: Mapping[str, str] | None = None) -> None
 
     Args:
         receiver: The URL of a webhook, or a command, as in `RunOptions.notify`.
-        env: A value for each `$NAME` in it; those of this process's environment are used as well.
+        env: A value for each `$NAME` in it, in addition to this process's environment.
 
     Raises:
-        InvalidInput: It is no receiver: a program that is not there, or a value that is missing.
-        LabLedgerError: It did not accept the notification.
+        InvalidInput: `receiver` is not valid: a program or a value is missing.
+        LabLedgerError: The receiver did not accept the notification.
 
     Example:
         >>> import labledger
@@ -210,8 +212,8 @@ def try_receiver(receiver: str, *, env: Mapping[str, str] | None = None) -> None
     from labledger.records import canonical_json
 
     values = {**os.environ, **(env or {})}
-    found = Receiver.of_option(receiver).found_in(Path.cwd(), values)
-    notice = Notice(NoticeEvent.TEST, "", "this is how a receiver of notifications is told")
+    resolved = Receiver.of_option(receiver).found_in(Path.cwd(), values)
+    notice = Notice(NoticeEvent.TEST, "", "this is a test notification")
     facts = {
         "id": secrets.token_hex(16),
         "run_id": "test",
@@ -221,17 +223,17 @@ def try_receiver(receiver: str, *, env: Mapping[str, str] | None = None) -> None
     }
     payload = canonical_json.dumps(notice.payload(facts, clock.utc_now())).encode()
     try:
-        found.tell(payload, values)
+        resolved.tell(payload, values)
     except NotDelivered as error:
-        message = f"{found.label} did not accept a notification: {error.message}"
+        message = f"{resolved.label} did not accept a notification: {error.message}"
         raise NotDelivered(message) from error
 
 
 @contextmanager
 def _reading(path: Path, run_id: str | None, action: str) -> Iterator[Connection]:
-    """Open the ledger to read. If that fails, it could not `action`.
+    """Open the ledger for reading. Error messages say that it could not `action`.
 
-    Raises `LedgerMissing` or `LedgerOutdated`, and `RunNotFound` for a run that is not there.
+    Raises `LedgerMissing` or `LedgerOutdated`, and `RunNotFound` for an unknown run.
     """
     from labledger.ledger.database import migrations
     from labledger.ledger.database.sqlite import reading

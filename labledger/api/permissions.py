@@ -1,4 +1,4 @@
-"""What the user allows files of strangers to do: list, allow, revoke."""
+"""The user's permissions for actions of other people's files: list, allow, revoke."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 def needed_permissions(
     subject: str | Path, *, lab_dir: str | Path | None = None
 ) -> tuple[Permission, ...]:
-    """Return what an experiment, run, lab folder or cluster file asks for and is not allowed.
+    """Return the permissions that an experiment, run, lab folder or cluster file still needs.
 
-    Nothing is run or sent. An experiment's tasks are read only where that is allowed: when its
-    dataset has been allowed, the tasks may ask for more. A lab folder gets a mark, by which it is
-    known once it is allowed.
+    Runs and sends nothing. Reads an experiment's tasks only if its dataset is already allowed;
+    these tasks may then need further permissions. Writes a mark into a lab folder, by which
+    labledger recognizes the folder once it is allowed.
 
     Args:
-        subject: An experiment as for `run`, a lab folder, a cluster file, or the id of a run of the
-            ledger, such as one that was imported.
+        subject: An experiment as for `run`, a lab folder, a cluster file, or the id of a run in the
+            ledger, such as an imported one.
         lab_dir: The lab folder of the run; by default as for a run.
 
     Returns:
@@ -37,12 +37,11 @@ def needed_permissions(
     Raises:
         InvalidInput: The experiment is not valid.
         RunNotFound: There is neither such a file nor such a run.
-        LabLedgerError: The stored permissions are refused: another user could write them. Or other
-            users can change the lab folder.
+        LabLedgerError: Another user could change the stored permissions or the lab folder.
 
     Example:
         >>> import labledger
-        >>> [each.where for each in labledger.needed_permissions("demo")]
+        >>> [permission.where for permission in labledger.needed_permissions("demo")]
         ['provider team']
     """
     path = Path(subject)
@@ -74,7 +73,7 @@ def _is_lab(path: Path) -> bool:
 
 
 def _asked_by_cluster_file(path: Path) -> tuple[Permission, ...] | None:
-    """Return what a cluster file asks for; None if the path is not one."""
+    """Return the permissions for a cluster file; None if the path is not one."""
     if not path.is_file():
         return None
     from labledger.hosts.cluster_file import Cluster
@@ -107,19 +106,19 @@ def allow(needed: Iterable[Permission] = (), digests: Iterable[str] = ()) -> Non
     """Allow permissions for this user, until they are revoked.
 
     Args:
-        needed: Permissions as `needed_permissions` returned them.
-        digests: Digests of permissions, as messages name them.
+        needed: Permissions from `needed_permissions`.
+        digests: Digests of permissions, as messages show them.
 
     Raises:
-        InvalidInput: A digest has not 64 digits.
-        LabLedgerError: The user's settings cannot be written, or are refused.
+        InvalidInput: A digest does not have 64 digits.
+        LabLedgerError: The user's settings cannot be written, or another user could change them.
 
     Example:
         >>> import labledger
         >>> labledger.allow(labledger.needed_permissions(".lab"))
     """
     named = tuple(digests)
-    wrong = [each for each in named if not permissions.is_digest(each)]
+    wrong = [digest for digest in named if not permissions.is_digest(digest)]
     if wrong:
         problem = Problem(wrong[0], "is not a digest of a permission; expected 64 hex digits")
         raise InvalidInput("the permissions given", [problem])
@@ -127,36 +126,36 @@ def allow(needed: Iterable[Permission] = (), digests: Iterable[str] = ()) -> Non
 
 
 def allowed_permissions() -> tuple[AllowedPermission, ...]:
-    """Return what this user has allowed, in the order of time.
+    """Return this user's permissions, the oldest first.
 
     Raises:
-        LabLedgerError: The stored permissions are refused: another user could write them.
+        LabLedgerError: Another user could change the stored permissions.
 
     Example:
         >>> import labledger
-        >>> [each.digest[:12] for each in labledger.allowed_permissions()]
+        >>> [permission.digest[:12] for permission in labledger.allowed_permissions()]
         ['3f1c0d9a57be']
     """
     allowed = PermissionStore.of_user().read().values()
-    return tuple(sorted(allowed, key=lambda each: (each.allowed_at, each.digest)))
+    return tuple(sorted(allowed, key=lambda permission: (permission.allowed_at, permission.digest)))
 
 
 def revoke_permissions(digests: Sequence[str]) -> tuple[AllowedPermission, ...]:
     """Revoke permissions of this user.
 
     Args:
-        digests: Their digests, or the first 8 digits or more.
+        digests: Their digests, or at least the first 8 digits.
 
     Returns:
-        What was revoked.
+        The revoked permissions.
 
     Raises:
-        InvalidInput: A digest is unknown, or begins several; nothing is revoked then.
-        LabLedgerError: The stored permissions are refused, or cannot be written.
+        InvalidInput: A digest is unknown or ambiguous. Nothing is revoked.
+        LabLedgerError: The stored permissions cannot be written, or another user could change them.
 
     Example:
         >>> import labledger
-        >>> [each.sentence for each in labledger.revoke_permissions(["3f1c0d9a57be"])]
+        >>> [revoked.sentence for revoked in labledger.revoke_permissions(["3f1c0d9a57be"])]
         ['run the command `pass show team`, and send what it prints to https://models.example.com']
     """
     return PermissionStore.of_user().remove(digests)

@@ -1,7 +1,7 @@
-"""What somebody proposes to ask of a run, with the run as it is now; and what of it is refused.
+"""A request that a user proposes, and its check against the current state of the run.
 
-A proposal is checked before it is stored as a request of the ledger: `check` raises for what means
-nothing for the run. It writes nothing.
+`check` raises an error for a request that cannot apply to the run, before it is stored. Nothing
+here writes.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _FORMS: Mapping[str, str] = {
 
 
 class ProposedRequest:
-    """A request that is not stored yet, and the run that it is about.
+    """A request that is not stored yet, and its run.
 
-    What it needs of the ledger is read once, when it is first needed.
+    Facts from the ledger are read once, when first needed.
     """
 
     def __init__(self, ledger: Ledger, run: RunInfo, kind: RequestKind, what: JsonObject) -> None:
@@ -52,13 +52,13 @@ class ProposedRequest:
         self.is_owned = ledger.is_owned(run)
         self.requests = ledger.control_requests(run.run_id)
         waiting = (
-            replace(each, applied_at="", outcome={"text": "", "slots_before": run.total_slots})
-            for each in self.requests
-            if each.waits and each.kind is not RequestKind.STOP
+            replace(request, applied_at="", outcome={"text": "", "slots_before": run.total_slots})
+            for request in self.requests
+            if request.waits and request.kind is not RequestKind.STOP
         )
-        applied = (each for each in self.requests if not each.waits)
+        applied = (request for request in self.requests if not request.waits)
         self.controls = Controls.of([*applied, *waiting])
-        """What the requests add up to, as if those that wait were applied."""
+        """The combined effect of all requests, as if the waiting ones were applied."""
         self.request = ControlRequest(
             0,
             "",
@@ -68,10 +68,10 @@ class ProposedRequest:
             applied_at="",
             outcome={"slots_before": run.total_slots, "text": ""},
         )
-        """What is proposed, as if it was applied."""
+        """The proposed request, as if it was applied."""
 
     def names(self, key: str) -> list[Any]:
-        """Return what of the run is named by a key, such as its variants."""
+        """Return the names under a key of the request, such as variants."""
         names: list[Any] = self.what.get(key, [])
         return names
 
@@ -87,12 +87,12 @@ class ProposedRequest:
 
     @cached_property
     def kept(self) -> Mapping[int, Slot]:
-        """The slots that are not cancelled, because they run again what counts."""
+        """Slots of reruns that cannot be cancelled, because they replace results that count."""
         reader = self.ledger.reader
         return {s.schedule_idx: s for s in reader.slots_that_replace_verdicts(self.run.run_id)}
 
     def check(self) -> None:
-        """Raise `InvalidInput` or `RequestRefused` for a request that means nothing for the run."""
+        """Raise `InvalidInput` or `RequestRefused` for a request that cannot apply to the run."""
         if self.run.next_schedule_idx == self.run.total_slots:
             raise RequestRefused(
                 f"run {self.run.run_id} is complete: there is nothing left to {self.kind.value}",
@@ -142,7 +142,7 @@ class ProposedRequest:
             if self.kind is RequestKind.PAUSE and not any(
                 fnmatchcase(task, glob) for task in self.ledger.task_ids(self.run.run_id)
             ):
-                yield Problem(Parameter("task"), f"no task of the run fits {glob!r}")
+                yield Problem(Parameter("task"), f"no task of the run matches {glob!r}")
         yield from self._host_problems()
         for idx in self.names("slot"):
             yield from self._slot_problems(idx)
@@ -154,7 +154,7 @@ class ProposedRequest:
             if not name:
                 yield Problem(Parameter("host"), f"found {name!r}; expected a host's name")
             elif self.run.on is None and self.kind is RequestKind.PAUSE:
-                text = f"found {name!r}; the run is on this machine alone, and not on a cluster"
+                text = f"found {name!r}; the run uses this machine only, no cluster"
                 yield Problem(Parameter("host"), text, hint="pause the run instead")
 
     def _slot_problems(self, idx: Any) -> Iterable[Problem]:
@@ -162,19 +162,21 @@ class ProposedRequest:
         if not 0 <= idx <= last:
             yield Problem(Parameter("slot"), f"found {idx!r}; expected a number from 0 to {last}")
         elif idx < self.run.next_schedule_idx:
-            text = f"slot {idx} is committed already; its result stays"
+            text = f"trial {idx} is already saved; its result stays"
             yield Problem(Parameter("slot"), text)
         elif idx in self.finished:
-            text = f"slot {idx} has finished, and waits to be committed; its result stays"
+            text = f"trial {idx} has finished and waits to be saved; its result stays"
             yield Problem(Parameter("slot"), text)
         elif self.controls.cancellation(self.ledger.reader.slot(self.run.run_id, idx)) is not None:
-            text = f"slot {idx} is cancelled already; it is committed as such in its turn"
+            text = (
+                f"trial {idx} is already cancelled; it is saved as such after the trials before it"
+            )
             yield Problem(Parameter("slot"), text)
         elif idx in self.kept:
             earlier = self.kept[idx].supersedes
             text = (
-                f"slot {idx} runs slot {earlier} again, which counts in the pass rate; cancelled, "
-                "it would be left out"
+                f"trial {idx} replaces trial {earlier}, whose result counts in the pass rate; "
+                "cancelling it would leave both out"
             )
             yield Problem(Parameter("slot"), text)
 
@@ -187,7 +189,7 @@ class ProposedRequest:
             if number is not None and number < 1:
                 yield Problem(Parameter(name), f"found {number!r}; expected 1 or more, or none")
         if self.what.get("at_most_per_host") is not None and self.run.on is None:
-            text = "the run is on this machine alone, and not on a cluster"
+            text = "the run uses this machine only, no cluster"
             hint = "`max_concurrency=` limits how many trials run at once"
             yield Problem(Parameter("at_most_per_host"), text, hint=hint)
         budget = self.what.get("budget", {})
@@ -195,21 +197,21 @@ class ProposedRequest:
         if wrong:
             yield Problem("budget", f"found {wrong[0]!r}; expected cost_usd or tokens")
         elif budget:
-            limits = {kind: math.inf if each is None else each for kind, each in budget.items()}
+            limits = {kind: math.inf if limit is None else limit for kind, limit in budget.items()}
             check_limits(ExperimentPlan.of_document(self.run.resolved), limits)
 
 
 def _has_form(key: str, value: Any) -> bool:
     match key:
         case "variant" | "task" | "host":
-            return isinstance(value, list) and all(isinstance(each, str) for each in value)
+            return isinstance(value, list) and all(isinstance(name, str) for name in value)
         case "slot":
-            return isinstance(value, list) and all(type(each) is int for each in value)
+            return isinstance(value, list) and all(type(idx) is int for idx in value)
         case "now" | "all":
             return isinstance(value, bool)
         case "budget":
             return isinstance(value, dict) and all(
-                each is None or type(each) in (int, float) for each in value.values()
+                limit is None or type(limit) in (int, float) for limit in value.values()
             )
         case _:
             return value is None or type(value) is int

@@ -1,4 +1,4 @@
-"""The state of a run as a person asks for it, and the selection and order of a list of runs."""
+"""The state of a run for `labledger status`, and the selection and order of a list of runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ The check reads the evidence of each slot. The summary and reports check all slo
 
 @dataclass(frozen=True, slots=True)
 class Pause(JsonForm):
-    """Something of a run that is paused."""
+    """A pause of a run, a variant, tasks or a host."""
 
     scope: str
     """``run``, ``variant``, ``task`` or ``host``."""
@@ -56,7 +56,7 @@ class Pause(JsonForm):
 
     @classmethod
     def of(cls, latch: Latch, request: ControlRequest) -> Self:
-        """Return what an applied request has paused."""
+        """Return the pause that an applied request made."""
         return cls(
             *(latch.scope, latch.name, request.applied_at or request.requested_at),
             *(request.requested_by, request.because),
@@ -64,37 +64,37 @@ class Pause(JsonForm):
 
 
 def controls_of(run: RunInfo, requests: Iterable[ControlRequest]) -> Controls:
-    """Return what the applied requests of a run add up to now.
+    """Return the combined effect of a run's applied requests.
 
-    A pause outlives a run that completes, for an extension; of a complete run nothing is paused.
+    While a run is complete, its pauses have no effect. They apply again if it is extended.
     """
     controls = Controls.of(requests)
     return replace(controls, pauses={}) if run.status is RunStatus.COMPLETED else controls
 
 
 def stop_of(run: RunInfo, requests: Iterable[ControlRequest]) -> ControlRequest | None:
-    """Return the newest request to stop that the present owner of a run has applied."""
+    """Return the newest stop request that the current owner of a run has applied."""
     if run.lease is None:
         return None
     followed = (
-        each
-        for each in requests
-        if each.kind is RequestKind.STOP
-        and not each.waits
-        and each.applied_epoch == run.epoch
-        and not (each.outcome or {}).get("refused")
+        request
+        for request in requests
+        if request.kind is RequestKind.STOP
+        and not request.waits
+        and request.applied_epoch == run.epoch
+        and not (request.outcome or {}).get("refused")
     )
-    return max(followed, key=lambda each: each.number, default=None)
+    return max(followed, key=lambda request: request.number, default=None)
 
 
 def running_trials(
     lab: LabFolder, run: RunInfo, controls: Controls, slots: Iterable[OpenSlot]
 ) -> list[tuple[OpenSlot, float]]:
-    """Return each slot whose trial runs, and for how many seconds it has run. The run is owned.
+    """Return each running trial's slot, and for how many seconds it has run. The run is owned.
 
-    Trials that were dispatched and have not begun are prepared. Folders on this machine show which
-    ones. On other machines, the trials that were dispatched last count as prepared, and times are
-    counted since dispatch.
+    Dispatched trials that have not started are left out. On this machine, trial folders show which
+    ones these are. On other machines, the trials dispatched last are assumed not to have started,
+    and the seconds count from dispatch.
     """
     dispatched = [slot for slot in slots if slot.is_running]
     if not dispatched:
@@ -120,8 +120,9 @@ def running_trials(
 def known_width(run: RunInfo, controls: Controls, dispatched: int) -> int | None:
     """Return how many trials of a run may run at once; None if that is not known.
 
-    The hosts of a cluster may decide it, or an option of the command that owns the run. The option
-    is not stored; it shows when more trials are dispatched than the experiment's number allows.
+    It is unknown if the hosts of a cluster decide it, or if an option of the coordinator does. The
+    ledger does not store that option. It is noticed when more trials are dispatched than the
+    experiment allows.
     """
     if controls.max_concurrency is not None:
         return controls.max_concurrency
@@ -139,7 +140,7 @@ def known_width(run: RunInfo, controls: Controls, dispatched: int) -> int | None
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """How far a run is, who owns it, and what it spent."""
+    """The progress, owner and spending of a run."""
 
     run: RunInfo
     grading: Grading
@@ -149,46 +150,46 @@ class RunState:
     begun: int
     """How many slots were dispatched or finished and are not committed yet."""
     trials_running: int
-    """How many trials run, as far as it is known; 0 if no coordinator owns the run. Trials that
-    are prepared but not started are not counted."""
+    """How many trials run, as far as is known; 0 if no coordinator owns the run. Trials that are
+    prepared but not started are not counted."""
     max_concurrency: int | None
     """How many trials run at once; None if that is not known."""
     open_slots: Mapping[int, str]
     """The host of each slot whose trial was dispatched and has no result yet, by `schedule_idx`:
     a machine's name, or `NAME/ID` of a host of a cluster."""
     staged: int
-    """How many of them have finished: their results wait for earlier slots."""
+    """How many slots have finished and wait for earlier slots."""
     notes: tuple[Note, ...]
-    """What people wrote about the run, the oldest first."""
+    """The notes about the run, the oldest first."""
     gradings: tuple[Grading, ...]
     """Every grading of the run, or of the run that a regrading grades, the oldest first."""
     reruns: tuple[Rerun, ...]
-    """Which slots were run again, and why, the oldest rerun first."""
+    """The reruns: which slots were run again, and why, the oldest first."""
     spent: Mapping[str, Spent]
-    """What its trials spent, committed or not, by kind (`cost_usd`, `tokens`); empty for a
+    """The spending of all trials, committed or not, by kind (`cost_usd`, `tokens`); empty for a
     regrading."""
     model_usage: tuple[ModelUse, ...]
-    """What its trials used of models as the gateway counted it, by variant and model: committed
-    ones, those that wait for it, and those that run on this machine; empty for a regrading."""
+    """The use of models as counted by the gateway, by variant and model. Includes trials that wait
+    to be committed, and trials that run on this machine. Empty for a regrading."""
     model_answers: tuple[VariantAnswers, ...]
     """How many committed trials got answers from models, for each variant with models."""
     unread_results: tuple[UnreadResults, ...]
-    """How many of the newest trials have an output of the agent that could not be stored whole, by
+    """How many of the newest trials have an agent output that could not be stored whole, by
     output."""
     failed_gradings: tuple[FailedGradings, ...]
-    """How many of the newest trials whose tests did not work count by which decision."""
+    """The newest trials whose grader failed, counted by the decision about them."""
     unjudged: tuple[UnjudgedSlot, ...]
     """The open slots of a regrading whose grader gave no verdict so far; empty for other runs."""
     told_since: tuple[ToldSince, ...]
-    """Which of them could not be decided when they were committed, and now could be."""
+    """Failed gradings that could not be decided at their commit, and could be now."""
     cancelled: tuple[CancelledSlots, ...]
-    """Which slots people cancelled, by variant and request."""
+    """The cancelled slots, by variant and request."""
     waiting_requests: tuple[ControlRequest, ...]
-    """What people asked of the run and nobody has applied yet, the oldest first."""
+    """The requests that no coordinator has applied yet, the oldest first."""
     pauses: tuple[Pause, ...]
-    """What is paused because somebody asked for it."""
+    """The current pauses."""
     holds_slots: bool
-    """Whether the run, or variants or tasks of it, are among what is paused."""
+    """Whether a pause applies to the run, or to variants or tasks of it."""
     owned: bool
     """Whether a coordinator owns the run and may be alive."""
     wanted_by: TakeoverRequest | None
@@ -231,7 +232,7 @@ class RunState:
 
     @property
     def used_up(self) -> tuple[str, ...]:
-        """The kinds of budget (`cost_usd`, `tokens`) that are spent entirely."""
+        """The exhausted kinds of budget (`cost_usd`, `tokens`)."""
         return exhausted_kinds(self.run.budget, self.spent)
 
     def as_json(self) -> JsonObject:
@@ -241,10 +242,10 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class RunSelection:
-    """Which runs to list: those that fit everything that is given.
+    """Which runs to list. A run must match every argument that is given.
 
     Args:
-        experiment: A glob that the experiment's id matches, such as ``humaneval*``.
+        experiment: A glob for the experiment's id, such as ``humaneval*``.
         status: The run's status.
         since: The earliest time at which the run was created, with a time zone.
         tag: A tag of the run.
@@ -256,7 +257,7 @@ class RunSelection:
     tag: str | None = None
 
     def includes(self, run: RunInfo) -> bool:
-        """Return whether a run fits."""
+        """Return whether a run matches."""
         if self.experiment is not None and not fnmatchcase(run.experiment_id, self.experiment):
             return False
         if self.status is not None and run.status is not self.status:
@@ -277,15 +278,15 @@ _SORT_VALUES: Mapping[str, Callable[[RunInfo], Any]] = {
 _DESCENDING = frozenset({"created", "changed", "slots"})
 
 SORT_KEYS = tuple(_SORT_VALUES)
-"""By what `sort_runs` can sort."""
+"""The keys by which `sort_runs` can sort."""
 
 
 def sort_runs(runs: Iterable[RunInfo], key: str, *, reverse: bool = False) -> list[RunInfo]:
     """Return runs sorted by one of `SORT_KEYS`.
 
-    Times and numbers of slots begin with the largest, names with the first of the alphabet; among
-    equal ones, the newest run comes first. `reverse` turns the whole list round. Raises
-    `InvalidInput` for another key.
+    Times and numbers of slots are sorted from the largest, and names alphabetically. Among equal
+    runs, the newest comes first. `reverse` reverses the whole list. Raises `InvalidInput` for an
+    unknown key.
     """
     if key not in _SORT_VALUES:
         message = f"found {key!r}; expected one of {', '.join(SORT_KEYS)}"

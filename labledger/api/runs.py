@@ -1,10 +1,8 @@
 """The functions that execute trials: `run`, `resume`, `regrade`, `extend` and `rerun`.
 
-Each blocks until the run has ended or stopped, and raises a `LabLedgerError` for every error that a
-caller can handle. They work in any thread. In the main thread, Ctrl-C, TERM and HUP are stop
-requests while a run lasts; in another thread no signal handler is installed. `plan_extension` and
-`plan_rerun` say what would be added to a run and change nothing. What was committed never changes:
-a slot that runs again is a new slot, and the old one stays in the ledger.
+Each blocks until the run has ended or stopped. They work in any thread. In the main thread, Ctrl-C,
+TERM and HUP are stop requests; in other threads no signal handler is installed. Committed slots
+never change: a rerun adds new slots.
 """
 
 from __future__ import annotations
@@ -29,11 +27,12 @@ if TYPE_CHECKING:
 def run(experiment: str | Path, options: RunOptions | None = None) -> RunOutcome:
     """Run an experiment in Docker containers and return its outcome.
 
-    Blocks until every slot is committed, or until the run stops: by a stop request, a spent budget,
-    or a machine that stays unusable for longer than `options.patience_s`. A run that stopped can be
-    continued with `resume`. Missing images are pulled, or built if the experiment says how. The
-    ledger is that of `options.lab_dir`, which is found from the working directory if it is not
-    given, not from the experiment's folder; the command line does the same.
+    Blocks until every slot is committed or the run stops. Reasons to stop are a stop request, a
+    spent budget, or a machine that stays unusable for longer than `options.patience_s`. `resume`
+    continues a stopped run. Missing images are pulled, or built if the experiment says how.
+
+    The results go to the ledger of `options.lab_dir`. By default, the lab folder is searched from
+    the working directory upwards, not from the experiment's folder, as on the command line.
 
     Args:
         experiment: The experiment file, a folder that holds `experiment.yaml`, or a benchmark as
@@ -42,8 +41,8 @@ def run(experiment: str | Path, options: RunOptions | None = None) -> RunOutcome
             trials run at once, a budget and a listener for events; see `RunOptions`.
 
     Returns:
-        The outcome. `complete` tells whether every slot is committed, `summary` holds the scores.
-        A run that stopped early is returned, not raised: `stop` says why.
+        The outcome. `complete` says whether every slot is committed, and `summary` holds the
+        scores. A run that stops early raises no error; `stop` says why it stopped.
 
     Raises:
         InvalidInput: The experiment or an option is not valid. No run has been created.
@@ -52,8 +51,8 @@ def run(experiment: str | Path, options: RunOptions | None = None) -> RunOutcome
         ImageBuildsStopped: `options.stop_request` was raised while images were built. No run has
             been created.
         RunExists: The ledger already holds a run with `options.run_id`.
-        LeaseLost: Another coordinator has taken the run over. Committed slots stay committed.
-        LabLedgerError: The base class of these and all others, such as `LedgerDiskFull`.
+        LeaseLost: Another coordinator has taken over the run. Committed slots stay committed.
+        LabLedgerError: The base class of these and all other errors, such as `LedgerDiskFull`.
 
     Example:
         >>> import labledger
@@ -78,25 +77,26 @@ def run_source(source: Path | TranslatedExperiment, options: RunOptions) -> RunO
 
 
 def resume(run_id: str, options: RunOptions | None = None) -> RunOutcome:
-    """Continue an interrupted run. No trial that was started is run again.
+    """Continue an interrupted run without starting any trial a second time.
 
-    Trials that ended meanwhile are collected from their containers, and running ones are waited
-    for. Resuming a complete run runs nothing and returns its outcome.
+    Collects the trials that have ended, waits for the ones that still run, and runs the others. For
+    a complete run it runs nothing and returns the outcome.
 
     Args:
-        run_id: The run's id, or that of an interrupted regrading.
-        options: As for `run`; those that choose tasks and variants have no effect. `frozen` ignores
-            changes of the experiment's files, `take_over` takes the run from another coordinator.
+        run_id: The id of the run, or of an interrupted regrading.
+        options: As for `run`, but options that select tasks and variants have no effect. `frozen`
+            ignores changes of the experiment's files, and `take_over` takes over the run from
+            another coordinator.
 
     Returns:
-        The outcome, as that of `run`.
+        The outcome, as for `run`.
 
     Raises:
-        RunNotFound: The ledger holds no such run.
+        RunNotFound: The ledger has no such run.
         ExperimentChanged: A file of the experiment that can change results has changed.
         LeaseHeld: Another coordinator owns the run, and `options.take_over` is not set.
-        TakeoverStopped: A stop request came while waiting to take the run over.
-        PreflightFailed: An image of the run is not available any more.
+        TakeoverStopped: A stop request came while waiting to take over the run.
+        PreflightFailed: An image of the run is no longer available.
         InvalidInput: An environment variable that the run needs has no value.
 
     Example:
@@ -109,23 +109,24 @@ def resume(run_id: str, options: RunOptions | None = None) -> RunOutcome:
 def regrade(
     run_id: str, grader: str | Path, options: RunOptions | None = None, *, again: bool = False
 ) -> RunOutcome:
-    """Grade the stored trials of a complete run with another grader, as its next generation.
+    """Grade the stored trials of a complete run with another grader. Runs no agent.
 
-    No agent runs: the grader runs in a fresh container of each trial, over the workspace that its
-    agent left. The scores of earlier generations stay in the ledger. If this grader has begun a
-    regrading and not completed it, only the open slots are graded.
+    The grader runs in a fresh container for each trial, on the workspace that the agent left. The
+    scores become the next generation of the run, and earlier generations stay in the ledger. If an
+    earlier regrading by this grader is not complete, only its open slots are graded.
 
     Args:
         run_id: A complete run, or one of its regradings.
-        grader: An experiment file, whose grader is used, or a script that replaces the run's own.
+        grader: An experiment file whose grader to use, or a script that replaces the run's own
+            grader.
         options: As for `run`. Budgets, tasks and variants have no effect.
-        again: Begin a new regrading even if this grader has graded the run before.
+        again: Start a new regrading even if this grader has already graded the run.
 
     Returns:
-        The outcome; its `regrading` compares the new scores with those that were current before.
+        The outcome. Its `regrading` compares the new scores with the previously current ones.
 
     Raises:
-        RunNotFound: The ledger holds no such run.
+        RunNotFound: The ledger has no such run.
         RunNotComplete: Some slots of the run are not committed yet.
         AlreadyGraded: The same grader has graded the run, or failed on too many trials, and
             `again` is false.
@@ -152,9 +153,9 @@ def plan_extension(
         options: As for `extend`.
 
     Raises:
-        RunNotFound: The ledger holds no such run.
-        ExperimentChanged: What the run has run is another in this experiment.
-        NothingToExtend: The run has every cell of the experiment already.
+        RunNotFound: The ledger has no such run.
+        ExperimentChanged: The experiment differs in something that the run has already run.
+        NothingToExtend: The run already has every cell of the experiment.
         InvalidInput: The experiment or an option is not valid, or the run is a regrading.
 
     Example:
@@ -179,27 +180,27 @@ def extend(
 ) -> RunOutcome:
     """Append further tasks, variants or replications to a run, and run them.
 
-    The new slots follow those that are there, in the order of the experiment, and are committed
-    after them. The run may be complete or interrupted; slots that are not committed run first. The
-    cells that it has must be the same in the new experiment. If this is killed, either nothing was
-    appended or all of it, and `resume` continues.
+    The new slots follow the existing ones in the experiment's order. The run may be complete or
+    interrupted; its uncommitted slots run first. Its existing cells must be unchanged in the new
+    experiment. The append is atomic: if the process is killed, `resume` continues with either all
+    new slots or none.
 
     Args:
         run_id: The run's id.
-        experiment: The experiment with all that the run shall have, as for `run`; None for the
-            file from which the run was started or last extended.
-        options: As for `run`. `limit`, `tasks`, `variants` and `shard` choose all that the run
-            shall have, not only what is added; without them, it is the whole experiment.
+        experiment: The experiment as the run shall be afterwards, in the forms that `run` takes;
+            None for the file from which the run was started or last extended.
+        options: As for `run`. `limit`, `tasks`, `variants` and `shard` select everything that the
+            run shall contain afterwards, not only the additions; by default the whole experiment.
         because: Why the run is extended, in a sentence that is stored with it.
 
     Returns:
-        The outcome of the whole run, as that of `run`.
+        The outcome of the whole run, as for `run`.
 
     Raises:
-        RunNotFound: The ledger holds no such run.
-        ExperimentChanged: What the run has run is another in this experiment; the message names
-            each difference. Nothing was changed.
-        NothingToExtend: The run has every cell of the experiment already.
+        RunNotFound: The ledger has no such run.
+        ExperimentChanged: The experiment differs in something that the run has already run. The
+            message names each difference. Nothing was changed.
+        NothingToExtend: The run already has every cell of the experiment.
         LeaseHeld: Another coordinator owns the run, and `options.take_over` is not set.
         PreflightFailed: A check before the run failed. Nothing was changed.
         InvalidInput: The experiment or an option is not valid, or the run is a regrading.
@@ -221,10 +222,10 @@ def extend(
 def plan_rerun(
     run_id: str, selection: RerunSelection | None = None, *, lab_dir: str | Path | None = None
 ) -> RerunPlan:
-    """Choose the slots of a run that are to be run again. Nothing is changed.
+    """Choose the slots of a run to run again. Changes nothing.
 
-    Without a selection these are the slots that the environment or the grader left without a
-    verdict: `infra_error`, `setup_error`, and `grade_error` of an agent that succeeded.
+    By default, these are the slots without a verdict because of the environment or the grader:
+    `infra_error`, `setup_error`, and `grade_error` if the agent succeeded.
 
     Args:
         run_id: The run, complete or not. A regrading cannot be rerun.
@@ -232,11 +233,11 @@ def plan_rerun(
         lab_dir: The lab folder; None for `LABLEDGER_DIR` or the nearest `.lab` folder upwards.
 
     Returns:
-        The chosen slots and what they cost last time. Slots that fit but have a verdict are only
-        counted, unless `selection.despite_verdict` is set.
+        The chosen slots with their last cost. Matching slots with a verdict are only counted,
+        unless `selection.despite_verdict` is set.
 
     Raises:
-        RunNotFound: The ledger holds no such run.
+        RunNotFound: The ledger has no such run.
         InvalidInput: An option is not valid, or the run is a regrading.
         QueryFailed: The SQL condition failed, or does more than read.
 
@@ -254,21 +255,21 @@ def plan_rerun(
 def rerun(plan: RerunPlan, options: RunOptions | None = None) -> RunOutcome:
     """Run the slots of a plan again, as new slots at the end of their run's schedule.
 
-    Each new slot supersedes an old one: from its commit on, views, comparisons and reports use the
-    new result. The old one stays in the view `all_trials`. An interrupted rerun is continued with
-    `resume`.
+    Each new slot supersedes an old one: after its commit, views, comparisons and reports use the
+    new result, and only the view `all_trials` also has the old one. `resume` continues an
+    interrupted rerun.
 
     Args:
-        plan: What `plan_rerun` chose.
+        plan: The result of `plan_rerun`.
         options: As for `resume`; `frozen` uses the run's own copy of a changed experiment.
 
     Returns:
-        The outcome of the run, with the slots that were not run again.
+        The outcome of the whole run.
 
     Raises:
         InvalidInput: The plan has no slot, or an environment variable of the run has no value.
         ExperimentChanged: A file of the experiment that can change results has changed.
-        PreflightFailed: An image of the run is not available any more.
+        PreflightFailed: An image of the run is no longer available.
         LeaseHeld: A coordinator owns the run.
         LedgerError: Slots were appended to the run since the plan was made.
 

@@ -1,9 +1,8 @@
-"""Read a trial's output and events: stored ones of a finished trial, or live ones as they come.
+"""Reads a trial's output and events, stored or live.
 
-The files of a trial that runs are as untrusted as any output, and hold what its programs printed,
-secrets included. The values that the trial's container got are redacted; this process's environment
-may hold others. Where the engine does not say them, nothing is shown before the trial has been
-collected. Nothing is written, and the container is not touched.
+Live files are untrusted and may contain secrets. This module redacts the secrets that the engine
+reports for the trial's container. If no engine reports them, it shows nothing until the trial is
+collected. It writes nothing and does not touch the container.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ _NOT_PHASES = ("events", STEPS)
 _CHUNK = 64 * 1024
 _POLL_S = 0.25
 _LOOK_S = 1.0
-"""Seconds between looks into the ledger, whether the trial has been collected."""
+"""How often to check in the ledger whether the trial has been collected, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """A piece of one output of a trial, in the order in which it was written."""
+    """A piece of one output of a trial. Pieces of the same output come in their order."""
 
     name: str
     """`agent_stdout`, `grader_stderr`, …, `events`, or `steps`."""
@@ -59,9 +58,9 @@ def read_logs(
 ) -> Iterator[LogPiece]:
     """Yield the outputs of a slot's trial; with `follow`, until the trial has been collected.
 
-    `phases` selects `setup`, `agent`, `grader`, `events` and `steps`; none selects the three
-    phases. Steps are those of the trajectory, as text, once the trial has been collected. A slot
-    that has not been dispatched yet has no output; with `follow` it is waited for.
+    `phases` selects from `setup`, `agent`, `grader`, `events` and `steps`; empty selects the three
+    phases. Steps are the trajectory as text, available once the trial has been collected. With
+    `follow`, this waits for a slot that has not been dispatched yet.
 
     Raises `InvalidInput` for an unknown phase, and `SlotNotFound`.
     """
@@ -90,7 +89,7 @@ def _read(live: _LiveOutputs, *, follow: bool) -> Iterator[LogPiece]:
         while True:
             if clock.monotonic() - looked_at >= _LOOK_S or not follow:
                 looked_at, collected = clock.monotonic(), live.is_collected()
-            # Read after the look: what a collected trial wrote is then complete.
+            # Read after the check, so that the output of a collected trial is complete.
             yield from live.new_pieces(is_last=collected)
             if collected or not follow:
                 break
@@ -130,16 +129,16 @@ class _LiveOutputs:
     names: Sequence[str]
     files: ExitStack = field(default_factory=ExitStack)
     opened: dict[str, BinaryIO] = field(default_factory=dict)
-    """The outputs of the newest attempt that were opened, and are read to their end."""
+    """The opened outputs of the newest attempt, by name."""
     _attempt: int = 0
-    """The attempt that is read; 0 before one was dispatched."""
+    """The attempt being read; 0 before the first dispatch."""
     _newest_attempt: int = 0
     _streams: dict[str, RedactedStream] = field(default_factory=dict)
     _redactor: Redactor = field(default_factory=lambda: Redactor({}))
     _is_collected: bool = False
 
     def is_collected(self) -> bool:
-        """Return whether the slot's result is committed or staged; note its newest attempt."""
+        """Return whether the slot's result is committed or staged. Updates the newest attempt."""
         self._is_collected = self._look()
         return self._is_collected
 
@@ -172,10 +171,10 @@ class _LiveOutputs:
         return evidence[-1] if evidence else {}
 
     def new_pieces(self, *, is_last: bool) -> Iterator[LogPiece]:
-        """Yield what was written since the last call, redacted.
+        """Yield new output since the last call, redacted.
 
-        What may be the beginning of a secret is held back until more follows, or `is_last`.
-        What an attempt wrote last comes before what the attempt after it writes.
+        The possible beginning of a secret is held back until more output follows or `is_last` is
+        set. The end of an attempt's output comes before the output of the next attempt.
         """
         if self._attempt != self._newest_attempt:
             if self._attempt:
@@ -193,15 +192,15 @@ class _LiveOutputs:
             while content := file.read(_CHUNK):
                 if shown := stream.write(content):
                     yield LogPiece(name, shown)
-            if is_last and (held := stream.end()):
-                yield LogPiece(name, held)
+            if is_last and (rest := stream.end()):
+                yield LogPiece(name, rest)
 
     def _file(self, name: str) -> BinaryIO | None:
         if name in self.opened or not self._attempt or name == STEPS:
             return self.opened.get(name)
         folder = contract.trial_folder(self.run_folder, self.schedule_idx, self._attempt)
         file_name = contract.EVENTS if name == "events" else name.replace("_", ".")
-        # A folder that is not there, or a file that is no regular one, has no output to show.
+        # A missing folder or an irregular file has no output to show.
         with suppress(UnsafeFile):
             file = self.files.enter_context(UntrustedFile(folder / "state", file_name).opened())
             if file is not None and self._knows_secrets():
@@ -213,10 +212,10 @@ class _LiveOutputs:
         return required_secrets(self.reader, self.run_id)
 
     def _knows_secrets(self) -> bool:
-        """Make the redactor of this attempt, before its first output is shown.
+        """Make the redactor of this attempt before its first output is shown.
 
-        Return False if its container is gone because the trial has been collected. Raises
-        `SecretsUnknown` if the engine does not say the values otherwise.
+        Returns False if its container is gone because the trial has been collected. Raises
+        `SecretsUnknown` if the engine does not report the secrets for another reason.
         """
         if self.opened or not self._required:
             return True
@@ -232,7 +231,7 @@ class _LiveOutputs:
 
 
 def required_secrets(reader: LedgerReader, run_id: str) -> Collection[str]:
-    """Return the names of the secrets that the containers of a run get."""
+    """Return the names of the secrets that a run passes to its containers."""
     return ExperimentPlan.of_document(reader.run(run_id).resolved).environment
 
 
@@ -244,11 +243,11 @@ def redactor_of_trial(
     required: Collection[str],
     timeout_s: int = API_TIMEOUT_S,
 ) -> Redactor:
-    """Return what redacts the output of an attempt that runs on this machine.
+    """Return the redactor for the output of an attempt that runs on this machine.
 
-    Its secrets are those that its container got, as the engine says. Raises `SecretsUnknown` if it
-    does not say all those that are `required`, from `EngineUnavailable` if it does not answer at
-    all, or not within `timeout_s` seconds.
+    The engine reports the secrets in the attempt's container. Raises `SecretsUnknown` if one of the
+    `required` secrets is missing. Its cause is `EngineUnavailable` if the engine does not answer
+    within `timeout_s` seconds.
     """
     values: dict[str, str] = {}
     unavailable = None
@@ -267,8 +266,8 @@ def redactor_of_trial(
     if unknown:
         names = ", ".join(f"${name}" for name in unknown)
         raise SecretsUnknown(
-            f"slot {schedule_idx} is not collected yet, and its output may show the "
-            f"values of {names}: no engine here has its container, which says what they are",
+            f"trial {schedule_idx} is not collected yet, and its output may show the values of "
+            f"{names}: no engine here has its container, so they cannot be redacted",
             hint="set DOCKER_HOST as for the run, or read the output when the trial has ended",
         ) from unavailable
     return Redactor(values)
@@ -277,7 +276,7 @@ def redactor_of_trial(
 def _values_in_containers(
     labels: dict[str, str], required: Collection[str], timeout_s: int
 ) -> dict[str, str]:
-    """Return the values of secrets that the containers with these labels got."""
+    """Return the values of secrets in the containers with these labels."""
     variables = contract.secret_variables(required)
     values: dict[str, str] = {}
     with closing(Engine(timeout_s=timeout_s)) as engine, suppress(ContainerFailed):

@@ -1,9 +1,8 @@
 """The `labledger` command: its list of commands, and the handling of their errors.
 
-Commands raise errors; this module prints their messages and hints on stderr, and chooses the exit
-code. Each command imports the library's modules when it runs, so that `--help` stays fast. For the
-same reason, values of options that need no conversion pass without pydantic, which typer loads for
-all of them and which takes a third of the time of a short command.
+Commands raise errors. This module prints their messages and hints on stderr, and chooses the exit
+code. To start fast, commands import the library when they run, and plain option values are
+converted without pydantic, which takes a third of the time of a short command.
 """
 
 from __future__ import annotations
@@ -41,16 +40,17 @@ from labledger.cli.error_messages import system_failure, usage_error
 from labledger.cli.help_pages import CommandLine, command_line
 
 _BUILD = "build_runtime_param"
-"""typer's function that makes the object which converts the values of a parameter."""
+"""The typer function that makes a converter for the values of a parameter."""
 _NUMBERS = {int: re.compile(r"-?[0-9]{1,15}"), float: re.compile(r"-?[0-9]{1,9}(\.[0-9]{1,6})?")}
 _PATH_CHECKS = ("exists", "readable", "writable", "resolve_path", "allow_dash")
 
 
 def spare_conversions() -> None:
-    """Make typer take plain values as they are; without effect if it converts in another way.
+    """Make typer accept plain values without its slow converters.
 
-    typer asks an object of each parameter to convert its value. One of this module returns a value
-    that has the expected form already; all others are left to typer, its checks and messages.
+    Each parameter gets a converter of this module. It returns values that already have the expected
+    form, and leaves all others to typer's checks and messages. If typer works differently, this has
+    no effect.
     """
     build = getattr(typer.core, _BUILD, None)
     if build is not None:
@@ -58,20 +58,20 @@ def spare_conversions() -> None:
 
 
 class _PlainValues:
-    """What typer asks to convert the values of a parameter."""
+    """A converter for the values of a parameter, as typer expects it."""
 
     def __init__(self, expected: Any, build: Callable[[Any], Any]) -> None:
         self._expected = expected
         self._build = build
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return a plain value as the command gets it; let typer convert any other."""
+        """Return a plain value converted; let typer convert any other value."""
         is_list = param.multiple or param.nargs == -1
         if value is None or value == ():
             return () if is_list else None
         annotation = self._expected.annotation
         if is_list and get_origin(annotation) is list and isinstance(value, list | tuple):
-            plain = [self._plain(each, get_args(annotation)[0]) for each in value]
+            plain = [self._plain(item, get_args(annotation)[0]) for item in value]
             if None not in plain:
                 return plain
         elif not is_list and (plain_value := self._plain(value, annotation)) is not None:
@@ -79,12 +79,12 @@ class _PlainValues:
         return self._build(self._expected).coerce(value, param=param, ctx=ctx)
 
     def _plain(self, value: Any, annotation: Any) -> Any:
-        """Return what is of the expected type, a number or a path without checks; else None."""
+        """Return a value of the expected type, or a converted number or path; else None."""
         info = self._expected.parameter_info
         if info.parser is not None:
             return None
         if annotation is Path and type(value) is str:
-            # Unless the option says that it need not be readable, typer checks an existing file.
+            # typer checks that an existing file is readable unless the option says otherwise.
             return None if any(getattr(info, name, True) for name in _PATH_CHECKS) else Path(value)
         if annotation in _NUMBERS and type(value) is str:
             number = annotation(value) if _NUMBERS[annotation].fullmatch(value) else None
@@ -123,8 +123,8 @@ def _global_options(
 
 
 _NAMES: dict[Any, str] = {control.set_limits: "set", maintenance.import_runs: "import"}
-"""The names of commands that are words of Python, so that their functions have others."""
-# A word such as -draft or -high is a tag to remove, and its letters are no options.
+"""The names of commands whose functions need another name, because it is a word of Python."""
+# A word such as -draft or -high is a tag to remove, not a group of options.
 _TAG_SETTINGS = {"ignore_unknown_options": True, "help_option_names": ["--help"]}
 
 for _command in (
@@ -152,12 +152,12 @@ for _group in (
 
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-"""The base class of typer's errors for a command line that it refuses; it has no public name."""
+"""The base class of typer's usage errors, which has no public name."""
 
 
 @cache
 def program() -> Callable[..., Any]:
-    """Return the command line, built once: that takes longer than most commands."""
+    """Return the command line. It is built once, because that takes longer than most commands."""
     spare_conversions()
     line: Callable[..., Any] = command_line(app)
     return line

@@ -32,21 +32,21 @@ _RUNS_SQL = (
 
 
 def complete_run_id(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the ids that begin with what was typed, the newest run first."""
+    """Return the run ids that begin with the typed text, the newest run first."""
     from labledger import LabLedgerError, open_ledger
     from labledger.text import escape_line
 
     try:
         with open_ledger(lab_dir=ctx.params.get("lab_dir")) as ledger:
             rows = ledger.rows(_RUNS_SQL, {"typed": incomplete, "most": _MAX_COMPLETIONS})[1]
-            # A name that a terminal cannot show as it is cannot be typed either.
+            # Leave out names with characters that a terminal cannot show and users cannot type.
             return [run_id for (run_id,) in rows if escape_line(run_id) == run_id]
     except LabLedgerError:
         return []
 
 
 def complete_view(incomplete: str) -> list[str]:
-    """Return the views whose names begin with what was typed."""
+    """Return the views whose names begin with the typed text."""
     from labledger import view_names
 
     return [name for name in view_names() if name.startswith(incomplete)]
@@ -82,38 +82,38 @@ On = Annotated[
     str | None,
     typer.Option(
         metavar="ADDRESS|FILE|local",
-        help="Run the trials on the hosts of a cluster: the address of its Dask scheduler, or a "
-        "cluster file. A run stores it; `local` is this machine.",
+        help="Run the trials on the hosts of a cluster, given by the address of its Dask scheduler "
+        "or by a cluster file. Stored with the run; `local` is this machine.",
     ),
 ]
 Insecure = Annotated[
     bool,
     typer.Option(
         "--insecure",
-        help="Connect without TLS to another machine. Whoever reaches the scheduler can run "
+        help="Connect without TLS to another machine. Anyone who can reach the scheduler can run "
         "programs on every host.",
     ),
 ]
 SkipRefused = Annotated[
     bool,
-    typer.Option("--skip-refused", help="Leave out tasks that labledger cannot run."),
+    typer.Option("--skip-refused", help="Skip tasks that labledger cannot run."),
 ]
 Strict = Annotated[
     bool,
     typer.Option(
         "--strict",
-        help="Refuse what is otherwise a warning: keys that labledger ignores in tasks, and "
-        "numbers that a command gets with another text, such as 3.10.",
+        help="Treat warnings as errors: task keys that labledger ignores, and numbers that a "
+        "command gets as another text, such as 3.10.",
     ),
 ]
 Build = Annotated[
     bool,
-    typer.Option("--build", help="Build images that `images` describes, rather than pull them."),
+    typer.Option("--build", help="Build the images under `images` instead of pulling them."),
 ]
 TakeOver = Annotated[
     bool,
     typer.Option(
-        "--take-over", help="Take the run over from another coordinator when its lease ends."
+        "--take-over", help="Take over the run from another coordinator when its lease ends."
     ),
 ]
 Frozen = Annotated[
@@ -123,15 +123,15 @@ BudgetUsd = Annotated[
     str | None,
     typer.Option(
         metavar="USD|none",
-        help="Stop dispatching when trials have cost this much (metric cost_usd). The budget "
-        "is stored with the run and applies to resume, too; `none` removes it.",
+        help="Start no more trials once they have cost this much (metric cost_usd). Stored with "
+        "the run, so resume obeys it too; `none` removes it.",
     ),
 ]
 BudgetTokens = Annotated[
     str | None,
     typer.Option(
         metavar="TOKENS|none",
-        help="A budget of tokens (metrics tokens_in and tokens_out), as for --budget-usd.",
+        help="A budget in tokens (metrics tokens_in and tokens_out); works like --budget-usd.",
     ),
 ]
 MaxConcurrency = Annotated[
@@ -153,10 +153,10 @@ GradingNumber = Annotated[
         "--grading",
         metavar="N",
         min=1,
-        help="Another grading of the run than the current one; 1 is the run's own.",
+        help="Use this grading of the run instead of the current one; 1 is the run's own.",
     ),
 ]
-ScheduleIdx = Annotated[int, typer.Argument(help="The slot's number in the schedule.")]
+ScheduleIdx = Annotated[int, typer.Argument(help="The trial's number in the run, from 0.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Metric = Annotated[
     str, typer.Option(help="pass_rate, the primary metric's name, or a metric's id.")
@@ -193,16 +193,16 @@ Shard = Annotated[
     str | None,
     typer.Option(
         metavar="K/N",
-        help="Only the slots of the K-th of N disjoint shards, such as 2/5. `compare` and `report` "
-        "take the runs of all shards as one: RUN1+RUN2.",
+        help="Run only the K-th of N disjoint shards of the trials, such as 2/5. `compare` and "
+        "`report` take the runs of all shards as one: RUN1+RUN2.",
     ),
 ]
 Replay = Annotated[
     str | None,
     typer.Option(
         metavar="RUN",
-        help="A run with recorded calls to models (`runtime.models.record`), which answer the "
-        "agents: no provider is asked, no key is needed, and nothing is spent.",
+        help="Answer the agents with the calls to models that this run recorded "
+        "(`runtime.models.record`). No provider is asked, no key is needed, and nothing is spent.",
     ),
 ]
 Env = Annotated[
@@ -219,10 +219,10 @@ Notify = Annotated[
     list[str] | None,
     typer.Option(
         metavar="RECEIVER",
-        help="Tell this receiver when the run finishes or stops, and when most of its budget is "
-        "used, a host is lost, many slots are errors or a request is applied: the URL of a "
-        "webhook, a '$NAME' of the environment with one, or a command, which gets JSON on its "
-        "stdin. Stored with the run; `none` removes its receivers. Repeatable.",
+        help="Notify this receiver when the run finishes or stops, and when most of its budget is "
+        "used, a host is lost, many trials are errors or a request is applied. A receiver is the "
+        "URL of a webhook, a '$NAME' of the environment with one, or a command, which gets JSON on "
+        "its stdin. Stored with the run; `none` removes its receivers. Repeatable.",
     ),
 ]
 FailUnder = Annotated[
@@ -269,7 +269,7 @@ def parse_since(text: str | None, option: str = "--since") -> datetime | None:
 
 
 def parse_budgets(usd: str | None, tokens: str | None) -> dict[str, Any]:
-    """Return budgets by the names of `RunOptions`: infinite for `none`, None if it was not given.
+    """Return budgets by their names in `RunOptions`: infinite for `none`, None if not given.
 
     Raises `InvalidInput`.
     """

@@ -1,9 +1,8 @@
 """All output of the command line: results on stdout, everything else on stderr.
 
-Text is escaped for a terminal; JSON, CSV and the bytes of an export stay exact for the program that
-reads them. A command in backticks is printed with the `--lab-dir` that this command was given, so
-that it can be typed as it is. Every other module of `cli` must print and ask through these
-functions.
+Text is escaped for a terminal, but JSON, CSV and exports stay exact for programs. Commands in
+backticks get this command's `--lab-dir`, so that users can type them as they are. All other modules
+of `cli` must print and ask through these functions.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def out_sentence(line: str) -> None:
     wrapped = textwrap.fill(
         _for_person(line),
         max(shutil.get_terminal_size().columns, 40),
-        subsequent_indent="  ",  # Only its first line begins at the left margin.
+        subsequent_indent="  ",  # Only the first line begins at the left margin.
         break_long_words=False,
         break_on_hyphens=False,
     )
@@ -76,7 +75,7 @@ def out_lines(text: str) -> None:
 
 
 def out_line_at_once(text: str) -> None:
-    """Write a line of foreign text as a result, escaped, and flush it."""
+    """Write a line of untrusted text as a result, escaped, and flush it."""
     _write_line(sys.stdout, escape_line(text))
 
 
@@ -86,9 +85,9 @@ def out_json(value: Any) -> None:
 
 
 def out_json_parts(document: dict[str, Any]) -> None:
-    """Write an object as `out_json` does. A field that is an iterator becomes a list, as it goes.
+    """Write an object like `out_json`, and stream fields that are iterators as lists.
 
-    So the memory that a list takes does not grow with its length.
+    The memory for such a list does not grow with its length.
     """
     _use_utf8(sys.stdout)
     pieces = json_pieces(document, ascii_only=False)
@@ -98,7 +97,7 @@ def out_json_parts(document: dict[str, Any]) -> None:
 
 
 def out_json_text(document: str) -> None:
-    """Write a document of JSON, with JSON escapes for characters that a terminal interprets."""
+    """Write a JSON document, with JSON escapes for characters that a terminal interprets."""
     _use_utf8(sys.stdout)
     _write(escape_json(document) + "\n")
 
@@ -136,14 +135,14 @@ def _write(text: str) -> None:
 
 
 def say(line: str = "") -> None:
-    """Write a line about the work on stderr, escaped. An unwritable stderr is ignored."""
+    """Write a line for people on stderr, escaped. An unwritable stderr is ignored."""
     _write_line(sys.stderr, _for_person(line))
 
 
 def _for_person(line: str) -> str:
-    """Return a line as it is typed here: options for arguments, and commands with the lab folder.
+    """Return a line for the command line, escaped for a terminal.
 
-    It is escaped for a terminal.
+    It names options instead of arguments, and its commands have the lab folder.
     """
     if "`" in line:
         line = add_lab_dir_to_commands(with_options(line), typed_lab_dir())
@@ -187,24 +186,24 @@ class ForgivingStream:
 
 
 def silence(stream: TextIO) -> None:
-    """Discard what is in the stream's buffer and everything that will be written to it."""
+    """Discard the stream's buffer and everything that is written to the stream later."""
     null_device = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null_device, stream.fileno())
     os.close(null_device)
 
 
 _REPLACEMENTS = {"–": "-", "·": "-", "→": "->", "…": "...", "×": "x", "≤": "<=", "≥": ">="}
-"""Replacements for characters in labledger's messages that an encoding may not have."""
+"""Replacements for characters in labledger's messages that some encodings lack."""
 
 
 def prepare_streams() -> None:
-    """Make stdout and stderr writable in any encoding, even if the process began without them.
+    """Make stdout and stderr writable in any encoding, even if the process started without them.
 
-    A missing stream is replaced by /dev/null. Otherwise the next file that is opened would get its
-    number, and messages would be written into it.
+    A missing stream is replaced by /dev/null. Otherwise the next opened file would get its number,
+    and messages would be written into that file.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass  # Each file gets the lowest free number, so the missing streams' come first.
+        pass  # Each file gets the lowest free number, so this fills in the missing streams.
     os.close(descriptor)
     register_error(_UNENCODABLE, _replace_unencodable)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
@@ -231,7 +230,7 @@ def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
 
 
 def _use_utf8(stream: TextIO) -> None:
-    """Write UTF-8 from now on, the encoding of JSON and of all exported formats."""
+    """Switch a stream to UTF-8, the encoding of JSON and of all exported formats."""
     if isinstance(stream, TextIOWrapper) and stream.encoding.lower() not in ("utf-8", "utf8"):
         stream.reconfigure(encoding="utf-8")
 
@@ -355,14 +354,14 @@ def typed_lab_dir(words: Sequence[str] | None = None) -> Path | None:
 
 
 def confirm(question: str, *, yes: bool) -> bool:
-    """Return whether a person agrees; with `yes`, nobody is asked.
+    """Ask a question on stderr, and return whether the user agrees. With `yes`, do not ask.
 
-    The question goes to stderr. Raises `InvalidInput` if there is no terminal to ask on.
+    Raises `InvalidInput` if there is no terminal to ask on.
     """
     if yes:
         return True
     if not sys.stdin.isatty():
-        message = "the command asks before it goes on, and there is no terminal to ask on"
+        message = "the command asks before it continues, and there is no terminal to ask on"
         raise InvalidInput("the command", [Problem("--yes", message, hint="add --yes to agree")])
     say(f"{question} [y/N]")
     return sys.stdin.readline().strip().lower() in ("y", "yes")

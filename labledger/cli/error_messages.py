@@ -1,9 +1,8 @@
 """Messages and hints for errors, in the words of the command line.
 
-The library names its own parameters: as the place of a problem (`Parameter`), and in sentences as
-arguments in backticks, such as `frozen=True`. Both become options here. Command lines that typer
-refuses, and errors of the operating system that no other module has converted, get a message and a
-hint, too, and are printed like any `LabLedgerError`.
+The library names its parameters in problems (`Parameter`) and, as arguments in backticks such as
+`frozen=True`, in sentences. Here both become options. Usage errors and unconverted errors of the
+operating system become errors with a message and a hint, too.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _IRREGULAR = {
     "tasks": "--task",
     "variants": "--variant",
 }
-"""The options that are not called as their parameters are."""
+"""The options whose names differ from their parameters'."""
 _ARGUMENT = re.compile(r"`([a-z][a-z_]*)=([^`]*)`")
 _NAMED_VALUE = re.compile(r"\{'(\w+)': (.*)\}")
 
@@ -46,7 +45,7 @@ def option_name(parameter: str) -> str:
 
 
 def with_options(text: str) -> str:
-    """Return text with options in place of the arguments in it."""
+    """Return text with its arguments in backticks replaced by options."""
     return _ARGUMENT.sub(_typed, text) if "=" in text else text
 
 
@@ -78,8 +77,8 @@ _HINTS = {
     errno.ENOENT: "something that labledger needs was moved or removed; put it back",
     errno.EEXIST: "move it out of the way",
     errno.EISDIR: "move the folder out of the way",
-    errno.EACCES: "check its owner and its permissions, and those of its folders",
-    errno.EPERM: "check its owner and its permissions, and those of its folders",
+    errno.EACCES: "check the owner and permissions of the path and of its folders",
+    errno.EPERM: "check the owner and permissions of the path and of its folders",
     errno.EROFS: "choose a folder on a file system that can be written",
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space on that file system, where your quota is used up",
@@ -88,20 +87,17 @@ _HINTS = {
     errno.ENFILE: "close other programs: the machine has as many files open as it can",
     errno.ENOMEM: "free some memory, or run fewer trials at once (-n)",
 }
-_RETRY = "and try again; what is committed stays, and `labledger resume` continues a run"
+_RETRY = "and try again; saved trials are kept, and `labledger resume` continues a run"
 
 
 class SystemFailure(LabLedgerError):
-    """The operating system refused something that the command needs."""
+    """The operating system refused an operation that the command needs."""
 
     exit_code = Exit.INCOMPLETE
 
 
 def system_failure(error: OSError) -> SystemFailure:
-    """Return the error to show for an error of the operating system.
-
-    It names the command, the path, the reason, and what to do.
-    """
+    """Return an error that names the command, the path, the reason, and what to do."""
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     reason = error.strerror or str(error) or type(error).__name__
     hint = _HINTS.get(error.errno or 0, "remove the cause")
@@ -122,7 +118,7 @@ def _file_in_the_way(path: Path) -> Path:
 
 
 def usage_error(error: Any) -> LabLedgerError:
-    """Return the error to show for a usage error of typer, whichever parser it was built with."""
+    """Return the error to show for a usage error of typer, in any version of typer."""
     context = error.ctx
     command = context.command_path if context else "labledger"
     problem = Problem(*_usage_problem(error, command), hint=_suggestion(error))

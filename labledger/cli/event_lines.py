@@ -1,6 +1,7 @@
-"""One line for an event of a run: what the plain display prints, and the live one notes.
+"""The line to print for an event of a run.
 
-Most events have no line: `RunProgress` adds them up.
+The plain display prints it, and the live display prints it above its bars. Most events have no
+line: `RunProgress` adds them up.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def notable_line(event: JsonObject) -> str | None:
             return f"warning: {with_options(event['message'])}"
         case "dispatch_resumed":
             pause = clock_time(event["seconds"])
-            return f"{_PAUSE_ENDS[event['cause']]}, after {pause}; dispatching trials again"
+            return f"{_PAUSE_ENDS[event['cause']]}, after {pause}; starting trials again"
         case "waiting_for_lease" | "run_wanted":
             return owner_line(event)
         case "stopping":
@@ -75,38 +76,38 @@ def owner_line(event: JsonObject) -> str:
 
 
 def started_line(event: JsonObject) -> str:
-    """Return the size of the run that starts, how far it is already, and its budget."""
-    slots = counted(event["total"], "slot")
-    line = f"run {event['run_id']}: {slots}, {event['max_concurrency']} at once"
+    """Return the size of a run that starts, its progress so far, and its budget."""
+    trials = counted(event["total"], "trial")
+    line = f"run {event['run_id']}: {trials}, {event['max_concurrency']} at once"
     if event["committed"] or event["staged"] or event["begun"]:
         line += (
-            f"; continues after {event['committed']} committed, with {event['staged']} finished "
-            f"and {counted(event['begun'], 'dispatched trial')} of an earlier coordinator"
+            f"; continues after {event['committed']} saved, with {event['staged']} finished "
+            f"and {counted(event['begun'], 'trial')} started by an earlier coordinator"
         )
     if limits := event["budget"]:
         amounts = " or ".join(f"{exact(limit)} {UNITS[kind]}" for kind, limit in limits.items())
         line += (
-            f"; once {amounts} are spent, no further trial starts; the trials that run then "
-            f"(at most {event['max_concurrency']}) still add to the amount"
+            f"; once {amounts} are spent, no further trial starts, but the trials that run then "
+            f"(at most {event['max_concurrency']}) finish and add to the amount"
         )
     return line
 
 
 def failed_line(event: JsonObject) -> str:
-    """Return how and where an attempt failed, and whether the slot gets another one."""
+    """Return how and where an attempt failed, and whether the trial gets another attempt."""
     again = ", running it again" if event["will_retry"] else ""
     if "unjudged" in event:
         again = ", not graded: the earlier grading stays current"
     on_host = f" on {event['host']}" if "host" in event else ""
     starved = ", short of processors" if "under_pressure" in event else ""
     return (
-        f"slot {event['schedule_idx']} ({event['variant_id']}, {event['task_id']}){on_host}: "
+        f"trial {event['schedule_idx']} ({event['variant_id']}, {event['task_id']}){on_host}: "
         f"{event['status']}: {event['reason']}{starved}{again}"
     )
 
 
 def control_line(event: JsonObject) -> str:
-    """Return what somebody asked of the run and what was done, as one line."""
+    """Return who requested a change of the run, why, and what the coordinator did."""
     because = f" ({event['because']})" if event["because"] else ""
     return f"{event['requested_by']} asked{because}: {event['text']}"
 
@@ -114,5 +115,5 @@ def control_line(event: JsonObject) -> str:
 def stopping_note(level: int) -> str:
     """Return what happens after a stop request of a level."""
     if level == 1:
-        return "stopping: running trials finish and are stored; Ctrl-C again ends them now"
-    return "stopping now: containers are being killed; their slots run again on resume"
+        return "stopping: running trials finish and are saved; Ctrl-C again ends them now"
+    return "stopping now: containers are being killed; their trials run again on resume"

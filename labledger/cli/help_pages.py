@@ -1,9 +1,8 @@
-"""The commands of the command line, made when they are first used, and their help pages.
+"""Makes commands when they are first used, and writes their help pages.
 
-To make a command, typer inspects the signature of its function. Making all takes longer than most
-commands, of which each process runs one. typer's own help lists commands and options in one column
-each and names the Python types of values; its grouped pages need rich, which takes longer to import
-than everything else. Here the help is in groups, with a word for each value.
+typer inspects the signature of every command, which takes longer than running most commands. So
+only the command that runs is made. typer's own grouped help needs rich, which is slow to import.
+These pages have groups and a word for each value without rich.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ def command_line(app: typer.Typer) -> Any:
 
 
 def help_by_name(commands: Mapping[str, Any]) -> dict[str, str]:
-    """Return the help text of each command that is not hidden, without making any."""
-    made = commands.data if isinstance(commands, _Commands) else commands
-    return {name: command.help or "" for name, command in made.items() if not command.hidden}
+    """Return the help text of each command that is not hidden, without making any command."""
+    items = commands.data if isinstance(commands, _Commands) else commands
+    return {name: command.help or "" for name, command in items.items() if not command.hidden}
 
 
 WITH_OPTIONS = "with_options"
-"""The attribute of a command that returns it with the options that it shares with others."""
+"""The attribute of a command with a function that returns it with its shared options."""
 
 
 class _Unmade:
@@ -56,7 +55,7 @@ class _Unmade:
         self._app, self._info = app, info
 
     def make(self) -> Any:
-        """Return the command, with the options that it shares with others."""
+        """Make the command, with its shared options."""
         info = copy(self._info)
         info.callback = getattr(info.callback, WITH_OPTIONS, lambda: info.callback)()
         return typer.main.get_command_from_info(
@@ -67,7 +66,7 @@ class _Unmade:
 
 
 class _Commands(UserDict[str, Any]):
-    """Commands by name, of which those that are read are made."""
+    """Commands by name. A command is made when it is first read."""
 
     def __getitem__(self, name: str) -> Any:
         command = self.data[name]
@@ -103,17 +102,17 @@ OPTION_GROUPS = {
 Other commands have few enough for one list."""
 
 _MAX_TERM = 26
-"""The widest option beside which its help is printed, in columns."""
+"""The widest option whose help starts on the same line, in columns."""
 
 
 class Interrupted(LabLedgerError):
-    """interrupted"""
+    """The user pressed Ctrl-C during a command."""
 
     exit_code = Exit.INTERRUPTED
 
 
 def _name_values(params: Iterable[Any]) -> None:
-    """Give each value a word, where typer would name its Python type."""
+    """Give each value a descriptive word, where typer would print its Python type."""
     for param in params:
         has_value = not getattr(param, "is_flag", False)
         has_choices = getattr(getattr(param, "type_descriptor", None), "is_choice", False)
@@ -123,7 +122,7 @@ def _name_values(params: Iterable[Any]) -> None:
 
 
 class CommandLine(typer.Typer):
-    """A group of commands that shows its help and theirs as this module says."""
+    """A group of commands whose help pages come from this module."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(cls=Group, rich_markup_mode=None, **settings)
@@ -146,7 +145,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A group of commands whose help groups them, if it knows them."""
+    """A group of commands whose help lists them under the headings of `COMMAND_GROUPS`."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options and the commands."""
@@ -168,11 +167,11 @@ class Group(TyperGroup):
 
 @contextmanager
 def _reporting_interrupts() -> Iterator[None]:
-    """Raise `Interrupted` after Ctrl-C, of which typer would say nothing."""
+    """Raise `Interrupted` after Ctrl-C, because typer would print nothing."""
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted from None
+        raise Interrupted("interrupted") from None
 
 
 def _write_params(params: Sequence[Any], ctx: Any, formatter: Any) -> None:
@@ -196,11 +195,11 @@ def _write_params(params: Sequence[Any], ctx: Any, formatter: Any) -> None:
 def _write_groups(
     groups: Mapping[str, str], rows: Mapping[str, tuple[str, str]], others: str, formatter: Any
 ) -> None:
-    """Write the rows of each group in the group's order, and last those of none."""
-    left = dict(rows)
+    """Write the rows of each group in the group's order, and then all other rows."""
+    remaining = dict(rows)
     for heading, names in [*groups.items(), (others, None)]:
-        order = list(left) if names is None else names.split()
-        if listed := [left.pop(name) for name in order if name in left]:
+        order = list(remaining) if names is None else names.split()
+        if listed := [remaining.pop(name) for name in order if name in remaining]:
             with formatter.section(heading):
                 formatter.write_dl(listed, _MAX_TERM)
 

@@ -1,9 +1,8 @@
-"""Groups of options that several commands have, and how commands that run trials show a run.
+"""Groups of options that several commands share, and the gates of `--fail-under`.
 
-A group is a dataclass that declares each option once, such as `Running`. A command takes the group
-as a parameter, and `with_option_groups` puts its fields into the signature that typer reads. The
-gates of `--fail-under` are parsed, and their variants checked, before the run begins; rates are
-compared when it has ended. A gate that is missed is exit code 1.
+A group is a dataclass that declares each option once. A command takes it as a parameter, and
+`with_option_groups` puts its fields into the signature that typer reads. Gates are checked before
+the run starts, and applied after it. A missed gate is exit code 1.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ Command = Callable[..., None]
 
 
 _CHOSEN_RESULTS = (
-    "slots of the run were run again despite their verdicts (`rerun --despite-verdict`), and pass "
+    "trials of the run were run again despite their verdicts (`rerun --despite-verdict`), and pass "
     "rates of chosen results decide nothing"
 )
 
@@ -84,8 +83,8 @@ def missed_gates(
 ) -> list[str]:
     """Return a sentence for each gate that a variant missed.
 
-    A variant without a counted slot has no pass rate, and misses every gate. If slots with a result
-    were run again, perhaps because of that result, every variant misses every gate.
+    A variant without a counted slot has no pass rate, and misses every gate. If slots with results
+    were run again (`has_chosen_results`), every gate is missed.
     """
     if has_chosen_results:
         return [_CHOSEN_RESULTS] if gates else []
@@ -94,17 +93,17 @@ def missed_gates(
         for name in [gate.variant_id] if gate.variant_id else pass_counts:
             passes = pass_counts[name]
             if passes.rate is None:
-                misses.append(f"{name} has no pass rate: none of its slots counts")
+                misses.append(f"{name} has no pass rate: none of its trials counts")
             elif passes.rate < gate.rate:
-                slots = counted_of(passes.passed, passes.counted, "slot")
-                share = f"{slots} that count ({percent(passes.rate)})"
+                trials = counted_of(passes.passed, passes.counted, "trial")
+                share = f"{trials} that count ({percent(passes.rate)})"
                 misses.append(f"{name} passed {share}, which is under {percent(gate.rate)}")
     return misses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """The options that choose what of an experiment is run, by their names in `RunOptions`."""
+    """The options that select a part of an experiment, by their names in `RunOptions`."""
 
     limit: arguments.Limit = None
     tasks: arguments.Tasks = None
@@ -117,24 +116,24 @@ class Chosen:
     build: arguments.Build = False
 
     def as_options(self) -> dict[str, Any]:
-        """Return those of these options that were given, as arguments of `RunOptions`."""
-        given = {name: getattr(self, name) for name in self.__slots__}
+        """Return the typed options as arguments of `RunOptions`."""
+        options = {name: getattr(self, name) for name in self.__slots__}
         return {
             name: tuple(value) if isinstance(value, list) else value
-            for name, value in given.items()
+            for name, value in options.items()
             if value is not None and value is not False
         }
 
     def words(self) -> list[str]:
-        """Return these options as they are typed."""
+        """Return these options as words of a command line."""
         words = []
         for name, value in self.as_options().items():
             option = option_name(name)
             if value is True:
                 words.append(option)
             else:
-                given = value if isinstance(value, tuple) else [value]
-                words += [word for each in given for word in (option, str(each))]
+                values = value if isinstance(value, tuple) else [value]
+                words += [word for item in values for word in (option, str(item))]
         return words
 
 
@@ -161,8 +160,8 @@ class Running:
         typer.Option(
             min=0,
             metavar="SECONDS",
-            help="Seconds that the Docker engine may be gone or refuse containers, or a disk be "
-            "full, before the run stops.",
+            help="How many seconds the run waits while the Docker engine is gone or refuses "
+            "containers, or a disk is full, before it stops.",
         ),
     ] = 600.0
     min_free: Annotated[
@@ -179,8 +178,8 @@ class Running:
             min=0,
             max=1,
             metavar="SHARE",
-            help="Stop if a larger share of the slots committed since the start, of at least ten, "
-            "ended as setup, grade or infra error (in a regrading: as grade error).",
+            help="Stop if a larger share of the trials saved since the start ended as setup, grade "
+            "or infra error (in a regrading: as grade error). Checked from ten trials on.",
         ),
     ] = None
     continue_unanswered: Annotated[
@@ -200,16 +199,16 @@ class Running:
         typer.Option(
             min=1,
             metavar="SLOTS",
-            help="How many slots may be dispatched ahead of the first one that is not committed, "
-            "so that results which wait stay bounded; by default 1000, or four times the trials "
-            "that are taken at once, if that is more. Stored with the run.",
+            help="How many trials may start ahead of the first one that is not saved, which limits "
+            "the results that wait to be saved. By default 1000, or four times the trials at once "
+            "if that is more. Stored with the run.",
         ),
     ] = None
     notify: arguments.Notify = None
     keep: Annotated[
         Literal["none", "failed", "all"],
         typer.Option(
-            help="Trial folders to retain, in the run folder's `kept`; they may hold secrets.",
+            help="Which trial folders to keep, in the run folder's `kept`; they may hold secrets.",
         ),
     ] = "none"
     lease_ttl: Annotated[
@@ -217,12 +216,15 @@ class Running:
         typer.Option(
             min=1,
             metavar="SECONDS",
-            help="Seconds that this process owns the run without a heartbeat.",
+            help="How many seconds this process keeps the run without a heartbeat.",
         ),
     ] = 30.0
 
     def options(self, chosen: Chosen | None = None, **command_options: Any) -> RunOptions:
-        """Return these options and those of one command as the library's. Raises `InvalidInput`."""
+        """Return the `RunOptions` for these options and the command's own options.
+
+        Raises `InvalidInput`.
+        """
         from labledger import FolderRetention, RunOptions
 
         if chosen is not None:
@@ -260,8 +262,8 @@ class Running:
         """Call `execute`, display its events, print the outcome, and exit with its exit code.
 
         `variants` returns the ids of the run's variants. It is called only to check --fail-under.
-        `conclude` prints what follows from the outcome of a complete run, and returns the exit
-        code in place of the outcome's.
+        For a complete run, `conclude` prints conclusions, and returns the exit code to use instead
+        of the outcome's.
         """
         from labledger.cli.outcome_text import print_next, print_outcome
         from labledger.cli.run_display import watcher
@@ -288,7 +290,7 @@ class Running:
 
 
 def _has_chosen_results(run_id: str, lab_dir: Path | None) -> bool:
-    """Return whether slots with a result were run again, perhaps because of that result."""
+    """Return whether slots with results were run again, perhaps because of these results."""
     from labledger import open_ledger
 
     with open_ledger(lab_dir=lab_dir) as ledger:
@@ -306,8 +308,8 @@ def variants_of(run_id: str, lab_dir: Path | None) -> list[str]:
 def with_option_groups(*left_out: str) -> Callable[[Command], Command]:
     """Mark a command that takes groups of options.
 
-    When it is made, each parameter whose type is a dataclass is replaced by an option for each
-    field of that group. Fields that are left out are no options: they have their defaults.
+    When the command is made, each parameter whose type is a dataclass is replaced by an option for
+    each field of the dataclass. Fields named in `left_out` get no option, and keep their defaults.
     """
 
     def mark(command: Command) -> Command:
@@ -319,25 +321,28 @@ def with_option_groups(*left_out: str) -> Callable[[Command], Command]:
 
 def _with_options(command: Command, left_out: Collection[str]) -> Command:
     """Return a function with the options as parameters, which calls `command` with the groups."""
-    own = inspect.signature(command, eval_str=True).parameters.values()
+    declared = inspect.signature(command, eval_str=True).parameters.values()
     groups: dict[str, Any] = {
-        each.name: each.annotation for each in own if is_dataclass(each.annotation)
+        parameter.name: parameter.annotation
+        for parameter in declared
+        if is_dataclass(parameter.annotation)
     }
     options = {
-        name: [each for each in _parameters(group) if each.name not in left_out]
+        name: [option for option in _parameters(group) if option.name not in left_out]
         for name, group in groups.items()
     }
 
     def with_options(**values: Any) -> None:
-        given = {
-            name: group(**{each.name: values.pop(each.name) for each in options[name]})
+        filled = {
+            name: group(**{option.name: values.pop(option.name) for option in options[name]})
             for name, group in groups.items()
         }
-        command(**values, **given)
+        command(**values, **filled)
 
     parameters = []
-    for each in own:
-        parameters += options.get(each.name, [each.replace(kind=inspect.Parameter.KEYWORD_ONLY)])
+    for parameter in declared:
+        keyword_only = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        parameters += options.get(parameter.name, [keyword_only])
     with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
     return with_options

@@ -1,6 +1,6 @@
-"""The outcome of a run that has ended, the status of a stored run, and commands to type next.
+"""Prints the outcome of a run, the status of a stored run, and commands to type next.
 
-All figures come from the summary or from `RunState`; this module only words and arranges them.
+All figures come from the summary or from `RunState`. This module only phrases and arranges them.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
     from labledger import Grading, JsonObject, Regrading, RunInfo, RunOutcome, RunState, Stop
 
 _MAX_SLOTS = 12
-"""How many open slots of a host are listed."""
+"""The maximum number of listed trials."""
 
 _ENVIRONMENT_STATUSES = (SlotStatus.INFRA_ERROR, SlotStatus.SETUP_ERROR)
-"""Statuses of slots whose agents must run again. For a `grade_error`, a better grader will do."""
+"""Statuses that only a rerun of the agent can repair. A `grade_error` needs only a regrading."""
 
 
 def print_outcome(outcome: RunOutcome) -> None:
     """Print how a run ended: results by variant, spending, changes of a regrading, and problems."""
     ext = outcome.summary["ext"]
-    out(f"run {outcome.run_id}: {_committed(ext['committed'], ext['scheduled'])}")
+    out(f"run {outcome.run_id}: {_saved(ext['committed'], ext['scheduled'])}")
     if "replays" in ext:
         out(replay_sentence(ext["replays"]))
     print_summary(outcome.summary)
@@ -60,7 +60,7 @@ def print_outcome(outcome: RunOutcome) -> None:
         out(sentence)
     if outcome.timeouts_under_pressure is not None:
         out(outcome.timeouts_under_pressure)
-    for sentence in (text for each in outcome.model_answers for text in each.sentences):
+    for sentence in (text for answers in outcome.model_answers for text in answers.sentences):
         out(sentence)
     for sentence in (
         *unread_sentences(outcome.run_id, outcome.unread_results),
@@ -78,10 +78,10 @@ def print_outcome(outcome: RunOutcome) -> None:
             f"variant {variant} has no score, so nothing is known about it and the exit code is "
             f"{int(Exit.INCOMPLETE)}"
         )
-    for each in outcome.model_answers:
-        if each.never_answered:
+    for answers in outcome.model_answers:
+        if answers.never_answered:
             say(
-                f"no model answered the agents of variant {each.variant_id}, so its results say "
+                f"no model answered the agents of variant {answers.variant_id}, so its results say "
                 f"nothing about them and the exit code is {int(Exit.INCOMPLETE)}"
             )
 
@@ -91,8 +91,8 @@ def _print_outcome_changes(regrading: Regrading) -> None:
     total = sum(change.slots for change in regrading.outcome_changes)
     changed = [change for change in regrading.outcome_changes if change.before != change.after]
     count = sum(change.slots for change in changed)
-    names = f"generation {regrading.generation} against generation {regrading.earlier}"
-    out(f"{names}: {counted_of(count, total, 'slot')} changed")
+    names = f"grading {regrading.generation} against grading {regrading.earlier}"
+    out(f"{names}: {counted_of(count, total, 'trial')} changed")
     for change in changed:
         out(f"  {change.before} → {change.after}: {change.slots}")
 
@@ -112,70 +112,71 @@ def _in_lab(line: str, lab_dir: Path | None) -> str:
 
 def grading_lines(run_id: str, gradings: Sequence[Grading]) -> Iterator[str]:
     """Yield a sentence: which run a regrading grades again, or which regradings a run has."""
-    own = next((grading for grading in gradings if grading.run_id == run_id), None)
-    if own is None:
+    grading = next((grading for grading in gradings if grading.run_id == run_id), None)
+    if grading is None:
         return
-    if own.generation > 1:
-        yield f"{run_id} is grading {own.generation} of {own.root_id}{_grading_note(own)}"
+    if grading.generation > 1:
+        note = _grading_note(grading)
+        yield f"{run_id} is grading {grading.generation} of {grading.root_id}{note}"
     elif len(gradings) > 1:
         slots = gradings[0].slots
         regradings = ", ".join(
-            f"{each.run_id}{_grading_note(each, slots)}" for each in gradings[1:]
+            f"{regrading.run_id}{_grading_note(regrading, slots)}" for regrading in gradings[1:]
         )
         yield f"{run_id} was graded again: {regradings}"
 
 
 def _grading_note(grading: Grading, slots: int | None = None) -> str:
-    """Return what to know of a grading in parentheses; `slots` is how many its run has."""
+    """Return the state of a grading in parentheses. `slots` is the number of slots of its run."""
     if grading.counts:
         return " (current)"
     if slots is not None and grading.slots < slots:
-        return f" (of the run's first {counted(grading.slots, 'slot')})"
+        return f" (of the run's first {counted(grading.slots, 'trial')})"
     return "" if grading.complete else " (not complete)"
 
 
 def replay_sentence(replays: JsonObject) -> str:
-    """Return a sentence that says which run is replayed, and what that means for its costs."""
+    """Return a sentence that names the replayed run, and says what it means for the costs."""
     return (
-        f"replay of {replays['run_id']}: its recorded calls answered the agents; tokens are those "
-        "of the record, and nothing was spent"
+        f"replay of {replays['run_id']}: its recorded calls answered the agents; tokens are as "
+        "recorded, and nothing was spent"
     )
 
 
 def _host_lines(state: RunState) -> Iterator[str]:
-    """Yield where the trials of a run on a cluster run: a line for each host."""
+    """Yield a line for each host of a run on a cluster, with its unfinished trials."""
     if state.run.on is not None:
         command = shlex.join(["labledger", "hosts", "--on", state.run.on])
         yield f"runs on the hosts of {state.run.on}; `{command}` asks them"
     slots_by_host: dict[str, list[int]] = {}
     for idx, host in sorted(state.open_slots.items()):
         slots_by_host.setdefault(host, []).append(idx)
-    lost = {each.host: each for each in state.run.lost_hosts}
+    lost = {host.host: host for host in state.run.lost_hosts}
     for host, slots in sorted(slots_by_host.items()):
         if "/" in host and host not in lost:
             listed = ", ".join(map(str, slots[:_MAX_SLOTS]))
             more = ", …" if len(slots) > _MAX_SLOTS else ""
-            yield f"  {host}: {len(slots)} open (slots {listed}{more})"
-    for each in lost.values():
-        yield f"  {each.host}: declared lost at {each.declared_at}: {each.because}"
+            yield f"  {host}: {len(slots)} without a result (trials {listed}{more})"
+    for lost_host in lost.values():
+        yield f"  {lost_host.host}: declared lost at {lost_host.declared_at}: {lost_host.because}"
 
 
 def _scored_lines(state: RunState) -> Iterator[str]:
     """Yield which grading the outcomes are from, if there are several."""
     if (name := grading_name(state.grading, state.gradings)) is not None:
-        yield f"outcomes are from {name}; --grading N shows another one"
+        yield f"outcomes are from {name}; --grading N shows another grading"
 
 
 def _unjudged_lines(state: RunState) -> Iterator[str]:
-    """Yield the open slots for which a regrading's grader gave no verdict, and why."""
+    """Yield the trials for which a regrading's grader gave no verdict, and why."""
     if not state.unjudged:
         return
-    number = counted_of(len(state.unjudged), state.run.total_slots, "slot")
+    number = counted_of(len(state.unjudged), state.run.total_slots, "trial")
     yield f"{number} not graded, because the grader gave no verdict:"
-    for each in state.unjudged[:_MAX_SLOTS]:
-        reason = f" ({each.reason})" if each.reason else ""
-        message = f": {each.message}" if each.message else ""
-        yield f"  slot {each.schedule_idx}: {each.status}{reason}{message}"
+    for slot in state.unjudged[:_MAX_SLOTS]:
+        reason = f" ({slot.reason})" if slot.reason else ""
+        message = f": {slot.message}" if slot.message else ""
+        yield f"  trial {slot.schedule_idx}: {slot.status}{reason}{message}"
     if len(state.unjudged) > _MAX_SLOTS:
         yield f"  and {len(state.unjudged) - _MAX_SLOTS:,} more"
 
@@ -183,13 +184,13 @@ def _unjudged_lines(state: RunState) -> Iterator[str]:
 def part_lines(run: RunInfo) -> Iterator[str]:
     """Yield a sentence for each extension of a run's schedule."""
     for part in run.parts:
-        if part.kind == "extended":  # What was run again is said with its statuses.
+        if part.kind == "extended":  # `rerun_sentences` describes the other parts.
             because = f": {part.because}" if part.because else ""
-            yield f"{counted(part.slot_count, 'slot')} added at {part.created_at}{because}"
+            yield f"{counted(part.slot_count, 'trial')} added at {part.created_at}{because}"
 
 
 def print_status(state: RunState, lab_dir: Path | None) -> None:
-    """Print how far a run is, who owns it, what it spent, and what to type next."""
+    """Print the progress, owner and spending of a run, and what to type next."""
     run = state.run
     has_nobody = run.status is RunStatus.RUNNING and not state.owned
     word = "no coordinator runs it" if has_nobody else run.status.value
@@ -217,7 +218,7 @@ def print_status(state: RunState, lab_dir: Path | None) -> None:
         *untested_sentences(run.resolved),
         *rerun_sentences((run.regrades or {}).get("run_id", run.run_id), state.reruns),
         *cancelled_sentences(run.run_id, state.cancelled),
-        *(sentence for each in state.model_answers for sentence in each.sentences),
+        *(sentence for answers in state.model_answers for sentence in answers.sentences),
         *unread_sentences(run.run_id, state.unread_results),
         *grading_sentences(run.run_id, state.failed_gradings, state.told_since),
     ):
@@ -239,14 +240,14 @@ def print_status(state: RunState, lab_dir: Path | None) -> None:
         other = ", ".join(f"{n} {s}" for s, n in counts.statuses.items() if s != "completed")
         numbers = (counts.scheduled, counts.committed, *verdicts, failed, rate)
         rows.append((counts.variant_id, *numbers, other))
-    columns = ("variant", "slots", "committed", *VERDICT_COLUMNS, "rate")
+    columns = ("variant", "trials", "saved", *VERDICT_COLUMNS, "rate")
     _print_outcomes((*columns, "not completed"), rows, right=columns[1:])
     print_model_usage(state.model_usage)
     say(f"next: {_in_lab(_command_after_status(state), lab_dir)}")
 
 
 def print_model_usage(usage: Iterable[ModelUse]) -> None:
-    """Print what each variant used of each model; nothing if nothing was used."""
+    """Print a table of the use of models by variant, if there was any."""
     uses = list(usage)
     labels = model_labels([(use.provider, use.model) for use in uses])
     rows = [
@@ -268,22 +269,22 @@ def print_model_usage(usage: Iterable[ModelUse]) -> None:
 
 
 def _progress_texts(state: RunState) -> Iterator[str]:
-    """Yield how many slots are committed, how many wait for it, and how many were begun."""
-    yield _committed(state.run.next_schedule_idx, state.run.total_slots)
+    """Yield how many trials are saved, how many wait to be saved, and how many have started."""
+    yield _saved(state.run.next_schedule_idx, state.run.total_slots)
     if state.staged:
-        yield f"{counted(state.staged, 'finished result')} waiting for earlier slots"
+        yield f"{state.staged} finished, waiting to be saved"
     if begun := state.begun - state.staged:
         running = state.trials_running
         if prepared := max(0, begun - running) if state.owned else 0:
-            yield f"{running} running, {prepared} prepared for a place"
+            yield f"{running} running, {prepared} prepared to start"
         elif state.owned:
             yield f"{begun} running or about to start"
         else:
-            yield f"{counted(begun, 'slot')} dispatched without a result, which resuming completes"
+            yield f"{begun} started, without a result yet: resuming collects them"
 
 
-def _committed(slots: int, total: int) -> str:
-    return f"{counted_of(slots, total, 'slot')} committed"
+def _saved(trials: int, total: int) -> str:
+    return f"{counted_of(trials, total, 'trial')} saved"
 
 
 def _command_after_status(state: RunState) -> str:
@@ -338,7 +339,7 @@ def print_summary(summary: JsonObject) -> None:
         rows.append((variant["variant_id"], *numbers, rate, value))
         left_out += passes.left_out
         no_verdict += failed
-    columns = ("variant", "slots", "scored", *VERDICT_COLUMNS, "rate", mean)
+    columns = ("variant", "trials", "scored", *VERDICT_COLUMNS, "rate", mean)
     _print_outcomes(columns, rows, right=columns[1:])
     statuses = {s: n for s, n in summary["ext"]["statuses"].items() if n and s != "completed"}
     if statuses:
@@ -355,7 +356,10 @@ def print_summary(summary: JsonObject) -> None:
         out(f"left out of the pass rate, because something other than the agent failed: {left_out}")
     if any(passes.left_out for passes in all_passes.values()):
         rates = (f"{name} {percent(passes.rate_of_all)}" for name, passes in all_passes.items())
-        out(f"pass rate if those had not passed, as benchmarks count: {', '.join(rates)}")
+        out(
+            "pass rate counting ungraded trials as failures (the usual benchmark rule): "
+            f"{', '.join(rates)}"
+        )
     print_model_usage(ModelUse(**use) for use in summary["ext"].get("model_usage", ()))
 
 
@@ -397,7 +401,10 @@ def _next_commands(outcome: RunOutcome) -> list[str]:
 
 
 def _has_failed(stop: Stop | None) -> bool:
-    """Return whether too many slots ended with an error: a resume would only stop again."""
+    """Return whether the run stopped because too many trials were errors.
+
+    A resume would only stop again.
+    """
     return stop is not None and stop.cause == StopCause.ERROR_RATE
 
 
@@ -408,7 +415,7 @@ def _regrade_command(run_id: str) -> str:
 def _commands_before_complete(outcome: RunOutcome, regrading: Regrading) -> Iterator[str]:
     """Yield commands that fit a regrading that is not complete."""
     if regrading.unjudged:
-        yield f"labledger resume {outcome.run_id}   (grades the open slots alone)"
+        yield f"labledger resume {outcome.run_id}   (grades only the remaining trials)"
     if regrading.unjudged or _has_failed(outcome.stop):
         yield _regrade_command(regrading.root_id)
     else:

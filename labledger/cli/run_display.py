@@ -1,6 +1,6 @@
-"""Displays of a run in progress: live on a terminal, else plain lines; JSON lines on request.
+"""Displays of a run in progress: live on a terminal, else plain lines, or JSON on request.
 
-Each is a listener for run events, and a context manager around the run.
+Each display is a listener for run events, and a context manager around the run.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class QuietWatcher(JsonWatcher):
             say(notable_line(event) or "")
 
     def show(self, state: RunState) -> None:
-        """Print nothing: a state is no warning."""
+        """Print nothing, because a state is not a warning."""
 
 
 class PlainWatcher(JsonWatcher):
@@ -78,7 +78,7 @@ class PlainWatcher(JsonWatcher):
             self._say_image(event)
 
     def _say_image(self, event: JsonObject) -> None:
-        """Say now and then how long an image takes already."""
+        """Print from time to time how long an image has taken so far."""
         image = event["image"]
         now = time.monotonic()
         if now - self._images_said_at.setdefault(image, now) >= _LATER_PROGRESS_INTERVAL_S:
@@ -86,14 +86,14 @@ class PlainWatcher(JsonWatcher):
             say(self._progress.builds[image].text(image))
 
     def show(self, state: RunState) -> None:
-        """Print a line if the interval since the last one is over."""
+        """Print a line if the interval since the last line is over."""
         self._progress.show(state)
         if self._interval_is_over():
             self._printed_at = time.monotonic()
             say(self._progress.line())
 
     def _progress_is_due(self, event: JsonObject) -> bool:
-        """Return whether the last slot is committed, or the interval since the last line over."""
+        """Return whether the run's last slot was committed, or the interval is over."""
         progress = self._progress
         if event["event"] == "slot_committed" and progress.committed == progress.total:
             return True
@@ -176,7 +176,7 @@ class LiveWatcher:
 
 
 class _Phrases:
-    """Phrases in a row, on as few lines as possible; none is broken across lines."""
+    """Phrases on as few lines as possible. No phrase is broken across lines."""
 
     def __init__(self, phrases: Sequence[str], style: str = "") -> None:
         self._phrases = phrases

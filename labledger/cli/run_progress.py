@@ -1,7 +1,6 @@
-"""The progress of a run in words: totals over all of its events, or those of a stored state.
+"""The progress of a run in words, from its events or from a stored state.
 
-`RunProgress` adds events up; a line for a single one: `event_lines`. Of a run on a cluster, each
-host is described by how many trials it has and whether it answers.
+`RunProgress` adds up events; `event_lines` describes a single event.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from labledger import PassCounts, Spent
 from labledger.cli.event_lines import UNITS, notable_line
-from labledger.text import clock_time, counted, exact, percent
+from labledger.text import clock_time, counted, counted_of, exact, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,46 +21,46 @@ if TYPE_CHECKING:
 
 
 _MAX_NAMED = 6
-"""With more hosts, only those are named on which nothing can be placed."""
+"""With more hosts, only hosts that take no trials are named."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostProgress:
-    """A host, as it was last seen."""
+    """The last known state of a host."""
 
     name: str
     trials: int
     """How many trials of the run it has."""
     slots: int | None = None
-    """How many trials it runs at once; None if not known."""
+    """How many trials it runs at once; None if unknown."""
     problem: str | None = None
-    """Why no trial is placed on it; None if trials may be, or if it is not known."""
+    """Why it takes no trials; None if it does, or if that is unknown."""
 
     def text(self) -> str:
-        """Return its trials, or its problem and how many trials wait for it."""
+        """Return how many trials the host has, or its problem."""
         if self.problem is not None:
             waiting = f" ({counted(self.trials, 'trial')} there)" if self.trials else ""
             return f"{self.name}: {self.problem}{waiting}"
-        of_slots = "" if self.slots is None else f" in {counted(self.slots, 'slot')}"
-        return f"{self.name}: {counted(self.trials, 'trial')}{of_slots}"
+        at_most = "" if self.slots is None else f", at most {self.slots} at once"
+        return f"{self.name}: {counted(self.trials, 'trial')}{at_most}"
 
 
 def hosts_of_event(tick: JsonObject) -> list[HostProgress]:
-    """Return the hosts that a `tick` event lists, none if it lists none."""
+    """Return the hosts in a `tick` event; empty if it has none."""
     return [
-        HostProgress(each["host"], each["trials"], each["slots"], each["problem"])
-        for each in tick.get("hosts", ())
+        HostProgress(host["host"], host["trials"], host["slots"], host["problem"])
+        for host in tick.get("hosts", ())
     ]
 
 
 def hosts_of_slots(open_slots: Mapping[int, str]) -> list[HostProgress]:
-    """Return the hosts of a cluster that have open slots; those of a machine are not listed."""
+    """Return the cluster hosts that have open slots. A single machine is not a cluster host."""
     trials = Counter(host for host in open_slots.values() if "/" in host)
     return [HostProgress(host, count) for host, count in sorted(trials.items())]
 
 
 def host_texts(hosts: Sequence[HostProgress]) -> Iterator[str]:
-    """Yield a phrase for each of a few hosts, or for those of many on which nothing is placed."""
+    """Yield a phrase for each host. If there are many, name only hosts that take no trials."""
     if len(hosts) <= _MAX_NAMED:
         yield from (host.text() for host in hosts)
         return
@@ -74,7 +73,7 @@ def host_texts(hosts: Sequence[HostProgress]) -> Iterator[str]:
 
 VERDICTS = ("pass", "fail", "missing", "error")
 VERDICT_COLUMNS = ("pass", "fail", "miss", "err", "ungraded")
-"""Column names of what a pass rate counts: the verdicts, and failed trials without one."""
+"""Column names of the trials that a pass rate counts: verdicts, and failures without a verdict."""
 
 _MIN_FINISHED = 3
 """How many trials must have finished before the remaining time is estimated."""
@@ -91,7 +90,7 @@ class ImageProgress:
         self._began = time.monotonic()
 
     def text(self, image: str) -> str:
-        """Return how long it takes already, its last line and its log, as one line."""
+        """Return the elapsed time, the last line of output and the log, as one line."""
         times = f"{clock_time(time.monotonic() - self._began)} of {clock_time(self._timeout_s)}"
         return " · ".join(part for part in (f"{image}: {times}", self.line, self._log) if part)
 
@@ -106,35 +105,35 @@ class RunProgress:
         self.in_flight = 0
         """How many trials were dispatched and have no result yet."""
         self._at_work = 0
-        """How many of them run; the others are prepared, or about to end."""
+        """How many of these run; the others are prepared, or about to end."""
         self.waiting = 0
         self.max_concurrency = 0
         self.finished = 0
         self.removing = 0
-        """How many trial folders await removal."""
+        """How many trial folders wait for removal."""
         self.variants: list[str] = []
         self.statuses: dict[str, Counter[str]] = defaultdict(Counter)
         self.verdicts: dict[str, Counter[str]] = defaultdict(Counter)
         self.passes: dict[str, PassCounts] = defaultdict(PassCounts)
-        """This and the two above count all committed slots, also of earlier coordinators."""
+        """These three count all committed slots, also those from earlier coordinators."""
         self.note = ""
         self.hosts: list[HostProgress] = []
-        """The hosts of a run on a cluster; empty for another one."""
+        """The hosts of a run on a cluster; empty for a run on one machine."""
         self.spent = {"cost_usd": Spent(), "tokens": Spent()}
-        """What the run spent, under this coordinator and earlier ones."""
+        """The spending of the run under all its coordinators."""
         self.calls_in_flight: JsonObject = {"calls": 0, "waited_s": 0}
-        """What the agents of running trials have asked of models, where events say it."""
+        """The calls to models by running trials, if events report them."""
         self.model_usage: Sequence[ModelUse] = ()
-        """What a run that another process runs used of models."""
+        """The use of models, for a run of another process."""
         self.budget: Mapping[str, float] = {}
         self.builds: dict[str, ImageProgress] = {}
         """The images that are being pulled or built, by name."""
         self._began = time.monotonic()
         self._dispatching_since: float | None = None
         self._starts_nothing = False
-        """Whether the run only waits for what runs."""
+        """Whether the run starts no more trials and only waits for the running ones."""
         self._is_held = False
-        """Whether something of the run is paused, and does not end by itself."""
+        """Whether a pause that needs a request to end applies to the run or a part of it."""
         self._first_committed = 0
 
     def add(self, event: JsonObject) -> None:
@@ -200,7 +199,7 @@ class RunProgress:
             del self.builds[image]
 
     def show(self, state: RunState) -> None:
-        """Set the totals to those of a run that another process runs."""
+        """Set the totals from the state of a run that another process runs."""
         run = state.run
         if not self.run_id:
             self.run_id, self.total = run.run_id, run.total_slots
@@ -223,7 +222,7 @@ class RunProgress:
         self.budget = run.budget
 
     def _count_earlier(self, counts: Iterable[JsonObject]) -> None:
-        """Count what earlier coordinators of the run have committed."""
+        """Count the slots that earlier coordinators of the run have committed."""
         for count in counts:
             variant = count["variant_id"]
             self.statuses[variant] = Counter(count["statuses"])
@@ -232,7 +231,7 @@ class RunProgress:
 
     @property
     def running(self) -> int:
-        """How many trials run, without those that are prepared."""
+        """How many trials run, without the prepared ones."""
         return min(self.in_flight, self._at_work)
 
     @property
@@ -241,14 +240,14 @@ class RunProgress:
 
     @property
     def remaining_s(self) -> float | None:
-        """The estimated seconds to the end; None until as many trials ended as run at once."""
+        """The estimated seconds to the end; None until enough trials have finished."""
         if self._dispatching_since is None or self.finished < max(
             self.max_concurrency, _MIN_FINISHED
         ):
             return None
         if self.committed == self.total or not self.in_flight:
             return None
-        # Something else must happen before the run ends.
+        # The run cannot end without a further request.
         if self._starts_nothing or self._is_held:
             return None
         seconds = time.monotonic() - self._dispatching_since
@@ -260,9 +259,9 @@ class RunProgress:
     def line(self) -> str:
         """Return the run's progress as one line."""
         statuses = self.all_statuses()
-        committed, running, waiting, *times = self.progress_texts()
+        saved, running, waiting, *times = self.progress_texts()
         parts = [
-            *(committed, running, waiting),
+            *(saved, running, waiting),
             *(f"{variant} {self.rate(variant)}" for variant in self.variants[:4]),
             counted(statuses["grade_error"], "grade error"),
             counted(statuses["infra_error"], "infra error"),
@@ -274,7 +273,7 @@ class RunProgress:
         return " · ".join([*parts, *self.spent_texts()])
 
     def spent_texts(self) -> list[str]:
-        """Return what was spent, and how the calls to models went, if there were any."""
+        """Return phrases about the spending and the calls to models, if there are any."""
         return [
             *spent_texts(self.spent, self.budget),
             *call_texts(self.model_usage),
@@ -282,24 +281,24 @@ class RunProgress:
         ]
 
     def cleaning_text(self) -> str:
-        """Return how many trial folders await removal, or "" if no more than usual."""
+        """Return how many trial folders wait for removal, or "" if no more than usual."""
         if self.removing <= (self.max_concurrency if self.in_flight else 0):
             return ""
         return f"cleaning up {counted(self.removing, 'trial folder')}"
 
     def progress_texts(self) -> tuple[str, ...]:
-        """Return how many slots are committed, running and waiting, and the times."""
-        slots = (
-            f"{self.committed}/{self.total} committed",
+        """Return how many trials are saved, running and waiting to be saved, then the times."""
+        trials = (
+            f"{counted_of(self.committed, self.total, 'trial')} saved",
             f"{self.running} running",
-            f"{self.waiting} waiting to commit",
+            f"{self.waiting} waiting to be saved",
         )
         eta = self.remaining_s
-        left = () if eta is None else (f"about {clock_time(eta)} left",)
-        return *slots, f"{clock_time(self.elapsed_s)} elapsed", *left
+        remaining = () if eta is None else (f"about {clock_time(eta)} left",)
+        return *trials, f"{clock_time(self.elapsed_s)} elapsed", *remaining
 
     def counts(self, variant: str) -> tuple[int, ...]:
-        """Return the slots of a variant by `VERDICT_COLUMNS`, then those left out of its rate."""
+        """Return a variant's number of slots by `VERDICT_COLUMNS`, then of those left out."""
         verdicts = [self.verdicts[variant][verdict] for verdict in VERDICTS]
         passes = self.passes[variant]
         left_out = self.statuses[variant].total() - passes.counted
@@ -319,7 +318,7 @@ def without_verdict(passes: PassCounts, verdicts: Iterable[int]) -> int:
 
 
 def spent_texts(spent: Mapping[str, Spent], budget: Mapping[str, float]) -> list[str]:
-    """Return what was spent, by kind, of each kind that is limited or known."""
+    """Return a phrase for each kind of spending that is limited or known."""
     return [
         f"{exact(amount.total)} "
         + (f"of {exact(budget[kind])} " if kind in budget else "")
@@ -331,7 +330,7 @@ def spent_texts(spent: Mapping[str, Spent], budget: Mapping[str, float]) -> list
 
 
 def call_texts(usage: Sequence[ModelUse]) -> Iterator[str]:
-    """Yield how the calls of trials to models went; nothing if there were none."""
+    """Yield phrases about the trials' calls to models, if there were any."""
     if not usage:
         return
     yield f"{counted(sum(use.calls for use in usage), 'call')} to models"
@@ -347,7 +346,7 @@ def call_texts(usage: Sequence[ModelUse]) -> Iterator[str]:
 
 
 def in_flight_texts(calls: JsonObject) -> Iterator[str]:
-    """Yield how many calls to models running trials have made; nothing if there are none."""
+    """Yield phrases about the calls to models by running trials, if there are any."""
     if calls["calls"]:
         yield f"{counted(calls['calls'], 'call')} by running trials"
     if calls["waited_s"] >= 1:
@@ -355,7 +354,7 @@ def in_flight_texts(calls: JsonObject) -> Iterator[str]:
 
 
 def paused_text(state: RunState) -> str:
-    """Return what of a run is paused, and since when; empty if nothing is."""
+    """Return the pauses of a run as a sentence; empty if there are none."""
     return "; ".join(
         f"{_scope(pause.scope, pause.name)} is paused since {pause.since} by {pause.requested_by}"
         + (f": {pause.because}" if pause.because else "")
@@ -364,10 +363,10 @@ def paused_text(state: RunState) -> str:
 
 
 def waiting_requests_text(state: RunState) -> str:
-    """Return which requests wait for the run's owner; empty if none do."""
+    """Return the requests that wait for the run's owner; empty if there are none."""
     return "; ".join(
-        f"request {each.number} of {each.requested_by} waits: {each.phrase}"
-        for each in state.waiting_requests
+        f"request {request.number} of {request.requested_by} waits: {request.phrase}"
+        for request in state.waiting_requests
     )
 
 

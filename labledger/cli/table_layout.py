@@ -1,9 +1,8 @@
 """The layout of tables: no name, number or time is broken across lines.
 
-On a terminal, columns of text are wrapped to its width. If they do not fit beside each other, the
-first is printed on a line of its own above the others. If that does not fit either, each row is
-printed as a list of its fields. Off a terminal every row is one line. `console.table` passes text
-that is escaped already, and writes the result.
+On a terminal, columns of text are wrapped. If they do not fit, the first column gets its own line
+above the others. If that does not fit either, each row becomes a list of fields. Elsewhere, every
+row is one line. Input is already escaped.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ if TYPE_CHECKING:
 _WRAPPED_WIDTH = 16
 """The smallest width of a column that is wrapped, in cells."""
 _LONGEST_WORD = 48
-"""Longer words, such as JSON without spaces, are folded."""
+"""Longer words, such as JSON without spaces, are broken across lines."""
 _LONGEST_NAME = 80
-"""Names, run ids and digests are not folded up to this length."""
+"""Names, run ids and digests up to this length are not broken."""
 _NAME = re.compile(r"[\w.:/@+-]+")
 _NARROW = re.compile("[ -~\u00a1-\u00ac\u00ae-\u02ff\u2010-\u2027]*")
-"""Text each of whose letters takes one cell, such as a dash."""
+"""Text in which each character takes one cell."""
 _GAP = 2
 _WIDE_GAP = 3
-"""Between the columns of a table that is as wide as it likes."""
+"""The gap between columns if there is enough room."""
 _TERMINAL_VARIABLES = ("FORCE_COLOR", "TTY_COMPATIBLE")
-"""Variables with which rich takes what is no terminal for one."""
+"""Variables that make rich treat other streams as terminals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +45,9 @@ class Content:
 
 
 def plain_text(content: Content) -> str | None:
-    """Return the table as text, each row on one line, without styles; None if rich must draw it.
+    """Return the table as text without styles, each row on one line; None if rich must draw it.
 
-    Loading rich takes as long as many a command that prints a table of a few rows.
+    This avoids loading rich, which takes as long as a command that prints a small table.
     """
     natural = _natural_widths(content)
     if not all(natural) or any(name in os.environ for name in _TERMINAL_VARIABLES):
@@ -68,7 +67,7 @@ def draw(content: Content, console: Console) -> str:
 
 
 def _plain_lines(content: Content, widths: Sequence[int]) -> Iterator[str]:
-    """Yield the lines of `_plain_table`, as rich writes them without styles."""
+    """Yield the lines of `_plain_table`, exactly as rich writes them without styles."""
     for row in (content.columns, *content.rows):
         yield (" " * _WIDE_GAP).join(
             f"{' ' * (width - _width(text))}{text}"
@@ -102,7 +101,7 @@ def _fitting_widths(content: Content, width: int) -> list[int] | None:
     spare = width - _GAP * (len(widths) - 1) - sum(widths)
     if spare < 0:
         return None
-    # Columns that lack the least come first: what they leave of their share goes to the others.
+    # Columns that need least come first, so that the rest of their share goes to the others.
     by_need = sorted(range(len(widths)), key=lambda n: natural[n] - widths[n])
     for widened, column in enumerate(by_need):
         added = min(natural[column] - widths[column], spare // (len(widths) - widened))
@@ -112,7 +111,7 @@ def _fitting_widths(content: Content, width: int) -> list[int] | None:
 
 
 def _longest_word(texts: Iterable[str]) -> int:
-    """Return the width of the longest word that must not be folded, in cells."""
+    """Return the width of the longest word that must not be broken, in cells."""
     return max(
         (_width(word) for text in texts for word in text.split() if _is_unbroken(word)), default=1
     )
@@ -158,7 +157,7 @@ def _plain_table(content: Content, widths: Sequence[int], *, gap: int) -> Render
 
 
 def _under_first_column(content: Content, widths: Sequence[int]) -> Iterator[RenderableType]:
-    """Yield each row as the text of the first column, with the others below it."""
+    """Yield each row as the first column on one line, with the other columns below it."""
     from rich.rule import Rule
     from rich.text import Text
 

@@ -1,7 +1,6 @@
-"""`labledger view`: a page that shows the runs of a lab while they run, served on loopback.
+"""`labledger view`: live pages of a lab's runs, served on loopback.
 
-In: a lab folder. Out: HTML pages, their documents as JSON, and events, until the server is stopped.
-Each screen (`screens`) is a function `document(…)` over the ledger, opened read-only; a template
-and, where the screen moves, a module of JavaScript show that document. Nothing here runs trials,
-and nothing is written but what a person asks of a run. It must not import `cli`.
+In: a lab folder. Out: HTML pages, their documents as JSON, and events, until the server stops.
+Each screen has a function `document(…)` over the read-only ledger; a template and JavaScript show
+its result. The only writes are requests that users make of a run. Must not import `cli`.
 """

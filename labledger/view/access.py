@@ -1,10 +1,8 @@
-"""Who may ask the server for what: token, cookie, names of the host, headers, and connections.
+"""Access control of the server: token, cookie, host names, headers, and connection limits.
 
-The link that the server prints holds a token, which is exchanged for a cookie at the first visit.
-A page of another site cannot ask in the user's name: the cookie is not sent with its requests
-(SameSite=Strict), a name of another site that leads to loopback is refused (`Host`), and so is a
-change that another site asks for (`Origin`). Every answer forbids scripts and requests beyond the
-server's own. Connections are limited.
+The printed link holds a token, which the first visit exchanges for a cookie. Other sites cannot act
+for the user: browsers do not send the cookie with their requests (SameSite=Strict), and the server
+refuses foreign names (`Host`) and changes requested by other sites (`Origin`).
 """
 
 from __future__ import annotations
@@ -36,13 +34,13 @@ HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": _CONTENT_POLICY,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    # To other sites nothing is sent. With `no-referrer`, forms would not say which site sent them.
+    # Sends no referrer to other sites. With `no-referrer`, forms would send no `Origin` either.
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""The headers of every answer; files that do not change have another `Cache-Control`."""
+"""The headers of every response; constant files have another `Cache-Control`."""
 
 TOKEN = "token"  # noqa: S105
 """The parameter of a link that holds a token."""
@@ -50,18 +48,17 @@ _NAMES = ("127.0.0.1", "localhost", "[::1]")
 _HTTP_PORT = 80
 _SAFE = frozenset({"GET", "HEAD"})
 _ONE_TIME_S = 60.0
-"""For how long a link that is handed to a browser can be followed."""
+"""How long a link for a started browser is valid, in seconds."""
 MAX_CONNECTIONS = 400
 _IDLE_S = 45.0
-"""For how long a connection may have no request under way, in seconds; so a client that does not
-read."""
+"""How long a connection may be idle, and how long a client may read nothing, in seconds."""
 _FIRST_REQUEST_S = 10.0
 """How long a connection may be open before its first request is admitted, in seconds."""
 _LOOK_S = 2.0
 
 
 class Refused(Exception):
-    """A request that is not answered, with the status and why."""
+    """A request that is refused, with the HTTP status and the reason."""
 
     def __init__(self, status: HTTPStatus, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -69,22 +66,22 @@ class Refused(Exception):
 
 
 class Access:
-    """The secrets of one server, and the check of each request."""
+    """The secrets of one server, and the checks of requests."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._token, self._session = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
         self._one_time: dict[str, float] = {}
         self._cookie = f"labledger_view_{port}"
-        """Browsers send a host's cookies to all of its ports."""
+        """The port is in the name because browsers send a host's cookies to all of its ports."""
         ports = ("", f":{port}") if port == _HTTP_PORT else (f":{port}",)
         self._hosts = frozenset(f"{name}{end}" for name in _NAMES for end in ports)
 
     def link(self, path: str = "/", *, once: bool = False) -> str:
         """Return the link to a path with a token.
 
-        With `once`, it can be followed once, within a minute: other users of the machine can read
-        the arguments of the browser's process.
+        With `once`, the link works once, within a minute, because other users of the machine can
+        read the arguments of the browser's process.
         """
         token = self._token
         if once:
@@ -93,7 +90,7 @@ class Access:
         return f"http://127.0.0.1:{self._port}{path}?{TOKEN}={token}"
 
     def check_host(self, request: web.BaseRequest) -> None:
-        """Raise `Refused` unless a request names the server as loopback, with its port."""
+        """Raise `Refused` unless the `Host` header is a loopback name with the server's port."""
         if request.headers.get("Host", "").lower() not in self._hosts:
             raise Refused(
                 HTTPStatus.MISDIRECTED_REQUEST,
@@ -103,22 +100,22 @@ class Access:
             )
 
     def is_admitted(self, request: web.BaseRequest) -> bool:
-        """Return whether a request has the session's cookie, or the token as a bearer."""
+        """Return whether a request has the session's cookie, or the token as a bearer token."""
         cookie = request.cookies.get(self._cookie, "")
         bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
         return _equal(cookie, self._session) or _equal(bearer, self._token)
 
     def check_origin(self, request: web.BaseRequest) -> None:
-        """Raise `Refused` for a change that a page of another site asks for."""
+        """Raise `Refused` if a page of another site requests a change."""
         if request.method in _SAFE:
             return
         if request.headers.get("Origin", "").lower() != f"http://{request.headers['Host'].lower()}":
             raise Refused(HTTPStatus.FORBIDDEN, "only a page of this server may ask for changes")
 
     def exchange(self, request: web.Request) -> web.Response | None:
-        """Return the answer to a request with a token: the cookie, and where to go without it.
+        """Exchange a valid token for the cookie, and redirect to the same path without the token.
 
-        None if it has no token, or a wrong one.
+        Returns None if the request has no valid token.
         """
         token = request.query.get(TOKEN, "")
         if request.method not in _SAFE or not (_equal(token, self._token) or self._spend(token)):
@@ -136,7 +133,7 @@ class Access:
 
 
 def comes_from_elsewhere(request: web.BaseRequest) -> bool:
-    """Return whether a browser followed a link of another site, and so sent no cookie along."""
+    """Return whether a browser followed a link on another site, and therefore sent no cookie."""
     return (
         request.method == "GET"
         and request.headers.get("Sec-Fetch-Site") == "cross-site"
@@ -151,18 +148,18 @@ def _equal(given: str, expected: str) -> bool:
 
 @dataclass
 class _Seen:
-    """How a connection was when it last moved."""
+    """The state of a connection when it last sent bytes."""
 
     moved_at: float
     unsent: int
 
 
 class Connections:
-    """The limits on a server's connections: how many, and how long one may be idle or not read.
+    """Limits the number of connections, and how long one may be idle or leave data unread.
 
-    Without them, a process on this machine that opens connections and sends or reads nothing could
-    use up the server's files and memory. A new connection takes the place of one that has no
-    request under way, so such a process cannot keep the user from the pages either.
+    Without limits, a process on this machine could open connections, send or read nothing, and
+    exhaust the server's files and memory. At the limit, a new connection replaces an idle one, so
+    that such a process cannot lock out the user either.
     """
 
     def __init__(self, server: web.Server) -> None:
@@ -171,11 +168,11 @@ class Connections:
         self._admitted: set[asyncio.BaseProtocol] = set()
         """The connections that carried a request of an admitted browser."""
         self._used_at: dict[asyncio.BaseProtocol, float] = {}
-        """When each connection was opened, or last had a request under way."""
+        """When each connection was opened, or last had a request in progress."""
         self._seen: dict[RequestHandler, _Seen] = {}
 
     def protocol(self) -> asyncio.Protocol:
-        """Return the protocol of a new connection. Another connection may be ended for it."""
+        """Return the protocol of a new connection. At the limit, close an idle one for it."""
         if len(self._open()) >= MAX_CONNECTIONS and not self._end_one():
             return _Refusing()
         connection = self._server()
@@ -183,45 +180,45 @@ class Connections:
         return connection
 
     def _end_one(self) -> bool:
-        """End the connection that was unused for longest; connections without an admitted request
-        come first. Returns False if all are busy."""
+        """Close the connection that was idle longest. Connections without an admitted request come
+        first. Returns False if all connections are busy."""
         self._forget_ended()
-        free = [each for each in self._open() if each not in self._busy]
-        if not free:
+        idle = [connection for connection in self._open() if connection not in self._busy]
+        if not idle:
             return False
-        last = min(free, key=lambda each: (each in self._admitted, self._used_at.get(each, 0.0)))
-        assert last.transport is not None
-        last.transport.abort()
+        oldest = min(idle, key=lambda c: (c in self._admitted, self._used_at.get(c, 0.0)))
+        assert oldest.transport is not None
+        oldest.transport.abort()
         return True
 
     def _open(self) -> list[RequestHandler]:
         """Return the connections that are not closing."""
         return [
-            each
-            for each in self._server.connections
-            if each.transport is not None and not each.transport.is_closing()
+            connection
+            for connection in self._server.connections
+            if connection.transport is not None and not connection.transport.is_closing()
         ]
 
     def begin(self, request: web.BaseRequest) -> None:
-        """Note that a request of an admitted browser is under way."""
+        """Note that a request of an admitted browser is in progress."""
         if request.protocol is not None:
             self._busy.add(request.protocol)
             self._admitted.add(request.protocol)
 
     def end(self, request: web.BaseRequest) -> None:
-        """Note that a request has its answer."""
+        """Note that a request was answered."""
         if request.protocol is not None:
             self._busy.discard(request.protocol)
             self._used_at[request.protocol] = clock.monotonic()
 
     async def watch(self) -> None:
-        """End connections that do not move, until cancelled."""
+        """Close stalled connections, until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
             self.end_idle(_IDLE_S, _FIRST_REQUEST_S)
 
     def end_idle(self, idle_s: float, first_request_s: float) -> None:
-        """End connections that did not move for `idle_s` seconds.
+        """Close connections that made no progress for `idle_s` seconds.
 
         `first_request_s` is the limit for connections without a request of an admitted browser.
         """
@@ -244,8 +241,8 @@ class Connections:
         present = set(self._server.connections)
         self._busy &= present
         self._admitted &= present
-        self._used_at = {each: at for each, at in self._used_at.items() if each in present}
-        self._seen = {each: seen for each, seen in self._seen.items() if each in present}
+        self._used_at = {key: time for key, time in self._used_at.items() if key in present}
+        self._seen = {key: seen for key, seen in self._seen.items() if key in present}
 
 
 class _Refusing(asyncio.Protocol):

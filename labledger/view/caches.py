@@ -1,9 +1,7 @@
-"""Caches by which the work for pages stays bounded, however many are open and a run commits.
+"""Caches that bound the work for pages, however many are open and however often a run commits.
 
-`KeptValues` keeps a value for a multiple of the time that it took to compute, so that one kind of
-value takes at most a small share of a processor. Each value comes with the version of the ledger
-that it was computed from, so that a caller can tell that it is out of date. `SharedAnswers` shares
-an answer among pages until the watcher reports a change, and for half a second at most.
+`KeptValues` keeps a value for a multiple of the time that it took to compute. `SharedAnswers`
+shares an answer among pages until the watcher reports a change, for half a second at most.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from labledger import clock
 
 _T = TypeVar("_T")
 _MULTIPLE = 100
-"""A value that is out of date is kept for so many times as long as it took to make."""
+"""An outdated value is kept for this many times the duration of making it."""
 _MAX_VALUES = 200
 _MAX_AGE_S = 0.5
 """How long an answer is shared, in seconds."""
@@ -28,7 +26,7 @@ _MAX_AGE_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Kept(Generic[_T]):
-    """A value, the version for which it was made, when, and in how many seconds."""
+    """A value, the version for which it was made, when it was made, and how long that took."""
 
     value: _T
     version: Hashable
@@ -41,26 +39,26 @@ class Kept(Generic[_T]):
 
 
 class KeptValues:
-    """The newest values by their keys. For any thread; each is made by one thread at a time.
+    """The newest value of each key, thread-safe. Only one thread at a time makes a value.
 
-    What makes a value must ask for no other one.
+    A function that makes a value must not ask for another value.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._values: OrderedDict[Hashable, Kept[Any]] = OrderedDict()
         self._making: WeakValueDictionary[Hashable, threading.Lock] = WeakValueDictionary()
-        """The lock of each key whose value is made or waited for."""
+        """The locks of keys whose value is being made."""
         self._begun: set[Hashable] = set()
-        """The keys whose value is made in a thread of its own."""
+        """The keys whose value a background thread is making."""
 
     def get(
         self, key: Hashable, version: Hashable, make: Callable[[], _T], *, is_final: bool = False
     ) -> Kept[_T]:
-        """Return the value of a key for `version`, or one that was made shortly before it.
+        """Return the value of a key for `version`, or a value that was made shortly before.
 
-        With `is_final`, where no other version follows soon, it is that of `version`. Raises what
-        `make` raises.
+        With `is_final`, which means that the version will not change soon, the value is always the
+        one for `version`. Raises what `make` raises.
         """
         with self._lock:
             making = self._making.setdefault(key, threading.Lock())
@@ -78,9 +76,9 @@ class KeptValues:
     def get_soon(
         self, key: Hashable, version: Hashable, make: Callable[[], _T], *, is_final: bool = False
     ) -> _T | None:
-        """Return the newest value of a key, None if there is none yet; a newer one is made soon.
+        """Return the newest value of a key, or None if there is none yet, without waiting.
 
-        It is made in a thread of its own, so that nobody waits for it. `is_final` is as for `get`.
+        If the value is outdated, a background thread makes a new one. `is_final` is as for `get`.
         """
         kept: Kept[_T] | None = self._values.get(key)
         if kept is None or (kept.version != version and (is_final or kept.may_be_made_again)):
@@ -111,7 +109,7 @@ class KeptValues:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a page is answered."""
+    """A response to a page."""
 
     body: bytes
     content_type: str
@@ -126,25 +124,25 @@ class _Shared:
 
 
 class SharedAnswers:
-    """The answers of the last moments by what was asked. For one event loop.
+    """The latest answers by request, for one event loop.
 
-    Ten pages of a run that are told of a commit ask the same. A page that was told of one never
-    gets an answer from before it. Where one page alone is open, nothing is shared.
+    After a commit, all open pages of a run send the same request, and share one answer. A page that
+    was notified of a change never gets an answer from before that change.
     """
 
     def __init__(self, changes: Callable[[], int]) -> None:
         self._changes = changes
-        """Returns how many changes were told so far."""
+        """Returns how many changes have been reported so far."""
         self._shared: dict[str, _Shared] = {}
 
     async def get(self, asked: str, make: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Return the answer to what is asked. Raises what `make` raises."""
+        """Return the answer to the request `asked`. Raises what `make` raises."""
         self._forget_old()
         shared = self._shared.get(asked)
         if shared is None:
             task = asyncio.ensure_future(make())
             shared = self._shared[asked] = _Shared(task, self._changes(), clock.monotonic())
-        # A page that is closed meanwhile does not end what others wait for.
+        # If this page is closed now, the others still get the answer.
         return await asyncio.shield(shared.task)
 
     def _forget_old(self) -> None:

@@ -1,8 +1,8 @@
-"""The ledger that the server reads: opened read-only, again when its file is another one.
+"""The read-only ledger of the server, opened again when its file is replaced.
 
-Reading happens in a few threads, each request in short snapshots, so that a viewer neither blocks a
-commit nor keeps the write-ahead log from being emptied. The threads end with the process: Ctrl-C
-waits for no query.
+A few threads read it in short snapshots, so that a viewer neither blocks a commit nor prevents
+SQLite from emptying the write-ahead log. The threads end with the process: Ctrl-C waits for no
+query.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _MAX_WAITING = 256
-"""With more requests waiting for a thread, further ones are refused."""
+"""The limit of requests that wait for a thread; further ones are refused."""
 _ABOUT_ITS_CONTENT = (RunNotFound, SlotNotFound, QueryFailed)
 
 
@@ -37,21 +37,21 @@ class TooBusy(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a document is made from."""
+    """The inputs from which a screen makes its document."""
 
     lab: LabFolder
     ledger: Ledger
     reader: LedgerReader
     kept: KeptValues
-    """What takes long to make of this ledger."""
+    """Expensive values computed from this ledger."""
     live: LiveOutputs
 
 
 class OpenedLedger:
-    """The ledger of a lab, opened when it is first needed. For any thread.
+    """The ledger of a lab, opened when it is first needed. Thread-safe.
 
-    It is opened again where the file is another one, and where its tables changed: a newer
-    labledger may have upgraded it.
+    It is opened again if the file was replaced, or if its tables changed because a newer labledger
+    upgraded it.
     """
 
     def __init__(self, lab: LabFolder, live: LiveOutputs) -> None:
@@ -64,7 +64,7 @@ class OpenedLedger:
         """A connection without a transaction, for the version of the schema."""
         self._schema_version: int | None = None
         self.was_opened = False
-        """Whether there has been a ledger. A lab whose first run has not begun has none."""
+        """Whether a ledger was ever opened. A lab has none before its first run."""
 
     def source(self) -> Source:
         """Return the opened ledger.
@@ -74,7 +74,7 @@ class OpenedLedger:
         identity = file_identities(self.lab.ledger)[0]
         with self._lock:
             if self._opened is None or identity != self._identity or self._has_other_tables():
-                # Requests under way keep the old one until they end.
+                # Requests in progress keep the old ledger until they end.
                 self._close()
                 ledger = Ledger(self.lab, self.lab.ledger)
                 self._opened = Source(self.lab, ledger, ledger.reader, KeptValues(), self._live)
@@ -88,7 +88,7 @@ class OpenedLedger:
         try:
             row = self._driver.execute("PRAGMA schema_version").fetchone()
         except DRIVER.Error:
-            return True  # To open it says what is wrong.
+            return True  # Opening the ledger again raises the right error.
         self._schema_version = int(row[0])
         return before != self._schema_version
 
@@ -98,7 +98,7 @@ class OpenedLedger:
         self._opened, self._driver = None, None
 
     def forget(self) -> None:
-        """Open the ledger again when it is next needed: what is there may have been upgraded."""
+        """Open the ledger again when it is next needed, because it may have been upgraded."""
         with self._lock:
             self._close()
 
@@ -114,7 +114,7 @@ class Workers:
             threading.Thread(target=self._work, name=name, daemon=True).start()
 
     async def read(self, make: Callable[[Source], _T]) -> _T:
-        """Return what `make` makes of the ledger, in another thread.
+        """Call `make` with the ledger in another thread, and return its result.
 
         Raises what `make` raises, what opening the ledger raises, and `TooBusy`.
         """
@@ -133,7 +133,7 @@ class Workers:
             except Exception as error:
                 self._call(loop, settle, future.set_exception, error)
             except BaseException as error:
-                # Passed on as it is, a KeyboardInterrupt would end the event loop and the server.
+                # A bare KeyboardInterrupt would end the event loop and the server.
                 wrapped = RuntimeError(f"a request ended with {error!r}")
                 wrapped.__cause__ = error
                 self._call(loop, settle, future.set_exception, wrapped)
@@ -166,10 +166,10 @@ class Workers:
 
 
 def read_graded_run(reader: LedgerReader, name: str) -> tuple[Graded, RunInfo]:
-    """Return the grading that a name means, and the run whose page it is.
+    """Return the grading that a name means, and the run whose progress the page shows.
 
-    The page of a run that was graded again shows its progress, and the outcomes of its current
-    grading. Raises `RunNotFound`.
+    The page of a run that was graded again shows the run's own progress, and the outcomes of its
+    current grading. Raises `RunNotFound`.
     """
     graded = reader.graded(name)
     return graded, reader.run(name) if name == graded.root_id else graded.run

@@ -1,8 +1,8 @@
-"""What trials that run on this machine print, from their folders.
+"""Live outputs of trials that run on this machine, read from their folders.
 
-It is redacted as it is read, as `labledger logs` does. Of each output that somebody looks at, the
-end is kept in memory: a trial that prints without end takes no more. Nothing is written. No output
-waits for another one, and none for a Docker engine that does not answer.
+Outputs are redacted as they are read. Only the end of each viewed output is kept in memory, so that
+a trial that prints without end takes no more. No output waits for another output, or for a Docker
+engine that does not answer.
 """
 
 from __future__ import annotations
@@ -26,27 +26,25 @@ from labledger.trial.evidence.redaction import RedactedStream, Redactor
 
 PREPARING = "preparing"
 CHUNK = 256 << 10
-"""How many bytes one answer has, and how many of a live output are kept."""
+"""The maximum size of one answer, and how much of a live output is kept, in bytes."""
 _TAIL = 8 << 10
-"""How many are kept of one of which only the last lines are shown."""
+"""How many bytes are kept of an output that only shows its last lines."""
 _MAX_OUTPUTS, _MAX_TAILS = 64, 1000
 """How many outputs are kept; a page of a run shows the last lines of 200 trials."""
 _MAX_BEHIND = 4
-"""What is more than so many times what is kept behind the end of a file is passed over, not read.
-"""
+"""If more than this many times the kept size is unread, reading skips to near the end."""
 _LAST_LINES, _MAX_LINE = 5, 400
 _ASK_AGAIN_S = 5.0
-"""For how long it stays unknown what the secrets of a trial are, before the engine is asked again.
-"""
+"""How long to wait before asking the engine again for a trial's unknown secrets, in seconds."""
 _ENGINE_TIMEOUT_S, _ENGINE_AGAIN_S = 5, 15.0
-"""How long the engine is waited for, and for how long after that it is not asked for any trial."""
+"""The time limit of a request to the engine, and how long to leave it alone after a timeout."""
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 
 class _Newest(Generic[_K, _V]):
-    """The values that were used last. For any thread."""
+    """The most recently used values. Thread-safe."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -60,7 +58,7 @@ class _Newest(Generic[_K, _V]):
             return self._values.get(key)
 
     def add(self, key: _K, value: _V) -> _V:
-        """Keep a value, unless there is one of that key. Return the one that is kept."""
+        """Keep a value unless the key has one already. Return the kept value."""
         with self._lock:
             value = self._values.setdefault(key, value)
             while len(self._values) > self._most:
@@ -79,12 +77,12 @@ class Attempt:
 
     @property
     def state(self) -> Path:
-        """The folder in which its outputs are."""
+        """The folder of its outputs."""
         return trial_folder(self.run_folder, self.schedule_idx, self.number) / "state"
 
     @property
     def phase(self) -> str | None:
-        """The phase that has begun last; `PREPARING` before the first; None without a folder."""
+        """The phase that started last; `PREPARING` before the first; None without a folder."""
         if not self.state.is_dir():
             return None
         for phase in reversed(PHASE_NAMES):
@@ -95,29 +93,29 @@ class Attempt:
 
     @property
     def has_begun(self) -> bool:
-        """Whether its container has begun its first phase, as far as this machine knows."""
+        """Whether its first phase has started, as far as this machine knows."""
         return self.phase not in (None, PREPARING)
 
 
 class _LiveOutput:
-    """The end of one output of an attempt, redacted, and how far its file was read."""
+    """The redacted end of one output of an attempt, and the read position in its file."""
 
     def __init__(
         self, attempt: Attempt, name: str, redactor: Redactor, kept_bytes: int = CHUNK
     ) -> None:
         self._kept_bytes = kept_bytes
         self.lock = threading.Lock()
-        """Held by who reads on, and by who reads what is shown."""
+        """Protects `read_on` and access to `shown`."""
         self._file = UntrustedFile(attempt.state, name)
         self._redactor = redactor
         self._stream = RedactedStream(redactor)
         self._position = 0
         self.shown = bytearray()
         self.passed_over = 0
-        """How many bytes were shown before those that are kept."""
+        """How many bytes of the output precede the kept ones."""
 
     def read_on(self) -> None:
-        """Read what was written since, the end of it if it is much. Raises `UnsafeFile`."""
+        """Read new output; if there is much of it, only its end. Raises `UnsafeFile`."""
         with self._file.opened() as file:
             if file is None:
                 return
@@ -126,7 +124,7 @@ class _LiveOutput:
             if size - self._position > most:
                 self._pass_over(size - self._kept_bytes - self._redactor.margin)
                 file.seek(self._position)
-                # A secret may have begun before what is read: no part of it is shown.
+                # A secret may start before this position. Do not show any part of it.
                 margin = file.read(self._redactor.margin)
                 self._stream.write(margin)
                 self._position += len(margin)
@@ -150,7 +148,7 @@ class _LiveOutput:
 
 
 class LiveOutputs:
-    """The live outputs that somebody looks at. For any thread."""
+    """The live outputs that open pages show. Thread-safe."""
 
     def __init__(self) -> None:
         self._outputs: _Newest[tuple[Attempt, str], _LiveOutput] = _Newest(_MAX_OUTPUTS)
@@ -160,10 +158,10 @@ class LiveOutputs:
     def read(
         self, reader: LedgerReader, attempt: Attempt, name: str, start: int
     ) -> tuple[bytes, int, int]:
-        """Return what an output has from `start` on, where that begins, and where it ends.
+        """Return a part of an output from the byte `start` on, its first and its end position.
 
-        `start` counts the bytes that were shown; a start before those that are kept begins with
-        them. Raises `UnsafeFile`, and `SecretsUnknown`.
+        Positions count redacted bytes. If `start` precedes the kept bytes, the part begins with the
+        first kept byte. Raises `UnsafeFile` and `SecretsUnknown`.
         """
         output = self._outputs.get((attempt, name))
         if output is None:
@@ -177,7 +175,7 @@ class LiveOutputs:
         return content, start, start + len(content)
 
     def last_lines(self, reader: LedgerReader, attempt: Attempt, phase: str) -> list[str]:
-        """Return the last lines that a phase printed. Raises as `read` does."""
+        """Return the last lines that a phase printed. Raises the same errors as `read`."""
         name = f"{phase}.stdout"
         tail = self._tails.get((attempt, name))
         if tail is None:
@@ -191,17 +189,18 @@ class LiveOutputs:
 
 
 class _Redactors:
-    """What redacts the outputs of each attempt, made once: the engine says what its secrets are.
+    """The redactor of each attempt, made once from the secrets in its container.
 
-    One thread asks the engine at a time, and no other one waits for it: meanwhile the outputs of
-    further trials are withheld. An engine that does not answer is left alone for a while.
+    One thread at a time asks the engine for the secrets. Other threads do not wait, and withhold
+    the outputs of further trials in the meantime. After a timeout, the engine is left alone for a
+    while.
     """
 
     def __init__(self) -> None:
         self._made: _Newest[Attempt, Redactor] = _Newest(_MAX_TAILS)
         self._asking = threading.Lock()
         self._unknown: dict[Attempt, tuple[float, SecretsUnknown]] = {}
-        """Until when it stays unknown what the secrets of an attempt are, and why it is."""
+        """For each attempt with unknown secrets: when to ask again, and the error."""
         self._engine_again_at = 0.0
 
     def get(self, reader: LedgerReader, attempt: Attempt) -> Redactor:
@@ -216,7 +215,7 @@ class _Redactors:
         if not required:
             return self._made.add(attempt, Redactor({}))
         if not self._asking.acquire(blocking=False):
-            raise SecretsUnknown("the engine is being asked what the secrets of the trials are")
+            raise SecretsUnknown("labledger is asking the engine for the secrets of other trials")
         try:
             return self._made.add(attempt, self._ask(reader, attempt, required))
         finally:
@@ -225,8 +224,8 @@ class _Redactors:
     def _ask(self, reader: LedgerReader, attempt: Attempt, required: Collection[str]) -> Redactor:
         if clock.monotonic() < self._engine_again_at:
             silent = SecretsUnknown(
-                "the output may show secrets, and the Docker engine, which says what they are, "
-                "does not answer"
+                "the output may show secrets, and the Docker engine, which knows them, does not "
+                "answer"
             )
             self._note_unknown(attempt, self._engine_again_at, silent)
             raise silent

@@ -1,8 +1,7 @@
-"""Documents as JSON and as HTML pages, and errors as both.
+"""Writes documents and errors as JSON and as HTML pages.
 
-What containers wrote is text: characters that do not print are escapes in every document
-(`text.escape_values`), the templates escape HTML, and a page carries its document in a data block,
-which is never executed.
+Text from containers is never executed. Every document escapes characters that do not print
+(`text.escape_values`), the templates escape HTML, and a page carries its document in a data block.
 """
 
 from __future__ import annotations
@@ -47,24 +46,24 @@ from labledger.text import (
 _FOLDER = Path(__file__).resolve().parent
 STATIC = _FOLDER / "static"
 VERSION = 1
-"""The version of the documents: another one where a member is removed or changes its meaning."""
+"""The version of the documents. It changes when a member is removed or changes its meaning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A document as it is sent: with version and time, and every text shown as it may be."""
+    """A document that is ready to send: with version and time, and with all texts escaped."""
 
     document: JsonObject
     text: str
-    """As JSON on one line, with nothing that could end a data block."""
+    """The document as JSON on one line. It contains no text that could end a data block."""
 
 
 def finish(document: JsonObject) -> Finished:
-    """Return a document as it is sent."""
+    """Add version and time to a document, and escape its texts."""
     document = {"version": VERSION, "at": clock.utc_now(), **document}
     text = _json(document)
     if not text.isprintable() or _ESCAPE.search(text):
-        # Some text may hold what does not print: most have none, and are not looked through.
+        # Most documents have only printable text, and need no look at their values.
         document = escape_values(document)
         text = _json(document)
     return Finished(document, text.replace("<", "\\u003c"))
@@ -75,11 +74,11 @@ def _json(document: JsonObject) -> str:
 
 
 _ESCAPE = re.compile(r"\\[bfru]")
-"""An escape of JSON other than those of line ends, tabs, quotes and backslashes."""
+"""A JSON escape, except for line ends, tabs, quotes and backslashes."""
 
 
 def page(template: str, finished: Finished, **settings: Any) -> str:
-    """Return the page of a document."""
+    """Render a document with a template as an HTML page."""
     environment = _environment()
     return str(
         environment.get_template(f"{template}.html.j2").render(
@@ -140,7 +139,7 @@ def status_of(error: LabLedgerError) -> HTTPStatus:
 
 
 def error_member(error: LabLedgerError) -> JsonObject:
-    """Return the member of a document that says what went wrong, and the status of its answer."""
+    """Return the members of a document that describe an error: message, hint and HTTP status."""
     shown = {"message": error.message, "hint": error.hint}
     return {"error": shown, "status": int(status_of(error))}
 
@@ -153,7 +152,7 @@ def error_response(
     *,
     again: bool = False,
 ) -> web.Response:
-    """Return the answer that says what went wrong; with `again`, a page that asks once more."""
+    """Return an error as JSON or as a page. With `again`, the page reloads itself."""
     finished = finish({"error": {"message": message, "hint": hint}, "status": int(status)})
     if wants_json(request):
         return web.json_response(text=finished.text, status=status)
@@ -162,13 +161,13 @@ def error_response(
 
 
 _FIRST_RUN_MS = 2000
-"""How often a page asks whether its lab has a run."""
+"""The time between reloads of the page of a lab without runs."""
 
 
 def no_run_response(request: web.BaseRequest, lab: LabFolder) -> web.Response:
-    """Return the page of a lab without a ledger, which asks again until there is a run.
+    """Return the page of a lab without a ledger, which reloads itself until there is a run.
 
-    Its status is 503, for a server that cannot answer yet, so programs and open pages ask again.
+    Its status is 503, so that programs and open pages retry.
     """
     message = "this lab has no run yet"
     hint = "start one with `labledger run experiment.yaml`: it appears here"

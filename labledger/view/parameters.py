@@ -1,4 +1,4 @@
-"""The parameters of a request, checked: an unknown or malformed one is an error, not ignored."""
+"""Checks the parameters of a request. Unknown and malformed parameters are errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from labledger.errors import InvalidInput, Problem
 
 MAX_TEXT = 10_000
-"""How many characters a parameter may have."""
+"""The maximum length of a parameter, in characters."""
 FORMAT = "format"
 
 

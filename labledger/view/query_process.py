@@ -1,4 +1,4 @@
-"""Start the process that answers a query of the SQL page, and end it when its time is over."""
+"""Starts the process that answers a query of the SQL page, and kills it after its time limit."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from labledger.records import JsonObject
 
 _PROGRAM = "labledger.view.query_program"
 _ENVIRONMENT = ("HOME", "TMPDIR", "SQLITE_TMPDIR", "XDG_CACHE_HOME", "LD_LIBRARY_PATH")
-"""The environment variables that the process gets: none that may be secret."""
+"""The environment variables of the process. None of them holds a secret."""
 _GRACE_S = 1.0
-"""How long the process may take after the time limit, in seconds, before it is killed."""
+"""How long after the time limit the process is killed, in seconds."""
 _START_S = 60.0
 """How long it may take to start, in seconds."""
 _MAX_ANSWER = 256 << 20
@@ -26,7 +26,7 @@ _MAX_ANSWER = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A query, the form of its answer, `json` or `csv`, and its limits."""
+    """A query, the format of its answer (`json` or `csv`), and its limits."""
 
     path: str
     """The ledger."""
@@ -44,13 +44,13 @@ class QueryAnswer:
     head: JsonObject
     """`columns`, `rows`, and `limit` if there are more rows; empty for CSV."""
     text: bytes
-    """CSV, if it was asked for."""
+    """The CSV, if requested."""
 
 
 def ask(question: Question) -> QueryAnswer:
     """Return the answer to a question.
 
-    Raises `QueryFailed`, also when the time is over, and `LedgerError`.
+    Raises `LedgerError`, and `QueryFailed` if the query is wrong or reaches its time limit.
     """
     environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     with subprocess.Popen(
@@ -92,7 +92,7 @@ def _answer_of(process: subprocess.Popen[bytes], question: Question) -> QueryAns
 
 def _ended() -> QueryFailed:
     return QueryFailed(
-        "the query needed more memory or processor time than it may have",
+        "the query needed more memory or processor time than it may use",
         hint="ask for fewer rows, or use `labledger query`, which has no limit",
     )
 

@@ -1,10 +1,8 @@
-"""Answer one query of the SQL page in a process of its own, which can be killed.
+"""Answers one query of the SQL page in a separate process, which can be killed.
 
-SQLite cannot be interrupted in a function such as INSTR, whose time can grow with the square of its
-arguments. This program reads a `Question` as a line of JSON from stdin, writes a line when it is
-ready, and then its answer: a line of JSON, followed by CSV if it was asked for. It ends when its
-stdin does, because then the server has ended. Its time, memory and files are limited, and other
-processes have priority.
+SQLite cannot be interrupted inside a slow function such as INSTR. The program prints a line when
+ready, reads a `Question` as JSON from stdin, and prints the answer as a line of JSON, followed by
+CSV if requested. It ends when stdin is closed.
 """
 
 from __future__ import annotations
@@ -29,9 +27,9 @@ from labledger.text import counted, format_size
 
 _MAX_MEMORY = 1 << 30
 _MAX_FILE = 4 << 30
-"""How large a temporary file of SQLite may be, in bytes."""
+"""The maximum size of a temporary file of SQLite, in bytes."""
 _MAX_ROW = 64 << 20
-"""How many bytes one row may have. The first row is shown at any length."""
+"""The maximum size of a row, in bytes."""
 _NICENESS = 5
 
 
@@ -52,7 +50,7 @@ def main() -> None:
             shown = {"message": error.message, "hint": error.hint, "is_query": is_query}
             head, text = {"error": shown}, b""
         except MemoryError:
-            shown = {"message": "the query needs more memory than it may have", "is_query": True}
+            shown = {"message": "the query needs more memory than it may use", "is_query": True}
             head, text = {"error": {**shown, "hint": "ask for fewer or smaller values"}}, b""
         answers.write(json.dumps(head).encode() + b"\n" + text)
 
@@ -72,14 +70,14 @@ def _limit_resources(limit_s: float) -> None:
 
 
 def _end_with_server() -> None:
-    # Not by `sys.stdin`, whose lock a thread that waits would hold when the program ends.
+    # Not `sys.stdin`: this waiting thread would hold its lock when the program ends.
     while os.read(0, 4096):
         pass
     os._exit(1)
 
 
 def _answer(question: JsonObject) -> tuple[JsonObject, bytes]:
-    """Return the head of the answer, and the CSV if it was asked for. Raises `LabLedgerError`."""
+    """Return the head of the answer, and the CSV if requested. Raises `LabLedgerError`."""
     columns, rows, limit = _run(question)
     if question["form"] != "csv":
         cells = [[_cell(value) for value in row] for row in rows]
@@ -95,7 +93,7 @@ def _answer(question: JsonObject) -> tuple[JsonObject, bytes]:
 
 
 def _run(question: JsonObject) -> tuple[Sequence[str], list[Row], str | None]:
-    """Return columns, rows, and the limit that was reached if there are more rows."""
+    """Return columns, rows, and the limit if it cut off further rows."""
     columns, rows = query(
         Path(question["path"]),
         expand_view_name(question["sql"]),
@@ -107,8 +105,8 @@ def _run(question: JsonObject) -> tuple[Sequence[str], list[Row], str | None]:
     size = 0
     with closing(rows):
         for row in rows:
-            size += (own := sum(map(_size, row)))
-            if own > _MAX_ROW:
+            size += (row_size := sum(map(_size, row)))
+            if row_size > _MAX_ROW:
                 hint = "ask for fewer columns, or for parts with substr(COLUMN, 1, 1000)"
                 raise QueryFailed(f"a row has more than {format_size(_MAX_ROW)}", hint=hint)
             if len(shown) == max_rows:

@@ -1,4 +1,4 @@
-"""The public function that serves the pages. The HTTP library is imported when it is called."""
+"""The public function that serves the pages. It imports the HTTP library when it is called."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from labledger.resources import require_for
 
 @dataclass(frozen=True, slots=True)
 class ViewLinks:
-    """The links to the pages that `serve_view` serves. Both hold a token: who has one is let in."""
+    """The links to the pages of `serve_view`. Both contain a token, which grants access."""
 
     link: str
-    """For people; it can be followed at any time."""
+    """The link for people, valid while the server runs."""
     link_once: str
-    """For a browser that a program starts: it can be followed once, within a minute, because other
+    """The link for a browser that a program starts. It works once, within a minute, because other
     users of the machine can read the arguments of processes."""
 
 
@@ -32,23 +32,23 @@ def serve_view(
     read_only: bool = False,
     started: Callable[[ViewLinks], None] = lambda _: None,
 ) -> None:
-    """Serve pages that show the runs of a lab while they run, until the process is interrupted.
+    """Serve live pages of a lab's runs until the process is interrupted.
 
-    The server listens on 127.0.0.1 alone, and answers whoever has the token of its link. It reads
-    the ledger and takes nothing from runs: a commit never waits for it. Before a lab's first run,
-    the pages say so and wait for it, unless `run_id` names one.
+    The server listens only on 127.0.0.1, and answers only requests with the token of its link. It
+    only reads the ledger, and no commit waits for it. In a lab without runs, the pages wait for the
+    first run.
 
     Args:
         run_id: The run whose page the links lead to; None for the list of all runs.
         lab_dir: The lab folder; by default as for a run.
-        port: The port; 0 for one that is free.
-        read_only: Offer and accept no changes, as for a screen that several people see.
+        port: The port; 0 for a free one.
+        read_only: Offer and accept no changes, as for a shared screen.
         started: Called with the links once the server answers.
 
     Raises:
-        RunNotFound: The ledger holds no such run.
-        LedgerError: The ledger cannot be read, or there is none to hold `run_id`.
-        LabLedgerError: The port is taken.
+        RunNotFound: The ledger has no run `run_id`.
+        LedgerError: The ledger cannot be read, or `run_id` is given and there is no ledger.
+        LabLedgerError: The port is in use.
         ExtraMissing: aiohttp or Jinja2 is not installed.
 
     Example:
@@ -71,7 +71,7 @@ def serve_view(
 
 
 def _path_of(run_id: str | None, lab_dir: str | Path | None) -> str:
-    """Return the path of the page to begin with. Raises `LedgerError` and `RunNotFound`."""
+    """Return the path of the first page. Raises `LedgerError` and `RunNotFound`."""
     try:
         with open_ledger(lab_dir=lab_dir) as ledger:
             return "/" if run_id is None else f"/runs/{quote(ledger.run(run_id).run_id, safe='')}"

@@ -1,4 +1,4 @@
-"""Serve the pages of a lab on loopback: routes, answers, and the life of the server."""
+"""Serves the pages of a lab on loopback: routes, responses, start and stop."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ Started = Callable[[str, str], None]
 _log = logging.getLogger("labledger.view")
 _MAX_BODY = 64 << 10
 _MAX_LINE_BYTES = 16 * MAX_TEXT
-"""Of the first line of a request: a character may be twelve bytes in a URL."""
+"""The limit of a request's first line. One character may take twelve bytes in a URL."""
 _STATIC = "/static/"
-"""The paths of files that anyone may have."""
+"""The path of files that need no token."""
 _KEEP_ALIVE_S = 30.0
 _THREADS, _SLOW_THREADS = 4, 2
 _QUERY_THREADS, _WAITING_QUERIES = 2, 16
@@ -65,7 +65,7 @@ class Screen:
     is_slow: bool = False
     """Whether it may take seconds."""
     is_shared: bool = False
-    """Whether many open pages ask for it at once."""
+    """Whether many open pages request it at the same time."""
 
 
 _RUN = "/runs/{run_id}"
@@ -106,9 +106,8 @@ def serve(
 ) -> None:
     """Serve the pages of a lab until the process is interrupted or terminated.
 
-    `started` is called with two links once the server answers: one for people, and one for a
-    browser that is started, which can be followed once. Raises `LabLedgerError` if the port
-    cannot be had.
+    Once the server answers, it calls `started` with two links: one for people, and one for a
+    browser that a program starts, which works once. Raises `LabLedgerError` if the port is in use.
     """
     asyncio.run(_serve(lab, started, path, port, read_only))
 
@@ -121,7 +120,7 @@ async def _serve(lab: LabFolder, started: Started, path: str, port: int, read_on
     _be_quiet(loop)
     listener = listen(port)
     access = Access(listener.getsockname()[1])
-    # The first page then does not wait for what takes a second to import.
+    # Import slow libraries in the background, so that the first page need not wait for them.
     threading.Thread(target=_import_libraries, daemon=True).start()
     async with serving(ViewServer(lab, access, read_only=read_only), listener):
         started(access.link(path), access.link(path, once=True))
@@ -129,7 +128,7 @@ async def _serve(lab: LabFolder, started: Started, path: str, port: int, read_on
 
 
 def _import_libraries() -> None:
-    """Import what comparisons and pages need, as far as it is installed."""
+    """Import the libraries of comparisons and pages, if they are installed."""
     for name in ("jinja2", "numpy", "scipy.special"):
         with suppress(ImportError):
             import_module(name)
@@ -137,14 +136,14 @@ def _import_libraries() -> None:
 
 @asynccontextmanager
 async def serving(server: ViewServer, listener: socket.socket) -> AsyncIterator[Connections]:
-    """Answer at a socket while the block runs."""
+    """Serve on a socket while the block runs."""
     runner = web.AppRunner(
         server.app(),
         access_log=None,
         keepalive_timeout=_KEEP_ALIVE_S,
         max_line_size=_MAX_LINE_BYTES,
         shutdown_timeout=0.1,
-        handler_cancellation=True,  # A page that is closed is not listened for any longer.
+        handler_cancellation=True,  # Ends the event stream of a closed page.
     )
     await runner.setup()
     assert runner.server is not None
@@ -163,7 +162,7 @@ async def serving(server: ViewServer, listener: socket.socket) -> AsyncIterator[
 
 
 def listen(port: int) -> socket.socket:
-    """Return a socket that listens on loopback, with port 0 at a free one.
+    """Return a socket that listens on loopback; port 0 means a free port.
 
     Raises `LabLedgerError`.
     """
@@ -181,7 +180,7 @@ def listen(port: int) -> socket.socket:
 
 
 def _be_quiet(loop: asyncio.AbstractEventLoop) -> None:
-    """Print nothing about requests that could not be read, or connections that broke."""
+    """Print nothing about malformed requests and broken connections."""
     for name in ("aiohttp", "asyncio"):
         logging.getLogger(name).addHandler(logging.NullHandler())
         logging.getLogger(name).propagate = False
@@ -197,16 +196,16 @@ class ViewServer:
         self._opened = opened = OpenedLedger(lab, LiveOutputs())
         self._workers = Workers(opened, _THREADS)
         self._slow_workers = Workers(opened, _SLOW_THREADS)
-        """For what takes seconds, so that other pages do not wait for it."""
+        """For slow pages, so that other pages do not wait for them."""
         self._query_workers = Workers(opened, _QUERY_THREADS, _WAITING_QUERIES)
-        """For queries, which may take the whole time limit."""
-        # Commits are told however long the other threads take.
+        """For queries, which may use their whole time limit."""
+        # The watcher has its own thread, so that it reports commits while the others are busy.
         self.watcher = Watcher(Workers(opened, 1))
         self._shared = SharedAnswers(lambda: self.watcher.changes)
         self.connections: Connections | None = None
 
     def app(self) -> web.Application:
-        """Return the application."""
+        """Build the web application with all its routes."""
         app = web.Application(client_max_size=_MAX_BODY, middlewares=[self._guard])
         for screen in SCREENS:
             app.router.add_get(screen.path, self._handler(screen))
@@ -219,7 +218,7 @@ class ViewServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Admit a request or refuse it, and answer errors."""
+        """Admit or refuse a request, and turn errors into responses."""
         try:
             response = await self._answer_or_refuse(request, handler)
         finally:
@@ -258,7 +257,7 @@ class ViewServer:
             return pages.error_response(request, status, message, "stderr has the details")
 
     def _before(self, request: web.Request) -> web.StreamResponse | None:
-        """Return the answer to a request that no page is needed for. Raises `Refused`."""
+        """Check a request. Return a response if it is not for a page. Raises `Refused`."""
         self._access.check_host(request)
         if request.path.startswith(_STATIC):
             return None
@@ -267,7 +266,7 @@ class ViewServer:
             return answer
         if not self._access.is_admitted(request):
             if comes_from_elsewhere(request):
-                # A browser that has the cookie sends it when a page of this server asks.
+                # If the browser has the cookie, it sends it with a request from our own page.
                 return _ask_again(by_itself=request.path != "/sql")
             raise Refused(
                 HTTPStatus.FORBIDDEN,
@@ -338,7 +337,7 @@ class ViewServer:
         )
 
     async def _control(self, request: web.Request) -> web.Response:
-        """Ask something of a run, and answer what becomes of it."""
+        """Make a request of a run, and respond with its effect."""
         if self._read_only:
             message = "this server was started with `--read-only`: it takes no requests"
             raise Refused(HTTPStatus.FORBIDDEN, message)
@@ -362,20 +361,20 @@ class ViewServer:
         return web.Response(status=HTTPStatus.SEE_OTHER, headers={"Location": location})
 
     async def _palette(self, _: web.Request) -> web.StreamResponse:
-        """Answer with the colours of reports, which are those of the pages."""
+        """Respond with the colours of reports, which the pages share."""
         return web.FileResponse(resources.report_palette())
 
 
 def _download(name: str) -> dict[str, str]:
-    """Return the header that saves an answer to a file, of which no browser makes a page."""
+    """Return the header that makes browsers save a response as a file and not show it."""
     safe = re.sub(r"[^A-Za-z0-9._+-]", "_", name)
     return {"Content-Disposition": f'attachment; filename="{safe}"'}
 
 
 def _ask_again(*, by_itself: bool) -> web.Response:
-    """Return a page that leads to itself: at once, or where a person says so.
+    """Return a page that reloads itself: at once, or after a click.
 
-    What a query of another site's link costs, nobody should pay unasked.
+    A link on another site must not run a costly query without the user's consent.
     """
     if by_itself:
         body = '<meta http-equiv="refresh" content="0"><p><a href="">Continue</a></p>'

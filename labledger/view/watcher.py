@@ -1,8 +1,8 @@
-"""Notice commits, and tell open pages that there is more, by a stream of server-sent events.
+"""Notices commits, and notifies open pages with server-sent events.
 
-One task asks SQLite ten times a second whether another connection has written (`PRAGMA
-data_version`), only while somebody listens, and reads the progress of the runs if so. A listener
-that is slow gets the newest state of each run, not every one: nothing is queued twice.
+While a page is open, one task asks SQLite ten times a second whether another connection has written
+(`PRAGMA data_version`), and then reads the progress of the runs. A slow page skips intermediate
+states of a run and gets the newest.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ _REGRADING = re.compile(r"(.+)\.g[1-9][0-9]*")
 """The id of a regrading, with the id of its run."""
 _POLL_S = 0.1
 _AFTER_CHANGE_S = 0.5
-"""How long a change is followed by no other one: what happens meanwhile is told together."""
+"""How long the watcher waits after a change, to report further changes together."""
 _OWNER_S = 2.0
-"""Seconds between looks whether coordinators live: a killed one writes nothing."""
+"""How often the watcher checks which coordinators are alive. A killed one writes nothing."""
 PARAMETERS = ("run",)
 _MAX_STREAMS = 100
 _ALIVE_S = 15.0
-"""Seconds without an event after which `alive` is sent: a page behind a tunnel that hangs knows."""
+"""Seconds without an event after which `alive` is sent, so that pages notice a dead tunnel."""
 _RETRY_MS = 1000
 
 
 class Listener:
-    """What one open page has not been told yet."""
+    """The events that wait for one open page."""
 
     def __init__(self, run_ids: frozenset[str] | None) -> None:
         self._run_ids = run_ids
         self._commits: dict[str, JsonObject] = {}
         self._states: dict[str, None] = {}
         self._ledger: JsonObject | None = None
-        self._is_told = asyncio.Event()
+        self._has_events = asyncio.Event()
 
     def commit(self, row: ProgressRow) -> None:
-        """Tell how far a run is."""
+        """Report the progress of a run."""
         if self.wants(row.run_id):
             self._commits[row.run_id] = {
                 "run": row.run_id,
@@ -65,29 +65,29 @@ class Listener:
                 "total": row.total,
                 "status": row.status,
             }
-            self._is_told.set()
+            self._has_events.set()
 
     def state(self, run_id: str) -> None:
-        """Tell that something else of a run changed."""
+        """Report another change of a run."""
         if self.wants(run_id):
             self._states[run_id] = None
-            self._is_told.set()
+            self._has_events.set()
 
     def ledger(self, trouble: JsonObject) -> None:
-        """Tell whether the ledger can be read."""
+        """Report whether the ledger can be read."""
         self._ledger = trouble
-        self._is_told.set()
+        self._has_events.set()
 
     def wants(self, run_id: str) -> bool:
         """Return whether this listener follows a run."""
         return self._run_ids is None or run_id in self._run_ids
 
     async def events(self, timeout_s: float) -> list[tuple[str, JsonObject]]:
-        """Return what is new, as names and data; nothing after `timeout_s`."""
+        """Wait for new events, at most `timeout_s`. Return their names and data."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await self._is_told.wait()
-        self._is_told.clear()
+                await self._has_events.wait()
+        self._has_events.clear()
         events = [("ledger", self._ledger)] if self._ledger is not None else []
         events += [("commit", data) for data in self._commits.values()]
         events += [("state", {"run": run_id}) for run_id in self._states]
@@ -96,7 +96,7 @@ class Listener:
 
 
 class _DataVersion:
-    """A connection that sees whether others have written. Used by one thread at a time."""
+    """A connection that notices writes of other connections. For one thread at a time."""
 
     def __init__(self) -> None:
         self._source: Source | None = None
@@ -137,7 +137,7 @@ class Watcher:
         self._problem: JsonObject | None = None
         self._as_of = clock.utc_now()
         self.changes = 0
-        """How many changes were told so far."""
+        """How many changes have been reported so far."""
 
     @property
     def ledger(self) -> JsonObject:
@@ -160,17 +160,17 @@ class Watcher:
             self._listeners.discard(listener)
 
     async def watch(self) -> None:
-        """Tell listeners of changes until cancelled."""
+        """Report changes to the listeners until cancelled."""
         while True:
             if not self._listeners:
                 self._has_listeners.clear()
-                self._rows.clear()  # What changed meanwhile, pages ask for when they are opened.
+                self._rows.clear()  # Pages that open later request the current state themselves.
                 await self._has_listeners.wait()
-            has_told = await self._look()
-            await asyncio.sleep(_AFTER_CHANGE_S if has_told else _POLL_S)
+            has_reported = await self._look()
+            await asyncio.sleep(_AFTER_CHANGE_S if has_reported else _POLL_S)
 
     async def _look(self) -> bool:
-        """Look once. Return whether anybody was told something. Raises nothing."""
+        """Look for changes once. Return whether any was reported. Raises nothing."""
         try:
             return await self._look_and_tell()
         except TooBusy:
@@ -179,39 +179,41 @@ class Watcher:
             return self._tell_trouble({"message": error.message, "hint": error.hint})
         except Exception:
             message = "the ledger cannot be followed, because of a mistake in labledger"
-            has_told = self._tell_trouble({"message": message, "hint": "stderr has the details"})
-            if has_told:  # Not once more for each look.
+            has_reported = self._tell_trouble(
+                {"message": message, "hint": "stderr has the details"}
+            )
+            if has_reported:  # Log a lasting failure only once.
                 _log.exception("following the ledger failed")
-            return has_told
+            return has_reported
 
     async def _look_and_tell(self) -> bool:
         rows, owned = await self._workers.read(partial(self._read, self._runs_to_look_after()))
         self._as_of = clock.utc_now()
-        has_told = self._tell_trouble(None)
+        has_reported = self._tell_trouble(None)
         if rows is not None:
-            has_told |= self._tell_progress(rows)
+            has_reported |= self._tell_progress(rows)
         if owned is not None:
             for run_id, is_owned in owned.items():
                 if self._owned.get(run_id, is_owned) is not is_owned:
                     self._tell_state(run_id)
-                    has_told = True
+                    has_reported = True
             self._owned = owned
-        return has_told
+        return has_reported
 
     def _runs_to_look_after(self) -> Collection[str] | None:
-        """Return the runs of which somebody wants to know who is alive; None if it is not time."""
+        """Return the followed runs whose owner to check, or None if the check is not due."""
         if clock.monotonic() - self._owners_seen_at < _OWNER_S:
             return None
         self._owners_seen_at = clock.monotonic()
         running = [row.run_id for row in self._rows.values() if row.status == RunStatus.RUNNING]
-        return [id_ for id_ in running if any(each.wants(id_) for each in self._listeners)]
+        return [id_ for id_ in running if any(page.wants(id_) for page in self._listeners)]
 
     def _read(
         self, run_ids: Collection[str] | None, source: Source
     ) -> tuple[list[ProgressRow] | None, dict[str, bool] | None]:
         """Return the progress of all runs if it may have changed, and which of `run_ids` are owned.
 
-        Runs in another thread: it looks at nothing that the event loop changes meanwhile.
+        Runs in another thread, and therefore uses nothing that the event loop changes.
         """
         try:
             has_changed = self._data_version.has_changed(source) or not self._rows
@@ -220,23 +222,23 @@ class Watcher:
                 return rows, None
             owned = {}
             for run_id in run_ids:
-                with suppress(RunNotFound):  # It was deleted since.
+                with suppress(RunNotFound):  # It was deleted in the meantime.
                     owned[run_id] = source.ledger.is_owned(source.reader.run(run_id))
             return rows, owned
         except BaseException:
-            self._data_version.close()  # A change that was not told is one for the next look.
+            self._data_version.close()  # The next look must notice this unreported change.
             raise
 
     def _tell_progress(self, rows: list[ProgressRow]) -> bool:
         before, self._rows = self._rows, {row.run_id: row for row in rows}
-        has_told = False
+        has_reported = False
         for row in rows:
             known = before.get(row.run_id)
             if not before or known == row:
-                continue  # The first look: pages have what it shows.
-            if not has_told:
+                continue  # At the first look, pages already show this state.
+            if not has_reported:
                 self.changes += 1
-            has_told = True
+            has_reported = True
             if known is None or known[:4] != row[:4]:
                 for listener in self._listeners:
                     listener.commit(row)
@@ -244,11 +246,11 @@ class Watcher:
                 self._tell_state(row.run_id)
         for run_id in before.keys() - self._rows.keys():
             self._tell_state(run_id)
-            has_told = True
-        return has_told
+            has_reported = True
+        return has_reported
 
     def _tell_state(self, run_id: str) -> None:
-        """Report that a run has changed, and for a regrading its run too, which may show it now."""
+        """Report a change of a run. For a regrading, report its run as well, which may show it."""
         self.changes += 1
         regraded = _REGRADING.fullmatch(run_id)
         for listener in self._listeners:
@@ -272,7 +274,7 @@ class EventStreams:
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
         self._start = secrets.token_hex(8)
-        """Another one tells pages that the server was started again."""
+        """A random value by which pages notice that the server was restarted."""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Send events until the page is closed."""
@@ -282,14 +284,14 @@ class EventStreams:
         run_ids = frozenset(parameters.texts("run")) or None
         response = web.StreamResponse(headers={**HEADERS, "X-Accel-Buffering": "no"})
         response.content_type, response.charset = "text/event-stream", "utf-8"
-        # A page that is closed while it is written to ends its stream.
+        # Writing to a closed page ends its stream.
         with self._watcher.listening(run_ids) as listener, suppress(ConnectionResetError):
             await response.prepare(request)
             hello = {"start": self._start, "at": clock.utc_now(), "ledger": self._watcher.ledger}
             await response.write(f"retry: {_RETRY_MS}\n".encode() + _event("hello", hello))
             while True:
                 events = await listener.events(_ALIVE_S) or [("alive", {})]
-                # A client that does not read lets this wait, and gets the newest state afterwards.
+                # This waits for a slow client, which then gets the newest state.
                 await response.write(b"".join(_event(name, data) for name, data in events))
         return response
 

@@ -100,7 +100,7 @@ def test_a_selection_that_is_not_understood(project: Project, option: str, value
 def test_status(project: Project) -> None:
     """How far a run is, each variant's outcome, and what to type next."""
     done = project.command("status", RUN)
-    assert "6 of 6 slots committed" in done.stdout
+    assert "6 of 6 trials saved" in done.stdout
     assert "1 agent_error, 1 grade_error" in done.stdout
     assert f"next: labledger show {RUN} 0" in done.stderr
     found = project.json("status", RUN, "--json")
@@ -343,7 +343,7 @@ def test_gates(project: Project) -> None:
     missed = project.command("resume", RUN, "--fail-under", "0.3")
     assert missed.returncode == 1
     assert (
-        "gate missed: treat passed 0 of 2 slots that count (0.0%), which is under 30.0%"
+        "gate missed: treat passed 0 of 2 trials that count (0.0%), which is under 30.0%"
         in missed.stderr
     )
     assert "base" not in missed.stderr.partition("gate missed")[2]
@@ -357,7 +357,7 @@ def test_dry_run(project: Project, tmp_path: Path) -> None:
     other = Project(tmp_path, {"a": FAILS, "b": FAILS})
     printed = other.output("run", other.experiment, "--dry-run")
     assert "max_attempts: 2" in printed
-    assert "# schedule: 4 slots" in printed
+    assert "# schedule: 4 trials" in printed
     assert printed.splitlines()[-1].split() == ["#", "3", "treat", "b", "0"]
     plan = other.json("run", other.experiment, "--dry-run", "--json")
     assert [slot["variant_id"] for slot in plan["schedule"]] == ["base", "treat"] * 2

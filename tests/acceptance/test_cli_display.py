@@ -106,13 +106,13 @@ def test_a_terminal_shows_the_run_live(project: Project) -> None:
     """Committed, running, pass rate and failures while it runs; at the end the table stays."""
     words = ("run", project.experiment, "--run-id", "live", "--env", "PACE=holding")
     with closing(Terminal(project, *words)) as terminal:
-        terminal.await_text(r"4/6 committed · 1 running · 1 waiting to commit")
+        terminal.await_text(r"4 of 6 trials saved · 1 running · 1 waiting to be saved")
         terminal.await_text(r"base +50\.0% +1 +1 +0 +0 +0 +0")
-        assert re.search(r"slot 2 \(base, b\): agent_error: agent_exit_nonzero", terminal.text)
+        assert re.search(r"trial 2 \(base, b\): agent_error: agent_exit_nonzero", terminal.text)
         (held,) = [slot for slot, _ in project.running("live")]
         project.open_gate("live", held)
         assert terminal.finish() == 0, terminal.text
-        end = terminal.text.replace("\r", "").partition("run live: 6 of 6 slots committed\n")[2]
+        end = terminal.text.replace("\r", "").partition("run live: 6 of 6 trials saved\n")[2]
     lines = [line.split() for line in end.splitlines()]
     assert lines[0][:7] == ["variant", "slots", "scored", "pass", "fail", "miss", "err"]
     assert lines[2][:4] == ["base", "3", "3", "2"]
@@ -126,7 +126,7 @@ def test_another_terminal_watches_the_run(project: Project) -> None:
     with closing(project.run("watched", "--env", "PACE=holding")) as coordinator:
         coordinator.until("run_started")
         with closing(Terminal(project, "status", "watched", "--watch")) as terminal:
-            terminal.await_text(r"4/6 committed · 1 running · 1 waiting to commit")
+            terminal.await_text(r"4 of 6 trials saved · 1 running · 1 waiting to be saved")
             terminal.await_text(r"base +50\.0% +1 +1 +0 +0 +0 +0")
             (held,) = [slot for slot, _ in project.running("watched")]
             project.open_gate("watched", held)
@@ -181,7 +181,7 @@ def test_ctrl_c_on_a_terminal(project: Project) -> None:
     with closing(Terminal(project, *words)) as terminal:
         wait_until(lambda: _running(project, "key"), "a trial to hold")
         terminal.press(b"\x03")
-        terminal.await_text("stopping: running trials finish and are stored; Ctrl-C again")
+        terminal.await_text("stopping: running trials finish and are saved; Ctrl-C again")
         terminal.press(b"\x03")
         assert terminal.finish() == 130, terminal.text
         assert "labledger resume key" in terminal.text
@@ -196,11 +196,11 @@ def test_a_log_file_gets_plain_lines(plain: subprocess.CompletedProcess[str]) ->
     """Off a terminal: whole lines on stderr without control characters, the result on stdout."""
     assert plain.returncode == 0
     lines = plain.stderr.splitlines()
-    assert lines[0] == "run plain: 6 slots, 2 at once"
-    assert "slot 2 (base, b): agent_error: agent_exit_nonzero" in lines
-    assert any(line.startswith("6/6 committed · 0 running · 0 waiting") for line in lines)
+    assert lines[0] == "run plain: 6 trials, 2 at once"
+    assert "trial 2 (base, b): agent_error: agent_exit_nonzero" in lines
+    assert any(line.startswith("6 of 6 trials saved · 0 running · 0 waiting") for line in lines)
     assert "\x1b" not in plain.stderr + plain.stdout
-    assert plain.stdout.startswith("run plain: 6 of 6 slots committed\n")
+    assert plain.stdout.startswith("run plain: 6 of 6 trials saved\n")
     assert "next:" in lines
 
 
@@ -209,7 +209,7 @@ def test_quiet_prints_the_result_alone(project: Project) -> None:
     words = ("--quiet", "--task", "a", "--run-id", "quiet")
     done = project.command("run", project.experiment, *words)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("run quiet: 2 of 2 slots committed\n")
+    assert done.stdout.startswith("run quiet: 2 of 2 trials saved\n")
 
 
 def test_json_is_one_event_a_line(project: Project) -> None:

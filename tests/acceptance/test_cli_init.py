@@ -40,7 +40,7 @@ def test_profiles_run_as_they_are(tmp_path: Path, image_ids: dict[str, str], pro
 
     words = ("run", "mine", "--limit", 1, "-n", 4, "--run-id", "first", "--fail-under", 0.01)
     done = labledger(tmp_path, *words)
-    assert "slots committed" in done.stdout, done.stderr
+    assert "trials saved" in done.stdout, done.stderr
     ledger = labledger(tmp_path, "query", "SELECT status FROM trials", "--format", "jsonl")
     statuses = {json.loads(line)["status"] for line in ledger.stdout.splitlines()}
     assert statuses == {"completed"}

@@ -81,7 +81,7 @@ def test_a_whole_run_as_another_user(project: Project) -> None:
     command = command_line("run", "experiment.yaml", "--run-id", "mine")
     said = as_user(project.folder, *command, may_search=True)
     assert said.endswith("exit code 0"), said
-    assert "run mine: 4 of 4 slots committed" in said
+    assert "run mine: 4 of 4 trials saved" in said
 
     files = [project.lab, *project.lab.rglob("*")]
     assert {path.lstat().st_uid for path in files} == {USER}

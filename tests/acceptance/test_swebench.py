@@ -117,7 +117,7 @@ def test_verdicts_metrics_and_regrading(graded: tuple[Path, str]) -> None:
     command = ("regrade", run_id, "--again", "--grader", str(experiment))
     done = run_forked(*command, folder=lab.parent)
     assert done.returncode == 0, done.stderr
-    assert "0 of 8 slots changed" in done.stdout
+    assert "0 of 8 trials changed" in done.stdout
     assert listed(lab, run_id) == VERDICTS
 
 

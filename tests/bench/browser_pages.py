@@ -29,7 +29,7 @@ _WATCH = """() => {
   window.changes = [];
   const progress = document.getElementById("progress");
   const note = () => {
-    const text = progress.textContent.match(/([\\d,]+) of [\\d,]+ committed/)?.[1];
+    const text = progress.textContent.match(/([\\d,]+) of [\\d,]+ saved/)?.[1];
     if (text && text !== window.changes.at(-1)?.[0]) window.changes.push([text, Date.now() / 1000]);
   };
   const everything = {subtree: true, childList: true, characterData: true};

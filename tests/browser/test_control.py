@@ -26,13 +26,13 @@ def test_pause(tmp_path: Path, serve: Serve) -> None:
         run.dispatch("agent", "reading\n", 2)
         page = serve(tmp_path).open(f"/runs/{RUN}")
         page.get_by_role("button", name="Pause", exact=True).click()
-        dialog = page.get_by_role("dialog", name="Pause dispatch")
-        expect(dialog).to_contain_text("nothing more starts; 2 trials run on")
+        dialog = page.get_by_role("dialog", name="Start no more trials")
+        expect(dialog).to_contain_text("no more trials start; 2 trials still run")
         dialog.get_by_label("What").select_option("variant hasty")
-        expect(dialog).to_contain_text("variant hasty: nothing more starts")
+        expect(dialog).to_contain_text("variant hasty: no more trials start")
         assert asked(tmp_path) == []
         dialog.get_by_label("Why").fill("its key is out of credit")
-        dialog.get_by_role("button", name="Pause dispatch").click()
+        dialog.get_by_role("button", name="Start no more trials").click()
         expect(dialog).to_have_count(0)
         requests = page.locator("#requests tbody tr")
         expect(requests).to_have_count(1)
@@ -68,9 +68,9 @@ def test_without_a_script(tmp_path: Path, serve: Serve) -> None:
         run.commit(1)
         page = serve(tmp_path).open(f"/runs/{RUN}", java_script_enabled=False)
         page.get_by_text("Pause, limits, stop").click()
-        page.get_by_role("button", name="Pause dispatch").click()
+        page.get_by_role("button", name="Start no more trials").click()
         expect(page.get_by_role("heading", name="What will happen")).to_be_visible()
-        expect(page.locator("main")).to_contain_text("nothing more starts")
+        expect(page.locator("main")).to_contain_text("no more trials start")
         assert asked(tmp_path) == []
         page.get_by_role("button", name="Do it").click()
         expect(page.locator("#requests tbody tr")).to_contain_text("waits")
@@ -102,13 +102,13 @@ def test_cancel_a_slot(tmp_path: Path, serve: Serve) -> None:
         run.commit(2)
         page = serve(tmp_path).open(f"/runs/{RUN}/slots/3")
         slot = page.url
-        page.get_by_role("button", name="Cancel this slot").click()
+        page.get_by_role("button", name="Cancel this trial").click()
         expect(page.locator("main")).to_contain_text("cancelled for good")
         # The page has no address of its own, so nothing leads to its document.
         expect(page.get_by_text("as JSON")).to_have_count(0)
         page.get_by_role("link", name="Leave it").click()
         expect(page).to_have_url(slot)
-        page.get_by_role("button", name="Cancel this slot").click()
+        page.get_by_role("button", name="Cancel this trial").click()
         page.get_by_role("button", name="Do it").click()
         expect(page.locator("#requests tbody tr")).to_contain_text("cancel")
         assert asked(tmp_path) == ["cancel slot 3"]
@@ -120,23 +120,23 @@ def test_go_on_with_one_of_two(tmp_path: Path, serve: Serve) -> None:
     with WatchedRun(tmp_path, 4) as run:
         run.commit(1)
         page = serve(tmp_path).open(f"/runs/{RUN}")
-        for what in ("variant hasty", "tasks that fit a glob"):
+        for what in ("variant hasty", "tasks that match a glob"):
             page.get_by_role("button", name="Pause", exact=True).click()
-            dialog = page.get_by_role("dialog", name="Pause dispatch")
+            dialog = page.get_by_role("dialog", name="Start no more trials")
             dialog.get_by_label("What").select_option(what)
             if "glob" in what:
-                expect(dialog.get_by_role("button", name="Pause dispatch")).to_be_disabled()
+                expect(dialog.get_by_role("button", name="Start no more trials")).to_be_disabled()
                 dialog.get_by_role("textbox", name="Glob").fill("*")
                 dialog.get_by_role("textbox", name="Glob").press("Tab")
-                expect(dialog).to_contain_text("tasks *: nothing more starts")
-            dialog.get_by_role("button", name="Pause dispatch").click()
+                expect(dialog).to_contain_text("tasks *: no more trials start")
+            dialog.get_by_role("button", name="Start no more trials").click()
             expect(dialog).to_have_count(0)
         run.apply_requests()
         expect(page.locator("#run-state")).to_have_text("partly paused")
         page.get_by_role("button", name="Unpause", exact=True).click()
         dialog = page.get_by_role("dialog", name="Go on")
         dialog.get_by_label("What").select_option("variant hasty")
-        expect(dialog).to_contain_text("variant hasty goes on; still paused: tasks *")
+        expect(dialog).to_contain_text("variant hasty continues; still paused: tasks *")
         dialog.get_by_role("button", name="Go on").click()
         expect(dialog).to_have_count(0)
         assert asked(tmp_path)[-1] == "unpause variant hasty"
@@ -167,7 +167,7 @@ def test_cancel_a_variant(tmp_path: Path, serve: Serve) -> None:
         button = dialog.get_by_role("button", name="Cancel a variant")
         expect(button).to_be_disabled()
         dialog.get_by_label("What").select_option("variant hasty")
-        expect(dialog).to_contain_text("variant hasty: 8 slots will be cancelled for good")
+        expect(dialog).to_contain_text("variant hasty: 8 trials will be cancelled for good")
         button.click()
         expect(dialog).to_have_count(0)
         assert asked(tmp_path) == ["cancel variant hasty"]
@@ -184,7 +184,7 @@ def test_choice_stays_what_it_is(tmp_path: Path, serve: Serve) -> None:
         page.get_by_role("button", name="Unpause", exact=True).click()
         dialog = page.get_by_role("dialog", name="Go on")
         dialog.get_by_label("What").select_option("tasks *")
-        expect(dialog).to_contain_text("tasks * goes on")
+        expect(dialog).to_contain_text("tasks * continues")
         request_control(RUN, "unpause", {"task": ["*"]}, lab_dir=tmp_path / ".lab")
         run.apply_requests()
         expect(page.locator("#notices")).not_to_contain_text("Tasks *")
@@ -234,17 +234,17 @@ def test_late_preview(tmp_path: Path, serve: Serve) -> None:
         run.commit(2)
         page = serve(tmp_path).open(f"/runs/{RUN}")
         page.get_by_role("button", name="Pause", exact=True).click()
-        dialog = page.get_by_role("dialog", name="Pause dispatch")
-        expect(dialog).to_contain_text("the run: nothing more starts")
+        dialog = page.get_by_role("dialog", name="Start no more trials")
+        expect(dialog).to_contain_text("the run: no more trials start")
         page.evaluate(FIRST_ANSWER_LAST)
         for variant in ("careful", "hasty"):
             with page.expect_response("**/control"):
                 dialog.get_by_label("What").select_option(f"variant {variant}")
-        expect(dialog).to_contain_text("variant hasty: nothing more starts")
+        expect(dialog).to_contain_text("variant hasty: no more trials start")
         page.evaluate(
             "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
         )
-        expect(dialog).to_contain_text("variant hasty: nothing more starts")
+        expect(dialog).to_contain_text("variant hasty: no more trials start")
 
 
 def test_what_is_typed_is_said(tmp_path: Path, serve: Serve) -> None:
@@ -277,9 +277,9 @@ def test_a_question_that_was_lost(tmp_path: Path, serve: Serve) -> None:
 
         page.route("**/control", lose_once)
         page.get_by_role("button", name="Pause", exact=True).click()
-        dialog = page.get_by_role("dialog", name="Pause dispatch")
+        dialog = page.get_by_role("dialog", name="Start no more trials")
         expect(dialog).to_contain_text("the viewer did not answer")
-        dialog.get_by_role("button", name="Pause dispatch").click()
+        dialog.get_by_role("button", name="Start no more trials").click()
         expect(page.locator("#requests tbody tr")).to_contain_text("pause")
         assert asked(tmp_path) == ["pause the run"]
 
@@ -291,11 +291,11 @@ def test_pause_a_host(tmp_path: Path, serve: Serve) -> None:
         run.commit(1)
         page = serve(tmp_path).open(f"/runs/{RUN}")
         page.get_by_role("button", name="Pause", exact=True).click()
-        dialog = page.get_by_role("dialog", name="Pause dispatch")
+        dialog = page.get_by_role("dialog", name="Start no more trials")
         dialog.get_by_label("What").select_option("a host")
         dialog.get_by_role("combobox", name="Host").fill("gpu-9")
         dialog.get_by_role("combobox", name="Host").press("Tab")
-        expect(dialog).to_contain_text("host gpu-9: nothing more starts")
-        dialog.get_by_role("button", name="Pause dispatch").click()
+        expect(dialog).to_contain_text("host gpu-9: no more trials start")
+        dialog.get_by_role("button", name="Start no more trials").click()
         expect(dialog).to_have_count(0)
         assert asked(tmp_path) == ["pause host gpu-9"]

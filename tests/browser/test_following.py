@@ -36,15 +36,15 @@ def test_commits_appear(tmp_path: Path, serve: Serve) -> None:
         viewer = serve(tmp_path)
         page = live(viewer)
         page.evaluate("window.same = true")
-        expect(page.locator("#progress")).to_contain_text("2 of 24 committed")
+        expect(page.locator("#progress")).to_contain_text("2 of 24 saved")
         cells = page.locator(
             "#grid .cell.pass, #grid .cell.fail, #grid .cell.ungraded, #grid .cell.left-out"
         )
         expect(cells).to_have_count(2)
         run.commit(5)
-        expect(page.locator("#progress")).to_contain_text("7 of 24 committed")
+        expect(page.locator("#progress")).to_contain_text("7 of 24 saved")
         expect(cells).to_have_count(7)
-        expect(page.locator("#rates-as-of")).to_have_text("after 7 slots")
+        expect(page.locator("#rates-as-of")).to_have_text("after 7 trials")
         chart = page.locator("#throughput")
         expect(chart).to_have_attribute("aria-label", re.compile("7 of 24"))
         # Without a pointer on the chart, the figures below it are the newest.
@@ -104,7 +104,7 @@ def test_a_part_that_was_not_had(part: str, tmp_path: Path, serve: Serve) -> Non
         expect(page.locator("#connection")).to_have_text("live")
         expect(page.locator("#theme")).to_have_text("Dark")
         run.commit(3)
-        expect(page.locator("#progress")).to_contain_text("5 of 24 committed")
+        expect(page.locator("#progress")).to_contain_text("5 of 24 saved")
         assert page.evaluate("sessionStorage.length") == 0
 
 
@@ -145,12 +145,12 @@ def test_asks_only_for_what_it_lacks(tmp_path: Path, serve: Serve) -> None:
         page = live(viewer)
         viewer.requests.clear()
         run.commit(3)
-        expect(page.locator("#progress")).to_contain_text("13 of 48 committed")
+        expect(page.locator("#progress")).to_contain_text("13 of 48 saved")
         page.context.set_offline(True)
         expect(page.locator("#connection")).to_have_attribute("data-state", "lost")
         run.commit(4)
         page.context.set_offline(False)
-        expect(page.locator("#progress")).to_contain_text("17 of 48 committed")
+        expect(page.locator("#progress")).to_contain_text("17 of 48 saved")
         expect(page.locator("#connection")).to_have_text("live")
         asked = [url for url in viewer.requests if "/changes?" in url]
         after = [int(match[1]) for url in asked if (match := re.search(r"after=(\d+)", url))]
@@ -180,7 +180,7 @@ def test_running_trials(tmp_path: Path, serve: Serve) -> None:
         expect(page.locator("#now")).to_contain_text("No trial runs")
         run.dispatch("agent", "reading the test\nrunning pytest -q\n")
         item = page.locator("#now li")
-        expect(item).to_contain_text("slot 2")
+        expect(item).to_contain_text("trial 2")
         expect(item).to_contain_text("agent")
         expect(item).to_contain_text("running pytest -q")
         expect(page.locator("#grid .cell.running")).to_have_count(1)
@@ -218,7 +218,7 @@ def test_slot_moves_on(tmp_path: Path, serve: Serve) -> None:
         page = live(serve(tmp_path), f"/runs/{RUN}/slots/1")
         state = page.locator("article .lead .state")
         attempts = page.locator("article tbody th")
-        expect(state).to_have_text("not begun")
+        expect(state).to_have_text("not started")
         run.dispatch("agent", "reading\n", 2)
         expect(state).to_have_text("running")
         expect(attempts).to_have_text(["1"])
@@ -226,7 +226,7 @@ def test_slot_moves_on(tmp_path: Path, serve: Serve) -> None:
         run.journal(1, 2, "here")
         expect(attempts).to_have_text(["2"])
         run.stage(1, attempt=2)
-        expect(state).to_have_text("finished, waiting to be committed")
+        expect(state).to_have_text("finished, waiting to be saved")
 
 
 def test_lost_server(tmp_path: Path, serve: Serve) -> None:
@@ -241,12 +241,12 @@ def test_lost_server(tmp_path: Path, serve: Serve) -> None:
         expect(page.locator("#announcement")).to_contain_text(
             "The connection to the viewer is lost"
         )
-        expect(page.locator("#progress")).to_contain_text("2 of 24 committed")
+        expect(page.locator("#progress")).to_contain_text("2 of 24 saved")
         viewer.start_again()
         expect(connection).to_contain_text("open the link")
         run.commit()
         viewer.go(page, viewer.link.replace("/?", f"/runs/{RUN}?"))
-        expect(page.locator("#progress")).to_contain_text("3 of 24 committed")
+        expect(page.locator("#progress")).to_contain_text("3 of 24 saved")
 
 
 def test_lost_coordinator(tmp_path: Path, serve: Serve) -> None:
@@ -271,7 +271,7 @@ def test_lost_ledger(tmp_path: Path, serve: Serve) -> None:
         trouble = page.locator("#trouble")
         expect(trouble).to_contain_text("The ledger cannot be read")
         expect(trouble).to_contain_text(re.compile(r"known at \d\d:\d\d:\d\d UTC"))
-    expect(pages[0].locator("#progress")).to_contain_text("2 of 24 committed")
+    expect(pages[0].locator("#progress")).to_contain_text("2 of 24 saved")
     (tmp_path / "elsewhere.sqlite").rename(ledger)
     for page in pages:
         expect(page.locator("#trouble")).to_be_empty()
@@ -289,7 +289,7 @@ def test_deleted_run(tmp_path: Path, serve: Serve) -> None:
         expect(page.locator("#trouble")).to_contain_text(RUN)
         viewer.requests.clear()
         other = live(viewer, "/")
-        expect(other.locator("#runs")).to_contain_text("No run fits")
+        expect(other.locator("#runs")).to_contain_text("No run matches")
         assert not [url for url in viewer.requests if RUN in url]
 
 
@@ -308,7 +308,7 @@ def test_hidden_page_rests(tmp_path: Path, serve: Serve) -> None:
         )
         assert not [url for url in viewer.requests if "/changes" in url]
         page.evaluate(hide % "false" + tell)
-        expect(page.locator("#progress")).to_contain_text("3 of 24 committed")
+        expect(page.locator("#progress")).to_contain_text("3 of 24 saved")
 
 
 SCROLL = """async ([step, times]) => {
@@ -365,7 +365,7 @@ def test_begun_stays_begun(tmp_path: Path, serve: Serve) -> None:
         expect(begun).to_have_count(2)
         run.stage(1)
         expect(page.locator("#progress")).to_contain_text("1 finished, waiting")
-        expect(begun.nth(1)).to_have_attribute("title", "slot 1: begun")
+        expect(begun.nth(1)).to_have_attribute("title", "trial 1: begun")
         expect(begun).to_have_count(2)
 
 

@@ -173,7 +173,7 @@ def test_a_dead_receiver_does_not_change_a_run(project: Project, server: Receive
     assert waiting["event"] == "finished"
     server.behave("accept")
     assert project.output("notifications", "discard", RUN) == (
-        f"gave up 1 notification of run {RUN}\n"
+        f"discarded 1 notification of run {RUN}\n"
     )
     assert server.accepted == []
 

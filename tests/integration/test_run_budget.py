@@ -132,9 +132,7 @@ def test_what_a_stopped_run_spent_is_shown_to_its_end(project: Project) -> None:
     status = project.json("status", "paid", "--json")
     assert status["spent"] == ended["spent"]
     shown = project.command("status", "paid")
-    assert "0 of 4 slots committed; 3 finished results waiting for earlier slots; 1 slot " in (
-        shown.stdout
-    )
+    assert "0 of 4 trials saved; 3 finished, waiting to be saved; 1 " in (shown.stdout)
     assert "2 USD spent" in shown.stdout
 
 
@@ -210,7 +208,7 @@ def test_a_budget_that_the_last_trials_use_up_stops_nothing(project: Project) ->
     """A run that is complete was not stopped early, and asks for no more."""
     done = project.command("run", project.experiment, *PASSING, "--budget-usd", 3)
     assert done.returncode == 0, done.stderr
-    assert "8 of 8 slots committed" in done.stdout
+    assert "8 of 8 trials saved" in done.stdout
     assert "stopped early" not in done.stderr
 
 

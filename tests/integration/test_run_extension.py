@@ -90,7 +90,7 @@ def test_a_run_that_grew_three_times_answers_as_one_done_at_once(
     project.tasks({"a": RIGHT, "b": BY_MODE, "c": WRONG, "d": RIGHT})
     dry_run = project.command("extend", RUN, "--dry-run", "--env", "PACE=passing")
     assert dry_run.returncode == 0, dry_run.stderr
-    assert "4 slots would be added to grown" in dry_run.stdout
+    assert "4 trials would be added to grown" in dry_run.stdout
     project.write("agent.sh", "exit 1\n")
     refused = project.command("extend", RUN, "--env", "PACE=passing")
     assert refused.returncode == 2

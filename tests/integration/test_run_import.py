@@ -32,9 +32,9 @@ def test_two_labs_merge_and_a_run_goes_on_in_the_other(tmp_path: Path) -> None:
         interrupt_after_two(theirs, coordinator)
 
     found = ours.output("import", theirs.folder)
-    assert found == "imported two: 2 of 4 slots committed\n"
+    assert found == "imported two: 2 of 4 trials saved\n"
     assert theirs.output("import", ours.folder / ".lab" / "runs" / "one") == (
-        "imported one: 6 of 6 slots committed\n"
+        "imported one: 6 of 6 trials saved\n"
     )
     for project in (ours, theirs):
         for run_id in ("one", "two"):
@@ -42,15 +42,15 @@ def test_two_labs_merge_and_a_run_goes_on_in_the_other(tmp_path: Path) -> None:
     assert head(ours, "one") == head(theirs, "one")
     assert head(ours, "two") == head(theirs, "two")
     assert theirs.output("import", ours.folder).splitlines() == [
-        "one is already in this ledger: 6 of 6 slots committed",
-        "two is already in this ledger: 2 of 4 slots committed",
+        "one is already in this ledger: 6 of 6 trials saved",
+        "two is already in this ledger: 2 of 4 trials saved",
     ]
 
     resumed = ours.command("resume", "two", *PASSING)
     assert resumed.returncode == 0, resumed.stderr
     ours.check_whole("two")
     grown = theirs.output("import", ours.folder, "--run", "two")
-    assert grown == "extended two from 2 to 4 of 4 slots committed\n"
+    assert grown == "extended two from 2 to 4 of 4 trials saved\n"
     theirs.check_run("two")
     assert head(ours, "two") == head(theirs, "two")
     assert ours.rows("two") == theirs.rows("two")
@@ -75,5 +75,5 @@ def test_a_run_folder_is_all_that_an_import_needs(tmp_path: Path) -> None:
     assert refused.returncode == 3
     assert "without the artifacts" in refused.stderr
     done = theirs.output("import", tmp_path / "carried", "--without-artifacts")
-    assert done.startswith("imported one: 2 of 2 slots committed; ")
+    assert done.startswith("imported one: 2 of 2 trials saved; ")
     assert head(ours, "one") == head(theirs, "one")

@@ -65,7 +65,7 @@ def test_an_agent_that_breaks_its_grader_has_not_passed(
     }
     counted = 3 if readable_layers else 2
     assert board == [("base", 2 / counted, 0.5), ("treat", 1 / counted, 0.25)]
-    assert "as benchmarks count: base 50.0%, treat 25.0%" in done.stdout
+    assert "as failures (the usual benchmark rule): base 50.0%, treat 25.0%" in done.stdout
     assert "base 50.0%, treat 25.0%." in headline
 
 

@@ -180,7 +180,7 @@ def test_killed_and_resumed(
 
     done = project.command("regrade", "first", "--grader", "lenient.sh")
     assert done.returncode == 0, done.stderr
-    assert "generation 2 against generation 1: 2 of 10 slots changed" in done.stdout
+    assert "grading 2 against grading 1: 2 of 10 trials changed" in done.stdout
     assert engine_log.starts(project, "first.g2") == {(idx, 1): 1 for idx in range(10)}
     project.check_whole("first.g2")
     assert len(query(project, asked)) == len(before) + 2
@@ -223,11 +223,11 @@ def test_a_grader_that_fails_takes_no_pass_away(project: Project, engine_log: En
     done = project.command(*command, LICENCE="down")
     assert done.returncode == 3, done.stderr
     assert "2 of 10 slots not graded" in done.stderr
-    assert "labledger resume first.g2   (grades the open slots alone)" in done.stderr
+    assert "labledger resume first.g2   (grades only the remaining trials)" in done.stderr
     assert query(project, asked) == before
     status = project.command("status", "first.g2").stdout
     assert "stopped early (unjudged): 2 of 10 slots not graded" in status
-    assert "slot 0: grade_error (grader_exit_nonzero): the grader's command failed" in status
+    assert "trial 0: grade_error (grader_exit_nonzero): the grader's command failed" in status
     assert engine_log.starts(project, "first.g2") == {(idx, 1): 1 for idx in range(10)}
     assert "licence server did not answer" in project.output("logs", "first.g2", "0")
     assert "gave no verdict: grade_error (grader_exit_n" in project.output("show", "first.g2", "0")
@@ -375,7 +375,7 @@ def test_the_command(project: Project) -> None:
     done = project.command("regrade", "first", "--grader", "lenient.sh")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert "generation 2 against generation 1: 2 of 10 slots changed" in lines
+    assert "grading 2 against grading 1: 2 of 10 trials changed" in lines
     assert "  grade_error → pass: 2" in lines
     commands = [line.strip() for line in done.stderr.partition("next:")[2].splitlines()]
     typed = [shlex.split(command)[1:] for command in commands if command]

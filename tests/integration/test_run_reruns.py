@@ -62,7 +62,7 @@ def test_spoilt_slots_run_again(project: Project, tmp_path: Path) -> None:
     before = project.rows("first")
     done = project.command("rerun", "first", "--yes", "--env", "PACE=passing")
     assert done.returncode == 0, done.stderr
-    assert "2 slots; last time they took" in done.stdout
+    assert "2 trials; last time they took" in done.stdout
     project.check_whole("first")
     after = project.rows("first")
     for kind, rows in before.items():
@@ -73,7 +73,7 @@ def test_spoilt_slots_run_again(project: Project, tmp_path: Path) -> None:
     assert outcomes(project) == outcomes(whole)
     again = project.command("rerun", "first", "--yes", "--env", "PACE=passing")
     assert again.returncode == 0
-    assert "no slot of first is to be run again" in again.stdout
+    assert "no trial of first has to run again" in again.stdout
 
 
 def test_results_that_are_run_again_reach_no_rate(project: Project) -> None:
@@ -81,7 +81,7 @@ def test_results_that_are_run_again_reach_no_rate(project: Project) -> None:
     which = ("--task", "wrong", "--variant", "base", "--despite-verdict", "--because", "a test")
     done = project.command("rerun", "first", "--yes", *which, "--fail-under", "treat=0", "--frozen",
                            "--env", "PACE=passing")  # fmt: skip
-    assert "gate missed: slots of the run were run again despite" in done.stderr
+    assert "gate missed: trials of the run were run again despite" in done.stderr
     assert done.returncode != 0
 
 

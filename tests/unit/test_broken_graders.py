@@ -129,7 +129,7 @@ def test_every_view_and_every_command_has_the_same_rule(
         print_summary(build_summary(reader, "run-1"))
     shown = capsys.readouterr().out
     assert "because the grader works for other trials, or the agent could break it: 3" in shown
-    assert "as benchmarks count: base 25.0%, treat 12.5%" in shown
+    assert "as failures (the usual benchmark rule): base 25.0%, treat 12.5%" in shown
     with open_ledger(path) as ledger:
         document = ledger.compare("run-1", options=CompareOptions())
     [compared] = document.comparisons

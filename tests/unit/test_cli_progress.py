@@ -179,7 +179,7 @@ def test_the_line_says_where_the_run_stands() -> None:
     view = view_of(STARTED, tick(3, waiting=1))
     line = view.line()
     assert line.startswith(
-        "2/10 committed · 3 running · 1 waiting to commit · base 100.0% · treat –"
+        "2 of 10 trials saved · 3 running · 1 waiting to be saved · base 100.0% · treat –"
     )
 
 
@@ -197,7 +197,7 @@ def test_the_live_display_shows_where_the_run_stands(width: int) -> None:
     Console(file=shown, width=width).print(watcher._draw())
     lines = shown.getvalue().splitlines()
     assert max(map(len, lines)) <= width
-    for phrase in ("3/10 committed", "3 running", "1 waiting to commit", "0s elapsed"):
+    for phrase in ("3 of 10 trials saved", "3 running", "1 waiting to be saved", "0s elapsed"):
         assert any(phrase in line for line in lines), phrase
     if width >= 80:
         assert any(re.match(r"base +50\.0% +1 +1 +0 +0 +0 +0", line) for line in lines)
@@ -244,10 +244,10 @@ def test_failures_are_told_as_they_happen(capsys: pytest.CaptureFixture[str]) ->
     watcher(run_event("stopping", level=1))
     told = capsys.readouterr()
     assert told.out == ""
-    assert "slot 3 (treat, a): infra_error: container_killed, running it again" in told.err
+    assert "trial 3 (treat, a): infra_error: container_killed, running it again" in told.err
     assert "warning: careful" in told.err
     assert "Ctrl-C again ends them now" in told.err
-    assert told.err.count("slot 3") == 1
+    assert told.err.count("trial 3") == 1
 
 
 def test_a_warning_names_options_as_they_are_typed() -> None:
@@ -259,7 +259,7 @@ def test_a_warning_names_options_as_they_are_typed() -> None:
 def test_a_resume_says_what_it_found() -> None:
     """Whoever resumes learns what earlier coordinators had done."""
     line = started_line({**STARTED, "staged": 1, "begun": 3})
-    assert "after 2 committed, with 1 finished and 3 dispatched trials" in line
+    assert "after 2 saved, with 1 finished and 3 trials started" in line
     assert "continues" not in started_line({**STARTED, "committed": 0})
 
 
@@ -273,7 +273,7 @@ def test_the_hosts_of_a_cluster_are_shown_with_their_trials() -> None:
     view = view_of(STARTED, tick(11, waiting=0, hosts=few))
     view.add(tick(11, waiting=0))
     shown = view.line()
-    assert "a/1: 8 trials in 8 slots" in shown
+    assert "a/1: 8 trials, at most 8 at once" in shown
     assert "b/2: it does not answer (3 trials there) · c/3: its disk is full" in shown
     console = Console(file=io.StringIO(), width=100)
     watcher = run_display.LiveWatcher()
@@ -286,7 +286,7 @@ def test_the_hosts_of_a_cluster_are_shown_with_their_trials() -> None:
     assert "1,000 of 1,002 hosts take trials · b/2: it does not answer" in view.line()
     assert "n/1" not in view.line()
     line = notable_line(finished("agent_error", reason="exit_status", host="a/1"))
-    assert line == "slot 3 (treat, a) on a/1: agent_error: exit_status"
+    assert line == "trial 3 (treat, a) on a/1: agent_error: exit_status"
 
 
 def test_json_is_one_event_a_line_without_ticks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from labledger.cli.table_layout import Content, draw, plain_text
 
 RUN_IDS = [f"nightly-regression-20261120-09315{n}-4cc5" for n in range(3)]
 NAMES = ["careful-with-a-long-name-of-its-model", "hasty"]
-NUMBERS = ("slots", "scored", "pass", "fail", "miss", "err", "rate")
+NUMBERS = ("trials", "scored", "pass", "fail", "miss", "err", "rate")
 
 
 def drawn(content: Content, width: int) -> list[str]:
@@ -25,8 +25,8 @@ def runs() -> Content:
         [name, "nightly", "interrupted", "12", "144", "2026-11-20T09:31:52.123Z"]
         for name in RUN_IDS
     ]
-    columns = ("run_id", "experiment", "status", "committed", "slots", "created")
-    return Content(columns, rows, frozenset({"committed", "slots"}))
+    columns = ("run_id", "experiment", "status", "saved", "trials", "created")
+    return Content(columns, rows, frozenset({"saved", "trials"}))
 
 
 def outcome() -> Content:
@@ -64,7 +64,7 @@ def test_a_wide_table_is_one_line_a_row_where_there_is_room() -> None:
     """At 200 columns nothing is folded, and columns keep three spaces between them."""
     lines = drawn(outcome(), 200)
     assert len(lines) == 4
-    assert lines[0].startswith("variant" + " " * 33 + "slots   scored   pass")
+    assert lines[0].startswith("variant" + " " * 33 + "trials   scored   pass")
 
 
 def test_sentences_are_wrapped_beside_names() -> None:

@@ -80,6 +80,6 @@ def test_who_is_ahead_is_said_by_the_rates_that_decide(path: Path) -> None:
     with view_servers.serving(path.parent) as server:
         ahead, decision, *_ = server.document("/runs/run-1")["sentences"]["ahead"]
     assert ahead.startswith(
-        "treat is ahead: treat 41.7%, base 33.3% (each task weighs the same); that it is better"
+        "treat is ahead: treat 41.7%, base 33.3% (each task weighs equally); it is not"
     )
     assert "8.3 points higher in treat" in decision

@@ -161,7 +161,7 @@ def test_asking_again_changes_nothing(lab: Path) -> None:
     """To pause what is paused, or is about to be, or to go on with what is not, is no request."""
     assert ask(lab, "unpause").request is None
     assert ask(lab, "pause", variant=["base"]).request is not None
-    assert "paused already" in ask(lab, "pause", variant=["base"]).text
+    assert "already paused" in ask(lab, "pause", variant=["base"]).text
     with kit.open_writer(lab / "ledger.sqlite") as writer:
         apply_all(writer, lab)
     assert ask(lab, "pause", variant=["base"]).request is None
@@ -210,9 +210,9 @@ def test_later_slots_are_not_cancelled(lab: Path) -> None:
     ("kind", "what", "words"),
     [
         ("pause", {"variant": ["bse"]}, "'bse'"),
-        ("pause", {"task": ["no*"]}, "no task of the run fits 'no\\*'"),
+        ("pause", {"task": ["no*"]}, "no task of the run matches 'no\\*'"),
         ("pause", {"slot": [1]}, "has no such key"),
-        ("pause", {"host": ["node"]}, "on this machine alone"),
+        ("pause", {"host": ["node"]}, "this machine only"),
         ("pause", {"variant": "base"}, "expected a list of texts"),
         ("pause", {"task": [5]}, "expected a list of texts"),
         ("unpause", {"all": 1}, "expected true or false"),
@@ -221,7 +221,7 @@ def test_later_slots_are_not_cancelled(lab: Path) -> None:
         ("set", {"budget": {"cost_usd": "40"}}, "expected limits by kind"),
         ("set", {}, "nothing to set"),
         ("set", {"max_concurrency": 0}, "found 0"),
-        ("set", {"at_most_per_host": 1}, "on this machine alone"),
+        ("set", {"at_most_per_host": 1}, "this machine only"),
         ("set", {"budget": {"hours": 1}}, "'hours'"),
         ("cancel", {}, "nothing to cancel"),
         ("cancel", {"slot": [4]}, "from 0 to 3"),
@@ -269,13 +269,13 @@ def test_what_nobody_runs_is_not_said_to_run(lab: Path) -> None:
         return reply.text
 
     resumed = "when the run is resumed; no process runs it now"
-    assert said("pause") == f"the run: nothing more starts {resumed}"
-    assert said("set", max_concurrency=2) == "set trials at once: 2, once it is resumed"
+    assert said("pause") == f"the run: no more trials start {resumed}"
+    assert said("set", max_concurrency=2) == "set trials at once: 2, once the run is resumed"
     ended = "and trials that have ended keep their results"
-    slot = f"slot 0: 1 slot will be cancelled for good {resumed}, {ended}"
+    slot = f"slot 0: 1 trial will be cancelled for good {resumed}, {ended}"
     assert said("cancel", slot=[0]) == slot
     reply = ask(lab, "cancel", slot=[0, 3])
-    assert (reply.owned, "2 slots will be cancelled for good when" in reply.text) == (False, True)
+    assert (reply.owned, "2 trials will be cancelled for good when" in reply.text) == (False, True)
     with kit.open_writer(lab / "ledger.sqlite") as writer:
         (applied,) = owner_applies(lab, writer)
     assert applied.outcome is not None
@@ -291,7 +291,7 @@ def test_what_was_applied_is_said_to_have_happened(lab: Path) -> None:
             writer.journal_dispatch(lease, [entry])
         waits = ask(lab, "cancel", slot=[0])
         assert waits.text == (
-            "slot 0: 1 slot will be cancelled for good; 1 running trial will be killed"
+            "slot 0: 1 trial will be cancelled for good; 1 running trial will be killed"
         )
         replies: list[labledger.ControlReply] = []
 
@@ -309,7 +309,7 @@ def test_what_was_applied_is_said_to_have_happened(lab: Path) -> None:
             writer.apply_request(lease, request, {"text": "cancel", "slots_before": 4})
         asking.join()
     assert replies[0].text == (
-        "slot 1: 1 slot was cancelled for good; 1 running trial is being killed"
+        "slot 1: 1 trial was cancelled for good; 1 running trial is being killed"
     )
 
 
@@ -320,12 +320,12 @@ def test_what_has_finished_is_not_cancelled(lab: Path) -> None:
         entry = Dispatch(2, 1, "container-2", "elsewhere", kit.TIMES[0])
         writer.journal_dispatch(lease, [entry])
         writer.stage(lease, kit.result(2), final=True)
-        with pytest.raises(InvalidInput, match="slot 2 has finished, and waits"):
+        with pytest.raises(InvalidInput, match="trial 2 has finished and waits"):
             ask(lab, "cancel", slot=[2])
         what = {"variant": ["base"]}
         reply = labledger.request_control(kit.RUN, "cancel", what, dry_run=True, lab_dir=lab)
     assert reply.slots == 1
-    assert reply.text.endswith("its trial does not run now; 1 slot that finished stays")
+    assert reply.text.endswith("it does not run now; 1 finished trial is kept")
 
 
 def test_stopping_again_changes_nothing(lab: Path) -> None:
@@ -337,7 +337,7 @@ def test_stopping_again_changes_nothing(lab: Path) -> None:
         writer.apply_request(lease, asked, {"text": "stop"})
         again = ask(lab, "stop")
         assert again.request is None
-        assert again.text.startswith("it is stopping already; ")
+        assert again.text.startswith("the run is already stopping; ")
         now = ask(lab, "stop", now=True)
         assert now.request is not None
         assert now.text.startswith("stopping now: ")
@@ -405,7 +405,7 @@ def test_cancelling_a_rerun_leaves_no_verdict_out(tmp_path: Path) -> None:
         kept = {each.schedule_idx for each in reader.slots_that_replace_verdicts(kit.RUN)}
         left_out = {s.schedule_idx for s in slots if s.supersedes in rerun_ledgers.ENVIRONMENT}
         assert kept == {each.schedule_idx for each in slots} - left_out
-        with pytest.raises(InvalidInput, match="which counts in the pass rate"):
+        with pytest.raises(InvalidInput, match="whose result counts in the pass rate"):
             ask(lab, "cancel", slot=[min(kept)])
         reply = ask(lab, "cancel", variant=["base", "treat"])
         assert reply.slots == len(left_out)

@@ -534,7 +534,7 @@ def test_killed_in_the_middle_there_is_no_run(there: Path, here: LabFolder) -> N
         assert reader.runs() == []
     assert verify_lab(here, None).findings == ()
     again = command(*words)
-    assert (again.returncode, again.stdout) == (0, "imported run-1: 6 of 6 slots committed\n")
+    assert (again.returncode, again.stdout) == (0, "imported run-1: 6 of 6 trials saved\n")
     assert rows(here.root) == rows(there)
 
 
@@ -565,10 +565,10 @@ def test_the_command_says_what_came(there: Path, here: LabFolder) -> None:
     """`import` prints a line per run, or JSON; a refusal has a hint and exit code 3."""
     words = (there, "--lab-dir", here.root)
     dry = command(*words, "--dry-run")
-    assert dry.stdout == "would import run-1: 6 of 6 slots committed\n"
+    assert dry.stdout == "would import run-1: 6 of 6 trials saved\n"
     [new] = json.loads(command(*words, "--json").stdout)
     assert (new["run_id"], new["standing"], new["committed"]) == ("run-1", "new", 6)
-    assert command(*words).stdout == "run-1 is already in this ledger: 6 of 6 slots committed\n"
+    assert command(*words).stdout == "run-1 is already in this ledger: 6 of 6 trials saved\n"
     kit.tamper(there / "ledger.sqlite", "UPDATE score SET verdict = 'pass' WHERE schedule_idx = 5")
     refused = command(*words)
     assert refused.returncode == 3

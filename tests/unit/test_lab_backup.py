@@ -363,7 +363,7 @@ def test_a_killed_restoration_leaves_no_lab(there: Path, here: LabFolder, file: 
     assert killed.returncode == -signal.SIGKILL
     assert not here.root.exists()
     done = run_forked(*words, folder=there)
-    assert f"{kit.RUN}: 6 of 6 slots committed" in done.stdout
+    assert f"{kit.RUN}: 6 of 6 trials saved" in done.stdout
     assert [path.name for path in here.root.parent.iterdir()] == [".lab"]
 
 

@@ -31,7 +31,7 @@ def test_a_gate_is_for_every_variant_or_one() -> None:
     """Each variant that misses is named with its share; reaching the rate is enough."""
     rates = counts(base=(8, 10), treat=(7, 10))
     assert missed_gates([Gate(None, 0.8)], rates) == [
-        "treat passed 7 of 10 slots that count (70.0%), which is under 80.0%"
+        "treat passed 7 of 10 trials that count (70.0%), which is under 80.0%"
     ]
     assert missed_gates([Gate("base", 0.8)], rates) == []
     assert missed_gates([Gate("base", 0.9), Gate("treat", 0.9)], rates)[1].startswith("treat")
@@ -42,7 +42,7 @@ def test_a_gate_goes_by_the_pass_rate() -> None:
     assert missed_gates([Gate("base", 0.4)], counts(base=(4, 10))) == []
     assert missed_gates([Gate("base", 0.5)], counts(base=(4, 10))) != []
     assert missed_gates([Gate(None, 0.0)], counts(base=(0, 0))) == [
-        "base has no pass rate: none of its slots counts"
+        "base has no pass rate: none of its trials counts"
     ]
 
 

@@ -341,7 +341,7 @@ def test_reruns_of_the_environments_failures_are_said_too(lab: Path) -> None:
         assert said in ledger.rendered_report(kit.RUN, "markdown").decode().replace("\\", "")
     assert said in run_forked("compare", kit.RUN, folder=lab.parent).stdout
     shown = run_forked("show", kit.RUN, "1", folder=lab.parent).stdout
-    assert "run again in slot 8" in shown
+    assert "run again as trial 8" in shown
 
 
 # -- the command
@@ -351,8 +351,8 @@ def test_the_command_shows_what_would_run(lab: Path) -> None:
     """--dry-run prints slots and costs, and changes nothing."""
     done = run_forked("rerun", kit.RUN, "--dry-run", folder=lab.parent)
     assert done.returncode == 0
-    assert "3 slots; last time they took 4.50 s, $0.03 (known of 3 of 3 trials)" in done.stdout
-    assert "left out, because they count in the pass rate: 1 slot" in done.stderr
+    assert "3 trials; last time they took 4.50 s, $0.03 (known of 3 of 3 trials)" in done.stdout
+    assert "left out, because they count in the pass rate: 1 trial" in done.stderr
     assert len(ask(lab, "all_trials")) == 8
 
 
@@ -385,8 +385,8 @@ def test_the_command_takes_no_for_an_answer(lab: Path, answer: bytes) -> None:
         os.close(keyboard)
         os.close(terminal)
     assert process.returncode == 0, asked
-    assert "3 slots; last time they took" in shown
-    assert f"run 3 slots of {kit.RUN} again? [y/N]\nnothing was changed\n" in asked
+    assert "3 trials; last time they took" in shown
+    assert f"run 3 trials of {kit.RUN} again? [y/N]\nnothing was changed\n" in asked
     with open_ledger(lab_dir=lab) as ledger:
         assert ledger.run(kit.RUN).parts == ()
 
@@ -400,7 +400,7 @@ def test_the_command_refuses_to_repeat_verdicts_quietly(lab: Path) -> None:
     assert "has no verdict" in run_forked("rerun", kit.RUN, *chosen_words, folder=lab.parent).stderr
     done = run_forked("rerun", kit.RUN, "--status", "cancelled", "--yes", folder=lab.parent)
     assert done.returncode == 0
-    assert "no slot of run-1 is to be run again" in done.stdout
+    assert "no trial of run-1 has to run again" in done.stdout
 
 
 def test_runs_are_listed_in_the_order_asked_for(tmp_path: Path) -> None:

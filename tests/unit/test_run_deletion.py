@@ -136,7 +136,9 @@ def test_the_command_asks(lab: Path) -> None:
     refused = run_forked(*words, folder=lab)
     assert (refused.returncode, "--yes" in refused.stderr) == (2, True)
     assert run_forked(*words, "--dry-run", folder=lab).stdout.startswith("would delete run-1: 6")
-    assert run_forked(*words, "--yes", folder=lab).stdout.startswith("deleted run-1: 6 commits")
+    assert run_forked(*words, "--yes", folder=lab).stdout.startswith(
+        "deleted run-1: 6 saved trials"
+    )
     assert verify_lab(LabFolder(lab), None).deleted == (kit.RUN,)
 
 

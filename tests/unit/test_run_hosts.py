@@ -311,7 +311,7 @@ def test_only_a_host_of_the_run_can_be_declared_lost(
     with open_ledger(lab_dir=lab) as ledger:
         assert ledger.run(kit.RUN).lost_hosts == ()
     done = run_forked(*words, "--yes", folder=lab)
-    assert "1 open trial" in done.stderr
+    assert "1 unfinished trial" in done.stderr
     labledger.declare_host_lost(kit.RUN, HOSTS[0], "again", lab_dir=lab)
     status = run_forked("status", kit.RUN, folder=lab).stdout
     assert f"{HOSTS[0]}: declared lost" in status

@@ -44,7 +44,7 @@ def test_an_owned_run_is_watched_and_not_resumed(path: Path, lease: Lease) -> No
     """While a coordinator owns a run, `resume` would be refused, and `status --watch` works."""
     done = status(path)
     assert done.stderr == "next: labledger status run-1 --watch\n"
-    counts = "1 of 4 slots committed; 1 finished result waiting for earlier slots; 1 running or "
+    counts = "1 of 4 trials saved; 1 finished, waiting to be saved; 1 running or "
     assert counts in done.stdout
 
 
@@ -59,7 +59,7 @@ def test_a_prepared_trial_does_not_run(path: Path, writer: LedgerWriter) -> None
         writer.journal_dispatch(lease, [entry])
         (trial_folder(path.parent / "runs" / kit.RUN, idx, 1) / "state").mkdir(parents=True)
     (trial_folder(path.parent / "runs" / kit.RUN, 0, 1) / "state/agent.stdout").touch()
-    assert "; 1 running, 1 prepared for a place" in status(path).stdout
+    assert "; 1 running, 1 prepared to start" in status(path).stdout
     with open_ledger(path) as ledger:
         state = ledger.state(kit.RUN)
     assert (state.as_json()["trials_running"], state.max_concurrency) == (1, 1)
@@ -75,7 +75,7 @@ def test_a_stopped_run_has_nothing_that_runs(
     writer.leases.release(lease, RunStatus.INTERRUPTED, Stop(StopCause.INTERRUPT, "Ctrl-C"))
     done = status(path)
     assert done.stderr == "next: labledger resume run-1\n"
-    assert "1 slot dispatched without a result, which resuming completes" in done.stdout
+    assert "1 started, without a result yet: resuming collects them" in done.stdout
     assert "running" not in done.stdout.partition("variant")[0].replace("run run-1", "")
 
 

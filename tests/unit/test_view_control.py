@@ -100,7 +100,7 @@ def notices(server: RunningServer) -> list[str]:
 def test_a_dry_run_only_says_what_would_happen(lab: Path, server: RunningServer) -> None:
     """A preview, as JSON and as a page for browsers without a script, asks for nothing."""
     fields = {"kind": "pause", "variant": "treat", "because": "<b>", "dry_run": "yes"}
-    assert "variant treat: nothing more starts" in post(server, fields).document["text"]
+    assert "variant treat: no more trials start" in post(server, fields).document["text"]
     page = post(server, fields, "text/html")
     assert page.status == 200
     assert "&lt;b&gt;" in page.text

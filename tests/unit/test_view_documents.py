@@ -51,7 +51,7 @@ def trajectory() -> Artifact:
 
 @built_once
 def lab_with_runs(folder: Path) -> Path:
-    """A run that goes on: 12 of 60 slots committed, two running, one waiting; and 450 others."""
+    """A run that goes on: 12 of 60 trials saved, two running, one waiting; and 450 others."""
     path = kit.make_ledger(folder)
     with kit.open_writer(path) as writer:
         for number in range(450):
@@ -155,12 +155,12 @@ def test_a_run_answers_the_questions_of_its_page(server: RunningServer) -> None:
     document = server.document(f"/runs/{kit.RUN}")
     told = document["sentences"]
     assert told["pace"][0].startswith("2 trials run")
-    assert f"1 result waits for slot {COMMITTED} (base, t6)" in told["pace"][1]
-    assert told["cost"][0] == "$3.25 of a budget of $10.00 was spent."
+    assert f"1 result waits for trial {COMMITTED} (base, t6)" in told["pace"][1]
+    assert told["cost"][0] == "$3.25 of a budget of $10.00 has been spent."
     assert told["cost"][1] == "At this rate the whole run costs about $15.00."
     assert told["ahead"][0].startswith("base is ahead so far: base 100.0%, treat 0.0%; ")
-    assert told["failed"][0] == "Slot 11: treat on t5, verdict fail."
-    assert "60 slots are committed" in document["interim"]
+    assert told["failed"][0] == "Trial 11: treat on t5, verdict fail."
+    assert "60 trials are saved" in document["interim"]
     assert document["last_failed"]["schedule_idx"] == 11
 
 
@@ -219,7 +219,7 @@ def test_what_runs_and_what_waits_is_told_apart(server: RunningServer) -> None:
     now = server.document(f"/runs/{kit.RUN}/now")
     assert [slot["schedule_idx"] for slot in now["running"]] == [COMMITTED, COMMITTED + 2]
     assert now["running"][0]["phase"] is None
-    assert "not on this machine, but on elsewhere" in now["running"][0]["withheld"]
+    assert "is on elsewhere, not on this machine" in now["running"][0]["withheld"]
     waiting = {"schedule_idx": COMMITTED + 1, "attempt": 1, "final": True}
     assert now["waiting"] == [waiting]
     assert now["hosts"][0]["trials"] == 2
@@ -287,7 +287,7 @@ def test_a_slot_shows_what_its_agent_did(server: RunningServer) -> None:
     assert last["next"] is None
     beyond = server.document(f"/runs/{kit.RUN}/slots/3?step=9999")["steps"]
     assert (beyond["items"], beyond["next"]) == ([], None)
-    assert beyond["problem"] == f"It has {STEPS} steps, and no step 9999."
+    assert beyond["problem"] == f"The trajectory has {STEPS} steps, and no step 9999."
     assert slot["patch"]["text"].startswith("diff --git")
     assert [phase["name"] for phase in slot["phases"]] == ["agent", "grader"]
     assert slot["score"] == {"name": "resolved", "value": 0.0}
@@ -409,7 +409,7 @@ def test_a_regrading_names_the_run_that_it_grades(tmp_path: Path) -> None:
             for number in range(shown["progress"]["total"])
             if server.document(f"/runs/run-3.g2/slots/{number}")["state"] == "open"
         )
-        assert "Cancel this slot" not in server.get(f"/runs/run-3.g2/slots/{open_slot}").text
+        assert "Cancel this trial" not in server.get(f"/runs/run-3.g2/slots/{open_slot}").text
 
 
 @pytest.mark.parametrize(
@@ -571,12 +571,12 @@ def test_what_is_cancelled_is_said_before_it_is_committed(tmp_path: Path) -> Non
         for path in (f"/runs/{RUN}/slots/20", f"/runs/{RUN}/slots/20/now"):
             assert server.document(path)["state"] == "cancelled"
         page = server.get(f"/runs/{RUN}/slots/20").text
-        assert "cancelled, waiting to be committed" in page
-        assert "Cancel this slot" not in page
-        with pytest.raises(InvalidInput, match="slot 20 is cancelled already"):
+        assert "cancelled, waiting to be saved" in page
+        assert "Cancel this trial" not in page
+        with pytest.raises(InvalidInput, match="trial 20 is already cancelled"):
             request_control(RUN, "cancel", {"slot": [20]}, lab_dir=lab)
         again = request_control(RUN, "cancel", {"variant": ["hasty"]}, lab_dir=lab)
-        assert (again.request, again.text) == (None, "variant hasty: no slot is left to cancel")
+        assert (again.request, again.text) == (None, "variant hasty: no trial is left to cancel")
 
 
 def test_a_spent_budget_is_said(tmp_path: Path) -> None:
@@ -637,7 +637,7 @@ def test_what_a_pause_holds_up_is_said(tmp_path: Path) -> None:
         run.apply_requests()
         with view_servers.serving(tmp_path / ".lab") as server:
             document = server.document(f"/runs/{RUN}")
-            named = f"slot 4 ({first.variant_id}, {first.task_id})"
+            named = f"trial 4 ({first.variant_id}, {first.task_id})"
             assert f"1 result waits for {named}, which is paused." in document["sentences"]["pace"]
             assert document["progress"]["eta_s"] is None
             # So it is where its trial was prepared before.
@@ -647,7 +647,7 @@ def test_what_a_pause_holds_up_is_said(tmp_path: Path) -> None:
             request_control(RUN, "stop", requested_by="ann@box", lab_dir=tmp_path / ".lab")
             run.apply_requests()
             notices = server.document(f"/runs/{RUN}/now")["sentences"]["notices"]
-        assert any(text.startswith("It is stopping, as ann@box asked.") for text in notices)
+        assert any(text.startswith("It is stopping, as ann@box requested.") for text in notices)
 
 
 def test_a_budget_that_is_spent_already_is_said(tmp_path: Path) -> None:
@@ -660,9 +660,9 @@ def test_a_budget_that_is_spent_already_is_said(tmp_path: Path) -> None:
             lab = tmp_path / ".lab"
             return request_control(RUN, "set", what, dry_run=True, lab_dir=lab).text
 
-        assert said(1000.0).endswith("from the next dispatch on")
-        assert said(None).endswith("from the next dispatch on")
-        assert said(0.0001).endswith("that much is spent already: the run ends")
+        assert said(1000.0).endswith("from the next trial on")
+        assert said(None).endswith("from the next trial on")
+        assert said(0.0001).endswith("that much is already spent: the run ends")
 
 
 def test_the_end_of_a_failed_phase_is_beside_its_message(tmp_path: Path) -> None:

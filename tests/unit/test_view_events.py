@@ -188,10 +188,10 @@ def test_a_killed_coordinator_is_noticed(
     for document in (server.document(f"/runs/{kit.RUN}"), server.document(f"/runs/{kit.RUN}/now")):
         assert (document["lost"], document["owned"], document["owner"]) == (True, False, None)
         (notice,) = document["sentences"]["notices"]
-        assert re.match(r"No coordinator runs it since \d+ \w+ 20\d\d, \d\d:\d\d UTC: ", notice)
+        assert re.match(r"No coordinator has run it since \d+ \w+ 20\d\d, \d\d:\d\d UTC: ", notice)
         assert f"`labledger resume {kit.RUN}`" in notice
         assert (document["running"], document["progress"]["running"]) == ([], 0)
-        assert "1 trial of it has no result yet" in document["sentences"]["pace"][1]
+        assert "1 trial was started and has no result yet" in document["sentences"]["pace"][1]
     assert server.document(f"/runs/{kit.RUN}/slots/0")["state"] == "begun"
     assert server.document("/")["runs"][0]["lost"]
 
@@ -202,7 +202,7 @@ def test_nobody_is_ahead_of_a_variant_of_which_nothing_counts(
     """With one variant's first slot committed, its rate is told, and what the other lacks."""
     writer.commit_result(lease, kit.result(0))
     (told,) = server.document(f"/runs/{kit.RUN}")["sentences"]["ahead"][:1]
-    assert told == "base 100.0%; no slot of treat counts in a pass rate yet."
+    assert told == "base 100.0%; no trial of treat counts in a pass rate yet."
 
 
 def test_the_decision_of_a_large_run_follows(
@@ -221,7 +221,7 @@ def test_the_decision_of_a_large_run_follows(
     writer.commit_result(lease, kit.result(4))
     document = server.document(now)
     assert document["decided_as_of"] == 4
-    assert document["sentences"]["ahead"][-1] == "That was decided after 4 slots."
+    assert document["sentences"]["ahead"][-1] == "This was decided after 4 trials."
     writer.leases.release(lease, RunStatus.INTERRUPTED)
     changes = f"{page}/changes?after=5"
     wait_until(lambda: server.document(changes)["decided_as_of"] == 5, "the last decision")

@@ -210,7 +210,7 @@ def test_an_engine_that_hangs_holds_one_thread(
         first = pool.submit(live.last_lines, reader, trials[0], "agent")
         connection, _ = silent.accept()
         for attempt in trials[1:]:
-            with pytest.raises(SecretsUnknown, match="is being asked"):
+            with pytest.raises(SecretsUnknown, match="is asking the engine"):
                 live.last_lines(reader, attempt, "agent")
         connection.close()
         with pytest.raises(SecretsUnknown, match="no engine here"):

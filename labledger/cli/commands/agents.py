@@ -1,4 +1,4 @@
-"""Commands for agents with profiles: the group agents, which lists them, with show and install."""
+"""Commands for agents with profiles: the group `agents`, with show and install."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ agents = CommandLine(name="agents", help="The agents that experiments can name."
 
 @agents.callback(invoke_without_command=True)
 def list_agents(ctx: typer.Context, json: arguments.Json = False) -> None:
-    """List the agents: tested version, APIs, what an image needs, whether they are installed."""
+    """List the agents: tested version, APIs, image requirements and installed versions."""
     if ctx.invoked_subcommand is not None:
         return
-    found = labledger.list_agents()
+    listed = labledger.list_agents()
     if json:
-        out_json([agent.as_json() for agent in found])
+        out_json([agent.as_json() for agent in listed])
         return
     columns = ("agent", "version", "apis", "image needs", "license", "state")
     table(
@@ -39,7 +39,7 @@ def list_agents(ctx: typer.Context, json: arguments.Json = False) -> None:
                 agent.license,
                 _state(agent),
             )
-            for agent in found
+            for agent in listed
         ],
     )
 
@@ -47,7 +47,7 @@ def list_agents(ctx: typer.Context, json: arguments.Json = False) -> None:
 def _state(agent: AgentInfo) -> str:
     if agent.problem is not None:
         return f"cannot be installed: {agent.problem}"
-    installed = [f"{each.version} ({format_size(each.size)})" for each in agent.installed]
+    installed = [f"{copy.version} ({format_size(copy.size)})" for copy in agent.installed]
     return f"installed: {', '.join(installed)}" if installed else "not installed"
 
 
@@ -91,20 +91,20 @@ def install(
     ],
     json: arguments.Json = False,
 ) -> None:
-    """Install agents on this machine, so that no run has to.
+    """Install agents on this machine before a run needs them.
 
-    They come from npm and PyPI into the user's cache. A run installs what it needs and is not
-    there, and checks the files of what is.
+    Downloads them from npm and PyPI into the user's cache. A run checks the files of installed
+    agents, and installs those that are missing.
     """
     installed = labledger.install_agents(agent, report=say)
     if json:
-        out_json([each.as_json() for each in installed])
+        out_json([copy.as_json() for copy in installed])
         return
     columns = ("agent", "version", "runs on", "size", "digest")
     table(
         columns,
         [
-            (each.name, each.version, each.runtime, format_size(each.size), each.tree_sha256)
-            for each in installed
+            (copy.name, copy.version, copy.runtime, format_size(copy.size), copy.tree_sha256)
+            for copy in installed
         ],
     )

@@ -1,4 +1,4 @@
-"""Commands that back up a whole lab and restore it: backup and restore.
+"""Commands that back up and restore a whole lab: backup and restore.
 
 Each calls one function of the library. The exit code is 3 if the backup or the restored lab lacks
 an artifact that its ledger names.
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from labledger import BackupProgress, RestoredRun
 
 _ARTIFACT_BYTES = 1 << 14
-"""The time that each artifact takes in addition to its own bytes, as a number of bytes."""
+"""The fixed cost of copying an artifact, expressed in bytes, for the progress display."""
 _LARGE_BYTES = 64 << 20
-"""Work that takes less time than this many bytes prints no progress: it takes a few seconds."""
+"""Smaller amounts of work take a few seconds and print no progress."""
 
 
 def backup(
     target: Annotated[
         Path,
         typer.Argument(
-            help="The file to write, such as lab.tar.gz; or a folder, to which only new artifacts "
-            "are copied.",
+            help="The file to write, such as lab.tar.gz; or a folder, which gets only the new "
+            "artifacts each time.",
         ),
     ],
     lab_dir: arguments.LabDir = None,
@@ -40,25 +40,25 @@ def backup(
 ) -> None:
     """Back up the whole lab, also while runs are writing.
 
-    A backup has the ledger, the artifacts, unfinished results and the settings. `labledger restore`
-    makes a lab from it.
+    A backup holds the ledger, the artifacts, results that wait to be saved, and the settings.
+    `labledger restore` makes a lab from it.
     """
     from labledger import back_up_lab
 
-    made = back_up_lab(target, lab_dir=lab_dir, on_progress=_tenths("backing up"))
+    written = back_up_lab(target, lab_dir=lab_dir, on_progress=_tenths("backing up"))
     if json:
-        out_json(made.as_json())
+        out_json(written.as_json())
     else:
-        for run in made.runs:
-            out(f"{run.run_id}: {counted_of(run.committed, run.total, 'slot')} committed")
-        artifacts = counted(made.artifacts, "artifact")
-        if made.copied < made.artifacts:
-            artifacts = f"{artifacts}, {made.copied:,} of them new"
-        size = format_size(made.artifact_bytes)
-        out(f"{made.path}: {format_size(made.size)}; {artifacts} ({size})")
-    if made.missing_total:
-        shown = ", ".join(made.missing)
-        number = counted(made.missing_total, "artifact")
+        for run in written.runs:
+            out(f"{run.run_id}: {counted_of(run.committed, run.total, 'trial')} saved")
+        artifacts = counted(written.artifacts, "artifact")
+        if written.copied < written.artifacts:
+            artifacts = f"{artifacts}, {written.copied:,} of them new"
+        size = format_size(written.artifact_bytes)
+        out(f"{written.path}: {format_size(written.size)}; {artifacts} ({size})")
+    if written.missing_total:
+        shown = ", ".join(written.missing)
+        number = counted(written.missing_total, "artifact")
         say(f"the lab itself lacks {number} that its ledger names, such as {shown}")
         raise typer.Exit(int(Exit.INCOMPLETE))
 
@@ -68,7 +68,7 @@ def restore(
         Path,
         typer.Argument(
             metavar="BACKUP",
-            help="A file that `labledger backup` wrote; or its folder, for the newest in it.",
+            help="A file that `labledger backup` wrote; or a folder of them, for the newest one.",
         ),
     ],
     target: Annotated[
@@ -79,8 +79,8 @@ def restore(
 ) -> None:
     """Restore a backup as a new lab folder.
 
-    The new lab takes no container of the original, which may keep running. Its settings and
-    receivers take effect once you have allowed them.
+    The original lab may keep running: the new lab never touches its containers. The settings and
+    receivers of the new lab take effect once you allow them.
     """
     from labledger import restore_lab
 
@@ -102,11 +102,11 @@ def restore(
 
 
 def _restored_line(run: RestoredRun) -> str:
-    line = f"{run.run_id}: {counted_of(run.committed, run.total, 'slot')} committed"
+    line = f"{run.run_id}: {counted_of(run.committed, run.total, 'trial')} saved"
     if run.left_in_original:
-        slots = ", ".join(map(str, run.left_in_original[:10]))
+        trials = ", ".join(map(str, run.left_in_original[:10]))
         more = ", …" if len(run.left_in_original) > 10 else ""
-        line += f"; in progress in the original, and not run again by resume: {slots}{more}"
+        line += f"; in progress in the original, and not run again by resume: {trials}{more}"
     return line
 
 

@@ -1,9 +1,8 @@
-"""`labledger compare`: compares variants or runs, checks gates, and prints what was found.
+"""`labledger compare`: compares variants or runs, and checks gates.
 
-The statistics, the texts and the gates are the library's; this module parses options and lays the
-texts out: as a table on a terminal, as Markdown, or as a JUnit report for CI systems, which has a
-test suite for each comparison, and a test case for each task. A gate that is missed is exit code 1,
-and a comparison without any pair is 3.
+The library computes the statistics, texts and gates. This module parses options and prints the
+texts as a table, as Markdown or as JSON; the library writes the JUnit report for CI systems. A
+missed gate is exit code 1, and a comparison without any pair is exit code 3.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ def compare(
     estimand: Annotated[
         str,
         typer.Option(
-            help="tasks: tasks like these, of which those compared are a sample; suite: exactly "
-            "these tasks, whose replications are the sample."
+            help="tasks: all tasks like these, with the compared ones as a sample; suite: exactly "
+            "these tasks, with their replications as the sample."
         ),
     ] = "tasks",
     cluster: Annotated[
@@ -57,15 +56,15 @@ def compare(
     confidence: Annotated[
         float,
         typer.Option(
-            help="The confidence level of decisions, and of all intervals of differences together."
+            help="The confidence level of decisions, and of all intervals of differences jointly."
         ),
     ] = 0.95,
     errors: Annotated[
         str,
         typer.Option(
-            help="as-failures: an agent that crashed and has no verdict did not pass; strict: an "
-            "agent that crashed or timed out never passed; left-out: only graded trials count; "
-            "all-as-failures: whatever ran and did not pass is a failure."
+            help="as-failures: an agent that crashed and has no verdict did not pass. strict: an "
+            "agent that crashed or timed out never passed. left-out: only graded trials count. "
+            "all-as-failures: all trials that did not pass are failures."
         ),
     ] = "as-failures",
     pass_at: Annotated[
@@ -75,38 +74,38 @@ def compare(
         float | None,
         typer.Option(
             metavar="X",
-            help="Exit 1 if B is shown to be worse than A by more than X: every value in the "
-            "interval is.",
+            help="Exit 1 if B is shown to be worse than A by more than X, for every value in the "
+            "interval.",
         ),
     ] = None,
     require_not_worse: Annotated[
         float | None,
         typer.Option(
             metavar="X",
-            help="Exit 1 unless B is shown to be at most X worse than A: no value in the interval "
-            "is worse than that.",
+            help="Exit 1 unless B is shown to be at most X worse than A, for every value in the "
+            "interval.",
         ),
     ] = None,
     all_pairs: Annotated[
         bool,
         typer.Option(
             "--all-pairs",
-            help="Compare every pair: all variants of RUN, those named in RUN A B C …, or the "
-            "sides RUN:VARIANT …; and rank them in groups of which no two are shown to differ.",
+            help="Compare every pair: all variants of RUN, the variants named in RUN A B C …, or "
+            "the sides RUN:VARIANT …. Rank them in groups within which no two differ demonstrably.",
         ),
     ] = False,
     equivalent_within: Annotated[
         float | None,
         typer.Option(
             metavar="X",
-            help="Say whether both sides are shown to be equivalent: every value in the interval "
-            "is less than X from 0.",
+            help="Say whether the sides are shown to be equivalent: every value in the interval is "
+            "less than X from 0.",
         ),
     ] = None,
     require_equivalent: Annotated[
         float | None,
         typer.Option(
-            metavar="X", help="Exit 1 unless both sides are shown to be equivalent within X."
+            metavar="X", help="Exit 1 unless the sides are shown to be equivalent within X."
         ),
     ] = None,
     format: Annotated[str, typer.Option(help="table, json or markdown.")] = "table",  # noqa: A002
@@ -124,9 +123,9 @@ def compare(
 ) -> None:
     """Compare variants or runs on the same tasks.
 
-    Prints intervals that take account of tasks, replications and clusters, what was left out and
-    why, and the smallest difference that this number of tasks could have shown. Differences are B
-    minus A.
+    Prints intervals that account for tasks, replications and clusters. Also prints which trials
+    were left out and why, and the smallest difference that this number of tasks could have shown.
+    Differences are B minus A.
     """
     from labledger import CompareOptions, ErrorCounting, Estimand, open_ledger
 
@@ -160,7 +159,7 @@ def compare(
         write_junit(comparison, junit)
         say(f"wrote {junit}")
     missed = [gate for gate in comparison.gates if not gate.passed]
-    for gate in missed if format == "json" else ():  # The other forms have said so.
+    for gate in missed if format == "json" else ():  # The other formats include the gates.
         say(f"gate missed: {gate.option} {gate.limit:g}: {gate.text}")
     if comparison.undecided:
         say(comparison.undecided)

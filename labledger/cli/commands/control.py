@@ -1,7 +1,7 @@
-"""Commands that ask something of a run: pause, unpause, set, stop and cancel.
+"""Commands that change a run in progress: pause, unpause, set, stop and cancel.
 
-Each writes a request, waits a few seconds for the run's owner to apply it, and says what happens
-and when. They work while another process, another terminal or another user runs the run.
+Each command writes a request, waits a few seconds for the run's coordinator to apply it, and prints
+what happens and when. The coordinator may be another process or belong to another user.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WAIT_S = 5.0
 Variants = Annotated[list[str] | None, typer.Option("--variant", help="A variant; repeatable.")]
 Tasks = Annotated[
     list[str] | None,
-    typer.Option("--task", metavar="GLOB", help="Tasks whose id fits this glob; repeatable."),
+    typer.Option("--task", metavar="GLOB", help="Tasks whose id matches this glob; repeatable."),
 ]
 Hosts = Annotated[
     list[str] | None,
@@ -37,19 +37,19 @@ Hosts = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """The options of every command that asks something of a run, as they were typed."""
+    """The options that all these commands share, as they were typed."""
 
-    because: Annotated[str | None, typer.Option(help="Why. It is stored with the run.")] = None
+    because: Annotated[str | None, typer.Option(help="Why; stored with the run.")] = None
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")] = False
     no_wait: Annotated[
-        bool, typer.Option("--no-wait", help="Do not wait until the run's owner has applied it.")
+        bool, typer.Option("--no-wait", help="Do not wait until the coordinator has applied it.")
     ] = False
     yes: arguments.Yes = False
     lab_dir: arguments.LabDir = None
     json: arguments.Json = False
 
     def reply(self, run_id: str, kind: str, what: JsonObject, *, dry_run: bool) -> ControlReply:
-        """Ask something of a run, and return the reply."""
+        """Send a request to a run, and return the reply."""
         return labledger.request_control(
             run_id,
             kind,
@@ -61,7 +61,7 @@ class Asking:
         )
 
     def ask(self, run_id: str, kind: str, what: JsonObject) -> None:
-        """Ask something of a run, and print the reply."""
+        """Send a request to a run, and print the reply."""
         reply = self.reply(run_id, kind, what, dry_run=self.dry_run)
         if self.json:
             out_json(reply.as_json())
@@ -72,8 +72,8 @@ class Asking:
             return
         status = add_lab_dir(f"labledger status {reply.run_id}", self.lab_dir)
         if request.outcome is None:
-            waits = "waits for the run's owner" if reply.owned else "waits until the run is resumed"
-            say(f"request {request.number} {waits}; `{status}` shows it")
+            event = "its coordinator applies it" if reply.owned else "the run is resumed"
+            say(f"request {request.number} waits until {event}; `{status}` shows it")
         elif request.outcome.get("refused") or request.outcome["text"]:
             text = request.outcome["text"]
             say(f"request {request.number} applied at {request.applied_at}: {text}")
@@ -90,7 +90,7 @@ def pause(
 ) -> None:
     """Start no more trials of a run, or of some variants, tasks or hosts, until `unpause`.
 
-    Trials that run go on to their end. What is paused stays so when the run is resumed.
+    Running trials finish. A pause outlives the coordinator: it also holds when the run is resumed.
     """
     asking.ask(run_id, "pause", _named(variant=variant, task=task, host=host))
 
@@ -105,7 +105,7 @@ def unpause(
     everything: Annotated[bool, typer.Option("--all", help="End every pause.")] = False,
     asking: Asking,
 ) -> None:
-    """Go on with what was paused: the run, or the variants, tasks or hosts that are named."""
+    """End a pause of a run, or of the named variants, tasks or hosts."""
     what = _named(variant=variant, task=task, host=host) | ({"all": True} if everything else {})
     asking.ask(run_id, "unpause", what)
 
@@ -126,7 +126,7 @@ def set_limits(
     budget_tokens: arguments.BudgetTokens = None,
     asking: Asking,
 ) -> None:
-    """Change how many trials of a run go on at once, and what it may spend."""
+    """Change how many trials of a run are in progress at once, and how much it may spend."""
     what: JsonObject = {}
     if max_concurrency is not None:
         what["max_concurrency"] = arguments.parse_count("--max-concurrency", max_concurrency)
@@ -143,7 +143,7 @@ def stop(
     run_id: arguments.RunId,
     *,
     now: Annotated[
-        bool, typer.Option("--now", help="Kill the containers; their slots run again on resume.")
+        bool, typer.Option("--now", help="Kill the containers; their trials run again on resume.")
     ] = False,
     asking: Asking,
 ) -> None:
@@ -156,18 +156,18 @@ def cancel(
     run_id: arguments.RunId,
     *,
     slot: Annotated[
-        list[int] | None, typer.Option("--slot", help="A slot's number; repeatable.")
+        list[int] | None, typer.Option("--slot", help="A trial's number; repeatable.")
     ] = None,
     variant: Variants = None,
     asking: Asking,
 ) -> None:
-    """End slots of a run for good. One whose trial runs is killed, and counts as not passed."""
+    """Cancel trials of a run for good. A running trial is killed, and counts as not passed."""
     what = _named(slot=slot, variant=variant)
     if not asking.dry_run:
         preview = asking.reply(run_id, "cancel", what, dry_run=True)
         if preview.slots and not asking.yes:
             say(preview.text)
-        question = f"cancel {counted(preview.slots, 'slot')} of {run_id} for good?"
+        question = f"cancel {counted(preview.slots, 'trial')} of {run_id} for good?"
         if preview.slots and not confirm(question, yes=asking.yes):
             say("nothing was cancelled")
             raise typer.Exit(int(Exit.INCOMPLETE))

@@ -57,7 +57,7 @@ def init(
     agent: arguments.Agents = None,
     strict: arguments.Strict = False,
 ) -> None:
-    """Create a commented experiment that runs as it is: a small one, or that of a benchmark."""
+    """Create a commented experiment that is ready to run: a small one, or a benchmark's."""
     warnings: list[str] = []
     for path in labledger.create_experiment(
         directory,
@@ -86,13 +86,13 @@ def preflight(
     json: arguments.Json = False,
     pull: Annotated[
         bool,
-        typer.Option("--pull", help="Pull missing images, or build those that no registry offers."),
+        typer.Option("--pull", help="Pull missing images; build those that no registry has."),
     ] = False,
     ask_models: Annotated[
         bool,
         typer.Option(
             "--ask-models",
-            help="Also ask each model for one word if all other checks pass; costs a little.",
+            help="If all other checks pass, also ask each model for one word; costs a little.",
         ),
     ] = False,
     egress_image: arguments.EgressImage = None,
@@ -101,9 +101,8 @@ def preflight(
 ) -> None:
     """Check everything that a run needs, without creating a run.
 
-    With --on, each host of the cluster is checked too: version, engine, clock, disk and images.
-
-    For a benchmark, lists each task and why it cannot be run, if so.
+    With --on, also checks each host of the cluster: version, engine, clock, disk and images. For a
+    benchmark, lists each task and, if it cannot be run, the reason.
     """
     from labledger.cli.run_display import watcher
 
@@ -153,13 +152,11 @@ def plan(
         float,
         typer.Option(
             metavar="X",
-            help="The difference to show: 0.05 for 5 points of a pass rate; else in the metric's "
-            "unit.",
+            help="The difference to detect: 0.05 for 5 points of a pass rate; for another metric, "
+            "in its unit.",
         ),
     ],
-    power: Annotated[
-        float, typer.Option(help="The probability with which it shall be shown.")
-    ] = 0.8,
+    power: Annotated[float, typer.Option(help="The probability of detecting it.")] = 0.8,
     confidence: Annotated[
         float, typer.Option(help="The confidence level of the comparison, and of all ranges.")
     ] = 0.95,
@@ -178,10 +175,11 @@ def plan(
     json: arguments.Json = False,
     lab_dir: arguments.LabDir = None,
 ) -> None:
-    """Say how many tasks and replications show a difference, and what they cost and take.
+    """Say how many tasks and replications detect a difference, at what cost, and in what time.
 
-    Estimates from earlier runs how much results vary between tasks and within them, and answers for
-    tasks like these and for exactly these tasks. Ranges say how well that is known. Runs nothing.
+    Estimates from earlier runs how much results vary between and within tasks. Answers both for all
+    tasks like these and for exactly these tasks, with ranges that express the uncertainty. Runs
+    nothing.
     """
     options = labledger.PlanOptions(
         detect=detect,
@@ -203,10 +201,10 @@ def plan(
 def _print(text: PlanText) -> None:
     for fact in text.facts:
         out_sentence(fact)
-    for each in text.tables:
+    for part in text.tables:
         out()
-        out_sentence(each.title)
-        table(each.columns, each.rows, right=[name for name in each.columns if name])
+        out_sentence(part.title)
+        table(part.columns, part.rows, right=[name for name in part.columns if name])
     if text.notes:
         out()
     for note in text.notes:
@@ -262,10 +260,10 @@ def check(
     chosen: Chosen,
     running: Running,
 ) -> None:
-    """Run the agents of a benchmark whose verdict is known, and name the tasks that misbehave.
+    """Run agents whose verdict is known on a benchmark, and name the tasks that misbehave.
 
-    The reference solution must pass and the agent that does nothing must fail on every task, each
-    time. Exits with 1 if a task cannot be trusted; remarks do not change the exit code.
+    On every task and each time, the reference solution must pass, and the agent that does nothing
+    must fail. The exit code is 1 if a task cannot be trusted; remarks do not change it.
     """
     options = running.options(chosen, run_id=run_id)
     checks: list[BenchmarkCheck] = []
@@ -319,20 +317,20 @@ def _say_plan(plan: CheckPlan, *, as_json: bool) -> None:
     say(f"{counted(plan.trials, 'trial')} on {counted(plan.tasks, 'task')}: {parts}")
     if plan.at_most_s is not None:
         longest = clock_time(plan.at_most_s)
-        say(f"with {plan.at_once} at once, they take {longest} if each uses its time limits")
+        say(f"with {plan.at_once} at once, they take {longest} if each uses its whole time limit")
     else:
-        say("how long they may take is not known: some tasks give the agent no time limit")
-    say("fewer with --repeats 1, --no-offline, --no-search, --task and --limit")
+        say("their longest duration is unknown: some tasks give the agent no time limit")
+    say("--repeats 1, --no-offline, --no-search, --task and --limit make them fewer")
 
 
 def _print_check(check: BenchmarkCheck, *, as_json: bool) -> None:
-    """Print what is to be said about tasks as a table, or everything as a line of JSON."""
+    """Print findings and remarks about tasks as a table, or everything as a line of JSON."""
     if as_json:
         out_json_line(
             {
                 "event": "benchmark_checked",
                 "trials": [trial.as_json() for trial in check.trials],
-                "findings": [found.as_json() for found in check.findings],
+                "findings": [finding.as_json() for finding in check.findings],
                 "remarks": [remark.as_json() for remark in check.remarks],
                 "problem": check.problem,
                 **check.outcome.coverage.as_json(),
@@ -340,18 +338,18 @@ def _print_check(check: BenchmarkCheck, *, as_json: bool) -> None:
         )
         return
     tasks = len({trial.task_id for trial in check.trials})
-    wrong = len({found.task_id for found in check.findings})
+    wrong = len({finding.task_id for finding in check.findings})
     skipped = len(check.outcome.coverage.skipped)
     left_out = f"; {counted(skipped, 'other task')} cannot be run" if skipped else ""
     out(f"{tasks - wrong} of {counted(tasks, 'task')} behave as expected{left_out}")
     if check.tasks:
         rows = [
             (
-                each.task_id,
-                "remark" if each.is_remark else "finding",
-                _FINDINGS[each.finding],
-                each.detail,
+                task.task_id,
+                "remark" if task.is_remark else "finding",
+                _FINDINGS[task.finding],
+                task.detail,
             )
-            for each in check.tasks
+            for task in check.tasks
         ]
         table(("task", "", "what", "seen"), rows)

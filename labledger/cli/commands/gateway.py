@@ -14,6 +14,7 @@ import labledger
 from labledger.cli import arguments
 from labledger.cli.console import out_json, print_checks, say, table
 from labledger.cli.help_pages import CommandLine
+from labledger.text import counted
 
 if TYPE_CHECKING:
     from labledger import GatewayStatus, KeyPace, VariantTotals
@@ -26,7 +27,7 @@ def check(
     experiment: arguments.Experiment,
     *,
     send: Annotated[
-        bool, typer.Option("--send", help="Also ask each model for a word; it costs a little.")
+        bool, typer.Option("--send", help="Also ask each model for one word; costs a little.")
     ] = False,
     agent: arguments.Agents = None,
     env: arguments.Env = None,
@@ -41,12 +42,12 @@ def check(
     )
     checks = labledger.check_gateway(experiment, options, send=send)
     if json:
-        out_json([each.as_json() for each in checks])
+        out_json([check.as_json() for check in checks])
     elif not checks:
-        say("no agent of this experiment has models")
+        say("no agent of this experiment uses models")
     else:
         print_checks(checks)
-    failed = [each for each in checks if each.has_failed]
+    failed = [check for check in checks if check.has_failed]
     if failed:
         raise typer.Exit(int(failed[0].exit_code))
 
@@ -55,35 +56,35 @@ def check(
 def serve(lab_dir: arguments.LabDir = None) -> None:
     """Serve the model gateway of a lab in the foreground, until it is stopped or unneeded.
 
-    Runs start it by themselves where they need it.
+    Runs start the gateway themselves when they need it.
     """
     labledger.serve_gateway(lab_dir=lab_dir, report=say)
 
 
 @gateway.command()
 def status(json: arguments.Json = False, lab_dir: arguments.LabDir = None) -> None:
-    """Show what calls to models used, by variant, and how fast providers are asked."""
-    found = labledger.gateway_status(lab_dir=lab_dir)
+    """Show how much calls to models used, by variant, and how fast the gateway asks providers."""
+    gateway_status = labledger.gateway_status(lab_dir=lab_dir)
     if json:
-        out_json(None if found is None else found.as_json())
+        out_json(None if gateway_status is None else gateway_status.as_json())
         return
-    if found is None:
+    if gateway_status is None:
         say("no gateway runs for this lab on this machine")
         return
-    _show(found)
+    _show(gateway_status)
 
 
-def _show(found: GatewayStatus) -> None:
-    say(f"the gateway (process {found.pid}) serves {found.open_attempts} trials")
+def _show(status: GatewayStatus) -> None:
+    say(f"the gateway (process {status.pid}) serves {counted(status.open_attempts, 'trial')}")
     by_variant = ("run", "variant", "trials", "calls", "tokens", "cost", "waited", "refused")
-    table(by_variant, [_row(variant) for variant in found.variants])
-    if found.paces:
-        by_key = ("provider", "under way", "waiting", "at most", "paused", "problem")
-        table(by_key, [_pace_row(pace) for pace in found.paces])
-    for pace in found.paces:
+    table(by_variant, [_row(variant) for variant in status.variants])
+    if status.paces:
+        by_key = ("provider", "in progress", "waiting", "at most", "paused", "problem")
+        table(by_key, [_pace_row(pace) for pace in status.paces])
+    for pace in status.paces:
         if pace.refusal is not None:
             say(f"{pace.provider} refused a call: {pace.refusal}")
-    for problem in found.problems:
+    for problem in status.problems:
         say(f"problem: {problem}")
 
 
@@ -118,9 +119,9 @@ def _pace_row(pace: KeyPace) -> tuple[str, ...]:
 
 @gateway.command()
 def stop(lab_dir: arguments.LabDir = None) -> None:
-    """End the model gateway of a lab. Calls under way are cut.
+    """Stop the model gateway of a lab. Calls in progress are cut off.
 
-    The next run or coordinator that needs it starts it again, and open trials are served again.
+    The next coordinator that needs it starts it again, and it then serves the running trials again.
     """
     ended = labledger.stop_gateway(lab_dir=lab_dir)
     say("the gateway has ended" if ended else "no gateway runs for this lab on this machine")
@@ -129,13 +130,13 @@ def stop(lab_dir: arguments.LabDir = None) -> None:
 @gateway.command()
 def mock(
     script: Annotated[
-        Path, typer.Argument(metavar="SCRIPT", help="What it answers: a YAML or JSON file.")
+        Path, typer.Argument(metavar="SCRIPT", help="The answers, as a YAML or JSON file.")
     ],
     port: Annotated[int, typer.Option(help="The port; 0 for a free one.", min=0, max=65535)] = 0,
 ) -> None:
-    """Serve a model provider that answers by a script, until it is stopped.
+    """Serve a model provider with scripted answers, until it is stopped.
 
-    It speaks the APIs of Anthropic, OpenAI and Gemini on 127.0.0.1, so that agents can be tried
+    It speaks the APIs of Anthropic, OpenAI and Gemini on 127.0.0.1, so that you can try agents
     without a key.
     """
     labledger.serve_scripted_provider(script, port=port, report=say)

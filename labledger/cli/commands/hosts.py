@@ -1,6 +1,6 @@
-"""Commands for clusters: worker, and the group hosts with declare-lost and make-certificates.
+"""Commands for clusters: worker, and the group `hosts` with declare-lost and make-certificates.
 
-`labledger worker` runs until it is stopped; the others print what the library returns.
+`labledger worker` runs until it is stopped. The other commands print a result of the library.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def worker(
     folder: Annotated[
         Path | None,
         typer.Option(
-            help="The host's folder, with inputs, trial folders and results that are not "
-            "acknowledged; by default $LABLEDGER_HOST_DIR, or ~/.local/share/labledger/host.",
+            help="The host's folder for inputs, trial folders and undelivered results; by default "
+            "$LABLEDGER_HOST_DIR, or ~/.local/share/labledger/host.",
         ),
     ] = None,
     name: Annotated[
@@ -47,7 +47,7 @@ def worker(
     gpus: Annotated[
         int | None,
         typer.Option(
-            help="How many GPUs its engine offers to containers; by default NVIDIA's are counted."
+            help="How many GPUs its engine offers to containers; by default all NVIDIA GPUs."
         ),
     ] = None,
     port: Annotated[
@@ -60,8 +60,8 @@ def worker(
 ) -> None:
     """Serve this machine as a host of a cluster, until it is stopped.
 
-    It needs a Docker engine. Stopping it leaves running containers alone: they finish, and the next
-    worker of this host delivers their results.
+    It needs a Docker engine. If you stop it, running containers finish, and the next worker of this
+    host delivers their results.
     """
     labledger.serve_host(
         cluster,
@@ -93,7 +93,7 @@ def list_hosts(
     insecure: arguments.Insecure = False,
     json: arguments.Json = False,
 ) -> None:
-    """List the hosts of a cluster: slots, GPUs, images, disk, version, clock, what is wrong."""
+    """List the hosts of a cluster with capacity, GPUs, images, disk, version, clock and problem."""
     if ctx.invoked_subcommand is not None:
         return
 
@@ -102,13 +102,13 @@ def list_hosts(
             "--on", "expected the address of a scheduler, or a cluster file"
         )
         raise labledger.InvalidInput("the cluster", [problem])
-    found = labledger.list_hosts(on, insecure=insecure)
+    listed = labledger.list_hosts(on, insecure=insecure)
     if json:
-        out_json([host.as_json() for host in found])
+        out_json([host.as_json() for host in listed])
         return
     columns = (
         "host",
-        "slots",
+        "trials at once",
         "busy",
         "gpus",
         "images",
@@ -117,7 +117,7 @@ def list_hosts(
         "clock",
         "problem",
     )
-    table(columns, [_row(host) for host in found])
+    table(columns, [_row(host) for host in listed])
 
 
 def _row(host: ClusterHost) -> tuple[str, ...]:
@@ -142,34 +142,34 @@ def _row(host: ClusterHost) -> tuple[str, ...]:
 @hosts.command("declare-lost")
 def declare_lost(
     host: Annotated[str, typer.Argument(help="The host, NAME/ID, as `labledger status` shows it.")],
-    run: Annotated[str, typer.Option(help="The run to which the host is lost.")],
-    because: Annotated[str, typer.Option(help="Why it will not come back; this is stored.")],
+    run: Annotated[str, typer.Option(help="The run for which the host is lost.")],
+    because: Annotated[str, typer.Option(help="Why it will not come back; stored with the run.")],
     yes: arguments.Yes = False,
     lab_dir: arguments.LabDir = None,
 ) -> None:
-    """Decide that a host will not come back to a run. It cannot be taken back.
+    """Declare that a host will not come back to a run. This is final.
 
-    Its open trials end as infra_error (host_lost) and are tried again on other hosts, as
-    design.retry says. An agent that runs there may so run twice. What the host still delivers is
-    refused.
+    The host's trials without a result end as infra_error (host_lost). They are retried on other
+    hosts if design.retry says so. An agent that still runs there may therefore run twice. The run
+    refuses results that the host delivers later.
     """
     from labledger import Exit, declare_host_lost, open_ledger
 
     with open_ledger(lab_dir=lab_dir) as ledger:
         slots = ledger.state(run).open_slots
-    count = sum(each == host for each in slots.values())
-    trials = counted(count, "open trial")
+    count = sum(slot_host == host for slot_host in slots.values())
+    trials = counted(count, "unfinished trial")
     question = f"{trials} of {run} on {host} will end as host_lost. Declare it lost?"
     if not yes and not _confirmed(question):
         say("nothing was changed; --yes declares it without a question")
         raise typer.Exit(int(Exit.INVALID))
     declare_host_lost(run, host, because, lab_dir=lab_dir)
-    say(f"{host} is lost to {run}, which had {trials} there. A coordinator that runs now goes on;")
-    say(f"otherwise `labledger resume {run}` continues the run")
+    say(f"{host} is lost to {run}, which had {trials} there. A live coordinator continues the run;")
+    say(f"otherwise `labledger resume {run}` does")
 
 
 def _confirmed(question: str) -> bool:
-    """Ask on the terminal; without one, the answer is no."""
+    """Ask on the terminal. Without a terminal, the answer is no."""
     try:
         return typer.confirm(question, err=True)
     except typer.Abort:
@@ -180,7 +180,7 @@ def _confirmed(question: str) -> bool:
 def make_certificates(
     directory: Annotated[Path, typer.Argument(help="The folder for the files.")],
 ) -> None:
-    """Make what scheduler, hosts and coordinators need to recognize each other by TLS."""
+    """Make the TLS certificates by which scheduler, hosts and coordinators trust each other."""
     for path in labledger.make_certificates(directory):
         out(str(path))
     say()
@@ -189,4 +189,4 @@ def make_certificates(
         f"--tls-ca-file {directory}/ca.pem "
         f"--tls-cert {directory}/scheduler.pem --tls-key {directory}/scheduler-key.pem"
     )
-    say("Copy ca.pem and worker*.pem to the hosts; keep ca-key.pem where nobody can read it.")
+    say("Copy ca.pem and worker*.pem to the hosts; keep ca-key.pem secret.")

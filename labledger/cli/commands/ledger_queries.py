@@ -44,16 +44,16 @@ def query(
         typer.Option(
             min=1,
             metavar="N",
-            help="For runs that were graded again, use the newest complete grading up to this one; "
-            "by default the newest.",
+            help="For runs that were graded again, use the newest complete grading up to number "
+            "N; by default the newest.",
         ),
     ] = None,
     as_of: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Show what was committed at this time: a date, a local time, or an age such as "
-            "7d.",
+            help="Show only the trials that were saved at this time: a date, a local time, or an "
+            "age such as 7d.",
         ),
     ] = None,
     format: Annotated[  # noqa: A002
@@ -69,7 +69,7 @@ def query(
     ] = None,
     schema: Annotated[
         bool,
-        typer.Option("--schema", help="List the views and their columns, or those of one view."),
+        typer.Option("--schema", help="List the columns of all views, or of one view."),
     ] = False,
     lab_dir: arguments.LabDir = None,
 ) -> None:
@@ -117,7 +117,7 @@ def export(
         str | None,
         typer.Option(
             metavar="URL",
-            help="With --what spans: the endpoint that gets them, by OTLP over HTTP.",
+            help="With --what spans: send them to this endpoint by OTLP over HTTP.",
         ),
     ] = None,
     lab_dir: arguments.LabDir = None,
@@ -125,9 +125,9 @@ def export(
     """Write a run's records for other tools, or rebuild its mirrors from the ledger.
 
     jsonl is byte for byte what the run wrote; csv and parquet are tables with fixed columns.
-    If a run was graded again, the records of the current grading are written, or of --grading N.
-    Without --out, the run's own mirrors in the run folder are rebuilt, or tables are written into
-    the folder `tables` there. RUN1+RUN2 writes the rows of several runs into one table.
+    The records come from the run's current grading, or from --grading N. Without --out, jsonl
+    rebuilds the mirrors in the run folder, and csv and parquet go into its folder `tables`.
+    RUN1+RUN2 writes the rows of several runs into one table.
     """
     from labledger import open_ledger
 
@@ -148,7 +148,7 @@ def export(
 
 
 _OF_AGENTS = frozenset({"model_calls", "trajectories", "spans"})
-"""Records about agents alone. They belong to the run whose agents ran, not to a grading."""
+"""Kinds of records about agents only. They belong to the root run, not to a grading."""
 
 
 def _exported_runs(
@@ -156,10 +156,12 @@ def _exported_runs(
 ) -> str:
     """Return the runs whose records are exported for a name, and print which gradings they are.
 
-    `rebuilds` says whether the mirrors in the run folder are written: each run has its own.
+    `rebuilds` is true if the export rebuilds mirrors. Each run has its own mirrors, so then a
+    run's name means the run itself and not its current grading.
     """
     return "+".join(
-        _exported_run(ledger, each, grading, what, rebuilds=rebuilds) for each in name.split("+")
+        _exported_run(ledger, run_name, grading, what, rebuilds=rebuilds)
+        for run_name in name.split("+")
     )
 
 
@@ -176,10 +178,10 @@ def _exported_run(
     title = grading_name(graded.grading, gradings)
     if rebuilds and grading is None and name == root_id:
         if scored_id != root_id:
-            say(f"the run folder of {root_id} has grading 1, which is the run's own")
+            say(f"the run folder of {root_id} holds grading 1, the run's own")
             say(f"`labledger export {scored_id}` writes {title}")
         return root_id
-    say(f"records of {title}; --grading N writes another one's")
+    say(f"records of {title}; --grading N writes another grading")
     return scored_id
 
 

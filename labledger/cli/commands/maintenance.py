@@ -1,8 +1,8 @@
-"""Commands that maintain a lab folder: verify, import, archive, delete, gc, clean, doctor, db;
-and note and tag.
+"""Commands that maintain a lab folder.
 
-Each calls one function of the library and prints its result. Findings, failed checks and an
-outdated ledger are exit code 3.
+They are verify, import, archive, delete, gc, clean, doctor, db, note and tag. Each calls one
+function of the library and prints its result. Findings, failed checks and an outdated ledger are
+exit code 3.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def verify(
     lab_dir: arguments.LabDir = None,
     json: arguments.Json = False,
 ) -> None:
-    """Find committed rows that were changed.
+    """Find saved rows that were changed.
 
-    Checks every row against the chain of digests, the files that a run was started with against
+    Checks every row against the chain of digests, the files with which a run was started against
     their digests, and every mirror against the ledger.
     """
     report = labledger.verify(run_id, lab_dir=lab_dir)
@@ -68,7 +68,7 @@ def import_runs(
         bool,
         typer.Option(
             "--without-artifacts",
-            help="Import mirrors although logs and other artifacts of their records are missing.",
+            help="Import mirrors even if logs and other artifacts of their records are missing.",
         ),
     ] = False,
     lab_dir: arguments.LabDir = None,
@@ -77,24 +77,24 @@ def import_runs(
     """Import runs of another ledger into this one.
 
     The source is verified first and never changed. If a run's folder has no ledger beside it, its
-    mirrors are read. A run that is already in this ledger is not changed; if the source has more
-    slots of it, these are imported. A different run with the same id is refused.
+    mirrors are imported. A run that is already in this ledger gets only the trials that it lacks. A
+    different run with the same id is refused.
     """
     imported = labledger.import_runs(
         source, run or (), lab_dir=lab_dir, dry_run=dry_run, without_artifacts=without_artifacts
     )
     if json:
-        out_json([each.as_json() for each in imported])
+        out_json([run.as_json() for run in imported])
         return
-    for each in imported:
-        out(_import_line(each, dry_run=dry_run))
+    for imported_run in imported:
+        out(_import_line(imported_run, dry_run=dry_run))
     if not imported:
         out(f"{source} contains no run")
 
 
 def _import_line(imported: ImportedRun, *, dry_run: bool) -> str:
     """Return how a run of the source was imported, as a line for a person."""
-    progress = f"{counted_of(imported.committed, imported.total, 'slot')} committed"
+    progress = f"{counted_of(imported.committed, imported.total, 'trial')} saved"
     local = imported.committed_locally
     match imported.relation.value:
         case "new":
@@ -107,8 +107,8 @@ def _import_line(imported: ImportedRun, *, dry_run: bool) -> str:
             return f"{imported.run_id} is already in this ledger: {progress}{surplus}"
     if imported.uncommitted_results:
         line += (
-            f"; {counted(imported.uncommitted_results, 'finished result')} not committed in the "
-            "source: resume the run there, and import it again"
+            f"; {counted(imported.uncommitted_results, 'finished trial')} not saved in the source: "
+            "resume the run there, and import it again"
         )
     if imported.missing_artifacts:
         references = counted(imported.missing_artifacts, "reference")
@@ -146,17 +146,18 @@ def clean(
         str | None,
         typer.Option(
             metavar="ADDRESS|FILE",
-            help="Clean up the hosts of this cluster instead of this machine, also those that were "
-            "declared lost and are back.",
+            help="Clean up the hosts of this cluster instead of this machine, including lost hosts "
+            "that are back.",
         ),
     ] = None,
     insecure: arguments.Insecure = False,
     lab_dir: arguments.LabDir = None,
 ) -> None:
-    """Remove containers that are not needed any more.
+    """Remove containers that are no longer needed.
 
-    Removes only containers of this ledger that belong to no live run and hold no trial that
-    `labledger resume` would continue, and probes that checks of ended processes left behind.
+    Removes only containers of this ledger. Containers of a live run stay, and so do containers with
+    a trial that `labledger resume` would continue. Also removes probes left by checks that were
+    killed.
     """
     if on is not None:
         for sentence in labledger.clean_hosts(
@@ -219,7 +220,7 @@ def archive(
 ) -> None:
     """Write a run with its regradings and artifacts to one file.
 
-    The runs are verified first. `labledger import` takes the file back, verified again.
+    The runs are verified first. `labledger import` imports the file, and verifies it again.
     """
     from labledger import archive_run
 
@@ -228,10 +229,10 @@ def archive(
         out_json(archived.as_json())
         return
     for run in archived.runs:
-        out(f"archived {run.run_id}: {counted(run.committed, 'slot')} committed")
+        out(f"archived {run.run_id}: {counted(run.committed, 'trial')} saved")
     if archived.uncommitted_results:
-        results = counted(archived.uncommitted_results, "finished result")
-        out(f"{results} not committed: not in the archive; `labledger resume` commits them")
+        trials = counted(archived.uncommitted_results, "finished trial")
+        out(f"{trials} not saved, and not in the archive; `labledger resume` saves them")
     artifacts = counted(archived.artifacts, "large artifact")
     out(f"{archived.path}: {format_size(archived.size)}, {artifacts}")
 
@@ -248,7 +249,7 @@ def delete(
 ) -> None:
     """Delete a run with its regradings, after asking.
 
-    A tombstone with the last digest of each stays in the ledger. The artifacts stay until
+    The ledger keeps a tombstone of each, with its last digest. The artifacts stay until
     `labledger gc` removes them.
     """
     from labledger import delete_run
@@ -256,7 +257,7 @@ def delete(
     runs = delete_run(run_id, because, lab_dir=lab_dir, dry_run=True)
     if not dry_run:
         for run in runs:
-            say(f"{run.run_id}: {counted_of(run.committed, run.total, 'slot')} committed")
+            say(f"{run.run_id}: {counted_of(run.committed, run.total, 'trial')} saved")
         say(f"`labledger archive {run_id} FILE` would keep a copy that can be imported")
         if not confirm(f"delete {counted(len(runs), 'run')} for ever?", yes=yes):
             say("nothing was deleted")
@@ -267,9 +268,10 @@ def delete(
         return
     verb = "would delete" if dry_run else "deleted"
     for run in runs:
-        out(f"{verb} {run.run_id}: {counted(run.committed, 'commit')}, the last {run.chain_head}")
+        trials = counted(run.committed, "saved trial")
+        out(f"{verb} {run.run_id}: {trials}, last digest {run.chain_head}")
     if not dry_run:
-        say("`labledger gc` removes the artifacts that nothing names any more")
+        say("`labledger gc` removes the artifacts that nothing refers to")
     if any(run.committed < run.total for run in runs):
         say("`labledger clean` removes containers of deleted runs, if there are any")
 
@@ -281,10 +283,10 @@ def gc(
     lab_dir: arguments.LabDir = None,
     json: arguments.Json = False,
 ) -> None:
-    """Remove artifacts that nothing names.
+    """Remove artifacts that nothing refers to.
 
-    Also removes what ended processes left, and returns the ledger's unused space to the disk. Does
-    nothing while a run is in progress.
+    Also removes files left by killed processes, and returns the ledger's unused space to the disk.
+    Does nothing while a run is in progress.
     """
     from labledger import collect_garbage
 
@@ -312,10 +314,10 @@ def gc(
 
 def note(
     run_id: arguments.RunId,
-    text: Annotated[str, typer.Argument(help="What is to be remembered of the run.")],
+    text: Annotated[str, typer.Argument(help="The text of the note.")],
     lab_dir: arguments.LabDir = None,
 ) -> None:
-    """Write a note on a run. `labledger status` shows its notes, the view `notes` all of them."""
+    """Add a note to a run. `labledger status` shows them, and the view `notes` has all of them."""
     from labledger import add_note
 
     add_note(run_id, text, lab_dir=lab_dir)
@@ -329,7 +331,7 @@ def tag(
     ] = None,
     lab_dir: arguments.LabDir = None,
 ) -> None:
-    """Add tags to a run (+NAME) and remove others (-NAME), and print those that it has."""
+    """Add tags to a run (+NAME), remove tags (-NAME), and print the tags that it has."""
     from labledger import InvalidInput, Problem, change_tags
 
     words = tags or []

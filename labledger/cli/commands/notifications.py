@@ -1,6 +1,6 @@
-"""The group notifications: list what receivers are told, and send, discard and try.
+"""The group `notifications`, with send, discard and try.
 
-`send` exits with code 3 if a receiver did not accept what waits for it.
+`send` exits with code 3 if a receiver did not accept a notification that waits for it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from labledger.cli.help_pages import CommandLine
 from labledger.text import counted
 
 notifications = CommandLine(
-    name="notifications", help="What receivers of --notify are told of runs."
+    name="notifications", help="Notifications about runs for the receivers of --notify."
 )
 
 
@@ -31,34 +31,34 @@ def list_notifications(
         ),
     ] = None,
     settled: Annotated[
-        bool, typer.Option("--all", help="List those, too, that were delivered or given up.")
+        bool, typer.Option("--all", help="Also list those that were delivered or given up.")
     ] = False,
     lab_dir: arguments.LabDir = None,
     json: arguments.Json = False,
 ) -> None:
     """List the notifications that wait to be delivered.
 
-    A run's coordinator delivers them while it runs, and the next one of any run of the lab what is
-    left.
+    A run's coordinator delivers them while it runs. The next coordinator of any run in the lab
+    delivers the rest.
     """
     if ctx.invoked_subcommand is not None:
         return
     listed = labledger.notifications(run, lab_dir=lab_dir, settled=settled)
     if json:
-        out_json([each.as_json() for each in listed])
+        out_json([notification.as_json() for notification in listed])
         return
     if not listed:
         out("there are no notifications" if settled else "no notification waits to be delivered")
         return
     rows = [
-        (each.run_id, each.event, each.happened_at, each.receiver, each.state, _detail(each))
-        for each in listed
+        (item.run_id, item.event, item.happened_at, item.receiver, item.state, _detail(item))
+        for item in listed
     ]
     table(("run", "event", "happened at", "receiver", "state", ""), rows)
 
 
 def _detail(notification: labledger.Notification) -> str:
-    """Return what is said beside the state of a notification."""
+    """Return when a notification was delivered, or why it was not."""
     if notification.delivered_at is not None:
         return notification.delivered_at
     if notification.problem is None:
@@ -77,9 +77,9 @@ def send(
     lab_dir: arguments.LabDir = None,
     json: arguments.Json = False,
 ) -> None:
-    """Deliver now what waits, however long it was to wait.
+    """Deliver all waiting notifications now.
 
-    Runs with a live coordinator are left to it.
+    Skips runs with a live coordinator, which delivers its own.
     """
     done = labledger.deliver_notifications(
         run_id,
@@ -93,7 +93,7 @@ def send(
         for problem in done.problems:
             out(problem)
         for run in done.left_to_others:
-            out(f"run {run} is left to the process that delivers for it")
+            out(f"skipped run {run}: another process delivers its notifications")
         out(f"delivered {counted(done.accepted, 'notification')}")
     if done.problems:
         raise typer.Exit(int(Exit.INCOMPLETE))
@@ -105,22 +105,22 @@ def discard(
     lab_dir: arguments.LabDir = None,
     json: arguments.Json = False,
 ) -> None:
-    """Give up what waits to be delivered of a run."""
+    """Discard the waiting notifications of a run."""
     number = labledger.discard_notifications(run_id, lab_dir=lab_dir)
     if json:
         out_json({"discarded": number})
     else:
-        out(f"gave up {counted(number, 'notification')} of run {run_id}")
+        out(f"discarded {counted(number, 'notification')} of run {run_id}")
 
 
 @notifications.command("try")
 def try_receiver(
     receiver: Annotated[
         str,
-        typer.Argument(help="A URL, a $NAME with one, or a command, as --notify takes them."),
+        typer.Argument(help="A URL, a $NAME with one, or a command, as for --notify."),
     ],
     env: arguments.Env = None,
 ) -> None:
-    """Send a receiver a notification with the event `test`, and say whether it was accepted."""
+    """Send a receiver a notification with the event `test`, and say whether it accepts it."""
     labledger.try_receiver(receiver, env=arguments.parse_environment(env))
     out("the receiver accepted a notification")

@@ -1,4 +1,4 @@
-"""`labledger report`: writes a run as an HTML page, as Markdown or as JSON.
+"""`labledger report`: writes a report of a run as an HTML page, Markdown or JSON.
 
 A file appears whole or not at all; `-` is stdout.
 """
@@ -59,7 +59,7 @@ def report(
     logs: Annotated[
         Literal["none", "failed", "all"],
         typer.Option(
-            help="The trials whose logs and patches the page holds; failed: all that did not pass."
+            help="The trials whose logs and patches the page contains; failed: all but passed ones."
         ),
     ] = "failed",
     max_size: Annotated[
@@ -73,26 +73,26 @@ def report(
         typer.Option(
             "--verify",
             help="Recompute every digest of the run, as `labledger verify` does; by default only "
-            "the chain of its commits is checked.",
+            "the digests that link its saved trials are checked.",
         ),
     ] = False,
     confidence: Annotated[float, typer.Option(help="The level of intervals and decisions.")] = 0.95,
     estimand: Annotated[
         str,
         typer.Option(
-            help="What comparisons are about. tasks: tasks like these; suite: exactly these tasks, "
-            "whose replications are the sample."
+            help="The target of comparisons. tasks: all tasks like these; suite: exactly these "
+            "tasks, with their replications as the sample."
         ),
     ] = "tasks",
     equivalent_within: Annotated[
         float | None,
         typer.Option(
             metavar="X",
-            help="Say of each comparison whether both sides are shown to be equivalent within X.",
+            help="Say for each comparison whether its sides are shown to be equivalent within X.",
         ),
     ] = None,
     metric: Annotated[
-        str, typer.Option(help="What comparisons are about, as for `labledger compare`.")
+        str, typer.Option(help="The metric to compare, as for `labledger compare`.")
     ] = "pass_rate",
     lower_is_better: arguments.LowerIsBetter = None,
     errors: Annotated[
@@ -107,11 +107,11 @@ def report(
     ] = None,
     lab_dir: arguments.LabDir = None,
 ) -> None:
-    """Report a run: one file that works offline.
+    """Report a run as one file that works offline.
 
-    Shows outcomes with intervals, paired differences, tasks, time, cost, errors, trials with their
-    logs, and provenance. An unfinished run is reported as such. RUN means its current grading;
-    RUN.g1, RUN.g2, … name its gradings.
+    The report shows outcomes with intervals, paired differences, tasks, time, cost, errors, trials
+    with their logs, and provenance. It says if the run is unfinished. RUN means the current grading
+    of the run; RUN.g1, RUN.g2, … name its gradings.
     """
     from labledger import ErrorCounting, Estimand, LogSelection, ReportOptions, open_ledger
     from labledger.cli.console import exact_stdout, say

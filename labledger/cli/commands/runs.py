@@ -1,7 +1,7 @@
 """Commands that run trials: run, resume, extend, regrade and rerun.
 
 They share the options of `Running`, which also displays the run and raises `typer.Exit` with its
-exit code. `rerun` shows which slots would run again and what they cost, and asks first.
+exit code. Before `rerun` runs anything, it lists the trials and their last cost, and asks.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def run(
 ) -> None:
     """Run an experiment in containers.
 
-    Runs every variant on every task, with its replications. Each trial has a container of its own
-    and is graded there. The checks of `preflight` are done first.
+    Runs every variant on every task, with its replications. Each trial runs and is graded in its
+    own container. Before any trial starts, `run` makes the checks of `labledger preflight`.
     """
     options = running.options(chosen, run_id=run_id, replay=replay)
     if dry_run:
@@ -57,7 +57,10 @@ def run(
 
 
 def _print_plan(plan: RunPlan, expected: Sequence[str], *, as_json: bool) -> None:
-    """Print the resolved experiment as YAML, what is expected, and the schedule; or all as JSON."""
+    """Print the resolved experiment as YAML, the expected cost, and the schedule; or all as JSON.
+
+    `expected` holds sentences about the expected cost and duration.
+    """
     if as_json:
         slots = (slot.as_json() for slot in plan.slots())
         document = {"digest": plan.digest, "resolved": plan.resolved, "schedule": slots}
@@ -74,13 +77,13 @@ def _print_plan(plan: RunPlan, expected: Sequence[str], *, as_json: bool) -> Non
         out(f"# {line}")
     for text in plan.warnings:
         out(f"# warning: {text}")
-    out(f"# schedule: {counted(plan.total_slots, 'slot')}")
+    out(f"# schedule: {counted(plan.total_slots, 'trial')}")
     _print_slots(plan, plan.total_slots)
     say("nothing was run")
 
 
 def _print_slots(plan: RunPlan | RunExtension, count: int) -> None:
-    """Print the first slots of a schedule, and how many more there are."""
+    """Print the first trials of a schedule, and how many more there are."""
     for slot in islice(plan.slots(), _MAX_PRINTED_SLOTS):
         out(f"# {slot.schedule_idx:6}  {slot.variant_id}  {slot.task_id}  {slot.repl_idx}")
     if count > _MAX_PRINTED_SLOTS:
@@ -97,9 +100,10 @@ def resume(
 ) -> None:
     """Continue an interrupted run.
 
-    No trial that was started is run again: trials that have ended are collected, and running ones
-    are waited for. A run that another coordinator owns is refused. With --take-over, the lease of
-    that coordinator is no longer extended, and this command waits until it ends.
+    Starts no trial a second time: it collects the trials that have ended, waits for those that
+    still run, and then runs the others. If another coordinator owns the run, `resume` refuses.
+    With --take-over it prevents that coordinator from renewing its lease, and waits until the lease
+    ends.
     """
     running.watch(
         running.options(frozen=frozen, take_over=take_over),
@@ -115,8 +119,8 @@ def extend(
     experiment: Annotated[
         str | None,
         typer.Argument(
-            help="The experiment with all that the run shall have; by default the file from which "
-            "it was started or last extended."
+            help="The experiment as the run shall be afterwards; by default the file from which "
+            "the run was started or last extended."
         ),
     ] = None,
     chosen: Chosen,
@@ -131,10 +135,11 @@ def extend(
 ) -> None:
     """Add tasks, variants or replications to a run, and run them.
 
-    The new slots are appended to the run's schedule, in the experiment's order, and committed
-    after those that are there. --limit, --task, --variant and --shard choose all that the run shall
-    have; without them, that is the whole experiment. What the run has run must be the same in the
-    experiment; what differs is named otherwise. `labledger resume` continues if this is killed.
+    The new trials follow the run's existing ones, in the experiment's order. --limit, --task,
+    --variant and --shard select everything that the run shall contain afterwards; by default that
+    is the whole experiment. Everything that has already run must be unchanged in the experiment.
+    Otherwise `extend` names each difference and adds nothing. If the command is interrupted,
+    `labledger resume` continues it.
     """
     options = running.options(chosen, take_over=take_over)
     if dry_run:
@@ -157,12 +162,12 @@ def extend(
 
 
 def _print_extension(extension: RunExtension, *, as_json: bool) -> None:
-    """Print what an extension would add: counts, new variants and tasks, and slots; or JSON."""
+    """Print what an extension would add: counts, new variants and tasks, and trials; or JSON."""
     if as_json:
         slots = (slot.as_json() for slot in extension.slots())
         out_json_parts({**extension.as_json(), "schedule": slots})
         return
-    out(f"# {counted(extension.slot_count, 'slot')} would be added to {extension.run_id}")
+    out(f"# {counted(extension.slot_count, 'trial')} would be added to {extension.run_id}")
     for name in extension.variants:
         out(f"# new variant {name}")
     if extension.tasks:
@@ -181,24 +186,28 @@ def regrade(
     grader: Annotated[
         Path,
         typer.Option(
-            help="An experiment file, whose grader is used, or a script that replaces the run's "
-            "own grader."
+            help="An experiment file whose grader to use, or a script that replaces the run's own "
+            "grader."
         ),
     ],
     again: Annotated[
-        bool, typer.Option("--again", help="Grade even if this grader has graded the run before.")
+        bool, typer.Option("--again", help="Grade even if this grader has already graded the run.")
     ] = False,
     running: Running,
 ) -> None:
     """Grade the stored trials of a complete run with another grader. Runs no agent.
 
-    Each trial's workspace, result and events are put into a fresh container, where the grader
-    runs. The new scores are the run's next generation; the old ones stay. Views, comparisons and
-    reports use the new generation once it is complete. The same command, or `labledger resume` with
-    the regrading's own run id, continues a regrading that was interrupted. If the grader fails or
-    times out on a trial that an earlier grading judged, the slot stays open. The earlier grading
-    then stays current, and the exit code is 3. The same command grades only the open slots. A
-    regrading stops if half or more of its slots are errors; --max-error-rate sets another share.
+    The grader runs in a fresh container with the stored workspace, result and events of each
+    trial. Its scores are a new grading of the run, and earlier gradings stay. Views, comparisons
+    and reports use the new grading once it is complete.
+
+    To continue an interrupted regrading, repeat the command, or type `labledger resume` with the
+    regrading's own run id.
+
+    If the grader fails or times out on a trial that an earlier grading judged, that trial stays
+    ungraded, the earlier grading stays current, and the exit code is 3. The same command then
+    grades only the ungraded trials. A regrading stops once half of its trials are errors;
+    --max-error-rate sets another share.
     """
     options = running.options()
     running.watch(
@@ -215,12 +224,12 @@ def rerun(
     status: Annotated[
         list[str] | None,
         typer.Option(
-            help="Only slots with this status; repeatable. By default infra_error, setup_error, "
+            help="Only trials with this status; repeatable. By default infra_error, setup_error, "
             "and grade_error where the agent succeeded."
         ),
     ] = None,
     reason: Annotated[
-        list[str] | None, typer.Option(help="Only slots with this reason; repeatable.")
+        list[str] | None, typer.Option(help="Only trials with this reason; repeatable.")
     ] = None,
     tasks: arguments.Tasks = None,
     variants: arguments.Variants = None,
@@ -228,7 +237,7 @@ def rerun(
         str | None,
         typer.Option(
             metavar="CONDITION",
-            help="Only slots for which this SQL condition on the view `trials` holds, such as "
+            help="Only trials that meet this SQL condition on the view `trials`, such as "
             '"duration_ms > 60000".',
         ),
     ] = None,
@@ -236,7 +245,7 @@ def rerun(
         bool,
         typer.Option(
             "--despite-verdict",
-            help="Also slots that have a verdict or count as not passed. Needs --because. A "
+            help="Also trials that have a verdict or count as not passed. Needs --because. A "
             "comparison with their new results has no verdict and passes no gate.",
         ),
     ] = False,
@@ -244,23 +253,22 @@ def rerun(
         str | None,
         typer.Option(
             metavar="TEXT",
-            help="Why. With --despite-verdict it stands in the head of every report and comparison "
-            "of the run.",
+            help="Why. With --despite-verdict, every report and comparison of the run begins with "
+            "this text.",
         ),
     ] = None,
     yes: arguments.Yes = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would run, and what it cost.")
+        bool, typer.Option("--dry-run", help="Only show what would run, and its last cost.")
     ] = False,
     frozen: arguments.Frozen = False,
     running: Running,
 ) -> None:
-    """Run slots again that the environment or the grader left without a verdict.
+    """Run trials again that the environment or the grader left without a verdict.
 
-    Shows which slots these are and what they cost last time, and asks. The new slots are appended
-    to the run's schedule; from its commit on, each counts in place of the one that it supersedes.
-    Nothing that is committed changes: the view all_trials has the superseded trials, too.
-    `labledger resume` continues an interrupted rerun.
+    Lists these trials with their last cost, and asks. Once a new trial is saved, it counts in place
+    of the one that it replaces. Saved trials never change: the view all_trials also has the
+    replaced ones. `labledger resume` continues an interrupted rerun.
     """
     selection = labledger.RerunSelection(
         statuses=tuple(status or ()),
@@ -279,14 +287,14 @@ def rerun(
             _print_rerun(plan)
             _say_open_regradings(run_id, running.lab_dir)
         return
-    # Whoever is asked sees about what.
+    # Print the plan before the question about it.
     if not (running.json or (running.quiet and yes)):
         _print_rerun(plan)
         _say_open_regradings(run_id, running.lab_dir)
     if not plan.slots:
         _require_nothing_left(plan)
         return
-    if not confirm(f"run {counted(len(plan.slots), 'slot')} of {run_id} again?", yes=yes):
+    if not confirm(f"run {counted(len(plan.slots), 'trial')} of {run_id} again?", yes=yes):
         say("nothing was changed")
         return
     running.watch(
@@ -297,10 +305,10 @@ def rerun(
 
 
 def _print_rerun(plan: RerunPlan) -> None:
-    """Print the chosen slots by variant, status and reason, and what they cost last time."""
+    """Print the chosen trials by variant, status and reason, and their last cost."""
     if plan.slots:
         rows = [(*key, number) for key, number in plan.counts.items()]
-        table(("variant", "status", "reason", "slots"), rows, right=("slots",))
+        table(("variant", "status", "reason", "trials"), rows, right=("trials",))
         costs = [duration(plan.duration_ms)]
         dollars, tokens = plan.spent["cost_usd"], plan.spent["tokens"]
         if dollars.known:
@@ -308,34 +316,34 @@ def _print_rerun(plan: RerunPlan) -> None:
         if tokens.known:
             text = f"{whole_number(tokens.total)} tokens"
             costs.append(f"{text} ({_known(tokens.known, tokens.unknown)})")
-        out(f"{counted(len(plan.slots), 'slot')}; last time they took {', '.join(costs)}")
+        out(f"{counted(len(plan.slots), 'trial')}; last time they took {', '.join(costs)}")
     else:
-        out(f"no slot of {plan.run_id} is to be run again")
+        out(f"no trial of {plan.run_id} has to run again")
     if plan.selection.despite_verdict and plan.has_results:
         say(
-            "some of these slots have results: a comparison with the new ones has no verdict and "
+            "some of these trials have results: a comparison with the new ones has no verdict and "
             "passes no gate. A new run of the experiment can decide"
         )
     if plan.pending:
         say(
-            f"{counted(plan.pending, 'slot')} that fit are about to be run again already: "
+            f"{counted(plan.pending, 'matching trial')} will already run again: "
             f"`labledger resume {plan.run_id}` runs them"
         )
     if plan.with_verdict:
         say(
-            f"left out, because they count in the pass rate: {counted(plan.with_verdict, 'slot')} "
+            f"left out, because they count in the pass rate: {counted(plan.with_verdict, 'trial')} "
             "(--despite-verdict --because TEXT runs them again, too)"
         )
 
 
 def _say_open_regradings(run_id: str, lab_dir: Path | None) -> None:
-    """Print which regradings of a run have open slots. No agent has to run again for these."""
+    """Print which regradings of a run are not complete. They need no agent to run again."""
     with labledger.open_ledger(lab_dir=lab_dir) as ledger:
         gradings = ledger.gradings(run_id)
     for grading in gradings[1:]:
         if not grading.complete:
             say(
-                f"{grading.run_id} has open slots: `labledger resume {grading.run_id}` grades "
+                f"{grading.run_id} has ungraded trials: `labledger resume {grading.run_id}` grades "
                 "them, and runs no agent"
             )
 
@@ -345,10 +353,14 @@ def _known(known: int, unknown: int) -> str:
 
 
 def _require_nothing_left(plan: RerunPlan) -> None:
-    """Raise `InvalidInput` if slots fit and were only left out because they have a verdict."""
+    """Raise `InvalidInput` if trials match and were left out only because they have a verdict."""
     selection = plan.selection
     named = selection.statuses or selection.reasons or selection.where
     if named and plan.with_verdict:
-        message = f"all {counted(plan.with_verdict, 'slot')} that fit count in the pass rate"
-        hint = "choosing which results to repeat biases them; --despite-verdict --because TEXT does"
-        raise InvalidInput("which slots to run again", [Problem("RUN", message, hint=hint)])
+        matching = counted(plan.with_verdict, "matching trial")
+        message = f"all {matching} count in the pass rate"
+        hint = (
+            "choosing which results to repeat biases them; to do it anyway, add "
+            "--despite-verdict --because TEXT"
+        )
+        raise InvalidInput("which trials to run again", [Problem("RUN", message, hint=hint)])

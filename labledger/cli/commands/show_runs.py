@@ -1,9 +1,8 @@
 """Commands that read stored runs: runs, status, show and logs. They work while runs write.
 
-With `--json` they print the library's documents unchanged. The logs and the patch of a trial are
-read from its artifacts and shortened to their first lines unless `--full` is given. Outputs of a
-running trial are printed as they come, escaped, line by line, with a heading where the output
-changes, as `tail -f` does; with `--json` each line is a JSON object.
+With `--json` they print the library's documents unchanged. `show` prints the first lines of logs
+and patch unless `--full` is given. `logs` prints the outputs of a trial line by line, as `tail -f`
+does, with a heading where the output changes.
 """
 
 from __future__ import annotations
@@ -50,10 +49,11 @@ def runs(
         str,
         typer.Option(
             metavar="KEY",
-            help="created, changed or slots: the largest first. run, experiment or status: by name",
+            help="created, changed or slots (the number of trials): largest first. run, experiment "
+            "or status: by name.",
         ),
     ] = "created",
-    reverse: Annotated[bool, typer.Option("--reverse", help="The other way round.")] = False,
+    reverse: Annotated[bool, typer.Option("--reverse", help="Reverse the order.")] = False,
     lab_dir: arguments.LabDir = None,
     json: arguments.Json = False,
 ) -> None:
@@ -83,7 +83,7 @@ def runs(
         )
         return
     columns = (
-        *("run_id", "experiment", "status", "stopped by", "committed", "slots", "created"),
+        *("run_id", "experiment", "status", "stopped by", "saved", "trials", "created"),
         "cost",
     )
     rows = [
@@ -94,7 +94,7 @@ def runs(
         for run, cause in zip(all_runs, causes, strict=True)
     ]
     empty = (*(() if any(causes) else ("stopped by",)), *(() if costs else ("cost",)))
-    table(columns, rows, right=("committed", "slots", "cost"), without=empty)
+    table(columns, rows, right=("saved", "trials", "cost"), without=empty)
     if names := [run.run_id for run in all_runs if run.run_id in incomplete]:
         out(f"trials of unknown cost are left out of the cost of {', '.join(names)}")
     for run, gradings in zip(all_runs, all_gradings, strict=True):
@@ -112,14 +112,14 @@ def _stop_cause(run: RunInfo, *, lost: bool) -> str:
 
 def _own_grading(run_id: str, gradings: Sequence[Grading]) -> JsonObject:
     """Return the keys for `--json` that describe a run as a grading; none if it is not one."""
-    own = next((grading for grading in gradings if grading.run_id == run_id), None)
-    if own is None:
+    grading = next((grading for grading in gradings if grading.run_id == run_id), None)
+    if grading is None:
         return {}
     current = next((grading.grading_id for grading in gradings if grading.counts), None)
     return {
-        "root_id": own.root_id,
-        "generation": own.generation,
-        "counts": own.counts,
+        "root_id": grading.root_id,
+        "generation": grading.generation,
+        "counts": grading.counts,
         "current_grading": current,
     }
 
@@ -131,10 +131,10 @@ def status(
     json: arguments.Json = False,
     watch: Annotated[
         bool,
-        typer.Option("--watch", "-w", help="Show the display of a run that another process runs."),
+        typer.Option("--watch", "-w", help="Follow the run until no process runs it."),
     ] = False,
 ) -> None:
-    """Show a run's progress, its owner, its outcomes and what it spent of its budget.
+    """Show a run's progress, coordinator and outcomes, and how much of its budget it has spent.
 
     If a run was graded again, the outcomes come from its current grading.
     """
@@ -154,7 +154,7 @@ def status(
 
 
 def _watch(run_id: str, lab_dir: Path | None, *, as_json: bool) -> None:
-    """Show a run's progress until nobody runs it any more."""
+    """Show a run's progress until no process runs it."""
     from labledger import open_ledger
     from labledger.cli.run_display import watcher
 
@@ -173,8 +173,8 @@ def show(
 ) -> None:
     """Show one trial.
 
-    Prints its phases, times, exit statuses, prediction, score, metrics, logs and evidence from the
-    current grading.
+    Prints its phases, times, exit statuses, prediction, score, metrics, logs and evidence. Results
+    come from the current grading.
     """
     from labledger import open_ledger
 
@@ -192,11 +192,11 @@ def logs(
     phase: Annotated[
         list[str] | None,
         typer.Option(
-            help="setup, agent, grader, events, steps; repeatable. By default the phases."
+            help="setup, agent, grader, events or steps; repeatable. By default the three phases."
         ),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the trial has been collected.")
+        bool, typer.Option("--follow", "-f", help="Keep printing until the trial is collected.")
     ] = False,
     grading: arguments.GradingNumber = None,
     lab_dir: arguments.LabDir = None,
@@ -208,7 +208,7 @@ def logs(
     with open_ledger(lab_dir=lab_dir) as ledger:
         pieces = ledger.logs(run_id, schedule_idx, phase or [], follow=follow, grading=grading)
         if not print_logs(pieces, as_json=json):
-            say(f"slot {schedule_idx} of {run_id} has no such output (yet)")
+            say(f"trial {schedule_idx} of {run_id} has no such output (yet)")
 
 
 _HEAD_LINES = 20
@@ -219,25 +219,25 @@ _PRINTED_TEXTS = (
 
 
 def print_trial(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
-    """Print the records of one slot, as `Ledger.slot` gives them."""
+    """Print the records of one trial, as `Ledger.slot` returns them."""
     from labledger import grading_name
 
     slot = records["slot"]
     cell = f"{slot['variant_id']} on {slot['task_id']}, replication {slot['repl_idx']}"
-    out(f"slot {slot['schedule_idx']} of run {slot['run_id']}: {cell}")
+    out(f"trial {slot['schedule_idx']} of run {slot['run_id']}: {cell}")
     shown, gradings = records["grading"], ledger.gradings(slot["run_id"])
-    shown_grading = next(each for each in gradings if each.run_id == shown["run_id"])
+    shown_grading = next(grading for grading in gradings if grading.run_id == shown["run_id"])
     if (name := grading_name(shown_grading, gradings)) is not None:
         out(f"graded by {name}; --grading N shows another one")
     if "supersedes" in slot:
-        out(f"runs slot {slot['supersedes']} again, and counts in its place once it is committed")
+        out(f"replaces trial {slot['supersedes']}, once it is saved")
     if "superseded_by" in slot:
-        out(f"run again in slot {slot['superseded_by']}, which counts once it is committed")
+        out(f"run again as trial {slot['superseded_by']}, which replaces it once it is saved")
     if records["status"] is None:
-        out("not committed yet")
+        out("not saved yet")
         if "unjudged" in records:
             out(f"its last attempt gave no verdict: {_status(records['unjudged'])}")
-            say(f"`labledger logs {slot['run_id']} {slot['schedule_idx']}` prints what it said")
+            say(f"`labledger logs {slot['run_id']} {slot['schedule_idx']}` prints its output")
         return
     if not records["trials"]:
         out(f"{records['status']}: never executed")
@@ -253,7 +253,7 @@ def print_trial(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
 
 
 def _print_trial_record(trial: JsonObject, agent: JsonObject | None) -> None:
-    """Print what became of a trial; `agent` is the installed one, if it has one."""
+    """Print how a trial ended; `agent` describes its installed agent, if it has one."""
     out(_status(trial))
     outcome = trial["outcome"] or "none"
     out(f"verdict: {trial['verdict'] or 'none'}; outcome reported by the agent: {outcome}")
@@ -307,7 +307,7 @@ GROUP BY cost_unknown ORDER BY min(attempt), min(call)"""
 
 
 def _print_calls(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
-    """Print the calls of a trial's attempts to models, and what they used together."""
+    """Print the calls of a trial's attempts to models, and their total use."""
     calls = records["model_calls"]
     if not calls:
         return
@@ -324,7 +324,7 @@ def _print_calls(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
         for call, label in zip(shown, labels, strict=True)
     ]
     if any(call.get("replayed") for call in calls):
-        out("the calls were replayed: they cost nothing, and their tokens are those of the record")
+        out("the calls were replayed: they cost nothing, and their tokens are as recorded")
     table(columns, rows, right=("attempt", "call", *columns[4:]))
     if len(shown) < len(calls):
         out(f"… {counted(len(calls) - len(shown), 'more call')}; --full prints them")
@@ -426,7 +426,7 @@ def _print_text(name: str, content: bytes, *, full: bool) -> None:
 
 
 def _print_steps(ledger: Ledger, slot: JsonObject, *, full: bool) -> None:
-    """Print what the agent did, the beginning unless all of it is asked for."""
+    """Print the steps of the agent, only the first ones unless `full` is set."""
     out("--- steps")
     printed = 0
     for piece in ledger.logs(slot["run_id"], slot["schedule_idx"], ["steps"]):

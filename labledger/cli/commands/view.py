@@ -1,4 +1,4 @@
-"""`labledger view`: the runs of a lab as a page that moves, served until Ctrl-C."""
+"""`labledger view`: serves live pages of a lab's runs until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def view(
         str | None,
         typer.Argument(
             metavar="[RUN]",
-            help="The run to begin with; without one, all runs of the lab.",
+            help="The run to show first; without it, the list of all runs.",
             autocompletion=arguments.complete_run_id,
         ),
     ] = None,
     no_open: Annotated[
-        bool, typer.Option("--no-open", help="Open no browser; only print the link.")
+        bool, typer.Option("--no-open", help="Do not open a browser; only print the link.")
     ] = False,
     port: Annotated[
         int, typer.Option(help="The port on 127.0.0.1; 0 for a free one.", min=0, max=65535)
@@ -40,7 +40,7 @@ def view(
 ) -> None:
     """Show the runs of a lab in a browser, while they run.
 
-    Serves pages on 127.0.0.1 until Ctrl-C, and prints the link to them, with its token.
+    Serves pages on 127.0.0.1 until Ctrl-C, and prints their link, which contains a secret token.
     """
 
     def started(links: ViewLinks) -> None:
@@ -54,7 +54,7 @@ def view(
 
 
 def _open_browser(link: str) -> None:
-    """Open a browser with windows, if there is one, without waiting for it."""
+    """Open a graphical browser if there is one, without waiting for it."""
     has_screen = sys.platform == "darwin" or any(
         os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
     )

@@ -1,13 +1,8 @@
-"""The agent: repairs a small broken function by trying small changes to it.
+"""The agent: repairs a small broken function by trying small changes.
 
-An agent is any program. labledger starts it in the task's workspace; environment variables name
-the files that it reads and writes. This one reads the task, edits `solution.py` and reports how it
-ended.
-
-It is a real search, not a model: it swaps one operator or number after another, runs each
-candidate on the examples that the task gives, and keeps the first one that passes. So it needs no
-network and no key, and does the same every time. To use a model, replace `propose` and report the
-usage that the model's answer carries.
+An agent is any program. labledger starts it in the task's workspace, and environment variables name
+its files. This one swaps operators and numbers, and keeps the first candidate that passes the
+task's examples. To use a model, replace `propose` and report the usage in its answers.
 """
 
 from __future__ import annotations
@@ -63,7 +58,7 @@ def main() -> None:
 
     result = {
         "schema_version": "agent_result_v1",
-        # What the agent reports about its own work. The grader decides whether it is right.
+        # The agent's report about its own work. The grader decides whether it is right.
         "outcome": "failure" if repaired is None else "success",
         "answer": repaired,
         "metrics": {"candidates_tried": tried},

@@ -1,15 +1,8 @@
-"""The grader: runs what the agent left in the workspace on tests that the task does not show.
+"""The grader: runs hidden tests on the agent's solution.
 
-labledger starts it in the same container, in the workspace, after every process of the agent was
-killed. It writes two JSON files: the prediction (what the agent answered) and the score (the
-verdict on it). labledger adds the identity of run and trial to both.
-
-A wrong answer is a `fail`. If the grader itself cannot do its work, it exits with an error and
-writes no score. The trial is then a `grade_error`; if the agent succeeded, no pass rate includes
-it.
-
-The tests are not in the task, but they are beside this file in the container, where an agent that
-you do not trust could read them.
+labledger starts it in the agent's container after the agent has ended. It writes the prediction
+(the agent's answer) and the score (the verdict). If it cannot work, it exits with an error, and the
+trial is a `grade_error`. An untrusted agent could read the tests beside this file.
 """
 
 from __future__ import annotations
@@ -21,9 +14,9 @@ import sys
 from pathlib import Path
 
 TIME_LIMIT_S = 20
-"""Seconds that a solution may take for all cases; generous, because other trials run beside it."""
+"""The time limit for all cases. It is generous, because other trials run at the same time."""
 
-# Runs in a process of its own, which knows the arguments and not the right answers.
+# Runs in a separate process, which gets the arguments but not the right answers.
 RUNNER = """
 import json, os, sys
 
@@ -33,6 +26,7 @@ os.dup2(2, 1)  # what the solution prints goes to the log and is no answer
 space = {"__name__": "solution"}
 with open("solution.py", encoding="utf-8") as file:
     exec(compile(file.read(), "solution.py", "exec"), space)
+
 for args in calls["arguments"]:
     try:
         line = json.dumps({"answer": space[calls["function"]](*args)})

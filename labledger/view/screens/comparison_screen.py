@@ -21,7 +21,7 @@ _MAX_CHOICES = 200
 
 
 def document(source: Source, parameters: Parameters) -> JsonObject:
-    """Return a comparison of the sides, or only what can be compared where none is named."""
+    """Return a comparison of the sides, or only the choices if no side is given."""
     sides = tuple(side for side in parameters.texts("side") if side)
     options = _options(parameters)
     page = {
@@ -47,7 +47,7 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
     if not sides:
         return page
     try:
-        # Somebody asks for it: it takes its time, and is that of the slots that are committed now.
+        # The user requested this comparison, so compute it from the current slots.
         compared = source.kept.get(
             ("compare", sides, options),
             _version(source),
@@ -71,7 +71,7 @@ def _options(parameters: Parameters) -> CompareOptions:
 
 
 def _version(source: Source) -> object:
-    """Return what changes when the compared slots do."""
+    """Return a value that changes whenever the compared slots change."""
     return tuple(sorted((row.run_id, row.committed, row.total) for row in source.reader.progress()))
 
 

@@ -1,7 +1,7 @@
-"""What is asked of a run from its page, and what was asked so far.
+"""Requests of a run from its page, and the list of earlier requests.
 
-A form of the page becomes a request in the ledger, as that of a command does: the run's owner
-applies it. Nothing else that the server does writes anything.
+A form of the page becomes a request in the ledger, just like a command, and the run's owner applies
+it. The server writes nothing else.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NONE = "none"
 
 
 def ask(source: Source, parameters: Parameters) -> ControlReply:
-    """Ask what a form says of the run that the path names; with `dry_run`, only say what would be.
+    """Make the request of a form; with `dry_run`, only return what would happen.
 
     Raises `InvalidInput`, `RunNotFound`, and what `request_control` raises.
     """
@@ -52,7 +52,7 @@ def is_dry(parameters: Parameters) -> bool:
 def preview(
     source: Source, parameters: Parameters, fields: Sequence[tuple[str, str]]
 ) -> JsonObject:
-    """Return the document of the page that says what would happen, before it is asked for."""
+    """Return the document of the page that shows the effect of a request before it is made."""
     reply = ask(source, parameters)
     slots = _given(parameters, "slot")
     return {
@@ -89,7 +89,7 @@ def _given(parameters: Parameters, name: str) -> list[str]:
 
 
 def _number(name: str, text: str) -> float:
-    """Return a number of 0 or more; of what is counted, a whole one."""
+    """Return a number of 0 or more; except for dollars, a whole number."""
     is_whole = name != "budget_usd"
     try:
         number = float(text)
@@ -106,13 +106,13 @@ def _refused(name: str, message: str) -> InvalidInput:
     return InvalidInput("the request", [Problem(name, message)])
 
 
-# -- what was asked
+# -- earlier requests
 
 
 def requests_of(
     requests: Sequence[ControlRequest], latches: Collection[Latch]
 ) -> Mapping[str, Any]:
-    """Return the members of documents about what was asked of a run, the newest first."""
+    """Return the members of documents about the requests of a run, the newest first."""
     return {
         "requests": [
             {

@@ -18,7 +18,7 @@ _MAX_PAGE = 1000
 
 
 def document(source: Source, parameters: Parameters) -> JsonObject:
-    """Return a page of tasks with their cells: from a task on, or from a row of those that fit."""
+    """Return a page of matching tasks with their cells, from a task or from a row on."""
     graded, run = read_graded_run(source.reader, parameters.run_id)
     scored_id = graded.run.run_id
     text, letters = parameters.text("q") or "", parameters.text("outcome") or ""
@@ -78,7 +78,7 @@ class _Cell:
 
 
 def _with_cancelled(task: TaskCells, controls: Controls) -> TaskCells:
-    """Return the cells of a task in which cancelled slots never run, committed or not."""
+    """Return the cells of a task, with cancelled slots shown as never run."""
     letters = {
         variant: "".join(
             NEVER_RAN

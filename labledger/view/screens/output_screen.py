@@ -1,4 +1,4 @@
-"""The output of a slot: live while its trial runs, or stored once it has been collected."""
+"""The output of a trial: live while it runs, stored once it has been collected."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ STREAMS = ("stdout", "stderr")
 def document(source: Source, parameters: Parameters) -> JsonObject:
     """Return a part of one output of a slot: live while its trial runs, stored afterwards.
 
-    `of` names what the text is from; with another `of` than that of the request, `from` counts from
-    its beginning again.
+    `of` names the source of the text: an attempt, or the stored output. If the source has changed
+    since the page's last request, `from` starts again at 0.
     """
     run_id = source.reader.graded(parameters.run_id).run.run_id
     idx = parameters.schedule_idx
@@ -43,7 +43,7 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
         withheld = (
             "the trial has not started yet"
             if dispatch.host == platform.node()
-            else f"the trial's folder is not on this machine, but on {dispatch.host}"
+            else f"the trial's folder is on {dispatch.host}, not on this machine"
         )
         return head | _part("", of, start, start, is_ended=False, withheld=withheld)
     try:
@@ -57,7 +57,7 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
 
 
 def stored_references(reader: LedgerReader, run_id: str, idx: int) -> dict[str, str] | None:
-    """Return the references of the last attempt's evidence; None before it was collected."""
+    """Return the artifact references of the last attempt's evidence; None before collection."""
     records = next(reader.slot_records(run_id, idx, idx + 1), None)
     if records is not None:
         evidence = records.objects("evidence")
@@ -79,7 +79,7 @@ def _stored(reader: LedgerReader, reference: str | None, start: int) -> JsonObje
             file.seek(min(start, size))
             content = file.read(CHUNK)
     except LedgerError as error:
-        # As of a run that was imported without artifacts.
+        # The artifact is missing, for example because the run was imported without artifacts.
         return _part("", "stored", 0, 0, is_ended=True, withheld=error.message)
     start = min(start, size)
     if start + len(content) < size:
@@ -111,7 +111,7 @@ def _part(
 
 
 def whole_characters(content: bytes) -> bytes:
-    """Return content without the beginning of a character of UTF-8 at its end."""
+    """Return content without an incomplete UTF-8 character at its end."""
     for length in range(1, min(4, len(content)) + 1):
         byte = content[-length]
         if byte < 0x80:

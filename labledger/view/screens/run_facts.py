@@ -1,4 +1,4 @@
-"""A run as its documents show it: what is read at once, and what takes longer and is kept."""
+"""The facts about a run that its documents share. Expensive facts are cached."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ _POINTS = 500
 
 
 class RunFacts:
-    """What the documents of a run share. For one request.
+    """The facts about a run that its documents share, for one request.
 
-    What depends on all committed slots is kept (`KeptValues`), and may be that of some slots
-    earlier: `counts_as_of` says of how many the totals are.
+    Values that depend on all committed slots are cached (`KeptValues`) and may leave out the newest
+    slots. `counts_as_of` says how many slots the totals include.
     """
 
     def __init__(self, source: Source, name: str) -> None:
-        """`name` is a run, which means its current grading, or one of its gradings."""
+        """`name` is a run, meaning its current grading, or a specific grading of a run."""
         self.source = source
         self.reader = source.reader
         self.name = name
         self.graded, self.run = read_graded_run(self.reader, name)
         self.scored_id = self.graded.run.run_id
-        """The run that has the shown outcomes: the run itself, or its current regrading."""
+        """The run whose outcomes are shown: the run itself, or its current regrading."""
         self.open_slots: list[OpenSlot] = self.reader.open_slots(self.run_id)
         self.is_owned = source.ledger.is_owned(self.run)
         self.is_lost = source.ledger.is_lost(self.run)
@@ -75,12 +75,12 @@ class RunFacts:
         return self.run.run_id
 
     def kept(self, name: str, make: Callable[[], _T], version: object = None) -> _T:
-        """Return a value that depends on the committed slots, and on `version` if it is given."""
+        """Return a cached value that depends on the committed slots and on `version`."""
         key, full = (self.name, name), (self._version, version)
         return self.source.kept.get(key, full, make, is_final=not self.is_owned).value
 
     def kept_soon(self, name: str, make: Callable[[], _T]) -> _T | None:
-        """Return what `kept` does, or an older value, or None at first: it is made meanwhile."""
+        """Return the newest cached value, None at first. A background thread updates it."""
         key, full = (self.name, name), (self._version, None)
         return self.source.kept.get_soon(key, full, make, is_final=not self.is_owned)
 
@@ -88,12 +88,12 @@ class RunFacts:
 
     @property
     def running(self) -> list[OpenSlot]:
-        """The slots whose trial runs; none is known to run where nobody runs the run."""
+        """The slots in `begun`; empty if no process owns the run."""
         return self.begun if self.is_owned else []
 
     @property
     def begun(self) -> list[OpenSlot]:
-        """The slots whose trial was begun and has not ended, as far as the ledger knows."""
+        """The slots whose trial was dispatched and has not ended, according to the ledger."""
         return [slot for slot in self.open_slots if slot.is_running]
 
     def attempt(self, slot: OpenSlot) -> Attempt:
@@ -102,14 +102,14 @@ class RunFacts:
         return Attempt(self.run_id, slot.schedule_idx, slot.attempt, folder)
 
     def has_begun(self, slot: OpenSlot) -> bool:
-        """Return whether a dispatched trial has begun, as far as this machine knows."""
+        """Return whether a dispatched trial has started, as far as this machine knows."""
         is_here = slot.is_running and slot.host == platform.node()
         return not is_here or self.attempt(slot).has_begun
 
     def phase_s(self, slot: OpenSlot) -> float:
-        """Return for how many seconds the phase of a trial runs.
+        """Return how many seconds a trial's current phase has run.
 
-        Of a trial that is elsewhere, or has not begun, it is the time since it was dispatched.
+        For a trial on another machine or not started yet, return the time since its dispatch.
         """
         dispatched_s = max(0.0, (clock.now() - clock.parse(slot.since)).total_seconds())
         is_here = slot.host == platform.node()
@@ -118,14 +118,14 @@ class RunFacts:
 
     @cached_property
     def _seen_at_work(self) -> int | None:
-        """How many trials have begun, as their folders show; None if they are elsewhere."""
+        """How many trials have started, as their folders show; None if any is on another host."""
         if any(slot.host != platform.node() for slot in self.running):
             return None
         return sum(self.attempt(slot).has_begun for slot in self.running)
 
     @property
     def at_work(self) -> int:
-        """How many trials run, as far as it is known: further ones are prepared for their turn."""
+        """How many trials run, as far as is known. Others may be prepared but not started."""
         if self._seen_at_work is not None:
             return self._seen_at_work
         running, limit = len(self.running), self.max_concurrency
@@ -133,7 +133,7 @@ class RunFacts:
 
     @property
     def waiting(self) -> list[OpenSlot]:
-        """The slots whose result waits for an earlier one, or for another attempt."""
+        """The slots whose result waits for an earlier slot or for another attempt."""
         return [slot for slot in self.open_slots if not slot.is_running]
 
     @property
@@ -153,7 +153,7 @@ class RunFacts:
 
     @property
     def counts_as_of(self) -> int:
-        """After how many committed slots `counts` were read."""
+        """How many slots were committed when `counts` were read."""
         return self._counted[0]
 
     @cached_property
@@ -169,7 +169,7 @@ class RunFacts:
 
         return self.kept("last failed", make)
 
-    # -- what people asked
+    # -- requests
 
     @cached_property
     def requests(self) -> list[ControlRequest]:
@@ -181,16 +181,16 @@ class RunFacts:
 
     @property
     def pauses(self) -> Mapping[Latch, ControlRequest]:
-        """What is paused now."""
+        """The current pauses, with the request that made each."""
         return self.controls.pauses
 
     def pauses_slot(self, slot: OpenSlot) -> bool:
-        """Return whether an attempt that is dispatched must not start now."""
+        """Return whether a pause prevents a dispatched attempt from starting."""
         return self.controls.pauses_slot(slot) or self.controls.pauses_host(slot.host)
 
     @cached_property
     def stopping(self) -> ControlRequest | None:
-        """The request that its owner is following, who ends when running trials have ended."""
+        """The stop request that the owner is carrying out, or None."""
         return stop_of(self.run, self.requests) if self.is_owned else None
 
     # -- spending and time
@@ -203,19 +203,18 @@ class RunFacts:
 
     @cached_property
     def model_answers(self) -> tuple[VariantAnswers, ...]:
-        """How many committed trials got answers from models, by variant with models."""
+        """For each variant with models, how many committed trials got answers from them."""
         return self.kept("answers", lambda: tuple(self.reader.model_answers(self.run_id)))
 
     @cached_property
     def unread_results(self) -> tuple[UnreadResults, ...]:
-        """How many of the newest trials have an output of the agent that could not be stored
-        whole."""
+        """How many of the newest trials have an agent output that could not be stored whole."""
         start = self.run.next_schedule_idx - RECENT_RESULTS
         return self.kept("unread", lambda: tuple(self.reader.unread_results(self.run_id, start)))
 
     @cached_property
     def failed_gradings(self) -> tuple[FailedGradings, ...]:
-        """How many of the newest trials whose tests did not work count by which decision."""
+        """The newest trials whose grader failed, counted by the decision about them."""
         start = self.run.next_schedule_idx - RECENT_RESULTS
         return self.kept(
             "failed", lambda: tuple(self.reader.failed_gradings(self.scored_id, start))
@@ -223,7 +222,7 @@ class RunFacts:
 
     @cached_property
     def told_since(self) -> tuple[ToldSince, ...]:
-        """Which of them could not be decided when they were committed, and now could be."""
+        """Failed gradings that could not be decided at their commit, and could be now."""
         return self.kept("told", lambda: tuple(self.reader.told_since(self.scored_id)))
 
     @cached_property
@@ -243,7 +242,7 @@ class RunFacts:
 
     @cached_property
     def rate_per_h(self) -> float | None:
-        """How many slots an hour were finished of late; None if nobody runs the run."""
+        """How many slots an hour were finished recently; None if no process owns the run."""
         if not self.is_owned:
             return None
         recent = self.reader.recent_commits([self.run_id]).get(self.run_id)
@@ -251,7 +250,7 @@ class RunFacts:
 
     @property
     def left(self) -> int:
-        """How many slots have no final result, and are to get one by a trial."""
+        """How many slots still need a trial to get a final result."""
         return self._uncommitted - self.staged - self._cancelled_left
 
     @property
@@ -276,13 +275,13 @@ class RunFacts:
 
     @property
     def used_up(self) -> tuple[str, ...]:
-        """The kinds of budget that are spent while slots are left: nothing more starts then."""
+        """The exhausted kinds of budget, if slots remain. No more trials start then."""
         return exhausted_kinds(self.run.budget, self.spent) if self.left else ()
 
     @property
     def _goes_on(self) -> bool:
-        """Whether the run goes to its end if nobody does anything."""
-        # Where nothing runs on a paused host, something else must happen first.
+        """Whether the run continues to its end without any further request."""
+        # If something is paused and nothing runs, a request must end the pause first.
         is_held = bool(self.pauses) and not self.at_work
         return self.stopping is None and not self.used_up and not is_held
 
@@ -302,7 +301,7 @@ class RunFacts:
 
     @property
     def max_concurrency(self) -> int | None:
-        """How many trials run at once; None if it is not known, or if a cluster's hosts decide."""
+        """The limit of trials at once; None if unknown, or if a cluster's hosts decide."""
         asked = self.controls.max_concurrency
         design = self.run.resolved.get("design", {})
         limit = asked or design.get("max_concurrency")
@@ -314,7 +313,7 @@ class RunFacts:
 
     @property
     def _owner_was_asked(self) -> bool:
-        """Whether the present owner has applied a request about how many trials run at once."""
+        """Whether the current owner has applied a request that sets the limit of trials at once."""
         since = "" if self.run.lease is None else self.run.lease.acquired_at
         return any(
             "max_concurrency" in request.what and (request.applied_at or "") > since
@@ -322,22 +321,22 @@ class RunFacts:
         )
 
     def _may_be_width(self, limit: int) -> bool:
-        """Return whether no more trials run or are prepared than a coordinator with a limit has.
+        """Return whether the running and prepared trials are compatible with a limit.
 
-        Nothing stores the number that was given to `resume --max-concurrency`.
+        The ledger does not store the number given to `resume --max-concurrency`.
         """
         return len(self.running) <= capacity_of(limit) and (self._seen_at_work or 0) <= limit
 
     @property
     def grading_name(self) -> str:
-        """What `labledger compare` calls the scores of this run, which others may have replaced."""
+        """The name under which `labledger compare` finds the shown scores of this run."""
         return self.graded.grading.grading_id if self.graded.generations > 1 else self.run_id
 
     # -- rates
 
     @cached_property
     def estimates(self) -> list[Estimate | None]:
-        """The pass rate of each variant with its interval for one look; None without slots."""
+        """The pass rate of each variant, with an interval for a single look; None without slots."""
         return self.kept("rates", self._estimate_rates)
 
     def _estimate_rates(self) -> list[Estimate | None]:
@@ -358,7 +357,7 @@ class RunFacts:
 
     @property
     def _clusters(self) -> dict[str, str]:
-        """The cluster of each task; empty where the experiment names none."""
+        """The cluster of each task; empty if the experiment declares none."""
         field = StoredFacts.of_document(self.run.resolved).cluster
         path, run_ids = self.reader.path, [self.run_id]
         total = self.run.total_slots
@@ -366,7 +365,7 @@ class RunFacts:
 
     @cached_property
     def task_weighted_rates(self) -> list[float | None]:
-        """The mean over its tasks of each variant's pass rates, which decides in a comparison."""
+        """For each variant, the mean of its tasks' pass rates, which a comparison uses."""
         return self.kept("task-weighted rates", self._weigh_tasks)
 
     def _weigh_tasks(self) -> list[float | None]:
@@ -413,10 +412,9 @@ class RunFacts:
             )
         return documents
 
-    # -- the state as `labledger status --json` has it
+    # -- the state, as in `labledger status --json`
 
     def state(self) -> RunState:
-        """Return the state of the run."""
         ledger, run = self.source.ledger, self.run
         request = run.takeover_request
         return RunState(
@@ -439,8 +437,8 @@ class RunFacts:
             unjudged=tuple(self.reader.unjudged(run.run_id)),
             told_since=self.told_since,
             cancelled=tuple(ledger.cancelled(run.run_id)),
-            waiting_requests=tuple(each for each in self.requests if each.waits),
-            pauses=tuple(Pause.of(*each) for each in self.pauses.items()),
+            waiting_requests=tuple(asked for asked in self.requests if asked.waits),
+            pauses=tuple(Pause.of(latch, asked) for latch, asked in self.pauses.items()),
             holds_slots=self.controls.holds_slots,
             owned=self.is_owned,
             wanted_by=request if request and request.expires_at > clock.utc_now() else None,
@@ -451,9 +449,9 @@ class RunFacts:
         return owner(self.run) if self.is_owned else None
 
     def hosts(self) -> list[JsonObject]:
-        """Return the hosts that have trials of the run, and those that were declared lost.
+        """Return the hosts that have trials of the run, and the lost hosts.
 
-        Of this machine, those that are prepared for their turn are none.
+        Trials that are prepared but not started are not counted for the local machine.
         """
         trials = Counter(slot.host for slot in self.running if self.has_begun(slot))
         lost = {host.host: host for host in self.run.lost_hosts}

@@ -1,6 +1,7 @@
-"""The screen of a run, and two documents for open pages: what was committed, and what is now.
+"""The screen of a run, and two documents that open pages request: `changes` and `now`.
 
-`changes` follows commits; `now` has what moves between them. Both are small however large the run.
+`changes` contains new commits, and `now` what changes between commits. Both are small however
+large the run is.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from labledger.view.screens.run_facts import RunFacts
 PAGE = 200
 _MAX_PAGE = 1000
 _MAX_RUNNING = 200
-"""Of more running trials, only how many there are is shown, and the first ones."""
+"""The maximum number of running trials that the document lists."""
 PARAMETERS = ("after", "limit")
-"""Those of `changes`."""
+"""The parameters of `changes`."""
 
 
 def document(source: Source, parameters: Parameters) -> JsonObject:
-    """Return the state of a run, with what its variants have shown so far."""
+    """Return the state of a run, with the results of its variants so far."""
     facts = RunFacts(source, parameters.run_id)
     last_failed = facts.last_failed
     return {
@@ -53,7 +54,7 @@ def now(source: Source, parameters: Parameters) -> JsonObject:
 
 
 def changes(source: Source, parameters: Parameters) -> JsonObject:
-    """Return the slots that were committed from `after` on, and the totals."""
+    """Return the committed slots from number `after` on, and the totals."""
     facts = RunFacts(source, parameters.run_id)
     after = parameters.number("after", 0)
     limit = parameters.number("limit", PAGE, 1, _MAX_PAGE)
@@ -75,7 +76,7 @@ def changes(source: Source, parameters: Parameters) -> JsonObject:
 
 
 def _newest_point(facts: RunFacts) -> list[object] | None:
-    """Return the last point of the series, unless it is that of an earlier commit."""
+    """Return the last point of the series if it belongs to the newest commit, else None."""
     newest = facts.series[-1] if facts.series else None
     if newest is None or newest.schedule_idx + 1 != facts.run.next_schedule_idx:
         return None
@@ -122,7 +123,7 @@ def _running(facts: RunFacts, slot: OpenSlot) -> JsonObject:
     is_here = slot.host == platform.node()
     phase, lines, withheld = attempt.phase or (PREPARING if is_here else None), list[str](), None
     if phase is None:
-        withheld = f"its folder is not on this machine, but on {slot.host}"
+        withheld = f"its folder is on {slot.host}, not on this machine"
     elif phase != PREPARING:
         try:
             lines = facts.source.live.last_lines(facts.reader, attempt, phase)
@@ -151,7 +152,7 @@ def _throughput(series: list[SeriesPoint]) -> list[list[str | float]]:
     for one, two in pairwise(series):
         begin = begin or (one.schedule_idx, clock.parse(one.committed_at))
         passed_s = (clock.parse(two.committed_at) - begin[1]).total_seconds()
-        # Slots that were committed together, as after one that held them up, are one point.
+        # Slots that were committed together, such as after a slow one, are one point.
         if passed_s >= 1:
             per_hour = (two.schedule_idx - begin[0]) / passed_s * 3600
             points.append([two.committed_at, round(per_hour, 2)])

@@ -1,6 +1,6 @@
-"""What a page says of a run in sentences: why it is slow, what it costs, who is ahead, what failed.
+"""Sentences about a run: why it is slow, what it costs, which variant is ahead, what failed.
 
-Of each list, the first sentence is the answer, and further ones say more.
+In each list, the first sentence is the answer, and the others add detail.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from labledger.view.screens.run_facts import RunFacts
 _COMPARED_AT_ONCE = 5_000
 """With more committed slots, a page does not wait for the comparison of the variants."""
 _SLOWEST_MEANS = 3
-"""A trial that runs so many times as long as the average is named."""
+"""A trial is called slow once it has run this many times as long as the average trial."""
 
 
 def sentences(facts: RunFacts) -> JsonObject:
-    """Return `sentences` by what they answer, and of how many slots the decision in `ahead` is."""
+    """Return the sentences by question, and how many slots the decision in `ahead` covers."""
     decided = _decided(facts)
     return {
         "sentences": {
@@ -55,14 +55,14 @@ def sentences(facts: RunFacts) -> JsonObject:
 
 
 def interim(facts: RunFacts) -> str | None:
-    """Return that the figures are those of a run that is not complete; None for a complete one."""
+    """Return a warning that the figures of a run in progress are interim; None if complete."""
     run = facts.run
     if run.next_schedule_idx == run.total_slots:
         return None
     return (
-        f"Interim: {counted_of(run.next_schedule_idx, run.total_slots, 'slot')} are committed. The "
-        "interval of a rate holds for one look at it, chosen beforehand: do not stop the run "
-        "because of what you see here."
+        f"Interim: {counted_of(run.next_schedule_idx, run.total_slots, 'trial')} are saved. The "
+        "interval of a rate is valid for a single look that was planned beforehand: do not stop "
+        "the run because of what you see here."
     )
 
 
@@ -70,16 +70,16 @@ def interim(facts: RunFacts) -> str | None:
 
 
 def notices(facts: RunFacts) -> Iterator[str]:
-    """Yield what somebody should do something about."""
+    """Yield facts that need the user's attention."""
     run = facts.run
     if facts.is_lost:
         yield (
-            f"No coordinator runs it since {_last_sign(facts)}: it was killed, or its machine "
-            f"failed. `labledger resume {run.run_id}` continues the run; what is shown is what "
-            "was committed until then."
+            f"No coordinator has run it since {_last_sign(facts)}: it was killed, or its machine "
+            f"failed. `labledger resume {run.run_id}` continues the run. This page shows the "
+            "results saved until then."
         )
     elif run.stop is not None:
-        yield f"It stopped before its end: {run.stop.message}"
+        yield f"It stopped early: {run.stop.message}"
     for answers in facts.model_answers:
         yield from (f"{_capitalized(sentence)}." for sentence in answers.sentences)
     for sentence in (
@@ -97,23 +97,25 @@ def notices(facts: RunFacts) -> Iterator[str]:
         if facts.stopping.what.get("now"):
             end = "is killed" if is_one else "are killed"
         else:
-            end = "runs on to its end" if is_one else "run on to their end"
+            end = "still runs to its end" if is_one else "still run to their end"
         trials = f"{counted(facts.at_work, 'trial')} {end}"
-        yield f"It is stopping, as {facts.stopping.source} asked. Nothing more starts; {trials}."
+        yield (
+            f"It is stopping, as {facts.stopping.source} requested. No more trials start; {trials}."
+        )
     elif facts.is_owned and facts.used_up:
         yield (
-            "Its budget is spent: nothing more starts, and it ends once what runs has ended. "
-            f"`labledger resume {run.run_id}` with a larger budget goes on."
+            "Its budget is spent: no more trials start, and the run ends after the running ones. "
+            f"`labledger resume {run.run_id}` with a larger budget continues it."
         )
-    waiting = [each for each in facts.requests if each.waits]
+    waiting = [request for request in facts.requests if request.waits]
     until = "" if facts.is_owned else f" `labledger resume {run.run_id}` applies it."
     for asked in waiting:
-        yield f"Asked by {asked.source}, and not applied yet: {asked.phrase}.{until}"
+        yield f"Requested by {asked.source}, and not applied yet: {asked.phrase}.{until}"
     request = run.takeover_request
     if request is not None and request.expires_at > clock.utc_now():
         yield (
-            f"Process {request.owner.pid} on {request.owner.machine} wants to take it over since "
-            f"{_moment(request.requested_at)}."
+            f"Process {request.owner.pid} on {request.owner.machine} requested on "
+            f"{_moment(request.requested_at)} to take it over."
         )
     for host in run.lost_hosts:
         yield f"Host {host.host} was declared lost on {_moment(host.declared_at)}: {host.because}"
@@ -143,17 +145,18 @@ def _pace(facts: RunFacts) -> Iterator[str]:
     if run.status is RunStatus.COMPLETED:
         yield "The run is complete."
     elif not facts.is_owned:
-        yield "Nobody runs it."
+        yield "No process runs it."
         if begun := len(facts.begun):
+            have = "was started and has" if begun == 1 else "were started and have"
             yield (
-                f"{counted(begun, 'trial')} of it {'has' if begun == 1 else 'have'} no result yet: "
-                f"`labledger resume {run.run_id}` collects what ended, and runs the rest."
+                f"{counted(begun, 'trial')} {have} no result yet: `labledger resume {run.run_id}` "
+                "collects them, and runs the rest."
             )
     else:
         if facts.pauses:
             paused = ", ".join(map(str, facts.pauses))
-            yield f"Somebody paused it: {paused}. Nothing more of that starts."
-        # What everything waits for comes first where nothing runs.
+            yield f"Paused by request: {paused}. No more trials of that start."
+        # If nothing runs, the first sentence says which trial everything waits for.
         running, head = [_running(facts)], list(_head_of_line(facts))
         yield from running + head if facts.at_work else head + running
     recent = facts.reader.recent_trials(run.run_id)
@@ -170,7 +173,7 @@ def _pace(facts: RunFacts) -> Iterator[str]:
     if recent.retried:
         yield f"{counted(recent.retried, 'trial')} of them needed more than one attempt."
     if waited := sum(use.waited_s for use in facts.model_usage):
-        yield f"Calls to models waited {clock_time(waited)} in all for limits of providers."
+        yield f"Calls to models waited {clock_time(waited)} in total for limits of providers."
 
 
 def _running(facts: RunFacts) -> str:
@@ -181,32 +184,31 @@ def _running(facts: RunFacts) -> str:
     if prepared:
         at_most += f", and {count(prepared)} more {'is' if prepared == 1 else 'are'} prepared"
     rate = facts.rate_per_h
-    pace = "" if rate is None else f"; {rate:,.0f} slots an hour were finished of late"
+    pace = "" if rate is None else f"; recently {rate:,.0f} trials an hour finished"
     return f"{trials}{at_most}{pace}."
 
 
 def _head_of_line(facts: RunFacts) -> Iterator[str]:
-    """Yield which slot holds the commits up, and whether it runs for unusually long."""
+    """Yield which trial keeps finished results waiting, or runs for unusually long."""
     next_idx = facts.run.next_schedule_idx
     first = next(iter(facts.open_slots), None)
-    results = counted(facts.staged, "result")
-    waiting = f"{results} {'waits' if facts.staged == 1 else 'wait'} for"
+    waiting = f"{counted(facts.staged, 'result')} {'waits' if facts.staged == 1 else 'wait'} for"
     if first is None or first.schedule_idx != next_idx or not facts.has_begun(first):
         if facts.staged:
             slot = facts.reader.slot(facts.run_id, next_idx)
-            why = "is paused" if facts.controls.pauses_slot(slot) else "has not begun"
-            yield f"{waiting} slot {next_idx} ({slot.variant_id}, {slot.task_id}), which {why}."
+            why = "is paused" if facts.controls.pauses_slot(slot) else "has not started"
+            yield f"{waiting} trial {next_idx} ({slot.variant_id}, {slot.task_id}), which {why}."
         return
     if not first.is_running:
         return
     for_s = facts.phase_s(first)
-    running = f"slot {first.schedule_idx} ({first.variant_id}, {first.task_id})"
+    running = f"trial {first.schedule_idx} ({first.variant_id}, {first.task_id})"
     if facts.staged:
-        yield f"{waiting} {running}, which runs for {clock_time(for_s)} already."
+        yield f"{waiting} {running}, which has run for {clock_time(for_s)}."
         return
     mean_ms = facts.reader.recent_trials(facts.run_id).duration_ms
     if mean_ms and for_s > _SLOWEST_MEANS * mean_ms / 1000:
-        yield f"{_capitalized(running)} runs for {clock_time(for_s)} already."
+        yield f"{_capitalized(running)} has run for {clock_time(for_s)}."
 
 
 # -- what it costs
@@ -221,12 +223,12 @@ def _cost(facts: RunFacts) -> Iterator[str]:
     amount = dollars.amount
     limit = budget.get("cost_usd")
     of = "" if limit is None else f" of a budget of {usd(limit)}"
-    unknown = f"; what {counted(dollars.unknown, 'attempt')} cost is unknown"
+    unknown = f"; the cost of {counted(dollars.unknown, 'attempt')} is unknown"
     if amount is None:
-        nothing = "Nothing was spent yet" if not dollars.unknown else "What it cost is unknown"
+        nothing = "Nothing has been spent yet" if not dollars.unknown else "Its cost is unknown"
         yield f"{nothing}{of}."
     else:
-        yield f"{usd(amount)}{of} was spent{unknown if dollars.unknown else ''}."
+        yield f"{usd(amount)}{of} has been spent{unknown if dollars.unknown else ''}."
         finished = run.next_schedule_idx + facts.staged
         if finished and facts.left and not dollars.unknown:
             whole = usd(amount + amount / finished * facts.left)
@@ -235,7 +237,7 @@ def _cost(facts: RunFacts) -> Iterator[str]:
     if tokens.amount is not None:
         token_limit = budget.get("tokens")
         of = "" if token_limit is None else f" of {exact(token_limit)}"
-        yield f"{exact(tokens.amount)}{of} tokens were used."
+        yield f"{exact(tokens.amount)}{of} tokens have been used."
 
 
 # -- which variant is ahead, and how sure that is
@@ -244,14 +246,14 @@ def _cost(facts: RunFacts) -> Iterator[str]:
 def _ahead(facts: RunFacts, decided: _Decided) -> list[str]:
     """Return who is ahead, and the decisions of `labledger compare`.
 
-    The decisions about a run that can grow hold at every look at it.
+    The decisions about a run that can still grow are valid at every look.
     """
     rates = [(counts.variant_id, counts.passes) for counts in facts.counts]
     if len(facts.run.variants) < 2:
         return [f"{name} passed {_passed(passes)}." for name, passes in rates]
     of_earlier = []
     if decided.as_of is not None and decided.as_of < facts.run.next_schedule_idx:
-        of_earlier = [f"That was decided after {counted(decided.as_of, 'slot')}."]
+        of_earlier = [f"This was decided after {counted(decided.as_of, 'trial')}."]
     names = (variant.variant_id for variant in facts.run.variants)
     weighted = dict(zip(names, facts.task_weighted_rates, strict=True))
     return [_standing(facts, weighted, decided), *decided.texts, *of_earlier]
@@ -259,24 +261,24 @@ def _ahead(facts: RunFacts, decided: _Decided) -> list[str]:
 
 @dataclass(frozen=True)
 class _Decided:
-    """What a comparison of the variants with the baseline shows, and says."""
+    """The result of comparing the variants with the baseline."""
 
     verdicts: Mapping[str, Conclusion]
-    """Of each treatment."""
+    """The conclusion for each treatment."""
     texts: tuple[str, ...]
     as_of: int | None
-    """After how many committed slots it was made; None before it is."""
+    """How many slots were committed when it was made; None if there is none yet."""
     has_chosen_results: bool = False
     """Whether slots of a variant were run again despite their results."""
 
 
 _NOT_YET = _Decided(
-    {}, ("So many slots take some seconds to compare: the decision follows.",), None
+    {}, ("So many trials take some seconds to compare: the decision follows.",), None
 )
 
 
 def _decided(facts: RunFacts) -> _Decided:
-    """Return the newest decision, which may be that of some slots earlier."""
+    """Return the newest decision, which may leave out the newest slots."""
     if len(facts.run.variants) < 2:
         return _Decided({}, (), facts.run.next_schedule_idx)
     if facts.run.next_schedule_idx <= _COMPARED_AT_ONCE:
@@ -292,18 +294,18 @@ def _decide(facts: RunFacts) -> _Decided:
         hint = () if error.hint is None else (f"{error.hint}.",)
         return _Decided({}, (f"The variants cannot be compared: {error.message}.", *hint), as_of)
     return _Decided(
-        {each.b.variant_id: each.decision.verdict for each in comparison.comparisons},
+        {pair.b.variant_id: pair.decision.verdict for pair in comparison.comparisons},
         tuple(_decisions(comparison)),
         as_of,
-        any(each.chosen_by_verdict for each in comparison.comparisons),
+        any(pair.chosen_by_verdict for pair in comparison.comparisons),
     )
 
 
 def _decisions(comparison: Comparison) -> Iterator[str]:
-    """Yield each decision once, with the treatments that it is about if there are several."""
+    """Yield each distinct decision once. If there are several treatments, name them."""
     by_text: dict[str, list[str]] = {}
-    for each in comparison.comparisons:
-        by_text.setdefault(each.decision.text, []).append(each.b.variant_id)
+    for pair in comparison.comparisons:
+        by_text.setdefault(pair.decision.text, []).append(pair.b.variant_id)
     for text, names in by_text.items():
         is_one_of = len(comparison.comparisons) > 1
         yield f"{', '.join(names)}: {text}" if is_one_of else text
@@ -312,23 +314,23 @@ def _decisions(comparison: Comparison) -> Iterator[str]:
 def _standing(facts: RunFacts, rates: Mapping[str, float | None], decided: _Decided) -> str:
     """Return which variant has the highest rate, all rates, and whether a difference is shown.
 
-    Each task weighs the same in `rates`, as in the comparison that decides.
+    `rates` weigh each task equally, as the comparison does.
     """
     counted_rates = [(rate, name) for name, rate in rates.items() if rate is not None]
     if not counted_rates:
-        return "Nothing is known yet: no committed slot counts in a pass rate."
+        return "Nothing is known yet: no saved trial counts in a pass rate."
     ordered = sorted(counted_rates, key=lambda pair: -pair[0])
     best, leader = ordered[0]
     listed = ", ".join(f"{name} {percent(rate)}" for rate, name in ordered)
     numbers = {counts.passes.counted for counts in facts.counts}
     trial_rates = {counts.variant_id: counts.passes.rate for counts in facts.counts}
     if any(percent(rate) != percent(trial_rates.get(name)) for name, rate in rates.items()):
-        listed += " (each task weighs the same)"
+        listed += " (each task weighs equally)"
     leaders = [name for rate, name in ordered if rate == best]
     is_over = facts.run.status is RunStatus.COMPLETED
     so_far = "" if is_over else " so far"
     if uncounted := [name for name, rate in rates.items() if rate is None]:
-        return f"{listed}; no slot of {', '.join(uncounted)} counts in a pass rate yet."
+        return f"{listed}; no trial of {', '.join(uncounted)} counts in a pass rate yet."
     if decided.has_chosen_results:
         return f"{listed}: no variant is called ahead, because results were chosen."
     if len(leaders) > 1:
@@ -339,15 +341,15 @@ def _standing(facts: RunFacts, rates: Mapping[str, float | None], decided: _Deci
         over = "the baseline"
     else:
         is_shown = bool(treatments) and all(
-            decided.verdicts.get(each.variant_id) is Conclusion.WORSE for each in treatments
+            decided.verdicts.get(variant.variant_id) is Conclusion.WORSE for variant in treatments
         )
         over = treatments[0].variant_id if len(treatments) == 1 else "each treatment"
     sure = (
-        f"that it is better than {over} is shown"
+        f"it is shown to be better than {over}"
         if is_shown
-        else f"that it is better than {over} is not shown{'' if is_over else ' yet'}"
+        else f"it is not {'' if is_over else 'yet '}shown to be better than {over}"
     )
-    unlike = "" if is_over or len(numbers) == 1 else ". They have not ended the same tasks yet"
+    unlike = "" if is_over or len(numbers) == 1 else ". They have not finished the same tasks yet"
     return f"{leader} is ahead{so_far}: {listed}; {sure}{unlike}."
 
 
@@ -361,19 +363,19 @@ def _passed(passes: PassCounts) -> str:
 def _failed(facts: RunFacts) -> Iterator[str]:
     last, failures = facts.last_failed, facts.failures
     if last is None:
-        nothing = "No slot is committed yet." if not facts.run.next_schedule_idx else None
-        yield nothing or "No committed slot failed."
+        nothing = "No trial is saved yet." if not facts.run.next_schedule_idx else None
+        yield nothing or "No saved trial failed."
     else:
         has_completed = last.status == SlotStatus.COMPLETED
         how = f"verdict {last.verdict}" if has_completed else last.reason or last.status
-        yield f"Slot {last.schedule_idx}: {last.variant_id} on {last.task_id}, {how}."
+        yield f"Trial {last.schedule_idx}: {last.variant_id} on {last.task_id}, {how}."
     if not failures:
         return
     total = sum(failure.count for failure in failures)
-    yield f"{counted_of(total, facts.run.next_schedule_idx, 'slot')} did not end normally."
+    yield f"{counted_of(total, facts.run.next_schedule_idx, 'trial')} did not end normally."
     for failure in failures[:3]:
         reason = "" if failure.reason is None else f" ({failure.reason})"
         yield (
-            f"{count(failure.count)} ended as {failure.status}{reason}, the last of them slot "
+            f"{count(failure.count)} ended as {failure.status}{reason}, most recently trial "
             f"{failure.last_slot}."
         )

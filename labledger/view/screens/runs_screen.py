@@ -1,4 +1,4 @@
-"""The screen of all runs: how far each is, who owns it, what it costs, and what it waits for."""
+"""The screen of all runs: progress, coordinator, cost, and waiting requests of each run."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ from labledger.view.parameters import Parameters
 
 PARAMETERS = ("q", "experiment", "status", "tag", "sort", "reverse", "after")
 TO_THE_SECOND = 19
-"""So much of a time as text is the time to the second."""
+"""The length of a timestamp down to the second."""
 _LEAST = 3
-"""A rate is that of at least so many slots."""
+"""The smallest number of slots from which a rate is computed."""
 PAGE = 200
-"""How many runs a page has."""
+"""The maximum number of runs on a page."""
 
 
 def document(source: Source, parameters: Parameters) -> JsonObject:
-    """Return a page of the runs that fit, with the cursor of the next page in `next`.
+    """Return a page of the matching runs, with the cursor of the next page in `next`.
 
-    `after` is the id of the last run of the page before; a run that is gone begins again.
+    `after` is the id of the last run on the previous page. If that run no longer exists, the first
+    page is returned.
     """
     selection = _selection(parameters)
     words = (parameters.text("q") or "").casefold().split()
@@ -50,7 +51,7 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
     start = next((n + 1 for n, run in enumerate(ordered) if run.run_id == after), 0)
     shown = ordered[start : start + PAGE]
     has_ended = not any(source.ledger.is_owned(run) for run in runs)
-    # What runs spend between their commits is looked at no more than once a second.
+    # Spending between commits is read at most once a second.
     committed = sum(row.committed for row in source.reader.progress())
     version = (committed, None if has_ended else clock.utc_now()[:TO_THE_SECOND])
     costs, incomplete = source.kept.get(
@@ -83,21 +84,21 @@ def _url(query: Mapping[str, str | None]) -> str:
 
 
 class _KnownRuns:
-    """The runs of a ledger as they were read last: a lab may have thousands. For any thread."""
+    """The runs of a ledger as last read, because a lab may have thousands. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[str, tuple[ProgressRow, RunInfo]] = {}
 
     def read(self, reader: LedgerReader) -> list[RunInfo]:
-        """Return every run; those alone are read again that changed or are running."""
+        """Return every run. Only changed and running ones are read again."""
         rows = reader.progress()
         with self._lock:
             before, self._known = self._known, {}
             for row in rows:
                 known = before.get(row.run_id)
                 if known is None or known[0] != row or row.status == RunStatus.RUNNING:
-                    # One that was deleted meanwhile is left out.
+                    # Leave out a run that was deleted in the meantime.
                     with suppress(RunNotFound):
                         self._known[row.run_id] = row, reader.run(row.run_id)
                 else:
@@ -157,7 +158,7 @@ def _run(
 
 
 def owner(run: RunInfo) -> Any:
-    """Return who owns a run: the machine, the process, and since when."""
+    """Return a run's owner: machine, process id, and the time since when."""
     if run.lease is None:
         return None
     holder = run.lease.owner
@@ -165,27 +166,27 @@ def owner(run: RunInfo) -> Any:
 
 
 def finished_of_owner(run: RunInfo, slots: Iterable[OpenSlot]) -> int:
-    """Return how many results wait to be committed of those that the present owner dispatched."""
+    """Return how many results of trials that the current owner dispatched wait to be committed."""
     since = "" if run.lease is None else run.lease.acquired_at
     return sum(bool(slot.final) and slot.since >= since for slot in slots)
 
 
 def rate_per_h(recent: tuple[int, str] | None, staged: int) -> float | None:
-    """Return how many slots an hour were finished of late; None if too few were.
+    """Return how many slots an hour were finished recently, or None if there were too few.
 
-    `recent` is how many slots were committed since a time, and that time; `staged` is how many
-    have finished and wait to be committed.
+    `recent` is the number of slots committed since a time, and that time. `staged` is the number of
+    finished slots that wait to be committed.
     """
     if recent is None or recent[0] + staged < _LEAST:
         return None
     count, since = recent
-    passed = clock.now() - clock.parse(since)
-    return (count + staged) / max(passed, timedelta(seconds=1)).total_seconds() * 3600
+    elapsed = clock.now() - clock.parse(since)
+    return (count + staged) / max(elapsed, timedelta(seconds=1)).total_seconds() * 3600
 
 
-def seconds_left(left: int, rate: float | None, controls: Controls) -> float | None:
-    """Return in how many seconds a run ends with `left` slots more at a rate per hour.
+def seconds_left(slots_left: int, rate: float | None, controls: Controls) -> float | None:
+    """Return the seconds until a run ends, from its remaining slots and its rate per hour.
 
-    None if it is not known: also while the run, or variants or tasks of it, are paused.
+    None if unknown, also while the run, or variants or tasks of it, are paused.
     """
-    return left / rate * 3600 if rate and left and not controls.holds_slots else None
+    return slots_left / rate * 3600 if rate and slots_left and not controls.holds_slots else None

@@ -1,4 +1,4 @@
-"""The screen of a slot: its attempts, what the agent was asked and did, and how it was graded."""
+"""The screen of a trial: its attempts, its prompt, the agent's steps, and its grading."""
 
 from __future__ import annotations
 
@@ -31,16 +31,15 @@ from labledger.view.screens.output_screen import STREAMS, stored_references, who
 PARAMETERS = ("beside", "step")
 _STEPS = 200
 _MAX_TEXT = 256 << 10
-"""How many bytes of a text are shown; of logs, the end."""
+"""How many bytes of a text are shown. Logs are cut at the beginning, other texts at the end."""
 _MAX_STEP = 32 << 10
-"""How many characters a part of a step has; the agent's own files have all."""
+"""How many characters of each part of a step are shown."""
 _MAX_RECORDS, _MAX_READ, _MAX_RECORD_BYTES = 200, 1 << 20, 256 << 10
-"""How many records of a kind are read, how many bytes of them, and how much text of them is shown.
-"""
+"""The limits for each kind of record: number, bytes read, and characters shown."""
 
 
 def document(source: Source, parameters: Parameters) -> JsonObject:
-    """Return what is known of a slot, and of that of another variant beside it."""
+    """Return a slot's document. `beside` adds the same task under another variant."""
     graded, run = read_graded_run(source.reader, parameters.run_id)
     slot = source.reader.slot(graded.run.run_id, parameters.schedule_idx)
     slots = source.reader.slots_beside(graded.run.run_id, slot.schedule_idx)
@@ -66,7 +65,7 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
 
 
 def now(source: Source, parameters: Parameters) -> JsonObject:
-    """Return how far a slot is, and its newest attempt: what an open page follows."""
+    """Return a slot's state and its newest attempt, for an open page to follow."""
     reader = source.reader
     graded, run = read_graded_run(reader, parameters.run_id)
     scored_id = graded.run.run_id
@@ -102,7 +101,7 @@ def _side(
     # No agent runs in a regrading.
     records["model_calls"] = _records(reader, graded.root_id, "model_calls", idx)
     committed = reader.committed_slots(run_id, idx, 1)
-    found = committed[0]._asdict() if committed and committed[0].schedule_idx == idx else {}
+    commit = committed[0]._asdict() if committed and committed[0].schedule_idx == idx else {}
     references = stored_references(reader, run_id, idx)
     dispatched = _dispatched(reader, run_id, idx)
     trial = next(iter(records["trials"]), {})
@@ -116,11 +115,11 @@ def _side(
         "state": _state(
             references,
             dispatched,
-            is_committed=bool(found),
+            is_committed=bool(commit),
             is_cancelled=controls.cancellation(slot) is not None,
             is_owned=is_owned,
         ),
-        **{name: found.get(name) for name in _OF_COMMIT},
+        **{name: commit.get(name) for name in _OF_COMMIT},
         "message": trial.get("message"),
         "last_words": _last_words(reader, references, trial),
         "score": _score(records["scores"]),
@@ -146,7 +145,7 @@ def _side(
 def _last_words(
     reader: LedgerReader, references: Mapping[str, str] | None, trial: JsonObject
 ) -> list[JsonObject]:
-    """Return the end of what a phase that failed has printed to stderr."""
+    """Return the end of the failed phase's stderr."""
     phase = _FAILED_PHASES.get(trial.get("status", ""))
     output = _text(reader, references, f"{phase}_stderr", is_log=True) if phase else None
     if output is None or not output["text"].strip():
@@ -178,9 +177,11 @@ def _state(
     is_cancelled: bool,
     is_owned: bool,
 ) -> str:
-    """Return `committed`, `waiting` for its turn to be, `running`, or `open`: not begun.
+    """Return the state of a slot.
 
-    `begun` is one that nobody runs now, `cancelled` one that gets no result any more.
+    `open`: not started. `running`: dispatched, and the run has an owner. `begun`: dispatched, but
+    the run has no owner. `waiting`: finished, but not committed yet. `cancelled`: will never get a
+    result. `committed`: final.
     """
     if is_committed:
         return "committed"
@@ -201,7 +202,7 @@ def _score(scores: list[JsonObject]) -> JsonObject | None:
 
 
 def _trust(facts: JsonObject) -> Iterator[JsonObject]:
-    """Yield what is recorded about whether the result can be trusted, by name."""
+    """Yield the recorded facts about how far the result can be trusted, by name."""
     isolation = facts.get("isolation")
     if isinstance(isolation, dict):
         for name, value in isolation.items():
@@ -218,7 +219,7 @@ def _indented(records: list[JsonObject]) -> str:
     text = "\n".join(json.dumps(record, indent=2, ensure_ascii=False) for record in records)
     if len(text) <= _MAX_RECORD_BYTES:
         return text
-    return f"{text[:_MAX_RECORD_BYTES]}\n… `labledger show --json` has the whole"
+    return f"{text[:_MAX_RECORD_BYTES]}\n… `labledger show --json` prints the whole"
 
 
 def _records(reader: LedgerReader, run_id: str, kind: str, idx: int) -> list[JsonObject]:
@@ -235,7 +236,7 @@ def _records(reader: LedgerReader, run_id: str, kind: str, idx: int) -> list[Jso
 
 
 def _dispatched(reader: LedgerReader, run_id: str, idx: int) -> list[JsonObject]:
-    """Return the attempt that is open, of a slot that is not committed."""
+    """Return the open attempt of an uncommitted slot, as a list of at most one."""
     dispatch = reader.last_dispatches(run_id, idx).get(idx)
     if dispatch is None:
         return []
@@ -253,7 +254,7 @@ def _dispatched(reader: LedgerReader, run_id: str, idx: int) -> list[JsonObject]
 
 
 def _prompt(reader: LedgerReader, run_id: str, slot: Slot) -> str | None:
-    """Return the task's instruction, if it has one that labledger knows."""
+    """Return the task's instruction, or None if labledger cannot find one."""
     try:
         return instruction(reader.task(run_id, slot.task_id), None, {})[:_MAX_TEXT]
     except ValueError:
@@ -263,7 +264,7 @@ def _prompt(reader: LedgerReader, run_id: str, slot: Slot) -> str | None:
 def _text(
     reader: LedgerReader, references: Mapping[str, str] | None, name: str, *, is_log: bool
 ) -> JsonObject | None:
-    """Return a stored text, of a log the end, else the beginning; None if there is none."""
+    """Return a stored text or None. A long log is cut to its end, another text to its beginning."""
     if references is None or name not in references:
         return None
     try:
@@ -291,16 +292,17 @@ def _steps(
     try:
         with reader.open_artifact(digest_of(references["trajectory"])) as file:
             steps = AgentDocument(file).steps()
-            passed_over = sum(1 for _ in islice(steps, first - 1))
+            skipped = sum(1 for _ in islice(steps, first - 1))
             page["items"] = [_step(step) for step in islice(steps, _STEPS)]
-            end = passed_over + len(page["items"])
-            # To count the steps of a long trajectory takes seconds; the evidence says how many.
+            end = skipped + len(page["items"])
+            # Counting the steps of a long trajectory takes seconds, so use the stored number.
             stored = evidence.get("ext", {}).get("trajectory", {}).get("steps")
             page["total"] = end + sum(1 for _ in steps) if stored is None else stored
     except (LedgerError, MalformedJson) as error:
         return page | {"problem": str(error)}
     if not page["items"]:
-        return page | {"problem": f"It has {counted(page['total'], 'step')}, and no step {first}."}
+        total = counted(page["total"], "step")
+        return page | {"problem": f"The trajectory has {total}, and no step {first}."}
     page["next"] = end + 1 if end < page["total"] else None
     return page
 

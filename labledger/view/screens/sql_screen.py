@@ -1,6 +1,6 @@
 """The screen of a query: a SELECT over the documented views, with limits, as a table or CSV.
 
-Another process runs the query, so that it can be ended at any time.
+Another process runs the query, so that it can be killed at any time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAX_CSV_ROWS, _MAX_CSV_BYTES = 100_000, 32 << 20
 
 
 def document(source: Source, parameters: Parameters) -> JsonObject:
-    """Return the first rows of a query, and the views that can be asked."""
+    """Return the first rows of a query, and the views that queries can use."""
     sql = parameters.text("q")
     views = source.kept.get(("views",), None, source.ledger.views).value
     page: JsonObject = {
@@ -52,13 +52,13 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
     return page | {
         "columns": head["columns"],
         "rows": head["rows"],
-        "truncated": head["limit"] and f"There are more rows: at most {head['limit']} are shown.",
+        "truncated": head["limit"] and f"There are more rows; only {head['limit']} are shown.",
         "elapsed_s": round(clock.monotonic() - began, 3),
     }
 
 
 def csv_text(source: Source, parameters: Parameters) -> bytes:
-    """Return the rows of a query as CSV, exact and all. Raises `QueryFailed` and `LedgerError`."""
+    """Return all rows of a query as exact CSV. Raises `QueryFailed` and `LedgerError`."""
     sql = parameters.text("q") or ""
     return _ask(source, sql, "csv", _MAX_CSV_ROWS, _MAX_CSV_BYTES).text
 

@@ -1,4 +1,4 @@
-// The charts of a run, drawn by uPlot. What they show is in the figures beside them as well.
+// The charts of a run, drawn by uPlot. The figures beside them show the same values.
 import { count, rounded, usd } from "./format.js";
 import "./language.js";
 import uPlot from "./vendor/uplot.js";
@@ -23,7 +23,7 @@ const axis = (more) => ({
   ...more,
 });
 
-// Draws anew where theme or series changed, else sets the data.
+// Redraws the chart if theme or series changed; otherwise only updates the data.
 function draw(place, series, axes, scales, data, label) {
   place.setAttribute("aria-label", label);
   const theme = `${colour("paper")} ${series.map((each) => each.label)}`;
@@ -42,7 +42,7 @@ function draw(place, series, axes, scales, data, label) {
   charts.set(place, { plot, theme, sizes });
 }
 const tzDate = (seconds) => uPlot.tzDate(new Date(seconds * 1000), "UTC");
-const TOO_FEW = "The chart begins with the second slot that is committed.";
+const TOO_FEW = "The chart begins with the second saved trial.";
 function say(place, text) {
   const words = document.createElement("p");
   words.className = "empty";
@@ -51,15 +51,15 @@ function say(place, text) {
 }
 
 const DAY_S = 86_400;
-// Times of day in UTC: with the date where the chart is longer than a day and a half, with seconds
-// where it is so short that minutes would repeat.
+// Times of day in UTC. A chart of more than a day and a half shows the date, too; a chart so short
+// that minutes would repeat shows seconds.
 const moments = (plot, ticks) => {
   const length = plot.scales.x.max - plot.scales.x.min;
   const [from, to] = length > 1.5 * DAY_S ? [5, 16] : length < 600 ? [11, 19] : [11, 16];
   return ticks.map((tick) => new Date(tick * 1000).toISOString().slice(from, to).replace("T", " "));
 };
 const seconds = (time) => Date.parse(time) / 1000;
-// The figures below a chart are those under the pointer, and the last ones where there is none.
+// The figures below a chart show the values under the pointer, or else the last values.
 const pointed = (say) => (plot, value, series, index) => say(index == null ? plot.data[series].at(-1) : value);
 const withLine = (name, label, say, more) => ({ label, stroke: colour(name), width: 2, points: { show: false }, value: pointed(say), ...more });
 const time = { label: "UTC", value: pointed((value) => (value == null ? "–" : new Date(value * 1000).toISOString().slice(0, 19).replace("T", " "))) };
@@ -97,8 +97,8 @@ export function drawThroughput(place, run) {
   const points = run.spending;
   if (points.length < 2) return void say(place, TOO_FEW);
   const data = [points.map((point) => seconds(point[1])), points.map((point) => point[0] + 1)];
-  const series = [time, withLine("accent", "committed", count)];
-  const label = `Slots committed over time: ${count(run.committed)} of ${count(run.total_slots)} so far.`;
+  const series = [time, withLine("accent", "saved", count)];
+  const label = `Trials saved over time: ${count(run.committed)} of ${count(run.total_slots)} so far.`;
   draw(place, series, [axis({ values: moments, space: 90 }), axis({ size: 56, values: (_, ticks) => ticks.map(short) })], { y: { range: fromZero } }, data, label);
 }
 

@@ -1,24 +1,24 @@
-// The connection to the server: events that say that there is more, and what is known while there are
-// none. The page shows its state; a lost connection is tried again, later each time.
+// The connection to the server. Events say that there is something new. The page shows the state of the
+// connection, and reconnects with growing delays after it was lost.
 import { clockTime, timeOfDay } from "./format.js";
 
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 30_000;
-// The server says every 15 seconds that it is there.
+// The server sends a sign of life every 15 seconds.
 const SILENCE_MS = 40_000;
 
 const pill = document.getElementById("connection");
 const announcement = document.getElementById("announcement");
 const trouble = document.getElementById("trouble");
 
-// Says something to a screen reader: changes of state, never each tick.
+// Announces a text to screen readers: changes of state, never each tick.
 export function announce(text) {
   if (announcement) announcement.textContent = text;
 }
 
-// Follows the events of all runs, or of one. `handlers` has functions: `opened(isNewServer)` after each
-// hello, at which the page asks for what it lacks; `commit(event)` and `state(event)`. What is wrong
-// is shown on every screen: that the ledger cannot be read, or else what was answered last.
+// Follows the events of all runs, or of one. `handlers` has the functions `opened(isNewServer)`, called
+// after each hello so that the page can request what it lacks, `commit(event)` and `state(event)`.
+// Every screen shows problems: that the ledger cannot be read, or else the last error.
 export class Connection {
   constructor(run, handlers) {
     this.url = run === null ? "/events" : `/events?run=${encodeURIComponent(run)}`;
@@ -31,7 +31,7 @@ export class Connection {
     this.ledgerTrouble = null;
     this.answerTrouble = null;
     this.ticker = setInterval(() => this.tick(), 1000);
-    // Browsers open six connections to a host for all tabs together: a hidden page lets go of its own.
+    // Browsers allow six connections to a host for all tabs together, so a hidden page closes its own.
     document.addEventListener("visibilitychange", () => (document.hidden ? this.rest() : this.open()));
     window.addEventListener("online", () => this.open());
     window.addEventListener("pagehide", () => this.rest());
@@ -58,14 +58,14 @@ export class Connection {
     on("alive", () => (this.isWatched = true));
     source.onerror = () => {
       if (source !== this.source) return;
-      // A source that is closed for good was answered by something else than events.
+      // An event source is closed for good if the server answered with something other than events.
       const wasAnswered = source.readyState === EventSource.CLOSED;
       this.lose();
       if (wasAnswered) this.explain();
     };
   }
 
-  // Another server has another token: trying again would not help.
+  // Another server has another token, so a retry would not help.
   async explain() {
     const stop = new AbortController();
     const answer = await fetch(this.url, { signal: stop.signal }).catch(() => null);
@@ -73,7 +73,7 @@ export class Connection {
     stop.abort();
   }
 
-  // Asks for a document of this page. Returns null if there is none, and shows why.
+  // Requests a document for this page. On failure, shows the reason and returns null.
   async ask(url) {
     if (this.state === "over") return null;
     let answer = null;
@@ -93,13 +93,13 @@ export class Connection {
     return answer;
   }
 
-  // There is nothing more to ask for, and why.
+  // Ends the connection for good, and shows the reason.
   end(reason) {
     this.rest();
     if (this.state !== "lost") this.lostAt = this.heard;
     this.ending = reason;
     this.set("over");
-    announce(`Not followed any longer: ${reason}.`);
+    announce(`No longer followed: ${reason}.`);
   }
 
   tellOfLedger({ problem, as_of: asOf }) {
@@ -124,9 +124,9 @@ export class Connection {
     this.handlers.opened?.(isNew);
   }
 
-  // Called by whatever has asked the server something and got no answer.
+  // Called after a request to which the server did not answer.
   lose() {
-    // It is tried again already, where it was lost before.
+    // If the connection was lost before, a retry is already planned.
     if (this.state === "over" || (this.state === "lost" && !this.source)) return;
     this.close();
     clearTimeout(this.timer);
@@ -178,7 +178,7 @@ export class Connection {
   }
 }
 
-// Asks for a document. Raises a `ServerError` with the server's words, or another error if there is none.
+// Requests a document. Raises a `ServerError` with the server's message, or another error without an answer.
 export async function ask(url, options = {}) {
   const response = await fetch(url, { headers: { Accept: "application/json" }, ...options }).catch(() => {
     throw new Error("the viewer did not answer");
@@ -196,5 +196,5 @@ export class ServerError extends Error {
   }
 }
 
-// The document that the server has put into the page.
+// Returns the document that the server embedded in the page.
 export const embedded = () => JSON.parse(document.getElementById("document").textContent);

@@ -1,20 +1,21 @@
-// Pause, limits, stop of a run, and its cancelled variants. What will happen is asked of the server and said before it is done.
+// The dialogs that pause, limit or stop a run or cancel a variant. Each shows what will happen, as the server
+// says, before it sends the request.
 import { announce, ask } from "./connection.js";
 import { html, useEffect, useRef, useState } from "./html.js";
 
 const AGAIN_MS = 1000;
-// So long after the last letter was typed, what will happen is asked.
+// The delay between the last key press and the request for a preview.
 const TYPED_MS = 400;
 const KINDS = {
-  pause: ["Pause", "Pause dispatch"],
-  unpause: ["Unpause", "Go on with what is paused"],
+  pause: ["Pause", "Start no more trials"],
+  unpause: ["Unpause", "End a pause"],
   set: ["Limits", "Change limits"],
   stop: ["Stop", "Stop the run"],
   cancel: ["Cancel", "Cancel a variant"],
 };
 
-// A part of a run is chosen in a field of its own, as SCOPE=NAME, or as SCOPE= with the name in a
-// second field; without a scope it is the run.
+// One field chooses the part of a run: SCOPE=NAME, or SCOPE= with the name in a second field. An empty
+// value means the whole run.
 const TASKS = "task=";
 const HOST = "host=";
 const variants = (run) => run.variants.map(
@@ -25,7 +26,7 @@ function Pause({ run }) {
   return html`
     <label>What <select name="part" onChange=${(event) => setPart(event.target.value)}>
       <option value="">the whole run</option>${variants(run)}${run.on && html`<option value=${HOST}>a host</option>`}
-      <option value=${TASKS}>tasks that fit a glob</option></select></label>
+      <option value=${TASKS}>tasks that match a glob</option></select></label>
     ${part === TASKS && html`<label key=${TASKS}>Glob <input name="name" required autocomplete="off" /></label>`}
     ${part === HOST && html`<label key=${HOST}>Host <input name="name" required autocomplete="off" list="known-hosts" />
       <datalist id="known-hosts">${run.hosts.map(({ host }) => html`<option value=${host} />`)}</datalist></label>`}`;
@@ -50,7 +51,7 @@ const Stop = () => html`
 
 const FIELDS = { pause: Pause, unpause: Unpause, set: Limits, stop: Stop, cancel: Cancel };
 
-// What the fields of a form ask for, as the server takes it.
+// Returns the fields of a form as request parameters for the server.
 function asked(kind, form) {
   const fields = new URLSearchParams([...new FormData(form)].filter(([, value]) => value));
   const [, scope, chosen] = /^(\w+)=(.*)$/s.exec(fields.get("part")) ?? [];
@@ -61,9 +62,9 @@ function asked(kind, form) {
 }
 
 function Dialog({ kind, run, url, done }) {
-  // What can be chosen stays what it was when the dialog opened, while the run goes on.
+  // The choices stay as they were when the dialog opened, although the run continues.
   const [opened] = useState({ ...run });
-  // What the server said would happen, and of which form.
+  // The server's preview of the effect, and the form values that it is for.
   const [will, setWill] = useState({});
   const [isSending, setSending] = useState(false);
   const form = useRef(null);
@@ -72,7 +73,7 @@ function Dialog({ kind, run, url, done }) {
   const pause = useRef(null);
   const hasAsked = useRef(false);
   const send = (fields) => ask(`${url}/control`, { method: "POST", body: fields });
-  // The form without the reason, which changes nothing of what will happen.
+  // The form values without the reason, which has no effect on the preview.
   const meant = () => {
     const fields = asked(kind, form.current);
     fields.delete("because");
@@ -84,7 +85,7 @@ function Dialog({ kind, run, url, done }) {
   };
   const preview = async () => {
     forget();
-    // Fields that a choice brings are there after the next drawing.
+    // Fields that a choice adds exist after the next drawing.
     await null;
     const of = meant();
     previewed.current = of;
@@ -104,7 +105,7 @@ function Dialog({ kind, run, url, done }) {
   const submit = async (event) => {
     event.preventDefault();
     if (isSending) return;
-    // Nothing is asked for that was not said before.
+    // Send nothing whose effect was not shown before.
     if (meant() !== will.of) return void preview();
     setSending(true);
     try {
@@ -118,7 +119,7 @@ function Dialog({ kind, run, url, done }) {
   };
   useEffect(() => {
     dialog.current.showModal();
-    // Limits and variants are asked about once there are some.
+    // These two need values before they have a preview.
     if (kind !== "set" && kind !== "cancel") preview();
   }, []);
   const title = KINDS[kind][1];
@@ -145,7 +146,7 @@ function Dialog({ kind, run, url, done }) {
 export function Controls({ run, url, renew }) {
   const [kind, setKind] = useState(null);
   if (run.status === "completed") return null;
-  // Nothing of a regrading is cancelled.
+  // The trials of a regrading cannot be cancelled.
   const isRegrading = run.regrades !== null;
   const shown = ["pause", run.latches.length > 0 && "unpause", "set", run.owned && "stop", !isRegrading && "cancel"].filter(Boolean);
   const done = (hasChanged) => {

@@ -1,24 +1,24 @@
-// The grid of tasks and variants. Only the rows in view are in the page, however many tasks there are;
-// their outcomes come in blocks of 200 tasks, of which the ones seen last are kept.
+// The grid of tasks and variants. The page holds only the rows in view, however many tasks there are.
+// Outcomes are requested in blocks of 200 tasks; the most recently seen blocks are kept.
 import { counted } from "./format.js";
 import { html, show } from "./html.js";
 
 const BLOCK = 200;
 const MAX_BLOCKS = 40;
-// A block that was not answered, and what fits a filter, is asked for again after so long.
+// The delay before a failed block, or the result of a filter, is requested again.
 const AGAIN_MS = 2000;
-// Rows are made by the eight, so that most frames of a scroll make none.
+// Rows are created eight at a time, so that most frames of a scroll create none.
 const STEP_ROWS = 8;
 const SPARE_ROWS = 8;
-// Browsers place nothing correctly much further down than this.
+// Browsers misplace elements much further down than this.
 const MAX_HEIGHT_PX = 8_000_000;
 
-// The heights of a row and of the head, as style.css has them.
+// The heights of a row and of the head, as in style.css.
 const ROW_REM = 1.75;
 const HEAD_REM = 2.25;
 const rem = () => parseFloat(getComputedStyle(document.documentElement).fontSize);
 
-// The shape of an outcome: its class and its sign. templates/macros.html.j2 has the same.
+// The class and sign of each outcome; the same as in templates/macros.html.j2.
 export const OUTCOMES = {
   p: ["pass", "✓"],
   f: ["fail", "✕"],
@@ -33,14 +33,14 @@ export const OUTCOMES = {
 const RUNNING = ["running", "▸"];
 const UNKNOWN = ["open", "?"];
 
-// What the address of a page of the grid says of a filter, after other parameters.
+// Returns a filter as parameters to append to the address of a page of the grid.
 function filterOf(words) {
   const given = new URLSearchParams(Object.entries(words).filter(([, value]) => value));
   return given.size ? `&${given}` : "";
 }
 
 export class Grid {
-  // `ask` returns the document of an address, or null.
+  // `ask` returns the document at an address, or null.
   constructor(place, url, first, ask) {
     this.place = place;
     this.ask = ask;
@@ -69,7 +69,7 @@ export class Grid {
     this.place.scrollTop = ROW_REM * rem() * first.row;
   }
 
-  // Begins again with a first block: the run has grown, or another filter was chosen.
+  // Starts over with a first block after the run has grown or the filter has changed.
   reset(first) {
     this.blocks = new Map();
     this.stale = new Set();
@@ -133,7 +133,7 @@ export class Grid {
     const answer = await this.ask(`${this.url}?row=${block * BLOCK}&limit=${BLOCK}${this.filter}`);
     if (generation !== this.generation) return;
     if (answer) {
-      // With another number of tasks that fit, others are in the other blocks.
+      // If the number of matching tasks has changed, so have the other blocks.
       if (answer.total_tasks !== this.total) this.stale = new Set(this.blocks.keys());
       this.stale.delete(block);
       this.keep(block, answer.tasks);
@@ -145,7 +145,7 @@ export class Grid {
     this.changed();
   }
 
-  // Which tasks have an outcome changes as slots begin and end: what is in view is asked for again.
+  // The tasks with an outcome change as trials start and end, so request the visible ones again.
   renewSoon() {
     if (!this.hasOutcome) return;
     this.renewal ??= setTimeout(() => {
@@ -155,7 +155,7 @@ export class Grid {
     }, AGAIN_MS);
   }
 
-  // Puts committed slots into their cells.
+  // Enters committed slots into their cells.
   apply(slots) {
     for (const slot of slots) {
       const task = this.filter ? this.find(slot.task_id) : this.task(slot.task_idx);
@@ -178,7 +178,7 @@ export class Grid {
     return undefined;
   }
 
-  // Marks the cells of trials that run. Those whose trial has ended stay begun until their commit.
+  // Marks the cells of running trials. After its trial has ended, a cell stays marked until the commit.
   running(running, waiting) {
     const now = new Set(running.map((slot) => slot.schedule_idx));
     const known = this.begun.size;
@@ -211,7 +211,7 @@ export class Grid {
     const whole = this.total * height;
     const scrolled = Math.min(whole, MAX_HEIGHT_PX);
     const view = this.place.clientHeight;
-    // Where the whole would be too tall, the scroll bar moves over more rows at a time.
+    // If all rows together would be too tall, the scroll bar moves over several rows at a time.
     const top = whole > scrolled ? (this.place.scrollTop / Math.max(1, scrolled + head - view)) * Math.max(0, whole + head - view) : this.place.scrollTop;
     const from = Math.max(0, STEP_ROWS * Math.floor(top / height / STEP_ROWS) - SPARE_ROWS);
     const to = Math.min(this.total, STEP_ROWS * Math.ceil((top + view) / height / STEP_ROWS) + SPARE_ROWS);
@@ -232,8 +232,7 @@ export class Grid {
       ${rows}`);
   }
 
-  // The row of a task, which stays where it is; the same object as long as it shows the same, so that
-  // nothing is compared.
+  // Returns the row of a task. An unchanged row is the same object, so that Preact compares nothing.
   row(row, top) {
     const task = this.task(row);
     const style = { top: `${top}px` };
@@ -257,7 +256,7 @@ export class Grid {
       const [kind, glyph] = isOpen ? RUNNING : (OUTCOMES[letter] ?? UNKNOWN);
       const word = isOpen ? "running" : this.legend[letter];
       const label = `${name}, ${task.task_id}: ${word}`;
-      return html`<a class="cell ${kind}" href="${this.runUrl}/slots/${slot}" tabindex="-1" aria-label=${label} title="slot ${slot}: ${word}">${glyph}</a>`;
+      return html`<a class="cell ${kind}" href="${this.runUrl}/slots/${slot}" tabindex="-1" aria-label=${label} title="trial ${slot}: ${word}">${glyph}</a>`;
     });
   }
 

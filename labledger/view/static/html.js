@@ -5,7 +5,7 @@ import { h, render } from "./vendor/preact.js";
 export { useEffect, useMemo, useRef, useState } from "./vendor/preact-hooks.js";
 export const html = htm.bind(h);
 
-// Renders into the element of an id; what the server has put there is replaced.
+// Renders into the element with an id, and replaces the server's content there.
 const taken = new WeakSet();
 export function show(id, component) {
   const place = document.getElementById(id);

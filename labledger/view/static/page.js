@@ -1,9 +1,9 @@
-// What every screen has: the theme's button, times that grow old, the keyboard and its help.
+// Common to all screens: the theme button, relative times, the keyboard and its help.
 import { ago } from "./format.js";
 
 const $ = (selector) => document.querySelector(selector);
 
-// Without start.js, nobody would notice what else is missing.
+// Without start.js, other missing files would go unnoticed.
 if (typeof loadAgain === "undefined") setTimeout(() => location.reload(), 1000);
 
 // -- light and dark
@@ -24,7 +24,7 @@ dark.addEventListener("change", nameTheme);
 button.hidden = false;
 nameTheme();
 
-// -- what needs a script is shown, and times say how long ago they were
+// -- show what needs a script, and write times as ages
 
 for (const node of document.querySelectorAll("[data-scripted]")) node.hidden = false;
 function age() {
@@ -36,7 +36,7 @@ function age() {
 setInterval(age, 1000);
 age();
 
-// -- forms that are sent as soon as something is chosen; what is typed is sent by Enter
+// -- forms that are sent on a choice; typed text is sent by Enter
 
 for (const form of document.querySelectorAll("form[data-submit]")) {
   form.addEventListener("change", (event) => event.target.matches("select") && form.requestSubmit());
@@ -53,7 +53,7 @@ const help = $("#help");
 $("#help-open").hidden = false;
 $("#help-open").addEventListener("click", () => help.showModal());
 
-// The element of an item that takes the focus: its link, or the item itself.
+// Returns the element of an item that gets the focus: its link, or the item itself.
 const target = (item) => item.querySelector("a[href], button, summary") ?? item;
 
 function move(by) {

@@ -1,4 +1,4 @@
-// Pieces that several screens show; templates/macros.html.j2 has the same for pages without a script.
+// Components of several screens; templates/macros.html.j2 has the same for pages without a script.
 import { count, counted, usd } from "./format.js";
 import { html } from "./html.js";
 
@@ -13,7 +13,7 @@ export function RunState({ run }) {
 
 export const Progress = ({ total, committed, staged = 0, open = 0 }) => html`
   <svg class="progress" viewBox="0 0 ${Math.max(total, 1)} 1" preserveAspectRatio="none" role="img"
-    aria-label="${count(committed)} of ${counted(total, "slot")} committed">
+    aria-label="${count(committed)} of ${counted(total, "trial")} saved">
     <rect class="committed" width=${committed} height="1" /><rect class="staged" x=${committed} width=${staged} height="1" /><rect
       class="open" x=${committed + staged} width=${open} height="1" />
   </svg>`;

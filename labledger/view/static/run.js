@@ -1,5 +1,5 @@
-// The screen of a run. Events say that there is more; what the page lacks is asked by the number of the
-// first slot that it does not have, and what changes between commits about once a second.
+// The screen of a run. After an event, the page requests everything from the first slot that it lacks, and
+// about once a second it requests what changes between commits.
 import { drawSpending, drawThroughput } from "./charts.js";
 import { Connection, announce, embedded } from "./connection.js";
 import { Controls } from "./controls.js";
@@ -33,7 +33,7 @@ function draw() {
   show("progress", html`<${Figures} run=${run} />`);
   show("answers", html`<${Answers} run=${run} url=${url} />`);
   show("now", html`<${Running} run=${run} url=${url} />`);
-  show("rates-as-of", html`after ${counted(run.as_of, "slot")}`);
+  show("rates-as-of", html`after ${counted(run.as_of, "trial")}`);
   show("rates", html`<${Rates} run=${run} />`);
   show("errors", html`<${Errors} run=${run} url=${url} />`);
   show("hosts", html`<${Hosts} run=${run} />`);
@@ -47,7 +47,7 @@ function drawCharts() {
   drawThroughput(document.getElementById("throughput"), run);
 }
 
-// -- what the page lacks
+// -- new commits
 
 let wanted = run.committed;
 let isFollowing = false;
@@ -79,8 +79,8 @@ function take(changes) {
   completeTotals();
 }
 
-// The totals of a large run are counted now and then: they are asked for again until they have all slots. So is,
-// of a run that has ended, the decision which variant is ahead; of one that goes on it comes with what is now.
+// The server counts the totals of a large run only now and then, so the page requests them again until they
+// include all slots. After the end of a run it does the same for the decision which variant is ahead.
 let totalsTimer = null;
 function completeTotals() {
   clearTimeout(totalsTimer);
@@ -99,7 +99,7 @@ async function askNow() {
   const now = await connection.ask(`${url}/now`);
   if (now) {
     const before = run.status;
-    // What was committed meanwhile is asked for slot by slot.
+    // Request the slots committed in the meantime one by one.
     const { committed, total, at, version, ...changed } = now;
     Object.assign(run, changed);
     follow(committed);
@@ -107,17 +107,17 @@ async function askNow() {
     if (run.status !== before) announce(`The run is ${run.status}.`);
     draw();
   }
-  // Two may have asked meanwhile: one goes on.
+  // Another call may have been made in the meantime; only one continues.
   clearTimeout(nowTimer);
   if (connection.isLive && !document.hidden && run.status === "running") nowTimer = setTimeout(askNow, NOW_EVERY_MS);
 }
 
-// Everything again: after a change that is no commit, such as an extension of the run.
+// Requests everything again after a change other than a commit, such as an extension of the run.
 async function renew() {
   const fresh = await connection.ask(`${url}?format=json${grid.filter}`);
   if (!fresh) return;
   if (fresh.status !== run.status) announce(`The run is ${fresh.status}.`);
-  if (fresh.total_slots !== run.total_slots) announce(`The run has ${counted(fresh.total_slots, "slot")} now.`);
+  if (fresh.total_slots !== run.total_slots) announce(`The run now has ${counted(fresh.total_slots, "trial")}.`);
   const hasGrown = fresh.total_slots !== run.total_slots;
   run = fresh;
   if (hasGrown) grid.reset(run.grid);

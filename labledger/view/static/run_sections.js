@@ -1,4 +1,4 @@
-// The parts of a run's screen that move. templates/run.html.j2 has the same parts for pages without a script.
+// The live parts of a run's screen. templates/run.html.j2 has the same parts for pages without a script.
 import { ago, clockTime, count, counted, dateAndTime, duration, percent, rounded, usd } from "./format.js";
 import { html, useState } from "./html.js";
 import { Interval, Progress, State } from "./pieces.js";
@@ -38,20 +38,20 @@ export function Figures({ run }) {
   return html`
     <${Progress} total=${run.total_slots} committed=${run.committed} staged=${staged} open=${running} />
     <ul class="key">
-      <li><span class="swatch committed"></span>${count(run.committed)} of ${count(run.total_slots)} committed</li>
-      ${staged > 0 && html`<li><span class="swatch staged"></span>${count(staged)} finished, waiting to be committed</li>`}
+      <li><span class="swatch committed"></span>${count(run.committed)} of ${count(run.total_slots)} saved</li>
+      ${staged > 0 && html`<li><span class="swatch staged"></span>${count(staged)} finished, waiting to be saved</li>`}
       ${running > 0 && html`<li><span class="swatch open"></span>${count(running)} running</li>`}
     </ul>
     <dl class="figures">
-      <${Figure} name="committed" value=${count(run.committed)} note="of ${counted(run.total_slots, "slot")}" />
-      <${Figure} name="pace" value=${run.progress.rate_per_h == null ? "–" : count(Math.round(run.progress.rate_per_h))} note="slots an hour" />
+      <${Figure} name="saved" value=${count(run.committed)} note="of ${counted(run.total_slots, "trial")}" />
+      <${Figure} name="pace" value=${run.progress.rate_per_h == null ? "–" : count(Math.round(run.progress.rate_per_h))} note="trials an hour" />
       <${Figure} name="time left" value=${run.progress.eta_s == null ? "–" : clockTime(run.progress.eta_s)} />
       <${Figure} name="cost" value=${cost.known ? usd(cost.total) : "–"} note=${costNote} />
       <${Figure} name="tokens" value=${tokens.known ? rounded(tokens.total) : "–"} note=${run.budget.tokens != null && `of ${rounded(run.budget.tokens)}`} />
     </dl>`;
 }
 
-// Of each answer so many sentences are shown at once.
+// The number of sentences of an answer that are shown without a click.
 const ANSWER_SENTENCES = 2;
 const QUESTIONS = [
   ["pace", "Why is it as slow as it is?"],
@@ -67,18 +67,18 @@ export const Answers = ({ run, url }) =>
       ${run.sentences[key].slice(0, ANSWER_SENTENCES).map((text) => html`<p>${text}</p>`)}
       ${key === "failed" &&
       run.last_failed != null &&
-      html`<p><a href=${slotUrl(url, run.last_failed.schedule_idx)}>What its agent did: slot ${run.last_failed.schedule_idx}</a></p>`}
+      html`<p><a href=${slotUrl(url, run.last_failed.schedule_idx)}>What its agent did: trial ${run.last_failed.schedule_idx}</a></p>`}
       ${run.sentences[key].length > ANSWER_SENTENCES &&
       html`<details><summary>More</summary>${run.sentences[key].slice(ANSWER_SENTENCES).map((text) => html`<p>${text}</p>`)}</details>`}
     </div>`,
   );
 
-// What is dispatched is prepared for its turn, and may be paused then.
+// A dispatched trial is prepared before it starts, and may be paused until then.
 const phaseOf = ({ phase, paused }) => (paused ? "paused" : phase === "preparing" ? "not started yet" : phase ?? "running");
 
 const Slot = ({ slot, url }) => html`
   <li data-item>
-    <span class="who"><a href=${slotUrl(url, slot.schedule_idx)}>slot ${slot.schedule_idx}</a> ${slot.variant_id} · ${slot.task_id}${
+    <span class="who"><a href=${slotUrl(url, slot.schedule_idx)}>trial ${slot.schedule_idx}</a> ${slot.variant_id} · ${slot.task_id}${
       slot.attempt > 1 && ` · attempt ${slot.attempt}`}</span>
     <span class="where"><span class="phase">${phaseOf(slot)}</span> ${slot.seconds != null && clockTime(slot.seconds)} · ${slot.host}</span>
     ${slot.last_lines.length > 0 && html`<pre>${slot.last_lines.slice(-LAST_LINES).join("\n")}</pre>`}
@@ -113,12 +113,12 @@ export const Rates = ({ run }) => html`
   </table></div>`;
 
 export function Errors({ run, url }) {
-  if (!run.errors.length) return html`<p class="empty">${run.committed ? "Every committed slot completed." : "No slot is committed yet."}</p>`;
+  if (!run.errors.length) return html`<p class="empty">${run.committed ? "Every saved trial completed." : "No trial is saved yet."}</p>`;
   return html`<div class="scroll"><table>
-    <thead><tr><th scope="col">Status</th><th scope="col">Reason</th><th scope="col" class="number">Slots</th><th scope="col">The last</th></tr></thead>
+    <thead><tr><th scope="col">Status</th><th scope="col">Reason</th><th scope="col" class="number">Trials</th><th scope="col">Most recent</th></tr></thead>
     <tbody>${run.errors.map((error) => html`
       <tr key=${error.status + error.reason}><td><${State} word=${error.status} shape="failed" /></td><td>${error.reason ?? "–"}</td>
-        <td class="number">${count(error.count)}</td><td class="nowrap"><a href=${slotUrl(url, error.last_slot)}>slot ${error.last_slot}</a></td></tr>`)}</tbody>
+        <td class="number">${count(error.count)}</td><td class="nowrap"><a href=${slotUrl(url, error.last_slot)}>trial ${error.last_slot}</a></td></tr>`)}</tbody>
   </table></div>`;
 }
 

@@ -1,4 +1,4 @@
-// The screen of all runs: a run's progress moves with its commits; the rest is asked again when it changes.
+// The screen of all runs. Progress follows commits; the rest is requested again when it changes.
 import { Connection, announce, embedded } from "./connection.js";
 import { ago, clockTime, count, counted } from "./format.js";
 import { html, show } from "./html.js";
@@ -28,8 +28,8 @@ const Row = ({ run }) => html`
   </tr>`;
 
 function Runs({ runs }) {
-  if (!runs.length) return html`<p class="empty">No run fits. <a href="/">Show all runs</a></p>`;
-  const heads = ["State", "Run", "Slots committed", "Pace", "Cost", "Coordinator", "Tags and notes", "Changed"];
+  if (!runs.length) return html`<p class="empty">No run matches. <a href="/">Show all runs</a></p>`;
+  const heads = ["State", "Run", "Trials saved", "Pace", "Cost", "Coordinator", "Tags and notes", "Changed"];
   return html`<table class="runs cards">
     <thead><tr>${heads.map((head) => html`<th scope="col">${head}</th>`)}</tr></thead>
     <tbody>${runs.map((run) => html`<${Row} run=${run} key=${run.run_id} />`)}</tbody>
@@ -68,7 +68,7 @@ async function fetchPage() {
   draw();
 }
 
-// At once, so that nothing that has the focus is replaced later.
+// Draw at once, so that no element with the focus is replaced later.
 draw();
 const connection = new Connection(null, {
   opened: () => renew(),

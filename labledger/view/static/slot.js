@@ -1,5 +1,5 @@
-// The screen of a slot: its output follows while the trial runs, and the page is made anew once the slot
-// has moved on, such as from running to committed.
+// The screen of a trial. It follows the output while the trial runs, and loads the page again once the
+// trial's state changes, such as from running to committed.
 import { Connection, ask, embedded } from "./connection.js";
 import { counted } from "./format.js";
 import { html, useEffect, useRef, useState } from "./html.js";
@@ -31,9 +31,9 @@ function Output({ url, isLive, first }) {
         const piece = await ask(`${url}?phase=${phase}&stream=${stream}&from=${from}${of}`);
         if (isOver) return;
         const hasMore = piece.next > from && piece.next < (piece.size ?? piece.next);
-        // Another attempt, or what was stored of it, begins again.
+        // Another attempt, or its stored output, starts from the beginning.
         const isContinued = piece.from >= from;
-        const gap = piece.skipped ? `\n… ${counted(piece.skipped, "byte")} passed over …\n` : "";
+        const gap = piece.skipped ? `\n… ${counted(piece.skipped, "byte")} skipped …\n` : "";
         from = piece.next;
         of = `&of=${encodeURIComponent(piece.of)}`;
         setText((before) => ((isContinued ? before : "") + gap + piece.text).slice(-MAX_SHOWN));
@@ -43,7 +43,7 @@ function Output({ url, isLive, first }) {
       } catch (error) {
         if (isOver) return;
         setWord(error.message);
-        // A run that was deleted has no output any longer.
+        // A deleted run has no output.
         if (error.status === 404) return;
         timer = setTimeout(follow, 5 * FOLLOW_EVERY_MS);
       }
@@ -83,7 +83,7 @@ for (const place of document.querySelectorAll("[data-logs]")) {
   else begin();
 }
 
-// -- a slot that is not committed yet moves on
+// -- watch a trial that is not committed yet
 
 const moving = [slot, slot.beside].filter((side) => side && side.state !== "committed");
 let lookTimer = null;

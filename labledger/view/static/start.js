@@ -1,7 +1,7 @@
-// The first script of each page, run before anything is painted. It sets the remembered theme, and loads
-// the page again where a script or style did not arrive: Chromium drops requests that wait for a connection
-// when a network of the machine comes or goes, as those of containers do. It also loads an error page
-// again, for example while a ledger is locked or being upgraded, and the page of a lab that has no run yet.
+// The first script of each page, run before anything is painted. It sets the remembered theme. It reloads
+// the page if a script or style did not arrive: Chromium drops waiting requests when a network of the
+// machine appears or disappears, as container networks do. It also reloads error pages, such as for a
+// locked ledger, and the page of a lab without runs.
 const remembered = localStorage.getItem("labledger-theme");
 if (remembered === "light" || remembered === "dark") {
   document.documentElement.dataset.theme = remembered;
@@ -25,7 +25,7 @@ function loadAgain(every) {
       const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
       if (answer.status < 500) return void location.reload();
     } catch {
-      // The server is not there: later.
+      // The server does not answer; try again later.
     }
     wait = every ?? Math.min(2 * wait, LONGEST_WAIT_MS);
     setTimeout(look, wait);

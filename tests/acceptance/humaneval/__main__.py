@@ -43,7 +43,7 @@ def main() -> int:
     start = time.monotonic()
     if options.kill:
         before = drive.run_and_kill(trials // 2).count(b"\n")
-        say(f"killed -9 the coordinator with {before} of {trials} slots committed; resuming")
+        say(f"killed -9 the coordinator with {before} of {trials} trials saved; resuming")
         status = drive.resume()
     else:
         status = drive.run()
