@@ -384,7 +384,7 @@ def test_credit_that_ends_in_the_middle_costs_no_slot(tmp_path: Path) -> None:
         project.save()
         stopped = project.command("run", project.experiment, "--run-id", "r")
         assert stopped.returncode == 3, stopped.stderr
-        assert "Your credit balance is too low; repair the key or the account" in stopped.stderr
+        assert "Your credit balance is too low. Repair the key or the account" in stopped.stderr
         again = project.command("resume", "r")
         assert again.returncode == 3, again.stderr
         credit["left"] = 100

@@ -102,7 +102,7 @@ def test_unknown_spending_is_told_once_and_never_nothing(told: list[dict[str, An
     [event] = told
     assert event["event"] == "warning"
     assert event["message"] == (
-        "slot 0 does not report its cost_usd: --budget-usd counts only trials that do"
+        "trial 0 does not report its cost_usd: --budget-usd counts only trials that do"
     )
     assert spent.spent["cost_usd"] == Spent(1, 1, 3)
     assert spent.event_fields(paid(3, None)) == {"cost_usd": None, "tokens": None}
@@ -181,7 +181,7 @@ def test_calls_of_unknown_usage_are_told(told: list[dict[str, Any]]) -> None:
     result = kit.with_calls(kit.result(0), kit.model_call(1), kit.model_call(2, usage=None))
     spent.add(result)
     assert told[0]["message"] == (
-        "slot 0 has calls to models whose tokens is not known: --budget-tokens counts only the "
+        "trial 0 has model calls with unknown tokens: --budget-tokens counts only the "
         "others"
     )
     assert spent.event_fields(result)["incomplete"] == ["cost_usd", "tokens"]
