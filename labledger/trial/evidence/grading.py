@@ -156,8 +156,8 @@ def outcome_by_exit_status(
             return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.STATUS_FORGED, message)
         case ExitStatus.SCRIPT_FAILED:
             message = (
-                "trial.sh could not complete its work. Either a process could not be killed, a file "
-                "could not be removed before the agent began, or the agent could not be started "
+                "trial.sh could not complete its work. A process could not be killed, a file could "
+                "not be removed before the agent began, or the agent could not be started "
                 "as its user (its stderr says which). Or the container was started a second time. "
                 "Or trial.sh could not read its clock, /proc/uptime. If `ls -l /proc/uptime` in a "
                 "new container shows another mode than -r--r--r--, some container changed it: run "
