@@ -32,7 +32,7 @@ _NO_PROGRAM = re.compile(
 """Podman adds this if the program of a container's start is missing or cannot run."""
 _PROCESS_ENDED = re.compile(r"/proc/\d+/\w+: no such process")
 _DISK_FULL_MESSAGE = "no space left on device"
-_ASK_FOR_ACCESS = "ask who runs that engine to let you in, or set DOCKER_HOST to another one"
+_ASK_FOR_ACCESS = "ask the engine's administrator for access, or set DOCKER_HOST to another one"
 
 
 class ContainerFailed(LabLedgerError):

@@ -150,11 +150,11 @@ class Budget:
     def _stop_message(self, kind: str, in_flight: int) -> str:
         spent = self.spent[kind]
         spent_of_limit = _spent_of_limit(self.at_stop[kind], kind, self.limits[kind])
-        message = f"{spent_of_limit}: nothing more is started"
+        message = f"{spent_of_limit}: no more trials are started"
         if not in_flight:
             return message
         trials = "1 trial" if in_flight == 1 else f"up to {in_flight} trials"
-        message += f"; {trials} in flight still add to it"
+        message += f"; {trials} in flight may still add to it"
         if spent.known:
             about = in_flight * spent.total / spent.known
             message += f", by their mean so far about {about:,.3g} {UNITS[kind]}"

@@ -80,7 +80,7 @@ def with_known_digests(
     for target in dict.fromkeys(map(str, targets_of(plan, unfrozen=True).values())):
         message = (
             f"{target}: the run was started by a version of labledger that did not freeze the "
-            "agent's files, and no trial of it is committed: it uses the files that are installed "
+            "agent's files, and no trial of it is saved: it uses the files that are installed "
             "now"
         )
         emit(run_event("warning", message=message))

@@ -341,7 +341,7 @@ def _failure(error: Exception, limit_s: float, *, is_cut: bool) -> str:
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror
         cause = cause.__cause__ or cause.__context__
-    return f"it gave no answer of HTTP ({type(error).__name__})"
+    return f"its answer is not HTTP ({type(error).__name__})"
 
 
 # -- commands

@@ -59,14 +59,14 @@ from labledger.trial.evidence.trajectory_collection import (
 from labledger.trial.output_folders import isolation_of, trial_outputs
 
 DISK_WAS_FULL = (
-    "the disk was full at some time between this trial's start and its end; what its processes "
-    "could not write then is missing, even if they reported no error"
+    "the disk was full at some time during this trial; output may be missing, even if its "
+    "processes reported no error"
 )
 """A problem that the evidence of such a trial names."""
 
 WAS_PAUSED = (
-    "the container was paused from outside (`docker pause`) while it ran: its time limits, and "
-    "what it waited for, went on meanwhile"
+    "the container was paused from outside (`docker pause`) while it ran; its time limits "
+    "continued meanwhile"
 )
 """A problem that the evidence of such a trial names."""
 
@@ -228,7 +228,7 @@ def _outcome(
     if container_exit.touched:
         message = (
             f"touched on the host while the trial ran: {'; '.join(container_exit.touched)}; its "
-            "result is not believed"
+            "result is not trusted"
         )
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.PROGRAMS_TOUCHED, message)
     if container_exit.start_refused is not None:
@@ -243,7 +243,7 @@ def _outcome(
     if container_exit.exit_status in ExitStatus.ALL:
         return _outcome_by_script(spec, container_exit, container_exit.exit_status, redactor)
     if container_exit.container_removed:
-        message = "the container was removed from outside; how it ended is not known"
+        message = "the container was removed from outside, so it is not known how it ended"
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.CONTAINER_REMOVED, message)
     if container_exit.exit_status is None:
         deadline_s = container_exit.deadline_s or spec.deadline_s
@@ -320,8 +320,8 @@ def _blamed(
         outcome.message = f"{outcome.message}; its agent had not begun"
         return outcome
     cause = (
-        f"{outcome.message}, although trial.sh ends each phase at its limit: what the agent "
-        "left in the container kept it from that. If the machine stood still instead, "
+        f"{outcome.message}, although trial.sh ends each phase at its limit. Something that "
+        "the agent left in the container prevented that. If the machine was suspended instead, "
         "`labledger rerun --despite-verdict` repeats the trial"
     )
     return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.SCRIPT_HINDERED, cause)

@@ -139,8 +139,8 @@ def _starved_by_agent(
         limit = _limit(spec, "grader", resource)
         if is_hit and limit is not None and held > limit * _LARGE_SHARE:
             message = (
-                f"the agent left {held:,} of {limit:,} {unit} in use, and the grader, which needed "
-                f"more than the rest, failed"
+                f"the agent left {held:,} of {limit:,} {unit} in use, and the grader failed "
+                "because it needed more than the rest"
             )
             return GradingOutcome(SlotStatus.AGENT_ERROR, reason, message)
     return outcome
@@ -161,8 +161,8 @@ def out_of_memory(spec: AttemptSpec, container_exit: ContainerExit) -> GradingOu
     if not _is_the_agents(spec, container_exit):
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.OUT_OF_MEMORY, message)
     message += (
-        ", although the kernel kills processes of a phase before it; the agent ran in this "
-        "container, and has filled its memory with files or made the kernel choose so"
+        ", although the kernel kills processes of a phase before it. The agent ran in this "
+        "container: it filled the memory with files, or changed the kernel's choice"
     )
     return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.OUT_OF_MEMORY, message)
 

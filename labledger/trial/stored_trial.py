@@ -267,7 +267,7 @@ def _stored_changes(stored: StoredArtifacts) -> ChangeList:
     if content is None:
         why = stored.problem(CHANGES)
         recorded = f": {why}" if why else ""
-        raise EvidenceIncomplete(f"there is no list of what it changed in its container{recorded}")
+        raise EvidenceIncomplete(f"there is no list of the changes in its container{recorded}")
     try:
         return ChangeList.of(content)
     except MalformedListing as error:
@@ -327,18 +327,18 @@ def _compare_members(file: BinaryIO, expected: dict[str, Change]) -> None:
         for member in each_member(archive):
             change = expected.pop(member.name, None)
             if change is None or member.offset != end:
-                raise EvidenceIncomplete(f"the snapshot has {shortened(member.name)} besides")
+                raise EvidenceIncomplete(f"the snapshot has an unexpected {shortened(member.name)}")
             size, header = change.size, engine_archives.header(change)
             end = member.offset_data + -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
             if engine_archives.header(_as_change(member, change)) != header:
-                raise EvidenceIncomplete(f"the snapshot has another {shortened(member.name)}")
+                raise EvidenceIncomplete(f"the snapshot has a different {shortened(member.name)}")
             if change.kind != "file":
                 continue
             hasher = hashlib.sha256()
             for chunk in content_of(archive, member):
                 hasher.update(chunk)
             if hasher.hexdigest() != change.sha256:
-                raise EvidenceIncomplete(f"the snapshot has another {shortened(member.name)}")
+                raise EvidenceIncomplete(f"the snapshot has a different {shortened(member.name)}")
 
 
 def _as_change(member: tarfile.TarInfo, change: Change) -> Change:

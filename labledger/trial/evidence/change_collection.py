@@ -165,7 +165,8 @@ class _Collection:
             problems.append("there were more changes than are listed, or some could not be read")
         if changes.volumes:
             problems.append(
-                f"the image declares volumes, which are no part of it: {', '.join(changes.volumes)}"
+                "the image declares volumes, which it does not include: "
+                f"{', '.join(changes.volumes)}"
             )
         if any(path.startswith(_FILES_OF_GVISOR) for path in changes.changes):
             problems.append("the OCI runtime does not show the engine what a container changes")

@@ -129,7 +129,7 @@ class ModelUse:
             try:
                 replay = ReplayUse.read(record, folder, redacted, redactor)
             except (OSError, ValueError) as error:
-                problems.append(f"what was replayed cannot be read: {error}")
+                problems.append(f"the replayed record cannot be read: {error}")
         return cls(
             calls=redacted,
             unjudged=journal.unjudged,
@@ -162,11 +162,11 @@ class ModelUse:
         last = self._last_call
         if last is None:
             return None
-        what = f"call {last.call} of the agent, its last, to {last.provider}"
+        what = f"the agent's last call (call {last.call} to {last.provider})"
         if last.state is CallState.UNKNOWN:
             return Reason.GATEWAY_FAILED, f"the gateway died during {what}"
         if last.reason == NO_SHARE:
-            return Reason.GATEWAY_FAILED, f"{what}, waited too long for more of the run's caps"
+            return Reason.GATEWAY_FAILED, f"{what} waited too long for more of the run's caps"
         if last.reason == _NO_KEY:
             return Reason.GATEWAY_FAILED, f"the gateway had no key for {what}"
         fault = self._fault_of(last)
@@ -179,8 +179,8 @@ class ModelUse:
         why = last.reason or f"status {last.status}"
         detail = "" if last.detail is None else f": {last.detail}"
         if fault is CallFault.CONFIGURATION:
-            what = f"{last.provider} refuses what the run is configured with: {what}"
-        return Reason.PROVIDER_FAILED, f"{what}, failed: {why}{detail}"
+            what = f"{last.provider} refuses the run's configuration: {what}"
+        return Reason.PROVIDER_FAILED, f"{what} failed: {why}{detail}"
 
     @property
     def _unwritten(self) -> str | None:

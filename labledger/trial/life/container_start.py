@@ -69,8 +69,8 @@ def kill_container(engine: Engine, spec: AttemptSpec) -> None:
 def name_taken_error(spec: AttemptSpec) -> ContainerNameTaken:
     """Return the error to raise if a container without an attempt's labels has its name."""
     return ContainerNameTaken(
-        f"a container of something else is called {spec.container_name}: it lacks the labels of "
-        "the trial's ledger, run, slot and attempt, and is not changed. Rename it "
+        f"another container is called {spec.container_name}. It lacks the labels of the trial's "
+        "ledger, run, slot and attempt, so labledger does not touch it. Rename it "
         f"(`docker rename {spec.container_name} OTHER`) or remove it"
     )
 

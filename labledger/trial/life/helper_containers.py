@@ -69,7 +69,7 @@ class Helper:
         if image is None:
             raise EngineUnavailable(
                 f"the engine has no image for the {self.kind.noun}",
-                hint="get it again, or name another with `egress_image=`",
+                hint="pull or build it again, or name another one with `egress_image=`",
             )
         return {
             "Image": image,
@@ -101,7 +101,7 @@ class Helper:
         state = engine.inspect(self.name)
         if state is not None and not self._own_labels.items() <= state.labels.items():
             raise ContainerNameTaken(
-                f"a container of something else is called {self.name}: rename or remove it"
+                f"another container is called {self.name}: rename or remove it"
             )
         if state is None or state.status != "running":
             if state is not None:
