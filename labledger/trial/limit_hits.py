@@ -56,12 +56,12 @@ class LimitHits:
     def parse(cls, texts: Iterable[str]) -> LimitHits:
         """Parse the counters that `trial.sh` wrote, one text for each start."""
         hits: dict[str, dict[str, int]] = {"memory": {}, "processes": {}}
-        held = {"memory": 0, "pids": 0}
+        held_at_end = {"memory": 0, "pids": 0}
         for text in texts:
             before = {"memory": 0, "processes": 0}
             for written in text.splitlines():
-                if left := _HELD.fullmatch(written):
-                    held[left[1]] += int(left[2])
+                if match := _HELD.fullmatch(written):
+                    held_at_end[match[1]] += int(match[2])
                 line = _LINE.fullmatch(written)
                 if line is None or (line[1], line[3]) not in _COUNTERS:
                     continue
@@ -69,7 +69,7 @@ class LimitHits:
                 if total > before[resource]:
                     hits[resource][phase] = total - before[resource]
                     before[resource] = total
-        return cls(hits["memory"], hits["processes"], held["memory"], held["pids"])
+        return cls(hits["memory"], hits["processes"], held_at_end["memory"], held_at_end["pids"])
 
     def as_json(self, spec: AttemptSpec) -> JsonObject:
         """Return the evidence `ext.limits_hit`; {} if no limit was hit."""
@@ -126,7 +126,7 @@ def _starved_by_agent(
     spec: AttemptSpec, hits: LimitHits, outcome: GradingOutcome
 ) -> GradingOutcome:
     """Return an `agent_error` if the agent left the grader too little of a limit."""
-    for is_hit, resource, held, unit, reason in (
+    for is_hit, resource, in_use, unit, reason in (
         ("grader" in hits.killed, "memory", hits.held_memory, "bytes", Reason.OUT_OF_MEMORY),
         (
             "grader" in hits.refused,
@@ -137,9 +137,9 @@ def _starved_by_agent(
         ),
     ):
         limit = _limit(spec, "grader", resource)
-        if is_hit and limit is not None and held > limit * _LARGE_SHARE:
+        if is_hit and limit is not None and in_use > limit * _LARGE_SHARE:
             message = (
-                f"the agent left {held:,} of {limit:,} {unit} in use, and the grader failed "
+                f"the agent left {in_use:,} of {limit:,} {unit} in use, and the grader failed "
                 "because it needed more than the rest"
             )
             return GradingOutcome(SlotStatus.AGENT_ERROR, reason, message)

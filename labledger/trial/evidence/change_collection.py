@@ -158,15 +158,14 @@ class _Collection:
 
     def _add_problems(self, snapshot: SnapshotWriter, changes: ChangeList) -> None:
         problems = [
-            f"{left.count:,} changes {reason}, the first of them {left.first}"
-            for reason, left in snapshot.left_out.items()
+            f"{skipped.count:,} changes {reason}, the first of them {skipped.first}"
+            for reason, skipped in snapshot.left_out.items()
         ]
         if changes.truncated:
             problems.append("there were more changes than are listed, or some could not be read")
         if changes.volumes:
             problems.append(
-                "the image declares volumes, which it does not include: "
-                f"{', '.join(changes.volumes)}"
+                f"it does not include the image's volumes: {', '.join(changes.volumes)}"
             )
         if any(path.startswith(_FILES_OF_GVISOR) for path in changes.changes):
             problems.append("the OCI runtime does not show the engine what a container changes")

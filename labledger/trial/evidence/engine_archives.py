@@ -94,8 +94,8 @@ class ArchiveReader:
         unread = set(present)
         requests = _requests(present, self._order, self._cannot_be_whole)
         yield from self._changes(present, requests, unread)
-        left = sorted((path for path in unread if "\ufffd" not in path), key=self._order)
-        yield from self._changes(present, [_Request(path, False) for path in left], unread)
+        remaining = sorted((path for path in unread if "\ufffd" not in path), key=self._order)
+        yield from self._changes(present, [_Request(path, False) for path in remaining], unread)
         # The engine refuses a link that leads to itself, but not the link's folder.
         refused = {path: present[path] for path in self._refused & unread}
         folders = sorted({path.rpartition("/")[0] for path in refused} - {""})
@@ -148,7 +148,7 @@ class ArchiveReader:
         return is_above_mount or self.workspace.startswith(f"{path}/")
 
     def _read(
-        self, files: ContainerFiles, wanted: Mapping[str, ChangeKind], requests: Iterable[_Request]
+        self, files: ContainerFiles, needed: Mapping[str, ChangeKind], requests: Iterable[_Request]
     ) -> Iterator[tuple[Change, Iterator[bytes]]]:
         """Yield the requested files of some tars, within the limits."""
         for request in requests:
@@ -158,14 +158,14 @@ class ArchiveReader:
             try:
                 with files.tar_of(f"/{request.path}") as stream:
                     if stream is not None:
-                        yield from self._members(stream, request, wanted)
+                        yield from self._members(stream, request, needed)
             except NoSuchContainer:
                 raise
             except ContainerFailed:
                 self._refused.add(request.path)
 
     def _members(
-        self, stream: Any, request: _Request, wanted: Mapping[str, ChangeKind]
+        self, stream: Any, request: _Request, needed: Mapping[str, ChangeKind]
     ) -> Iterator[tuple[Change, Iterator[bytes]]]:
         try:
             archive = open_stream(stream)
@@ -175,9 +175,9 @@ class ArchiveReader:
         for member in each_member(archive):
             self._bytes_left -= tarfile.BLOCKSIZE
             path = f"{above}/{member.name}".strip("/") if request.whole else request.path
-            kind = wanted.get(printable(path))
+            kind = needed.get(printable(path))
             linked = f"{above}/{member.linkname}".strip("/") if member.islnk() else None
-            is_readable = linked is None or printable(linked) in wanted
+            is_readable = linked is None or printable(linked) in needed
             if kind is not None and is_readable and not self.exclusions.excludes(path):
                 yield _change(path, kind, member), _content(archive, member, linked)
             self._bytes_left -= member.size
@@ -186,20 +186,20 @@ class ArchiveReader:
 
     def originals(self, paths: Iterable[str], max_bytes: int) -> Iterator[tuple[Change, bytes]]:
         """Yield the image's versions of some paths. Raises `ContainerFailed`."""
-        wanted: dict[str, ChangeKind] = {path: "changed" for path in paths if "\ufffd" not in path}
-        if not wanted:
+        needed: dict[str, ChangeKind] = {path: "changed" for path in paths if "\ufffd" not in path}
+        if not needed:
             return
         self._requests_left, self._bytes_left = MAX_REQUESTS, MAX_STREAMED
         with self.helper() as files:
-            requests = _requests(wanted, self._order, lambda _: False)
-            for change, content in self._read(files, wanted, requests):
+            requests = _requests(needed, self._order, lambda _: False)
+            for change, content in self._read(files, needed, requests):
                 is_read = change.kind == "file" and change.size <= max_bytes
                 with suppress(LinkedContent):
                     yield change, b"".join(content) if is_read else b""
 
 
 def _requests(
-    wanted: Mapping[str, ChangeKind],
+    needed: Mapping[str, ChangeKind],
     order: Callable[[str], tuple[bool, str]],
     cannot_be_whole: Callable[[str], bool],
 ) -> list[_Request]:
@@ -207,17 +207,17 @@ def _requests(
     costs: dict[str, int] = defaultdict(int)
     """How many requests each path needs, with everything below it."""
     whole: set[str] = set()
-    nodes = wanted.keys() | {parent for path in wanted for parent in parents(path)}
+    nodes = needed.keys() | {parent for path in needed for parent in parents(path)}
     for path in sorted(nodes, key=lambda path: -path.count("/")):
-        costs[path] += path in wanted
-        is_new = wanted.get(path) == "added"
+        costs[path] += path in needed
+        is_new = needed.get(path) == "added"
         if (is_new or costs[path] > _MANY) and not cannot_be_whole(path):
             costs[path] = 1
             whole.add(path)
         costs[path.rpartition("/")[0]] += costs[path]
     return [
         _Request(path, path in whole)
-        for path in sorted(wanted.keys() | whole, key=order)
+        for path in sorted(needed.keys() | whole, key=order)
         if whole.isdisjoint(parents(path))
     ]
 

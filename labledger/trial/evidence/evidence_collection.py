@@ -125,7 +125,7 @@ class EvidenceCollector:
                 self.add_problem(name, error.message)
 
     def collect_artifacts(
-        self, taken: TakenArtifacts, collect_commands: Iterable[CollectCommand]
+        self, artifacts: TakenArtifacts, collect_commands: Iterable[CollectCommand]
     ) -> None:
         """Add the declared artifacts, and the outputs of a separate grader's collect commands."""
         statuses = read_collect_statuses(self.outputs.folder)
@@ -135,15 +135,15 @@ class EvidenceCollector:
             if (status := statuses.get(number)) != 0:
                 how = "did not run" if status is None else f"ended with status {status}"
                 self.add_problem(name, f"the collect command {shlex.join(collect.command)} {how}")
-        if taken.sha256 is not None:
-            artifact = Artifact(taken.sha256, taken.size, None)
+        if artifacts.sha256 is not None:
+            artifact = Artifact(artifacts.sha256, artifacts.size, None)
             self.artifacts[artifact.sha256] = artifact
             self.references["artifacts"] = artifact.reference
-        if taken.packed:
-            self.ext["artifacts"] = self.redactor.redact_json(list(taken.packed))
-        if taken.with_secrets:
-            self.ext["artifacts_with_secrets"] = {"count": len(taken.with_secrets)}
-        if (problem := taken.problem()) is not None:
+        if artifacts.packed:
+            self.ext["artifacts"] = self.redactor.redact_json(list(artifacts.packed))
+        if artifacts.with_secrets:
+            self.ext["artifacts_with_secrets"] = {"count": len(artifacts.with_secrets)}
+        if (problem := artifacts.problem()) is not None:
             self.add_problem("artifacts", problem)
 
     def collect_grading(self, outcome: GradingOutcome) -> None:

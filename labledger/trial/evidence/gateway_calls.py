@@ -318,14 +318,14 @@ class ReplayUse:
         with record.open("rb") as file:
             recorded = sum(1 for _ in file)
         missed = [call.call for call in calls if call.reason == Reason.REPLAY_MISS]
-        given = sum(call.replayed and call.state is not CallState.UNKNOWN for call in calls)
-        left = max(0, recorded - given + len(missed))
+        answered = sum(call.replayed and call.state is not CallState.UNKNOWN for call in calls)
+        unused = max(0, recorded - answered + len(missed))
         if not missed:
-            return cls(left)
+            return cls(unused)
         path = folder / MISSED
         request = MissedRequest.from_json(json.loads(path.read_bytes()))
         difference = _difference(record, request, redactor)
-        return cls(left, f"call {missed[0]} of the agent {difference}")
+        return cls(unused, f"call {missed[0]} of the agent {difference}")
 
     def as_json(self) -> JsonObject:
         """Return the use as it is in the evidence."""

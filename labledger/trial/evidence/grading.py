@@ -275,23 +275,23 @@ class IdentityMismatch(Exception):
     """A row has the `ids` of another trial."""
 
 
-def merged_ids(given: object, accepted: Sequence[TrialIds]) -> object:
+def merged_ids(ids_in_row: object, accepted: Sequence[TrialIds]) -> object:
     """Return a row's `ids` completed with the trial's; unchanged if they are not an object.
 
     `accepted` begins with the trial's own. A regrading also accepts the stored trial's. Raises
     `IdentityMismatch` if they name another trial.
     """
-    expected, *_ = known = [ids.as_json() for ids in accepted]
-    if given is None:
+    expected, *_ = accepted_ids = [ids.as_json() for ids in accepted]
+    if ids_in_row is None:
         return expected
-    if not isinstance(given, dict):
-        return given
-    for key, value in given.items():
+    if not isinstance(ids_in_row, dict):
+        return ids_in_row
+    for key, value in ids_in_row.items():
         if key not in expected:
             continue
-        if isinstance(value, bool) or all(value != ids[key] for ids in known):
+        if isinstance(value, bool) or all(value != ids[key] for ids in accepted_ids):
             raise IdentityMismatch(f"ids.{key} is {value!r}; this trial's is {expected[key]!r}")
-    return {**given, **expected}
+    return {**ids_in_row, **expected}
 
 
 def reference_prediction(

@@ -100,7 +100,7 @@ class OverlayReader:
     def _walk(
         self, top: str, layers: Layers, skipped: str | None
     ) -> Iterator[tuple[Change, Iterator[bytes]]]:
-        left = MAX_CHANGES
+        remaining = MAX_CHANGES
         pending = [(top, layers)]
         while pending:
             folder, layers = pending.pop()
@@ -114,8 +114,8 @@ class OverlayReader:
             for change, below in self._children(folder, names, layers, is_opaque=hidden):
                 if self.exclusions.excludes(change.path):
                     continue
-                left -= 1
-                if left < 0:
+                remaining -= 1
+                if remaining < 0:
                     self.truncated = True
                     return
                 if change.kind == "folder" and change.path != skipped:

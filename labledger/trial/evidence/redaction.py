@@ -224,12 +224,12 @@ class _Form:
         for breaks in (_BREAK, _PATCH_BREAK):
             parts, end = [], 0
             for start, stop in self._spans(content, breaks):
-                kept = (
+                kept_breaks = (
                     line_break
                     for line_break in breaks.findall(content, start, stop)
                     if _ends_line(line_break)
                 )
-                parts += [content[end:start], mark, *kept]
+                parts += [content[end:start], mark, *kept_breaks]
                 count, end = count + 1, stop
             content = b"".join([*parts, content[end:]])
         return content, count
@@ -281,10 +281,10 @@ class RedactedStream:
 
     def _pass_on(self, content: bytes, length: int) -> bytes:
         redact = self._redactor.redact_bytes
-        before, known = redact(self._shown), self._shown + content[:length]
-        after = redact(known)
+        before, shown = redact(self._shown), self._shown + content[:length]
+        after = redact(shown)
         self._held = content[length:]
-        self._shown = known[-self._redactor.margin :] if self._redactor.margin else b""
+        self._shown = shown[-self._redactor.margin :] if self._redactor.margin else b""
         pairs = enumerate(zip(before, after, strict=False))
         return after[next((at for at, (old, new) in pairs if old != new), len(before)) :]
 

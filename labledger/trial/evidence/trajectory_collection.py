@@ -90,17 +90,17 @@ def counted_totals(calls: Iterable[ModelCall], prices: PriceTable) -> FinalMetri
 
     If a value is unknown for one call, it is unknown in total.
     """
-    asked = [call for call in calls if call.asked]
-    known = [call.charged for call in asked if call.charged is not None]
-    cost, is_complete = known_cost(asked, prices)
+    sent_calls = [call for call in calls if call.asked]
+    known_charges = [call.charged for call in sent_calls if call.charged is not None]
+    cost, is_complete = known_cost(sent_calls, prices)
     final = FinalMetrics(total_cost_usd=cost / PICODOLLARS if is_complete else None)
-    if len(known) < len(asked):
+    if len(known_charges) < len(sent_calls):
         return final
     return replace(
         final,
-        total_prompt_tokens=sum(usage.request for usage in known),
-        total_completion_tokens=sum(usage.output for usage in known),
-        total_cached_tokens=sum(usage.cache_read for usage in known),
+        total_prompt_tokens=sum(usage.request for usage in known_charges),
+        total_completion_tokens=sum(usage.output for usage in known_charges),
+        total_cached_tokens=sum(usage.cache_read for usage in known_charges),
     )
 
 

@@ -115,8 +115,8 @@ def unstorable_text(unstorable: Unstorable, redactor: Redactor) -> str:
     """Return a sentence that names the first values that cannot be stored, redacted."""
     named = [redactor.redact_message(text) for text in unstorable.first]
     texts = [text if len(text) <= _LONGEST_NAME else "one with a long name" for text in named]
-    left = unstorable.count - len(texts)
-    more = f", and {left:,} more" if left else ""
+    unnamed = unstorable.count - len(texts)
+    more = f", and {unnamed:,} more" if unnamed else ""
     values = "1 value is" if unstorable.count == 1 else f"{unstorable.count:,} values are"
     return f"{values} stored as null: {', '.join(texts)}{more}"
 

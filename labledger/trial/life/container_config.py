@@ -241,8 +241,10 @@ def _host_config(spec: AttemptSpec) -> JsonObject:
 def _rights(spec: AttemptSpec) -> JsonObject:
     """Return the configuration of the rights of a trial's processes."""
     if spec.settings.runtime.rights is Rights.DOCKER:
-        kept = (name for name in DOCKER_CAPABILITIES if name != _NET_RAW or _may_send_raw(spec))
-        return {"CapAdd": list(kept), "SecurityOpt": []}
+        capabilities = (
+            name for name in DOCKER_CAPABILITIES if name != _NET_RAW or _may_send_raw(spec)
+        )
+        return {"CapAdd": list(capabilities), "SecurityOpt": []}
     return {"CapAdd": list(CAPABILITIES if spec.starts_as_root else ())}
 
 

@@ -130,13 +130,13 @@ def fill_outputs(spec: AttemptSpec, folder: Path) -> None:
     if not spec.runs_agent:
         return
     for name, path in (*kept_outputs(spec, "agent"), *kept_outputs(spec, "grader")):
-        kept = KeptFiles.at(folder, path)
-        if not kept.exists():
+        image_copy = KeptFiles.at(folder, path)
+        if not image_copy.exists():
             continue
-        shutil.copytree(kept.content, folder / name, symlinks=True, dirs_exist_ok=True)
+        shutil.copytree(image_copy.content, folder / name, symlinks=True, dirs_exist_ok=True)
         (folder / name).chmod(OPEN_FOLDER)
         if spec.starts_as_root:
-            _restore(folder / name, kept.facts())
+            _restore(folder / name, image_copy.facts())
         else:
             # Without root, no user could delete the image's files.
             set_modes(folder / name, OPEN_FOLDER, OPEN_FILE)
@@ -263,13 +263,13 @@ def _lay_over(newer: Path, target: Path) -> None:
 # -- reading an image
 
 
-def _copy(files: ContainerFiles, path: str, kept: KeptFiles) -> bool:
+def _copy(files: ContainerFiles, path: str, image_copy: KeptFiles) -> bool:
     """Copy the content of the folder at a path. Return False if there is nothing."""
     with files.tar_of(path) as stream:
         if stream is None:
             return False
         try:
-            return kept.unpack(stream)
+            return image_copy.unpack(stream)
         except (tarfile.TarError, ValueError, EOFError) as error:
             raise ContainerFailed(f"{path} of the image cannot be read: {error}") from error
 

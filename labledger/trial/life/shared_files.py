@@ -292,8 +292,8 @@ def place_grader_files(spec: AttemptSpec, folder: Path, fetched: Path) -> None:
     """
     lines: list[str] = []
     for name, path in image_files.kept_outputs(spec, "grader"):
-        kept = KeptFiles.at(fetched, path)
-        lines += _kept_output(spec, kept, path, folder / _FILES / f"output-{Path(name).name}")
+        image_copy = KeptFiles.at(fetched, path)
+        lines += _kept_output(spec, image_copy, path, folder / _FILES / f"output-{Path(name).name}")
     graders = [files for files in spec.task.files or () if files.recipient == "grader"]
     for index, files in enumerate(graders):
         lines += _placed_files(spec, files, KeptFiles.at(fetched, files.path), folder, index)
@@ -302,7 +302,7 @@ def place_grader_files(spec: AttemptSpec, folder: Path, fetched: Path) -> None:
 
 
 def _placed_files(
-    spec: AttemptSpec, files: TaskFiles, kept: KeptFiles, folder: Path, index: int
+    spec: AttemptSpec, files: TaskFiles, image_copy: KeptFiles, folder: Path, index: int
 ) -> Iterator[str]:
     """Copy files of the task to `folder`, and yield the commands that copy them to their path.
 
@@ -314,9 +314,9 @@ def _placed_files(
         make_readable_folder(target.parent)
     _copy_files(spec, files, target)
     remaining: set[str] = set()
-    if kept.exists():
+    if image_copy.exists():
         copied_files, target = target, target.with_name(f"merged-{index}")
-        remaining = kept.under(copied_files, target)
+        remaining = image_copy.under(copied_files, target)
     path, parent = shlex.quote(files.path), shlex.quote(posixpath.dirname(files.path))
     source = f"${{0%/*}}/{_FILES}/{target.name}"
     yield f"rm -rf -- {path} || {{ [ -d {path} ] && [ ! -L {path} ]; }} || exit {_COPY_FAILED}"
@@ -328,20 +328,22 @@ def _placed_files(
     if files.user is not None:
         yield f"chown -R -- {shlex.quote(files.user)} {path} || exit {_COPY_FAILED}"
     elif remaining and spec.starts_as_root:
-        yield from kept.restoring_lines(files.path, remaining, _COPY_FAILED)
+        yield from image_copy.restoring_lines(files.path, remaining, _COPY_FAILED)
 
 
-def _kept_output(spec: AttemptSpec, kept: KeptFiles, path: str, target: Path) -> Iterator[str]:
+def _kept_output(
+    spec: AttemptSpec, image_copy: KeptFiles, path: str, target: Path
+) -> Iterator[str]:
     """Copy the image's files of an output folder to `target`, and yield the commands that use them.
 
     `trial.sh` has emptied the folder. If the container starts as root, only root can write there
     until the files are back.
     """
-    if not kept.exists():
+    if not image_copy.exists():
         return
     if not target.parent.exists():
         make_readable_folder(target.parent)
-    shutil.copytree(kept.content, target, symlinks=True)
+    shutil.copytree(image_copy.content, target, symlinks=True)
     names = " ".join(shlex.quote(f"{path}/{child}") for child in image_files.names_of(target))
     quoted = shlex.quote(path)
     if spec.starts_as_root:
@@ -349,7 +351,7 @@ def _kept_output(spec: AttemptSpec, kept: KeptFiles, path: str, target: Path) ->
     yield f"rm -rf -- {names} || exit {_COPY_FAILED}"
     yield f'cp -RP -- "${{0%/*}}/{_FILES}/{target.name}/." {quoted} || exit {_COPY_FAILED}'
     if spec.starts_as_root:
-        yield from kept.restoring_lines(path, kept.facts(), _COPY_FAILED)
+        yield from image_copy.restoring_lines(path, image_copy.facts(), _COPY_FAILED)
         yield f"chmod 777 -- {quoted} || exit {_COPY_FAILED}"
 
 

@@ -254,8 +254,8 @@ class StartLimiter:
         """
         status = None
         start, limit_s = clock.monotonic(), spec.deadline_s if deadline_s is None else deadline_s
-        while (left := _left_s(spec, start, limit_s)) > 0:
-            status = engine.wait(container, min(_MAX_ENGINE_WAIT_S, left))
+        while (left_s := _left_s(spec, start, limit_s)) > 0:
+            status = engine.wait(container, min(_MAX_ENGINE_WAIT_S, left_s))
             if status is None:
                 status = self._ended_status(engine, spec, container)
             if status is not None:
@@ -280,8 +280,8 @@ class StartLimiter:
         engine's own wait is likely to return soon. Raises as `wait` does, and `NoSuchContainer`.
         """
         start = clock.monotonic()
-        while (left := _left_s(spec, start, deadline_s)) > 0:
-            status, until = None, clock.monotonic() + min(_MAX_FILE_WAIT_S, left)
+        while (left_s := _left_s(spec, start, deadline_s)) > 0:
+            status, until = None, clock.monotonic() + min(_MAX_FILE_WAIT_S, left_s)
             while clock.monotonic() < until and not self._abandoned:
                 if happened():
                     self.require_starting_allowed()

@@ -84,8 +84,8 @@ class AgentPart:
             name: tuple(value) if isinstance(value, list) else value
             for name, value in fields["seen"].items()
         }
-        taken = fields.get("artifacts")
-        artifacts = None if taken is None else TakenArtifacts.from_json(taken)
+        stored = fields.get("artifacts")
+        artifacts = None if stored is None else TakenArtifacts.from_json(stored)
         return cls(**fields | {"seen": FilesystemChanges(**seen), "artifacts": artifacts})
 
     def write(self, folder: Path) -> None:
