@@ -407,7 +407,7 @@ def lists(earlier: StoredTrial, **fields: Any) -> bytes:
     ("fields", "word"),
     tiered(
         [
-            ({}, "another"),
+            ({}, "different"),
             ({"path": "../x"}, "its name was not stored exactly"),
             ({"path": "/etc/x"}, "its name was not stored exactly"),
             ({"path": "agentlab/in/x"}, "it is not the trial's"),

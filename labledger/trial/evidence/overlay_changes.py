@@ -56,8 +56,8 @@ class OverlayReader:
 
     @classmethod
     def of(cls, attributes: JsonObject, exclusions: Exclusions, workspace: str) -> Self | None:
-        """Return a reader of the container with these attributes, or None if it needs another
-        reader.
+        """Return a reader of the container with these attributes, or None if that is not
+        possible.
         """
         driver = attributes.get("GraphDriver") or {}
         folders = driver.get("Data") or {}
