@@ -64,7 +64,7 @@ class DispatchPause:
             run_event(
                 "dispatch_paused",
                 cause=self.cause,
-                message=f"{message}; dispatch is paused until this is fixed (for at most "
+                message=f"{message}; no trial is started until this is fixed (for at most "
                 f"{self.patience_s:.0f} s); running trials continue",
             )
         )
