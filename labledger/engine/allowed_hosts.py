@@ -1,7 +1,7 @@
-"""Which destinations an egress proxy allows: names, suffixes, addresses and ranges.
+"""Decide which destinations an egress proxy allows: names, suffixes, addresses and ranges.
 
-Experiments check their lists with it, and the proxy decides with it: its text is a part of the
-program that runs in the proxy's container. So it uses the standard library alone, and little of it.
+Experiments check their lists with this module, and the proxy decides with it. Its text is part of
+the program in the proxy's container, so it uses only a little of the standard library.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ PORT = 3128
 """Where the proxy listens."""
 
 HOST_NAME = "host.docker.internal"
-"""The name of the engine's machine in the proxy's container. It may be private if it is listed."""
+"""The name of the engine's machine in the proxy's container. Its address may be private if the name
+is listed."""
 
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMERIC = re.compile(r"[0-9]+|0x[0-9a-f]*")
@@ -26,20 +27,20 @@ _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 class BadEntry(ValueError):
-    """An entry of a list of allowed hosts that cannot be used; its text says why."""
+    """An entry of a list of allowed hosts cannot be used. The text says why."""
 
 
 class AllowedHosts(NamedTuple):
     """The destinations that can be reached, by name and by address."""
 
     names: tuple[str, ...]
-    """In lower case. One that begins with a dot allows every name that ends with it."""
+    """In lower case. A name that begins with a dot allows every name that ends with it."""
     networks: tuple[Network, ...]
-    """Single addresses as networks of one address."""
+    """A single address is a network of one address."""
 
     @classmethod
     def parse(cls, entries: Iterable[str]) -> AllowedHosts:
-        """Return authored entries: names, `*.name`, IP addresses and ranges. Raises `BadEntry`."""
+        """Parse authored entries: names, `*.name`, IP addresses and ranges. Raises `BadEntry`."""
         names, networks = [], []
         for entry in entries:
             network = _network(entry)
@@ -54,12 +55,12 @@ class AllowedHosts(NamedTuple):
         return any(name.endswith(n) if n.startswith(".") else name == n for n in self.names)
 
     def has_address(self, address: Address) -> bool:
-        """Return whether an address is listed itself."""
+        """Return whether the list itself names an address or a range that holds it."""
         address = _innermost(address)
         return any(address.version == n.version and address in n for n in self.networks)
 
     def may_connect(self, name: str, address: Address) -> bool:
-        """Return whether an allowed name may lead to an address: a public or a listed one."""
+        """Return whether an allowed name may lead to an address, because it is public or listed."""
         if self.has_address(address) or (name == HOST_NAME and name in self.names):
             return True
         address = _innermost(address)
@@ -67,7 +68,7 @@ class AllowedHosts(NamedTuple):
 
 
 def _network(entry: str) -> Network | None:
-    """Return an address or a range; None if the entry is a name."""
+    """Return an address or a range, or None if the entry is a name."""
     text = entry[1:-1] if entry.startswith("[") and entry.endswith("]") else entry
     try:
         return ipaddress.ip_network(text)
@@ -78,12 +79,12 @@ def _network(entry: str) -> Network | None:
             first = ipaddress.ip_network(text, strict=False)
             raise BadEntry(f"is not the beginning of a range; did you mean {first}?") from None
         raise BadEntry(
-            "is no range of addresses such as 10.0.0.0/8; give names without a path"
+            "is not an address range such as 10.0.0.0/8; give names without a path"
         ) from error
 
 
 def _name_entry(entry: str) -> str:
-    """Return a name, or a suffix with its dot, as it is compared. Raises `BadEntry`."""
+    """Return a name, or a suffix with its dot, in its form for comparisons. Raises `BadEntry`."""
     if "://" in entry:
         raise BadEntry("is a URL; give its host name alone")
     if entry == "*":
@@ -97,14 +98,14 @@ def _name_entry(entry: str) -> str:
         raise BadEntry("is not ASCII; write an international name as its xn-- form")
     normalized = normalize(name)
     if normalized is None:
-        raise BadEntry("is no host name, `*.name`, IP address or range of addresses")
+        raise BadEntry("is not a host name, `*.name`, IP address or address range")
     return f".{normalized}" if entry.startswith("*.") else normalized
 
 
 def normalize(name: str) -> str | None:
-    """Return a host name in lower case without a last dot; None if it is none.
+    """Return a host name in lower case without a last dot, or None if it is not a host name.
 
-    A name whose last part is a number is none: resolvers take 127.1 and 0x7f000001 for addresses.
+    A name whose last part is a number is not one: resolvers read 127.1 and 0x7f000001 as addresses.
     """
     name = name.lower().removesuffix(".")
     labels = name.split(".")
@@ -114,7 +115,7 @@ def normalize(name: str) -> str | None:
 
 
 def _innermost(address: Address) -> Address:
-    """Return the IPv4 address that an IPv6 address stands for, or the address itself."""
+    """Return the IPv4 address that an IPv6 address wraps, or the address itself."""
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
             return address.ipv4_mapped

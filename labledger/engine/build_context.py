@@ -1,17 +1,8 @@
-"""What an image is built from: a context, of which `.dockerignore` says what belongs to it.
+"""Read the context of an image build, and find what in its Dockerfile needs BuildKit.
 
-A context is read as a stream, however large it is. Owners, times and most permissions are left out
-(files are 644 or 755, as in a checkout), so that a copy of the folder on another machine gives the
-same digest. Links are passed on, never followed. `.dockerignore` has Docker's rules: the last
-pattern that matches decides, and one that begins with `!` brings back what an earlier one left out.
-`PatternMatcher` of docker-py is not used for them, because it reads patterns as `fnmatch` does: to
-it, `[^a]` is `^` or `a`, and `\\` escapes nothing. It would send files that the engine leaves out,
-such as keys, or leave out others.
-
-A Dockerfile is the text of a stranger: it is searched line by line and never run. Lines that only
-BuildKit can build are found before a build, because the engine's own builder does not know them, or
-gives the arguments another value without a word. Names that benchmark formats give to images begin
-with `LOCAL_PREFIX`, and no registry is asked for them: somebody else could register such a name.
+A context is streamed, however large it is. Owners, times and most permissions are left out, so that
+a copy on another machine has the same digest. Links are passed on, never followed. A Dockerfile is
+searched line by line and never run.
 """
 
 from __future__ import annotations
@@ -37,11 +28,11 @@ _MAX_IGNORE_BYTES = 1 << 20
 
 
 class UnusableContext(Exception):
-    """A folder that no image can be built from. The argument says why."""
+    """No image can be built from a folder. The argument says why."""
 
 
 class ContextChanged(Exception):
-    """The content of a context is not what its digest says."""
+    """The content of a context does not match its digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +48,7 @@ class BuildContext:
     """The build arguments (`ARG`)."""
 
     def digest(self) -> str:
-        """Return the SHA-256 (hex) over everything here that can change the image.
+        """Return the SHA-256 (hex) of everything that can change the image.
 
         Raises `UnusableContext`.
         """
@@ -69,8 +60,8 @@ class BuildContext:
     def chunks(self, digest: str) -> Iterator[bytes]:
         """Yield the tar of the context in chunks.
 
-        Raises `ContextChanged` before the last chunk if the content is no longer that of `digest`,
-        so that nothing is built from it, and `UnusableContext`.
+        Raises `ContextChanged` before the last chunk if the content does not match `digest`, so
+        that the engine builds nothing from it. Raises `UnusableContext`.
         """
         hasher = hashlib.sha256()
         held_back = b""
@@ -114,11 +105,11 @@ class BuildContext:
             raise UnusableContext(f"{error.filename or self.folder}: {reason}") from None
 
     def _members(self) -> Iterator[tuple[TarEntry, Iterator[bytes]]]:
-        """Yield what belongs to the context in the order of its names."""
+        """Yield the members of the context, sorted by name."""
         patterns = self._ignore_patterns()
-        # As the engine expects: it leaves these out itself if the patterns say so.
+        # The engine expects these two files. It leaves them out itself if the patterns say so.
         always = {self.dockerfile, _IGNORE_FILE}
-        pending: list[str] = []  # Folders that are left out, unless something in them is not.
+        pending: list[str] = []  # Ignored folders, needed only if something in them is not ignored.
         for name, status in _walk(self.folder, "", patterns, always):
             is_folder = stat.S_ISDIR(status.st_mode)
             if name not in always and patterns.leave_out(name):
@@ -139,7 +130,7 @@ class BuildContext:
         return entry, _content(path, entry) if entry.kind == tarfile.REGTYPE else iter(())
 
     def _ignore_patterns(self) -> IgnorePatterns:
-        """Return the patterns of the Dockerfile's own ignore file, else of the folder's."""
+        """Return the patterns of the Dockerfile's own ignore file, or else of the folder's."""
         for name in (f"{self.dockerfile}{_IGNORE_FILE}", _IGNORE_FILE):
             path = self.folder / name
             try:
@@ -160,7 +151,7 @@ class BuildContext:
 def _walk(
     root: Path, folder: str, patterns: IgnorePatterns, always: set[str]
 ) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield name and status of everything below a folder; skip what is surely left out whole."""
+    """Yield name and status of everything below a folder. Skips folders that are ignored whole."""
     for entry in sorted(os.scandir(root / folder), key=lambda entry: entry.name):
         name = f"{folder}/{entry.name}" if folder else entry.name
         status = entry.stat(follow_symlinks=False)
@@ -178,18 +169,22 @@ def _content(path: Path, entry: TarEntry) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class IgnorePatterns:
-    """The patterns of one file, in its order.
+    """The patterns of one `.dockerignore` file, in its order, with Docker's rules.
 
-    A pattern matches a path of the context, and so everything beneath it. `*` and `?` match within
-    a name, `**` any number of folders.
+    The last pattern that matches decides. A pattern that begins with `!` brings a path back. A
+    pattern matches a path of the context, and so everything beneath it. `*` and `?` match within a
+    name, `**` any number of folders.
+
+    docker-py's `PatternMatcher` reads patterns as `fnmatch` does: to it, `[^a]` is `^` or `a`, and
+    `\\` escapes nothing. It would send files that the engine leaves out, such as keys.
     """
 
     patterns: tuple[tuple[re.Pattern[str], bool], ...] = ()
-    """Each with whether it brings back what an earlier one left out."""
+    """Pairs of a pattern, and whether it brings a path back."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the patterns of a file's text. Raises `ValueError` for one that is malformed."""
+        """Parse the text of an ignore file. Raises `ValueError` for a malformed pattern."""
         patterns = []
         for line in text.removeprefix("\ufeff").splitlines():
             pattern = "" if line.startswith("#") else line.strip()
@@ -207,11 +202,11 @@ class IgnorePatterns:
 
     @property
     def has_exceptions(self) -> bool:
-        """Whether a file in a folder that is left out may nevertheless be part of the context."""
+        """Whether a file in an ignored folder may still be part of the context."""
         return any(brings_back for _, brings_back in self.patterns)
 
     def leave_out(self, path: str) -> bool:
-        """Return whether a path (`a/b`, relative to the context) is left out of the context."""
+        """Return whether a path (`a/b`, relative to the context) is ignored."""
         steps = path.split("/")
         paths = ["/".join(steps[: count + 1]) for count in range(len(steps))]
         is_left_out = False
@@ -222,7 +217,7 @@ class IgnorePatterns:
 
 
 def _regex(pattern: str) -> re.Pattern[str]:
-    """Return the regular expression of a pattern. Raises `ValueError` if it is malformed."""
+    """Return the regular expression for a pattern. Raises `ValueError` if it is malformed."""
     parts = []
     position = 0
     while position < len(pattern):
@@ -274,30 +269,34 @@ _FLAGS = {
     "COPY": {"chmod": False, "link": True, "parents": True, "exclude": True},
     "ADD": {"chmod": False, "link": True, "checksum": True, "keep-git-dir": True, "exclude": True},
 }
-"""The flags that only BuildKit knows, each with whether it came with Dockerfile 1.4 or later."""
+"""The flags that only BuildKit knows. The value is true if Dockerfile 1.4 or later is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildKitNeed:
-    """Something in a Dockerfile that only BuildKit can build."""
+    """A line of a Dockerfile that only BuildKit can build."""
 
     line: int
     what: str
     is_recent: bool = False
-    """Whether it needs Dockerfile 1.4, which engines before 23 have not built in."""
+    """Whether the line needs Dockerfile 1.4, which the BuildKit of engines before 23 does not
+    know."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildKitNeeds:
-    """What only BuildKit can build in one Dockerfile."""
+    """All lines of one Dockerfile that only BuildKit can build.
+
+    The engine's own builder does not know them, or silently gives build arguments another value.
+    """
 
     needs: tuple[BuildKitNeed, ...]
     has_syntax: bool
-    """Whether the file names the version of its language, which BuildKit then gets."""
+    """Whether the file has a `# syntax=` line, which BuildKit obeys."""
 
     @property
     def is_recent(self) -> bool:
-        """Whether an engine older than 23 cannot build it, even with BuildKit."""
+        """Whether an engine before 23 cannot build the file, even with BuildKit."""
         return not self.has_syntax and any(need.is_recent for need in self.needs)
 
     def __str__(self) -> str:
@@ -305,7 +304,7 @@ class BuildKitNeeds:
 
 
 def buildkit_needs(text: str) -> BuildKitNeeds:
-    """Return what in the text of a Dockerfile needs BuildKit."""
+    """Find everything in the text of a Dockerfile that needs BuildKit."""
     lines = text.removeprefix("\ufeff").splitlines()
     directives = dict(_directives(lines))
     needs: list[BuildKitNeed] = []
@@ -318,7 +317,7 @@ def buildkit_needs(text: str) -> BuildKitNeeds:
 
 
 def _directives(lines: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield the parser directives, which end at the first line that is none."""
+    """Yield the parser directives. They end at the first line that is not one."""
     for line in lines:
         match = _DIRECTIVE.fullmatch(line.strip())
         if match is None:
@@ -327,7 +326,7 @@ def _directives(lines: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _instructions(lines: list[str], escape: str) -> Iterator[tuple[int, str]]:
-    """Yield each instruction, continued lines joined, with the number of its first line."""
+    """Yield each instruction, with continued lines joined, and the number of its first line."""
     first, joined = 0, ""
     end_of_heredoc = None
     for number, line in enumerate(lines, 1):
@@ -365,13 +364,13 @@ def _needs_of(number: int, instruction: str) -> Iterator[BuildKitNeed]:
     if name == "ARG":
         for argument in filter(_ARGUMENT.fullmatch, rest.split()):
             yield BuildKitNeed(number, f"ARG {argument}")
-    known = _FLAGS.get(name, {})
+    flags = _FLAGS.get(name, {})
     for word in rest.split():
         flag = _FLAG.match(word)
         if flag is None:
             break
-        if flag[1] in known:
-            yield BuildKitNeed(number, f"{name} --{flag[1]}", known[flag[1]])
+        if flag[1] in flags:
+            yield BuildKitNeed(number, f"{name} --{flag[1]}", flags[flag[1]])
     if (heredoc := _heredoc(instruction)) is not None:
         yield BuildKitNeed(number, f"{name} {heredoc[0]}", is_recent=True)
 
@@ -379,10 +378,11 @@ def _needs_of(number: int, instruction: str) -> Iterator[BuildKitNeed]:
 # -- names of images
 
 LABEL = "org.labledger.build"
-"""The label of built images; its value is the digest of what the image was built from."""
+"""The label of built images. Its value is the digest of the build context."""
 
 LOCAL_PREFIX = "labledger-"
-"""What names begin with that are never pulled."""
+"""The prefix of image names that benchmark formats use. No registry is ever asked for such an
+image, because anyone could register the name there."""
 
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _HOST = rf"(?:{_COMPONENT}(?::[0-9]+)?/)?"
@@ -393,15 +393,15 @@ _MAX_CHARACTERS = 255
 
 
 def is_buildable(ref: str) -> bool:
-    """Return whether a built image can be called `ref`: NAME or NAME:TAG, without a digest."""
+    """Return whether `ref` can name a built image: NAME or NAME:TAG, without a digest."""
     return len(ref) <= _MAX_CHARACTERS and _BUILDABLE.fullmatch(ref) is not None
 
 
 def with_tag(ref: str) -> str:
-    """Return a name with the tag that it implies: `a` means `a:latest`."""
+    """Return an image name with its implied tag: `a` means `a:latest`."""
     return ref if ":" in ref.rpartition("/")[2] or "@" in ref else f"{ref}:latest"
 
 
 def is_local(ref: str) -> bool:
-    """Return whether no registry is asked for an image, because its name is labledger's own."""
+    """Return whether an image is never pulled, because its name begins with `LOCAL_PREFIX`."""
     return ref.startswith(LOCAL_PREFIX)

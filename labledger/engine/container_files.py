@@ -1,8 +1,7 @@
-"""Files of containers that do not run, and of images, as streamed tars.
+"""Read and write files of stopped containers and of images, as streamed tars.
 
-The engine lists what differs from the image and transfers files as tars; an image is saved and
-loaded as one, so that a host can get what no registry offers. Everything is streamed: memory stays
-flat whatever a container holds. Names and contents are as untrusted as any output.
+The engine lists what differs from the image. A saved image brings a host what no registry offers.
+Everything is streamed, so memory stays flat. Names and contents are untrusted.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _CHUNK = 1 << 18
 
 ChangeKind = Literal["changed", "added", "deleted"]
 _KINDS: tuple[ChangeKind, ...] = ("changed", "added", "deleted")
-"""By the engine's numbers."""
+"""Indexed by the engine's numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +41,24 @@ class ContainerFiles:
     """Its id or name."""
 
     def attributes(self) -> JsonObject:
-        """Return what the engine knows of the container. Raises `NoSuchContainer`."""
+        """Return the engine's description of the container. Raises `NoSuchContainer`."""
         with self.engine.api(f"inspect container {self.container}") as client:
             attributes: JsonObject = client.inspect_container(self.container)
             return attributes
 
     def changes(self, *, with_engines_own: bool = True) -> Iterator[tuple[str, ChangeKind]]:
-        """Yield each absolute path that differs from the image, in any order, and how.
+        """Yield each absolute path that differs from the image, in any order, and how it differs.
 
-        Without `with_engines_own`, a folder is left out that the engine itself changed, if the
-        engine names it without its files there. A name that is not UTF-8 has U+FFFD in place of
-        such bytes. Raises `ContainerFailed`, also if the engine does not answer in time, and
-        `NoSuchContainer`.
+        Without `with_engines_own`, skips a folder that the engine itself changed, if the engine
+        lists the folder without its files. Bytes of a name that are not UTF-8 become U+FFFD.
+
+        Raises `NoSuchContainer`, and `ContainerFailed`, also if the engine does not answer in time.
         """
         action = f"compare container {self.container} with its image"
         try:
             response = self._get(action, "changes")
         except EngineServerError:
-            # Podman says "layer not known" of a container that is gone.
+            # For a container that is gone, Podman says "layer not known".
             self.attributes()  # Raises `NoSuchContainer`.
             raise
         left_out = () if with_engines_own else folders_of_own_files(response.headers)
@@ -73,10 +72,9 @@ class ContainerFiles:
 
     @contextmanager
     def tar_of(self, path: str) -> Iterator[PieceStream | None]:
-        """Open a path, with everything below it, as a tar; None if nothing is there.
+        """Open a path, with everything below it, as a tar.
 
-        Names in the tar begin with the last part of `path`. What the container has mounted below
-        `path` is in the tar. A link is not followed if it is the last part of `path`.
+        Provides None if the path does not exist.
         """
         action = f"read {path} in container {self.container}"
         response = self._get(action, "archive", path=path)
@@ -88,9 +86,9 @@ class ContainerFiles:
                 yield PieceStream(self._pieces(response, action))
 
     def put(self, tar: Iterable[bytes]) -> None:
-        """Unpack a tar at `/`. What has the name of a member is replaced; folders are merged.
+        """Unpack a tar at `/`. Members replace files of the same name; folders are merged.
 
-        Raises an `OSError` of `tar` as it is, and `ContainerFailed` or `EngineUnavailable`.
+        An `OSError` of `tar` is passed on. Raises `ContainerFailed` and `EngineUnavailable`.
         """
         unreadable: list[OSError] = []
 
@@ -103,7 +101,7 @@ class ContainerFiles:
 
         try:
             with self.engine.api(f"put files into container {self.container}") as client:
-                # An iterator is sent as a stream; a list would be taken for form fields.
+                # The library sends an iterator as a stream, but treats a list as form fields.
                 client.put_archive(self.container, "/", chunks())
         except EngineUnavailable:
             if unreadable:
@@ -111,7 +109,7 @@ class ContainerFiles:
             raise
 
     def _get(self, action: str, what: str, **params: str) -> Response:
-        """Return a streamed answer about the container. Raises `ContainerFailed`."""
+        """Return the engine's streamed answer to a request. Raises `ContainerFailed`."""
         from requests.exceptions import ReadTimeout
 
         path = f"/containers/{self.container}/{what}"
@@ -125,7 +123,7 @@ class ContainerFiles:
                 raise ContainerFailed(message) from error
 
     def _pieces(self, response: Response, action: str) -> Iterator[bytes]:
-        """Yield a streamed answer in pieces. Raises `EngineUnavailable`."""
+        """Yield the pieces of a streamed answer. Raises `EngineUnavailable`."""
         pieces = response.iter_content(_CHUNK)
         while True:
             with self.engine.api(action):
@@ -162,7 +160,7 @@ def save(engine: Engine, image_id: str) -> Iterator[bytes]:
 
 
 def load(engine: Engine, tar: Path) -> None:
-    """Load the images of a tar. Raises `ContainerFailed`, and `EngineUnavailable`."""
+    """Load the images of a tar. Raises `ContainerFailed` and `EngineUnavailable`."""
     with engine.api(f"load an image from {tar}") as client, tar.open("rb") as file:
         for line in client.load_image(file):  # type: ignore[no-untyped-call]
             if isinstance(line, dict) and "error" in line:

@@ -86,7 +86,7 @@ def reading_credentials(action: str) -> Iterator[None]:
 
     try:
         with warnings.catch_warnings():
-            # The library warns of a missing helper, and then raises an error.
+            # If a helper is missing, the library warns before it raises an error.
             warnings.filterwarnings("ignore", message="docker-credential-")
             yield
     except DockerException as error:
@@ -94,17 +94,17 @@ def reading_credentials(action: str) -> Iterator[None]:
             raise
         raise _credentials_error(action, first_line(error.__cause__)) from error
     except StoreError as error:
-        # A build asks a helper for all credentials at once, and gets its error unchanged.
+        # A build asks a helper for all credentials at once, and passes its error on.
         raise _credentials_error(action, first_line(error)) from error
     except (AttributeError, ValueError, KeyError, TypeError) as error:
-        # The helper's output is not a user name and a secret.
+        # The helper did not print a user name and a secret.
         if not _comes_from_credentials(error):
             raise
         raise _credentials_error(action, f"{type(error).__name__}: {error}") from error
 
 
 def _comes_from_credentials(error: BaseException) -> bool:
-    """Return whether the library's code that reads credentials raised an error."""
+    """Return whether the library raised an error while it read credentials."""
     modules = (frame.f_globals["__name__"] for frame, _ in walk_tb(error.__traceback__))
     return any(name.startswith(("docker.auth", "docker.credentials")) for name in modules)
 
@@ -129,7 +129,7 @@ def _docker_folder() -> Path:
     try:
         return Path.home() / ".docker"
     except RuntimeError:
-        # A user without a home folder has no such file either.
+        # A user without a home folder cannot have this file.
         return Path("/.docker")
 
 
@@ -138,14 +138,14 @@ def _config_file() -> Path:
 
 
 def _chosen_context() -> tuple[str, str] | None:
-    """Return the name of the chosen context, and what chose it; None if there is none."""
+    """Return the name of the chosen context and the setting that chose it, or None."""
     name = os.environ.get("DOCKER_CONTEXT") or None
     if name is not None:
         return None if name == _DEFAULT_CONTEXT else (name, "DOCKER_CONTEXT")
     try:
         name = json.loads(_config_file().read_bytes()).get("currentContext")
     except (OSError, ValueError, AttributeError):
-        return None  # As in `docker`, a file that is not a configuration chooses nothing.
+        return None  # The `docker` command ignores a malformed file here, too.
     is_chosen = isinstance(name, str) and name not in {"", _DEFAULT_CONTEXT}
     return (str(name), f"currentContext in {_config_file()}") if is_chosen else None
 
@@ -170,7 +170,7 @@ def _context_settings(name: str, chosen_by: str) -> dict[str, Any]:
 
 
 def _tls_of(folder: Path, endpoint: dict[str, Any]) -> Any:
-    """Return the TLS settings of a context; None for one without certificates."""
+    """Return the TLS settings of a context, or None if it has no certificates."""
     from docker.tls import TLSConfig
 
     files = {name: folder / f"{name}.pem" for name in ("ca", "cert", "key")}

@@ -1,8 +1,8 @@
 """Client of the Docker engine: the calls that trials need, with errors that say what to do.
 
-`Engine` wraps one connection of the Docker library, which nothing outside of this package uses, and
-which two threads must not use at the same time: code that starts threads owns an `EnginePool`.
-Every error of the library becomes one of `engine_errors`.
+`Engine` wraps one connection of the Docker library. Two threads must not use it at the same time:
+code that starts threads owns an `EnginePool`. Every error of the library becomes an error of
+`engine_errors`.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
 
 
 API_TIMEOUT_S = 60
-"""How long calls wait for the engine's answer, where nothing else is said."""
+"""The default time limit for the engine's answer to a call, in seconds."""
 _POLL_S = 0.05
 _EVENT_S = 1.0
-"""How long an event of the engine may take to arrive after the end of a container."""
+"""How long an event of the engine may arrive after the end of a container, in seconds."""
 _KILLED = 137
-"""The status of a container whose first process got SIGKILL."""
+"""The exit status of a container whose first process got SIGKILL."""
 _LISTINGS = 10
-"""How often Podman is asked for processes. If one ends every 20 ms, an answer in 40 is an error."""
+"""How often to ask Podman for processes. If one ends every 20 ms, one answer in 40 is an error."""
 _DEFAULT_SOCKET = "/var/run/docker.sock"
 NOT_FOUND = 404
 
@@ -66,7 +66,7 @@ class ListedContainer:
     name: str
     labels: dict[str, str]
     created_at: float = 0.0
-    """In seconds since 1970; 0 if it is unknown."""
+    """Seconds since 1970, or 0 if unknown."""
 
     @classmethod
     def of(cls, entry: JsonObject) -> Self:
@@ -77,19 +77,19 @@ class ListedContainer:
 class Engine:
     """A connection to the Docker engine, for one thread at a time.
 
-    It connects at the first call, so that it can be created before an engine is needed.
-    `timeout_s` is how long a call waits for an answer, in seconds.
+    It connects at the first call, so it can be created before an engine is needed. `timeout_s` is
+    how long a call waits for an answer, in seconds.
     """
 
     def __init__(self, *, timeout_s: int = API_TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
         self._connection: APIClient | None = None
         self._image_configs: dict[str, JsonObject] = {}
-        """By image id. Never stale: an id names immutable content."""
+        """By image id. An entry never becomes stale, because an id names immutable content."""
         self._is_podman: bool | None = None
 
     def connect(self) -> Self:
-        """Connect as the `docker` command would. Raises `EngineUnavailable`."""
+        """Connect to the engine that the `docker` command would use. Raises `EngineUnavailable`."""
         self._connection = self._client
         return self
 
@@ -102,9 +102,9 @@ class Engine:
 
     @contextmanager
     def api(self, action: str) -> Iterator[APIClient]:
-        """Provide the library's client; its errors say that the engine could not `action`.
+        """Provide the library's client. Its errors are raised as "could not `action`".
 
-        Every `OSError` of the body is taken for one of the connection.
+        Every `OSError` of the body counts as an error of the connection.
         """
         with translating_errors(action):
             yield self._client
@@ -131,12 +131,12 @@ class Engine:
                 return None
 
     def image_user(self, image_id: str) -> str | None:
-        """Return the user that an image sets, perhaps "", or None if there is no such image."""
+        """Return the user that an image sets (possibly ""), or None if the image does not exist."""
         config = self.image_config(image_id)
         return None if config is None else str(config.get("User") or "")
 
     def image_config(self, image_id: str) -> JsonObject | None:
-        """Return the configuration of an image, or None if there is no such image."""
+        """Return the configuration of an image, or None if it does not exist."""
         if image_id not in self._image_configs:
             try:
                 with translating_errors(f"inspect image {image_id}"):
@@ -147,10 +147,9 @@ class Engine:
         return self._image_configs[image_id]
 
     def image_is_obtainable(self, ref: str) -> bool:
-        """Return True if a registry offers the image. Downloads nothing.
+        """Return whether a registry offers the image. Downloads nothing.
 
-        Raises `RegistryCredentialsFailed` if the user's settings name credentials that cannot be
-        read.
+        Raises `RegistryCredentialsFailed` if the user's settings name unreadable credentials.
         """
         action = f"ask a registry for image {ref}"
         try:
@@ -172,7 +171,7 @@ class Engine:
     def create(self, name: str, config: JsonObject) -> str:
         """Create a container and return its id. Raises `ContainerFailed`.
 
-        It cannot change the kernel's files of /proc, which all containers share.
+        The container cannot change the kernel's files in /proc, which all containers share.
         """
         config = with_read_only_kernel_files(config)
         with translating_errors(f"create container {name}"):
@@ -186,8 +185,8 @@ class Engine:
     def wait(self, container: str, timeout_s: float) -> int | None:
         """Wait for a container to end. Return its exit status, or None after `timeout_s` seconds.
 
-        Raises `NoSuchContainer` if it does not exist, and `EngineUnavailable` for every other
-        error, after which the container may still be running.
+        Raises `NoSuchContainer`. Raises `EngineUnavailable` for every other error; the container
+        may then still be running.
         """
         from docker.errors import APIError, DockerException
         from requests.exceptions import ConnectionError as Disconnected
@@ -225,8 +224,8 @@ class Engine:
     def inspect_ended(self, container: str) -> ContainerState:
         """Return the state of a container that has ended. Raises `NoSuchContainer`.
 
-        The engine learns by an event that a memory limit was hit, which may come after the end. If
-        the first process was killed, the event is waited for, for a second at most.
+        The engine may learn that a memory limit was hit only after the end. If the first process
+        was killed, this method waits up to a second for that event.
         """
         state = self.inspect_existing(container)
         deadline = clock.monotonic() + _EVENT_S
@@ -244,12 +243,11 @@ class Engine:
         return dict(variable.partition("=")[::2] for variable in variables)
 
     def processes(self, container: str) -> frozenset[str]:
-        """Return the numbers of a running container's processes, with its first one.
+        """Return the process ids of a running container, on the engine's machine.
 
-        They are those of the engine's machine.
-
-        Raises `ContainerFailed` if it does not run, or if the engine's machine has no `ps`, and
-        `ProcessEnded` if the engine listed none although it was asked several times.
+        The set includes the first process. Raises `ContainerFailed` if the container does not run
+        or the engine's machine has no `ps`. Raises `ProcessEnded` if the engine repeatedly listed
+        none.
         """
         for _ in range(_LISTINGS - 1):
             with suppress(ProcessEnded):
@@ -259,17 +257,18 @@ class Engine:
     def _listed_processes(self, container: str) -> frozenset[str]:
         action = f"list the processes of container {container}"
         with translating_errors(action):
-            # For options of `ps`, Podman runs the container's own, which an agent may have changed.
+            # With options for `ps`, Podman runs the container's own `ps`, which an agent may have
+            # changed.
             columns = "hpid" if self._asks_podman() else "-eo pid"
             listed = self._client.top(container, columns)["Processes"]
-        if not listed:  # So Docker answers if the container ends meanwhile.
+        if not listed:  # Docker answers so if the container ends meanwhile.
             raise ProcessEnded(f"could not {action}: the engine listed none")
         return frozenset(str(pid) for pid, *_ in listed)
 
     def was_paused(self, container: str) -> bool:
-        """Return True if the engine's event log says that an ended container had been paused.
+        """Return whether the engine's event log shows that an ended container had been paused.
 
-        The log holds only the last 256 events of all containers since the engine was started.
+        The log holds only the last 256 events of all containers since the engine started.
         """
         state = self.inspect(container)
         if state is None or not state.has_ended:
@@ -278,7 +277,7 @@ class Engine:
         filters = json.dumps({"container": [container], "event": ["pause"]})
         query = {"since": f"{since - 1:.3f}", "filters": filters}
         with translating_errors(f"read the events of container {container}"):
-            # Up to a time that has passed, Podman finds nothing; only Docker stops there by itself.
+            # Podman finds nothing with an end time in the past. Only Docker stops there by itself.
             if self._asks_podman():
                 query["stream"] = "false"
             else:
@@ -286,7 +285,7 @@ class Engine:
             return bool(get_answer(self._client, "/events", query).content.strip())
 
     def _asks_podman(self) -> bool:
-        """Return True if the engine is Podman. Raises errors of the Docker library."""
+        """Return whether the engine is Podman. Raises errors of the Docker library."""
         if self._is_podman is None:
             self._is_podman = is_podman(get_answer(self._client, "/_ping", {}).headers)
         return self._is_podman
@@ -304,7 +303,7 @@ class Engine:
     def remove(self, container: str) -> None:
         """Kill and remove a container. Do nothing if it does not exist.
 
-        If another client is removing it, return when that is done.
+        If another client is removing it, wait until that is done.
         """
         from docker.errors import APIError
 
@@ -317,7 +316,7 @@ class Engine:
                 self._await_removal(container)
 
     def _await_removal(self, container: str) -> None:
-        """Return when a container does not exist any more. Polls: its event may be over already."""
+        """Wait until a container is gone. Polls, because its event may have passed already."""
         deadline = clock.monotonic() + API_TIMEOUT_S
         while self.inspect(container) is not None:
             if clock.monotonic() > deadline:
@@ -325,7 +324,7 @@ class Engine:
             clock.sleep(_POLL_S)
 
     def containers_with_labels(self, labels: Mapping[str, str | None]) -> list[ListedContainer]:
-        """Return every container, running or not, that has all of `labels`; None is any value."""
+        """Return all containers, running or not, with all of `labels`. None matches any value."""
         with translating_errors("list containers"):
             entries = self._client.containers(all=True, filters={"label": label_filter(labels)})
         return list(map(ListedContainer.of, entries))
@@ -341,9 +340,8 @@ class Engine:
     ) -> tuple[int, str]:
         """Run a shell script in a new container without network. Return exit status and output.
 
-        The output of a script that fails has at its end what was written to stderr; else this is
-        left out, because a shell or loader of an image may warn there although all is well.
-        `host_config` is more of the container's configuration, such as the GPUs that it gets.
+        The output ends with stderr only if the script fails, because a shell or loader may warn
+        there without a reason. `host_config` adds to the container's configuration, such as GPUs.
         The status is -1 if the script did not end within 60 s.
         """
         name = f"labledger-probe-{secrets.token_hex(8)}"
@@ -379,9 +377,9 @@ def get_answer(
     stream: bool = False,
     may_be_missing: bool = False,
 ) -> Response:
-    """Return the engine's answer to a request that the library has no function for.
+    """Return the engine's answer to a request for which the library has no function.
 
-    Raises errors of the Docker library; with `may_be_missing`, none for the status `NOT_FOUND`.
+    Raises errors of the Docker library. With `may_be_missing`, `NOT_FOUND` raises none.
     """
     from docker.errors import create_api_error_from_http_exception
     from requests.exceptions import HTTPError
@@ -403,9 +401,10 @@ def _connect(timeout_s: int) -> APIClient:
 
     class Client(APIClient):
         def version(self, api_version: bool = True) -> JsonObject:
-            """Return the version of the API, which the library asks for when it connects.
+            """Return the version of the API, which the library needs when it connects.
 
-            Every answer to a ping has it. For `/version`, an engine starts programs each time.
+            Every answer to a ping has the version. For `/version`, an engine starts programs each
+            time.
             """
             ping = self.get(f"{self.base_url}/_ping", timeout=timeout_s)
             version = ping.headers.get("Api-Version")
@@ -424,9 +423,9 @@ def _connect(timeout_s: int) -> APIClient:
 
 
 class EnginePool:
-    """Engines for the threads of one owner: each is used by one thread at a time, then reused.
+    """Engines for the threads of one owner. One thread uses an engine at a time.
 
-    Creates no more engines than threads use at the same time. Thread-safe.
+    Creates at most as many engines as threads use at the same time. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -434,7 +433,7 @@ class EnginePool:
 
     @contextmanager
     def engine(self) -> Iterator[Engine]:
-        """Provide an engine that no other thread uses meanwhile."""
+        """Provide an engine for exclusive use."""
         try:
             engine = self._idle.get_nowait()
         except Empty:

@@ -1,8 +1,8 @@
-"""Errors of the Docker engine, and their translation from those of the Docker library.
+"""Errors of the Docker engine, translated from errors of the Docker library.
 
-Every error becomes a `LabLedgerError` that says what was attempted: `ContainerFailed` and its
-subclasses for an error that the engine reports, `EngineUnavailable` if it does not answer, and
-`EngineDiskFull`. Only `engine` translates; everyone catches.
+Every error becomes a `LabLedgerError` that says what was attempted. The engine reported a
+`ContainerFailed` or a subclass. It did not answer if the error is `EngineUnavailable`. Only
+`engine` translates; every package may catch.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _NAME_TAKEN = re.compile("container name .* is already in use by ")
 _NO_PROGRAM = re.compile(
     "OCI permission denied|OCI runtime attempted to invoke a command that was not found"
 )
-"""What Podman adds where the program that a container starts with is missing or cannot run."""
+"""Podman adds this if the program of a container's start is missing or cannot run."""
 _PROCESS_ENDED = re.compile(r"/proc/\d+/\w+: no such process")
 _DISK_FULL_MESSAGE = "no space left on device"
-_ASK_FOR_ACCESS = "ask who runs that engine to let you in, or set DOCKER_HOST to another one"
+_ASK_FOR_ACCESS = "ask the engine's administrator for access, or set DOCKER_HOST to another one"
 
 
 class ContainerFailed(LabLedgerError):
@@ -52,14 +52,14 @@ class NoSuchContainer(ContainerFailed):
 
 
 class ProgramMissing(ContainerFailed):
-    """Podman could not start a container, whose program is missing or not executable.
+    """Podman could not start a container, because its program is missing or not executable.
 
-    Docker refuses such a start with a `ContainerFailed`, and notes an exit status.
+    Docker refuses such a start with a `ContainerFailed`, and records an exit status.
     """
 
 
 class ProcessEnded(EngineServerError):
-    """The engine listed no process of a container, because one of them or all had just ended."""
+    """The engine listed no process of a container, because one or all had just ended."""
 
 
 class ContainerNameTaken(ContainerFailed):
@@ -70,7 +70,7 @@ class ContainerNameTaken(ContainerFailed):
 def translating_errors(action: str) -> Iterator[None]:
     """Raise `LabLedgerError`s for errors of the Docker library.
 
-    `action` says what was attempted: their messages begin with "could not" and `action`.
+    Their messages begin with "could not" and `action`.
     """
     from docker.errors import APIError, DockerException, NotFound
     from requests.exceptions import RequestException
@@ -95,28 +95,28 @@ def _error_class(error: APIError) -> type[LabLedgerError]:
         return ProgramMissing
     status = error.status_code
     if status == _SERVER_ERROR and _names_no_container(error):
-        return NoSuchContainer  # Podman says so while it removes the container.
+        return NoSuchContainer  # Podman answers so while it removes the container.
     if _PROCESS_ENDED.search(str(error)):
         return ProcessEnded
     return EngineServerError if status is not None and status >= _SERVER_ERROR else ContainerFailed
 
 
 def _names_no_container(error: APIError) -> bool:
-    """Return True if the engine says that a container does not exist, in the letters of any."""
+    """Return whether the engine says, in any letter case, that a container does not exist."""
     return "no such container" in str(error).lower()
 
 
 def first_line(error: Any) -> str:
-    """Return the engine's explanation or the system's reason, else the error's first line."""
+    """Return the engine's explanation, or the system's reason, or else the error's first line."""
     explanation = getattr(error, "explanation", None) or _system_reason(error)
     text = explanation or str(error) or type(error).__name__
     return str(text).strip().splitlines()[0][:300]
 
 
 def _system_reason(error: Any) -> str | None:
-    """Return why the system refused a connection, if the HTTP library's error repeats the reason.
+    """Return why the system refused a connection, if the HTTP library's error has the reason.
 
-    The library's own text is a tuple, or the name of its class with every argument.
+    The library's own text is a tuple, or a class name with all arguments.
     """
     cause = error
     while isinstance(cause, BaseException):
@@ -130,7 +130,7 @@ def _system_reason(error: Any) -> str | None:
 def refused_socket_error(address: str) -> EngineUnavailable | None:
     """Return the error to raise if this user may not use the engine's socket, else None.
 
-    An engine that does not let this user in may be running: to start one would not help.
+    The engine may be running in that case, so starting one would not help.
     """
     scheme, _, path = address.partition("://")
     if not scheme.endswith("unix") or os.access(path, os.R_OK | os.W_OK):
@@ -155,7 +155,7 @@ def refused_socket_error(address: str) -> EngineUnavailable | None:
 
 
 def _way_in(user: str, group: str, gid: int, mode: int) -> str:
-    """Return what lets a user use a socket of a group."""
+    """Return how a user can get access to a socket of a group."""
     if gid == 0 or mode & 0o060 != 0o060:
         return _ASK_FOR_ACCESS
     with suppress(KeyError):
@@ -182,9 +182,9 @@ T = TypeVar("T")
 
 
 def retry_engine_errors(action: Callable[[], T], retry: Callable[[], T] | None = None) -> T:
-    """Call `action`; after each `EngineServerError` wait and call `retry`, by default `action`.
+    """Call `action`. After each `EngineServerError`, wait and call `retry`, by default `action`.
 
-    The error of the last call is raised.
+    Raises the error of the last call.
     """
     for delay_s in BACKOFF_S:
         try:

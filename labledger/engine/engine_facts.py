@@ -1,9 +1,8 @@
-"""What an engine is and enforces, what it says of a container, and which files containers share.
+"""Which limits an engine enforces, how it describes a container, and which files containers share.
 
-Engines that answer Docker's API differ in what they enforce. This is the only place that tells
-Docker and Podman apart, by what the engine says of itself; it may be wrong, so preflight tries
-limits in a container. A `chmod` of one of the kernel's files in /proc, by root in one container, is
-seen in every other one and outlives it: `Engine.create` mounts these files read-only.
+Engines with Docker's API differ in what they enforce. Only this module tells Docker and Podman
+apart, by the engine's own description. The description may be wrong, so preflight tests limits in a
+container.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Self
 from labledger.records import JsonObject
 
 _LIMITS = {"memory": "MemoryLimit", "pids": "PidsLimit", "cpus": "CpuCfsQuota"}
-"""Limits of `runtime.resources`, and what the engine says of each."""
+"""Limits of `runtime.resources`, and the engine's fact about each."""
 _CONTAINERD_STORE = ["driver-type", "io.containerd.snapshotter.v1"]
 
 
@@ -33,27 +32,27 @@ class EngineFacts:
     is_rootless: bool
     default_runtime: str
     oci_runtimes: tuple[str, ...]
-    """The OCI runtimes that a container can be given by name."""
+    """The OCI runtimes that a container can name."""
     unenforced: tuple[str, ...]
-    """The limits of `runtime.resources` that it cannot enforce, as far as it says."""
+    """The limits of `runtime.resources` that the engine says it cannot enforce."""
     ignores_storage: bool
-    """True if it accepts a limit of a container's own file system, and ignores it."""
+    """True if the engine accepts a limit of a container's own file system, and ignores it."""
 
     @classmethod
     def of(cls, info: JsonObject) -> Self:
-        """Return the facts in what `Engine.info` returned."""
+        """Return the facts in an answer of `Engine.info`."""
         is_podman = "BuildahVersion" in info
         is_rootless = bool(info.get("Rootless")) or "name=rootless" in (
             info.get("SecurityOptions") or ()
         )
         cgroup_version = str(info.get("CgroupVersion") or 1)
-        # Rootless Podman says that it can limit everything, and ignores the limits.
+        # Rootless Podman claims to enforce every limit, and ignores them all.
         has_no_groups = is_rootless and cgroup_version == "1"
-        # With version 2, Podman looks for the controller of processors where version 1 had it.
+        # With version 2, Podman looks for the CPU controller at its place in version 1.
         denies_quota = is_podman and cgroup_version == "2"
-        said = info | {"CpuCfsQuota": True} if denies_quota else info
+        corrected_info = info | {"CpuCfsQuota": True} if denies_quota else info
         default = str(info.get("DefaultRuntime") or "")
-        # Podman lists those that it has heard of, and ignores the name in a container's settings.
+        # Podman lists all runtimes that it knows, but ignores the name in a container's settings.
         runtimes = [default] if is_podman else sorted(info.get("Runtimes") or {})
         return cls(
             product="Podman" if is_podman else "Docker",
@@ -64,7 +63,9 @@ class EngineFacts:
             default_runtime=default,
             oci_runtimes=tuple(runtimes),
             unenforced=tuple(
-                name for name, key in _LIMITS.items() if has_no_groups or said.get(key) is False
+                name
+                for name, key in _LIMITS.items()
+                if has_no_groups or corrected_info.get(key) is False
             ),
             # Docker 29 keeps images in containerd, whose snapshots have no quotas.
             ignores_storage=_CONTAINERD_STORE in (info.get("DriverStatus") or ()),
@@ -76,35 +77,33 @@ class EngineFacts:
 
     @property
     def details(self) -> str:
-        """The engine with its storage driver and its version of control groups."""
+        """The engine with its storage driver and control group version."""
         return f"{self}, storage driver {self.storage_driver}, cgroup v{self.cgroup_version}"
 
     @property
     def shortcoming(self) -> str | None:
-        """Which limits it says that it cannot enforce, as a clause; None if there are none."""
+        """A clause about the limits that the engine says it cannot enforce, or None."""
         if not self.unenforced:
             return None
         return f"{self} with cgroup v{self.cgroup_version} cannot limit {_listed(self.unenforced)}"
 
     def say_ignored(self, limits: Collection[str]) -> str:
-        """Return a clause about limits that were not in force in a container."""
+        """Return a clause about limits that a container lacked."""
         listed = _listed([name for name in _LIMITS if name in limits])
-        return (
-            f"{self} started a container with limits, and in it those of {listed} were not in force"
-        )
+        return f"{self} started a container without enforcing its limits of {listed}"
 
 
 def folders_of_own_files(headers: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the folders that differ in each container from its image, by the engine's doing.
+    """Return the folders that the engine itself changes in every container.
 
-    `headers` are those of the answer in which the engine lists what differs. Podman leaves the
-    files that it makes out of the list, such as /etc/hosts, but not their folder.
+    `headers` belong to the engine's list of changes. Podman leaves the files that it makes out of
+    that list, such as /etc/hosts, but lists their folder.
     """
     return ("/etc",) if is_podman(headers) else ()
 
 
 def is_podman(headers: Mapping[str, str]) -> bool:
-    """Return True if an answer with these headers, of whatever kind, is Podman's."""
+    """Return whether an answer with these headers comes from Podman."""
     return "Libpod-API-Version" in headers
 
 
@@ -114,7 +113,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 _ENGINE_DEFAULT = frozenset({"bus", "fs", "irq", "sys", "sysrq-trigger"})
-"""What engines make read-only unless they are told what to."""
+"""The files of /proc that engines make read-only by default."""
 _KNOWN = frozenset(
     {
         *("acpi", "allocinfo", "asound", "bootconfig", "buddyinfo", "cgroups", "cmdline"),
@@ -130,14 +129,16 @@ _KNOWN = frozenset(
         *("vmallocinfo", "vmcore", "vmstat", "vz", "xen", "zoneinfo"),
     }
 )
-"""What kernels may have there, for an engine on another machine. What it lacks, it leaves out."""
+"""Files of /proc in various kernels, for an engine on another machine. Engines skip missing
+ones."""
 
 
 def with_read_only_kernel_files(config: JsonObject) -> JsonObject:
     """Return a container's configuration with the kernel's files of /proc mounted read-only.
 
-    Files of processes and of a network namespace are not shared among containers, and the engine
-    makes /proc/sys and /sys read-only by itself.
+    A `chmod` of such a file by root in one container affects all others, and outlives the
+    container. Files of processes and of network namespaces are not shared. The engine makes
+    /proc/sys and /sys read-only by itself.
     """
     paths = [f"/proc/{name}" for name in sorted(_ENGINE_DEFAULT | _KNOWN | _names_here())]
     host_config = (config.get("HostConfig") or {}) | {"ReadonlyPaths": paths}
@@ -145,7 +146,7 @@ def with_read_only_kernel_files(config: JsonObject) -> JsonObject:
 
 
 def _names_here() -> set[str]:
-    """Return what the kernel of this machine, usually the engine's, has. Modules add names."""
+    """Return the files that this machine's kernel has in /proc. Loaded modules add some."""
     try:
         with os.scandir("/proc") as entries:
             return {
@@ -170,15 +171,15 @@ class ContainerState:
     finished_at: str
     labels: dict[str, str]
     upper_dir: str | None = None
-    """The host folder that holds the container's changes to its image, if this user can read it."""
+    """The host folder with the container's changes to its image, if this user can read it."""
     lower_dirs: tuple[str, ...] = ()
-    """The host folders of the image's layers, the newest first; empty where there is no such."""
+    """The host folders of the image's layers, newest first. Empty if the driver has none."""
     mounts: tuple[str, ...] = ()
-    """The paths in the container at which folders, files or volumes are mounted."""
+    """The mount points in the container."""
 
     @classmethod
     def of(cls, attributes: JsonObject) -> Self:
-        """Return the state in what the engine answers when it inspects a container."""
+        """Return the state in the engine's answer to an inspection."""
         state, driver = attributes["State"], attributes.get("GraphDriver") or {}
         return cls(
             container_id=attributes["Id"],
@@ -212,17 +213,17 @@ def _readable_upper_dir(driver: JsonObject) -> str | None:
 
 
 def _lower_dirs(driver: JsonObject) -> tuple[str, ...]:
-    """Return the folders of a container's image, the newest first, of an overlay driver."""
+    """Return the folders of the image's layers, newest first, of an overlay driver."""
     return tuple(filter(None, ((driver.get("Data") or {}).get("LowerDir") or "").split(":")))
 
 
 def label_filter(labels: Mapping[str, str | None]) -> list[str]:
-    """Return the engine's filter for objects that have all of `labels`; None is any value."""
+    """Return the engine's filter for objects with all of `labels`. None matches any value."""
     return [key if value is None else f"{key}={value}" for key, value in labels.items()]
 
 
 def seconds_of(moment: object) -> float:
-    """Return a time of the engine, a number or text, in seconds since 1970; 0 if it is unknown."""
+    """Return a time of the engine (a number or text) in seconds since 1970, or 0 if unknown."""
     if isinstance(moment, int | float):
         return float(moment)
     try:

@@ -1,12 +1,8 @@
-"""The program of a models helper: forwards a port of a trial's loopback to the gateway's socket.
+"""The program of a models helper: it forwards a port of a trial's loopback to the gateway's socket.
 
-It is the first process of a container that shares its network with the trial, and runs as
-`python3 -c` with the standard library alone, with Python 3.11. A child forwards, and another one
-replaces it if it dies. When `trial.sh` has said that the agent has ended, the port is closed, every
-connection is ended, and `trial.sh` reads that it was done. The trial cannot take back what it said:
-no process can set the time at which a file was changed.
-
-It reads and changes nothing of what it forwards. While the gateway is away, connections wait.
+It runs as `python3 -c` with the standard library of Python 3.11. A child forwards bytes unchanged,
+and is replaced if it dies. When `trial.sh` says that the agent has ended, the program closes the
+port.
 """
 
 from __future__ import annotations
@@ -28,28 +24,29 @@ from labledger.engine.relay import BUFFER, Streams, relay_both
 MAX_CONNECTIONS = 128
 """How many connections are forwarded at once; others wait."""
 _POLL_S = 0.1
-"""Seconds between two looks at whether the agent has ended."""
+"""Seconds between two checks whether the agent has ended."""
 _GATEWAY_TIMEOUT_S = 120.0
-"""How long a connection waits for a gateway that is away."""
+"""How long a connection waits for a gateway that does not answer, in seconds."""
 _RETRY_S = 0.1
 _SOCKET_BYTES = 128 << 10
-"""What the kernel may hold of each direction of a connection."""
+"""The kernel's buffer for each direction of a connection, in bytes."""
 
 
 class Door(NamedTuple):
-    """Where the program listens, and the files by which it is closed."""
+    """Where the program listens, and the files that control when it stops."""
 
     port: int
     gateway: str
     """The gateway's socket."""
     agent_over: Path
-    """A file that is changed when the agent has ended."""
+    """A file that `trial.sh` changes when the agent has ended. The trial cannot undo this, because
+    no process can set the time of such a change."""
     closed: Path
-    """An empty file that gets a line when the port is closed."""
+    """A file that gets a line when the port is closed."""
 
 
 def run(door: Door) -> None:
-    """Forward until the agent has ended, close the port, and wait to be removed."""
+    """Forward until the agent has ended, close the port, and wait for removal."""
     listener = socket.create_server(("127.0.0.1", door.port), backlog=MAX_CONNECTIONS)
     unchanged = _change_time(door.agent_over)
     print(json.dumps({"what": "listening"}), flush=True)
@@ -74,7 +71,7 @@ def _change_time(path: Path) -> int:
 
 
 def _start(listener: socket.socket, gateway: str) -> int:
-    """Start a process that forwards, and return its number."""
+    """Start a forwarding process, and return its process id."""
     child = os.fork()
     if child:
         return child
@@ -114,7 +111,7 @@ async def _forward(connection: socket.socket, gateway: str) -> None:
 
 
 async def _connect(gateway: str) -> Streams:
-    """Connect to the gateway. Raises `OSError` if it stays away."""
+    """Connect to the gateway. Raises `OSError` if it does not answer in time."""
     gives_up = time.monotonic() + _GATEWAY_TIMEOUT_S
     while True:
         try:

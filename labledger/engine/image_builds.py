@@ -1,9 +1,8 @@
-"""Obtain one image: pull it, or build it by the engine or by BuildKit, so that it can be stopped.
+"""Pull an image, or build it with the engine or with BuildKit, so that another thread can stop it.
 
-The engine's own builder is used, and BuildKit for what only that can build. An engine that loses
-the connection of a build kills and removes the build's container, which is how a build is stopped.
-BuildKit needs a client, which the Python library is not: a `docker` command with the plugin buildx,
-or one older than 23. It gets the same context, as a tar; ended by a signal, it stops its build.
+The engine stops a build when its connection closes. BuildKit requires a `docker` command with
+buildx, or one before version 23. The command gets the context as a tar, and a signal stops its
+build.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ if TYPE_CHECKING:
 
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-"""The builder marks errors with colours."""
+"""The builder marks errors with colors."""
 _CONNECT_TIMEOUT_S = 60
 _MARGIN_S = 10
-"""How much longer than its time limit a silent build is waited for, if nobody stops it."""
+"""How many seconds beyond its time limit a silent build may take."""
 
 
 class BuildFailed(LabLedgerError):
@@ -41,11 +40,11 @@ class BuildFailed(LabLedgerError):
 
 
 class Stopped(Exception):
-    """The image was not obtained, because another thread stopped it."""
+    """Another thread stopped the pull or the build."""
 
 
 class Interruption:
-    """Stops a call of the engine from another thread, by ending its connection."""
+    """Stops a call of the engine from another thread by closing its connection."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -54,14 +53,14 @@ class Interruption:
         self.is_requested = False
 
     def request(self) -> None:
-        """Stop the call. It ends at once if its answer has begun, else when that begins."""
+        """Stop the call: at once if its answer has begun, otherwise when it begins."""
         with self._lock:
             self.is_requested = True
             self._end_response()
 
     @contextmanager
     def watch(self, client: APIClient) -> Iterator[None]:
-        """Make the calls of a client in this block stoppable. Raises `Stopped` if one was."""
+        """Make a client's calls in this block stoppable. Raises `Stopped` if one was stopped."""
         from urllib3.exceptions import HTTPError
 
         hooks = client.hooks["response"]
@@ -70,7 +69,8 @@ class Interruption:
             self.check()
             yield
             self.check()
-        except HTTPError as error:  # The library reads answers without converting it.
+        # The library does not convert this error while it reads an answer.
+        except HTTPError as error:
             self.check()
             raise EngineUnavailable(f"the connection to the engine broke: {error}") from error
         except Exception:
@@ -85,7 +85,7 @@ class Interruption:
 
     @contextmanager
     def watch_process(self, process: subprocess.Popen[bytes]) -> Iterator[None]:
-        """Make a process stoppable in this block. Raises `Stopped` if it was."""
+        """Make a process stoppable in this block. Raises `Stopped` if it was stopped."""
         with self._lock:
             self._process = process
             if self.is_requested:
@@ -112,7 +112,7 @@ class Interruption:
         if self._process is not None:
             self._process.terminate()
         if self._response is not None:
-            # Its connection may be closed already, or be of a kind that cannot be shut down.
+            # The connection may be closed already, or may not support a shutdown.
             with suppress(OSError, ValueError):
                 self._response.raw.shutdown()
 
@@ -124,12 +124,12 @@ class EngineBuild:
     ref: str
     source: BuildContext
     digest: str
-    """The digest of `source`; the image's label."""
+    """The digest of `source`, which becomes the image's label."""
     timeout_s: float
 
 
 def pull_image(engine: Engine, ref: str, interruption: Interruption) -> Iterator[str]:
-    """Pull an image and yield what the engine says. Raises `BuildFailed` and `Stopped`."""
+    """Pull an image and yield the engine's messages. Raises `BuildFailed` and `Stopped`."""
     action = f"pull image {ref}"
     with engine.api(action) as client, interruption.watch(client):
         with reading_credentials(action):
@@ -139,10 +139,10 @@ def pull_image(engine: Engine, ref: str, interruption: Interruption) -> Iterator
 
 
 def build_image(engine: Engine, build: EngineBuild, interruption: Interruption) -> Iterator[str]:
-    """Build an image, name and label it, and yield the builder's output as it comes.
+    """Build, name and label an image, and yield the builder's output as it comes.
 
-    Nothing gets the image's name unless the build succeeds. Raises `BuildFailed` if it fails or if
-    the context is not what its digest says, and `Stopped`.
+    No image gets the name unless the build succeeds. Raises `Stopped`, and `BuildFailed`, also if
+    the context does not match its digest.
     """
     action = f"build image {build.ref}"
     try:
@@ -168,7 +168,7 @@ def build_image(engine: Engine, build: EngineBuild, interruption: Interruption) 
 
 
 def image_label(engine: Engine, ref: str) -> str | None:
-    """Return the digest of what a local image was built from, or None if it does not say."""
+    """Return the digest of a local image's build context, or None if the image has no label."""
     with engine.api(f"inspect image {ref}") as client:
         config: Mapping[str, Any] = client.inspect_image(ref).get("Config") or {}  # type: ignore[no-untyped-call]
     label = (config.get("Labels") or {}).get(LABEL)
@@ -178,7 +178,7 @@ def image_label(engine: Engine, ref: str) -> str | None:
 def _until_stopped(chunks: Iterator[bytes], interruption: Interruption) -> Iterator[bytes]:
     for chunk in chunks:
         interruption.check()
-        if chunk:  # An empty one would end the upload.
+        if chunk:  # An empty chunk would end the upload.
             yield chunk
 
 
@@ -195,7 +195,7 @@ def _output(message: Any) -> str:
 
 
 _BUILT_IN_UNTIL = 23
-"""The first version of the command that has no client of its own."""
+"""The first version of the `docker` command without a built-in BuildKit client."""
 _VERSION = re.compile(r"version (\d+)\.")
 _PROBE_TIMEOUT_S = 20
 _ENVIRONMENT = {"DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
@@ -205,7 +205,7 @@ _RECENT_ENGINE = 23
 
 @lru_cache(maxsize=1)
 def find_client() -> str | None:
-    """Return the first `docker` command of this machine that can use BuildKit; None without one."""
+    """Return the first `docker` command of this machine that can use BuildKit, or None."""
     return next(filter(_has_buildkit, programs_named("docker")), None)
 
 
@@ -227,13 +227,13 @@ def _buildkit_output(*words: str) -> str | None:
 
 
 def knows_recent_dockerfiles(engine_version: str) -> bool:
-    """Return whether the BuildKit of an engine knows Dockerfile 1.4 without fetching it."""
+    """Return whether an engine's BuildKit knows Dockerfile 1.4 without fetching it."""
     major = engine_version.partition(".")[0]
     return not major.isdigit() or int(major) >= _RECENT_ENGINE
 
 
 def build_with_client(client: str, build: EngineBuild, interruption: Interruption) -> Iterator[str]:
-    """Build an image as `build_image` does, and yield the output of the client.
+    """Build an image as `build_image` does, and yield the client's output.
 
     Raises `BuildFailed` and `Stopped`.
     """
@@ -260,7 +260,7 @@ def build_with_client(client: str, build: EngineBuild, interruption: Interruptio
                 yield line.decode("utf-8", "replace")
             status = process.wait()
     finally:
-        # Nobody reads its output any more.
+        # The caller has stopped reading the output.
         process.kill()
         process.wait()
         upload.join()
@@ -272,7 +272,7 @@ def build_with_client(client: str, build: EngineBuild, interruption: Interruptio
 
 
 class _Upload(threading.Thread):
-    """Sends the context of a build to the client, and ends the client if it has changed."""
+    """Sends a build context to the client, and ends the client if the context has changed."""
 
     def __init__(self, process: subprocess.Popen[bytes], build: EngineBuild) -> None:
         super().__init__(daemon=True, name=f"context of {build.ref}")
@@ -291,7 +291,7 @@ class _Upload(threading.Thread):
             self.problem = str(error)
             self._process.kill()
         except OSError:
-            pass  # The client has ended, and says why.
+            pass  # The client has ended, and reports why.
         finally:
             with suppress(OSError):
                 stdin.close()

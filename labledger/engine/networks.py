@@ -1,10 +1,8 @@
-"""Networks of the Docker engine: private ones, and which a container is in.
+"""Private networks of the Docker engine, and which networks a container is in.
 
-A private network is made for one container and what serves it. It shares no bridge with others, so
-that even raw packets reach no container of another network. An internal one has no way out, and its
-bridge has no address, so that a container in it reaches the network's other containers alone:
-neither the machine nor anything behind it. Errors are those of `engine_errors`. Knows nothing of
-trials.
+A private network serves one container and its helpers. It shares no bridge, so even raw packets
+reach no other container. An internal network has no way out, and its bridge has no address, so its
+containers cannot reach the machine.
 """
 
 from __future__ import annotations
@@ -19,10 +17,11 @@ from labledger.engine.engine_errors import ContainerFailed
 from labledger.engine.engine_facts import label_filter, seconds_of
 
 _POOL = IPv4Network("198.18.0.0/15")
-"""Reserved for benchmarks of networks (RFC 2544): no machine that a trial may need is in it."""
+"""Reserved for network benchmarks (RFC 2544), so no machine that a trial needs has such an
+address."""
 _PREFIX = 29
 _ATTEMPTS = 200
-"""How many ranges of the pool are tried. Another network, of any run, may have the first ones."""
+"""How many ranges of the pool to try. Networks of other runs may use the first ones."""
 
 _INTERNAL_OPTIONS = {
     "com.docker.network.bridge.inhibit_ipv4": "true",
@@ -32,7 +31,7 @@ _INTERNAL_OPTIONS = {
 _MTU_OPTION = "com.docker.network.driver.mtu"
 
 NONE, BRIDGE = "none", "bridge"
-"""The engine's networks without and with a way out."""
+"""The engine's own networks: one without and one with a way out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +43,11 @@ class PrivateNetwork:
     labels: Mapping[str, str]
     range: IPv4Network
     created_at: float = 0.0
-    """In seconds since 1970; 0 if it is unknown."""
+    """Seconds since 1970, or 0 if unknown."""
 
     @property
     def first_address(self) -> IPv4Address:
-        """The address for the container that serves the others."""
+        """The address of the container that serves the others."""
         return self.range[2]
 
 
@@ -59,16 +58,16 @@ class Networks:
     engine: Engine
 
     def provide_outbound(self, name: str, labels: Mapping[str, str]) -> PrivateNetwork:
-        """Return the private network with a way out that has this name and these labels.
+        """Return the private network with this name and these labels and a way out.
 
-        Creates it if it is missing. It reaches what the engine's own bridge reaches, except the
-        containers there. Raises `ContainerFailed` if another network has the name, or if the engine
-        has no free range of addresses.
+        Creates the network if it is missing. It reaches what the engine's own bridge reaches,
+        except containers there. Raises `ContainerFailed` if another network has the name, or if the
+        engine has no free address range.
         """
         return self._provide(name, labels, self._outbound_options(), internal=False)
 
     def _outbound_options(self) -> dict[str, str]:
-        """Return the packet size of the engine's own bridge, which may be set for this machine."""
+        """Return the packet size of the engine's bridge, which the user may have set."""
         try:
             with self.engine.api(f"inspect network {BRIDGE}") as client:
                 options = client.inspect_network(BRIDGE)["Options"] or {}
@@ -77,10 +76,10 @@ class Networks:
         return {_MTU_OPTION: options[_MTU_OPTION]} if _MTU_OPTION in options else {}
 
     def provide_internal(self, name: str, labels: Mapping[str, str]) -> PrivateNetwork:
-        """Return the internal network with this name and these labels; create it if it is missing.
+        """Return the internal network with this name and these labels. Creates it if it is missing.
 
-        Raises `ContainerFailed` if another network has the name, if the engine has no free range of
-        addresses, or if containers could reach its machine.
+        Raises `ContainerFailed` if another network has the name, if the engine has no free address
+        range, or if containers could reach the engine's machine.
         """
         network = self._provide(name, labels, _INTERNAL_OPTIONS, internal=True)
         with self.engine.api(f"inspect network {name}") as client:
@@ -104,7 +103,7 @@ class Networks:
         return network
 
     def _find(self, name: str, labels: Mapping[str, str]) -> PrivateNetwork | None:
-        return next((each for each in self.with_labels(labels) if each.name == name), None)
+        return next((network for network in self.with_labels(labels) if network.name == name), None)
 
     def _create(
         self, name: str, labels: Mapping[str, str], options: Mapping[str, str], *, internal: bool
@@ -136,7 +135,7 @@ class Networks:
         )
 
     def with_labels(self, labels: Mapping[str, str | None]) -> list[PrivateNetwork]:
-        """Return the private networks that have all of `labels`; None is any value."""
+        """Return the private networks with all of `labels`. None matches any value."""
         with self.engine.api("list networks") as client:
             entries = client.networks(filters={"label": label_filter(labels)})
         return [
@@ -152,7 +151,7 @@ class Networks:
         ]
 
     def remove(self, network_id: str) -> None:
-        """Remove a network, which may have no running container. Do nothing if it is gone."""
+        """Remove a network without running containers. Do nothing if it is gone."""
         try:
             with self.engine.api(f"remove network {network_id}") as client:
                 client.remove_network(network_id)
@@ -161,22 +160,22 @@ class Networks:
                 raise
 
     def of_container(self, container: str) -> set[str]:
-        """Return the names of the networks that a container is in. Raises `NoSuchContainer`."""
+        """Return the names of a container's networks. Raises `NoSuchContainer`."""
         with self.engine.api(f"inspect container {container}") as client:
             return set(client.inspect_container(container)["NetworkSettings"]["Networks"])
 
     def connect(self, container: str, network: str) -> None:
-        """Put a container into a network in addition to those in which it is."""
+        """Add a container to a network. It stays in its other networks."""
         with self.engine.api(f"connect container {container} to network {network}") as client:
             client.connect_container_to_network(container, network)
 
     def move(self, container: str, network: str) -> None:
-        """Put a container into one network and take it out of all others.
+        """Move a container into one network and out of all others.
 
-        The container may run. Does nothing if it is done already, so that it can be repeated after
-        a failure at any point. Raises `NoSuchContainer` and `ContainerFailed`.
+        The container may be running. The call can be repeated after a failure at any point. Raises
+        `NoSuchContainer` and `ContainerFailed`.
         """
-        # A container in no network at all would get its first one again when it is started.
+        # A container without any network would get its first one again at the next start.
         current = self.of_container(container)
         for name in sorted(current - {network}):
             with self.engine.api(f"take container {container} out of network {name}") as client:

@@ -1,9 +1,8 @@
-"""The program of an egress proxy: an HTTP proxy that connects to allowed hosts alone.
+"""The program of an egress proxy: an HTTP proxy that connects only to allowed hosts.
 
-It runs in a container as `python3 -c`, together with the texts of `allowed_hosts` and `relay`, so
-it uses the standard library alone. It runs with Python 3.11. Whatever a client sends is hostile:
-headers, connections, waiting times and the log are limited. Names are resolved here, once for each
-connection, and the address that was checked is the one that is connected to.
+It runs as `python3 -c` with the standard library of Python 3.11. Clients are hostile, so headers,
+connections, waiting times and the log are limited. The proxy resolves a name once for each
+connection, and connects to the address that it checked.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ from labledger.engine.allowed_hosts import PORT, Address, AllowedHosts, normaliz
 from labledger.engine.relay import BUFFER, relay_both
 
 MAX_CONNECTIONS = 128
-"""How many clients are served at once; others get 503."""
+"""How many clients are served at once. Others get status 503."""
 MAX_HEADER = 32 << 10
-"""How long a request's line and headers may be, in bytes."""
+"""The longest request line with headers, in bytes."""
 MAX_NAMES = 500
 """How many different destinations are logged."""
 _HEADER_TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 30.0
 _UNSERVED_TIMEOUT_S = 1.0
-"""How long a client that is not served may take to send its request."""
+"""How long a client that gets 503 may take to send its request, in seconds."""
 
 
 class Refused(Exception):
-    """A request that is answered with an HTTP status instead of a connection."""
+    """The proxy answers a request with an HTTP status instead of a connection."""
 
     def __init__(self, status: str, why: str) -> None:
         super().__init__(why)
@@ -43,14 +42,14 @@ class Refused(Exception):
 
 
 class Destination(NamedTuple):
-    """Where a client wants to connect to."""
+    """The host and port to which a client wants to connect."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, authority: str, default_port: int | None) -> Destination:
-        """Return HOST:PORT or [ADDRESS]:PORT. Raises `Refused` if it is neither."""
+        """Parse HOST:PORT or [ADDRESS]:PORT. Raises `Refused` for anything else."""
         match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/]+)(?::([0-9]{1,5}))?", authority)
         port = match and (int(match[2]) if match[2] else default_port)
         if match is None or not port or port > 65535:
@@ -59,9 +58,9 @@ class Destination(NamedTuple):
 
 
 class Log:
-    """Writes one line for each kind of event, and again at its 10th, 100th, 1,000th, … time.
+    """Writes a line for the first event of each kind, and again for its 10th, 100th, 1,000th, …
 
-    So the log stays small whatever clients do. Counts in it are lower limits.
+    The log stays small whatever clients do. Its counts are lower limits.
     """
 
     def __init__(self) -> None:
@@ -69,7 +68,7 @@ class Log:
         self._left_out = 0
 
     def add(self, what: str, destination: Destination, why: str = "") -> None:
-        """Count an event; `what` is `allowed`, `refused` or `failed`."""
+        """Count an event. `what` is `allowed`, `refused` or `failed`."""
         key = (what, destination.host[:253], destination.port, why[:200])
         if key not in self._counts and len(self._counts) >= MAX_NAMES:
             self._left_out += 1
@@ -102,7 +101,7 @@ class Proxy:
         self._connections += 1
         try:
             if self._connections > MAX_CONNECTIONS:
-                # Closing a connection with data that nobody read resets it, and the answer is lost.
+                # Closing a connection with unread data resets it, and the answer is lost.
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(reader.read(MAX_HEADER), _UNSERVED_TIMEOUT_S)
                 raise Refused("503 Service Unavailable", "too many connections at once")
@@ -165,7 +164,7 @@ class Proxy:
         raise Refused("502 Bad Gateway", f"{destination.host}:{destination.port}: {why}")
 
     async def _addresses(self, host: str) -> list[Address]:
-        """Return the addresses of a host that may be connected to, at least one."""
+        """Return the addresses of a host that the proxy may connect to, at least one."""
         try:
             address = ipaddress.ip_address(host)
         except ValueError:
@@ -180,13 +179,13 @@ class Proxy:
             raise Refused("403 Forbidden", f"{host[:253]} is not one of allowed_hosts")
         try:
             lookup = asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
-            found = await asyncio.wait_for(lookup, _CONNECT_TIMEOUT_S)
+            entries = await asyncio.wait_for(lookup, _CONNECT_TIMEOUT_S)
         except OSError as error:
             raise Refused("502 Bad Gateway", f"{name} has no address: {error}") from None
-        addresses = [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
-        usable = [each for each in addresses if self._allowed.may_connect(name, each)]
+        addresses = [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in entries]
+        usable = [address for address in addresses if self._allowed.may_connect(name, address)]
         if not usable:
-            private = ", ".join(sorted({str(each) for each in addresses})[:4])
+            private = ", ".join(sorted({str(address) for address in addresses})[:4])
             why = f"{name} leads to {private}, which is not public and not one of allowed_hosts"
             raise Refused("403 Forbidden", why)
         return usable
@@ -198,9 +197,9 @@ _HOP_BY_HOP = frozenset(
 
 
 def _plain_request(words: list[str], headers: list[str]) -> tuple[Destination, bytes]:
-    """Return where a request for an http:// URL goes, and the request for the server there.
+    """Return the destination of a request for an http:// URL, and the request to send there.
 
-    Its Host is that of the URL, whatever the client sent, and no second request follows.
+    The `Host` header comes from the URL, whatever the client sent. No second request follows.
     """
     match = re.fullmatch(r"http://([^/?#]*)(/[^#]*|\?[^#]*)?(?:#.*)?", words[1], re.IGNORECASE)
     if match is None:

@@ -1,6 +1,6 @@
-"""Passing on bytes between two connections, for programs that run in helper containers.
+"""Pass bytes between two connections, in programs of helper containers.
 
-The text of this module is a part of each of these programs, so it uses the standard library alone.
+The text of this module is part of these programs, so it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import asyncio
 BUFFER = 64 << 10
 _IDLE_TIMEOUT_S = 3600.0
 _LINGER_S = 60.0
-"""How long a client may go on sending after the server has ended its side."""
+"""How long a client may keep sending after the server has ended its side, in seconds."""
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def relay_both(client: Streams, server: Streams) -> None:
-    """Pass on what both sides send until both have ended."""
+    """Pass on the bytes of both sides until both have ended."""
     sending = asyncio.ensure_future(_relay(client[0], server[1]))
     try:
         await _relay(server[0], client[1])
@@ -26,7 +26,7 @@ async def relay_both(client: Streams, server: Streams) -> None:
 
 
 async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Pass on what arrives until its end, and then the end."""
+    """Pass on what arrives until its end, and then pass the end on."""
     try:
         while True:
             data = await asyncio.wait_for(reader.read(BUFFER), _IDLE_TIMEOUT_S)

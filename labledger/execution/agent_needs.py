@@ -1,9 +1,8 @@
-"""What the agents of an experiment need: their installed programs, their models, and prices.
+"""Provide the agents of an experiment with installed programs, models, and prices.
 
-Before a run, each agent that has a profile is put into a folder that its trials mount. While its
-trials run, the gateway of its models is kept running: it goes on without the coordinator, and one
-that died is started again by whoever runs trials, and serves the open attempts by their grants.
-What models cost is in `records.model_costs`.
+Before a run, each agent with a profile is installed into a folder that its trials mount. While
+trials run, `GatewayKeeper` keeps the gateway running. The gateway does not need the coordinator,
+and a new gateway serves open attempts by their grants.
 """
 
 from __future__ import annotations
@@ -36,19 +35,21 @@ if TYPE_CHECKING:
 def targets_of(experiment: ExperimentPlan, *, unfrozen: bool = False) -> dict[str, AgentTarget]:
     """Return the agent to install for each variant whose agent has a profile.
 
-    With `unfrozen`, returns only agents whose files are not frozen. Raises `InvalidInput` for a
-    missing profile.
+    With `unfrozen`, returns only agents whose files are not frozen. Raises `InvalidInput` for an
+    unknown profile.
     """
-    profiles = {each.variant_id: each.profile for each in experiment.variants if each.profile}
+    profiles = {
+        variant.variant_id: variant.profile for variant in experiment.variants if variant.profile
+    }
     if experiment.regrades is not None or not profiles:
         return {}
-    # Imported late: most runs have no profile, and what installs one takes long to import.
+    # Imported late: most runs have no profile, and this import takes long.
     from labledger.agents.installation import AgentTarget
 
     return {
-        variant_id: AgentTarget(_profile_of(each), each.version, each.tree_sha256)
-        for variant_id, each in profiles.items()
-        if each.tree_sha256 is None or not unfrozen
+        variant_id: AgentTarget(_profile_of(profile), profile.version, profile.tree_sha256)
+        for variant_id, profile in profiles.items()
+        if profile.tree_sha256 is None or not unfrozen
     }
 
 
@@ -62,10 +63,11 @@ def _profile_of(agent: ProfiledAgent) -> AgentProfile:
 
 
 def install_agents(experiment: ExperimentPlan, emit: Listener) -> Mapping[str, InstalledAgent]:
-    """Install the agents that an experiment's variants have, unless they are there, and check them.
+    """Install and check the agents of an experiment's variants. Return them by variant.
 
-    `emit` gets an event whenever an installation begins or ends, in this thread. Return them by
-    variant. Raises `InvalidInput` with every agent that could not be installed.
+    Agents that are installed already are only checked. `emit` gets an event, in this thread, when
+    an installation begins or ends. Raises `InvalidInput` with every agent that could not be
+    installed.
     """
     targets = targets_of(experiment)
     if not targets:
@@ -97,20 +99,20 @@ def _models_by_variant(experiment: ExperimentPlan) -> dict[str, ModelSettings]:
 
 
 def models_of(experiment: ExperimentPlan) -> list[ModelSettings]:
-    """Return what the variants of an experiment grant of models; [] if no agent has any."""
+    """Return the model grants of an experiment's variants, or [] if no agent has any."""
     return list(_models_by_variant(experiment).values())
 
 
 def providers_of(models: Iterable[ModelSettings]) -> list[ProviderConfig]:
     """Return the different providers of granted models."""
-    providers = (provider for each in models for provider in each.granted_providers)
+    providers = (provider for settings in models for provider in settings.granted_providers)
     return list(dict.fromkeys(providers))
 
 
 def shared_caps_of(experiment: ExperimentPlan) -> Mapping[str | None, Amounts]:
-    """Return the caps that trials share, by variant; that of the run has the name None.
+    """Return the caps that trials share, by variant. The run's own caps have the key None.
 
-    Where variants name different caps of the run, the lowest of each kind holds.
+    If variants set different caps for the run, the lowest of each kind applies.
     """
     caps: dict[str | None, Amounts] = {}
     for variant_id, models in _models_by_variant(experiment).items():
@@ -121,9 +123,9 @@ def shared_caps_of(experiment: ExperimentPlan) -> Mapping[str | None, Amounts]:
 
 
 _INTERVAL_S = 3.0
-"""How often a gateway is looked at."""
+"""How often a gateway is checked, in seconds."""
 _READING_S = 0.3
-"""How often it is looked at while keys are read again: requests may wait for them."""
+"""How often a gateway is checked while keys are read again, in seconds. Requests may be waiting."""
 
 
 class GatewayKeeper:
@@ -138,9 +140,10 @@ class GatewayKeeper:
         shares_caps: bool = False,
         read: ReadKeys | None = None,
     ) -> None:
-        """`folder` has the gateway's files; `shares_caps` if others share the run's caps.
+        """Create a keeper for the gateway whose files are in `folder`.
 
-        `read` reads the keys again; None if they never change.
+        `shares_caps` says that others share the run's caps. `read` reads the keys again; None if
+        they never change.
         """
         self.client = GatewayClient(folder, shares_caps=shares_caps)
         self._run_id, self._renewal = run_id, KeyRenewal(keys, read)
@@ -153,11 +156,11 @@ class GatewayKeeper:
         self.start()
 
     def forget(self) -> None:
-        """Keep no key."""
+        """Delete all keys."""
         self._renewal = KeyRenewal({})
 
     def start(self) -> None:
-        """Start the gateway unless it runs, and hand it the keys. Raises `GatewayUnavailable`."""
+        """Start the gateway unless it runs, and give it the keys. Raises `GatewayUnavailable`."""
         renewal = self._renewal
         refused = self.client.ensure(
             self._run_id, renewal.keys, renewable=renewal.renewable, settled=renewal.settled
@@ -165,9 +168,9 @@ class GatewayKeeper:
         renewal.begin_if_due(refused - renewal.settled)
 
     def look(self) -> list[str]:
-        """Start the gateway again if it has died, and return what a person should know.
+        """Restart the gateway if it has died. Return messages for the user.
 
-        It does nothing if it was called just before.
+        Does nothing if it was called just before.
         """
         if clock.monotonic() < self._next_look:
             return []
@@ -180,28 +183,30 @@ class GatewayKeeper:
             self._is_away, problem = True, str(error)
         interval_s = _READING_S if self._renewal.is_reading else _INTERVAL_S
         self._next_look = clock.monotonic() + interval_s
-        told = [] if unread is None else [f"keys could not be read again: {unread}"]
+        messages = [] if unread is None else [f"keys could not be read again: {unread}"]
         if self._is_away and not was_away:
-            told.append(f"agents reach no model for now: {problem}")
+            messages.append(f"agents reach no model for now: {problem}")
         if was_away and not self._is_away:
-            told.append("agents reach their models again")
-        return told
+            messages.append("agents reach their models again")
+        return messages
 
 
 def prices_of(experiment: ExperimentPlan) -> PriceTable:
-    """Return the prices of the models that an experiment's agents may ask, of those that have one.
+    """Return the prices of models that an experiment's agents may call, as far as prices are known.
 
-    Raises `ExtraMissing` if that needs the package with prices, and it is not installed.
+    Raises `ExtraMissing` if the package with prices is needed and not installed.
     """
     models = models_of(experiment)
     if not models:
         return NO_PRICES
     require_for("prices of models", "agents", "genai_prices")
 
-    own = dict.fromkeys(price for each in models for price in each.prices or ())
-    granted = dict.fromkeys(
-        (each.known_providers[name], model)
-        for each in models
-        for name, model in each.granted_models()
+    experiment_prices = dict.fromkeys(
+        price for settings in models for price in settings.prices or ()
     )
-    return price_table(granted, own, clock.now())
+    granted = dict.fromkeys(
+        (settings.known_providers[name], model)
+        for settings in models
+        for name, model in settings.granted_models()
+    )
+    return price_table(granted, experiment_prices, clock.now())

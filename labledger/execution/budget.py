@@ -1,10 +1,8 @@
-"""`--budget-usd` and `--budget-tokens`: stops dispatching once a run has spent its budget.
+"""`--budget-usd` and `--budget-tokens`: stop dispatching once a run has spent its budget.
 
-What a trial spent is what the gateway counted of its calls to models; without calls, it is the
-value of the experiment's metrics with the ids `cost_usd`, `tokens_in` and `tokens_out`. What the
-calls of trials that run on this machine have spent so far counts, too, by the gateway's journals.
-The limits belong to the run, not to the command: the ledger stores them, and every later
-coordinator applies them.
+A trial spent what the gateway counted. Without calls, its metrics `cost_usd`, `tokens_in` and
+`tokens_out` count. Calls of trials that run on this machine count as well. The ledger stores the
+limits for later coordinators.
 """
 
 from __future__ import annotations
@@ -33,39 +31,39 @@ if TYPE_CHECKING:
     from labledger.trial.attempt_spec import AttemptSpec
 
 _STORED_NAMES = {kind: f"--{name.replace('_', '-')}" for kind, name in BUDGET_PARAMETERS.items()}
-"""How messages in run events and in the ledger name a limit. Stored messages keep their words."""
+"""The names of limits in messages of run events and the ledger: always the command's options."""
 _LOOK_EVERY_S = 2.0
 _MAX_READING_SHARE = 0.05
-"""The largest share of the coordinator's time that reading may take."""
+"""The largest share of the coordinator's time that reading journals may take."""
 
 
 @dataclass(slots=True)
 class Budget:
-    """What a run may spend, and what it has spent."""
+    """The limits of a run's spending, and its spending so far."""
 
     limits: Mapping[str, float]
-    """By kind of spending: `cost_usd`, `tokens`. A kind that is missing has no limit."""
+    """By kind of spending: `cost_usd`, `tokens`. A missing kind has no limit."""
     spent: dict[str, Spent]
-    """By kind, without attempts that still run. Empty for a regrading, which runs no agent."""
+    """By kind, without running attempts. Empty for a regrading, which runs no agent."""
     emit: Listener
     prices: PriceTable = NO_PRICES
-    """The prices from which the cost of calls to models is computed."""
+    """The prices for computing the cost of model calls."""
     _running: dict[tuple[int, int], Mapping[str, Spent]] = field(default_factory=dict)
-    """What the calls of attempts in flight have spent so far, by slot and attempt."""
+    """Spending of attempts in flight so far, by slot and attempt."""
     _warned: set[str] = field(default_factory=set)
     at_stop: Mapping[str, Spent] = field(default_factory=dict)
-    """What was spent when dispatch was stopped; empty before."""
+    """The spending when dispatch stopped; empty before."""
 
     @classmethod
     def of(cls, run: RunInfo, reader: LedgerReader, emit: Listener) -> Self:
-        """Return the run's budget, with the spending of every result that is durable already."""
+        """Return the run's budget, with the spending of every durable result."""
         if run.regrades is not None:
             return cls({}, {}, emit)
         spent, prices = reader.spent_so_far(run.run_id), reader.prices(run.run_id)
         return cls(run.budget, spent, emit, prices)
 
     def add(self, result: AttemptResult) -> None:
-        """Add what an attempt spent. Emit a warning if not all of a limited kind is known."""
+        """Add an attempt's spending. Emit a warning if a limited kind is not completely known."""
         self._running.pop((result.schedule_idx, result.attempt), None)
         for kind, spent in self.attempt_spending(result).items():
             self.spent[kind] = self.spent[kind].plus(spent)
@@ -76,19 +74,19 @@ class Budget:
                 )
                 if result.model_calls:
                     unknown = (
-                        f"has calls to models whose {kind} is not known: {_STORED_NAMES[kind]} "
+                        f"has model calls with unknown {kind}: {_STORED_NAMES[kind]} "
                         "counts only the others"
                     )
-                message = f"slot {result.schedule_idx} {unknown}"
+                message = f"trial {result.schedule_idx} {unknown}"
                 self.emit(run_event("warning", message=message))
 
     def note_running(self, calls: Mapping[tuple[int, int], Sequence[ModelCall]]) -> None:
-        """Note the calls of the attempts in flight, by slot and attempt: they count from now on."""
+        """Count the calls of attempts in flight, given by slot and attempt."""
         if self.limits:
             self._running = {key: calls_spending(of, self.prices) for key, of in calls.items()}
 
     def _so_far(self) -> dict[str, Spent]:
-        """Return what is spent, with what the calls of attempts in flight have spent."""
+        """Return the spending, including attempts in flight."""
         running = self._running.values()
         return {
             kind: replace(spent, total=spent.total + sum(of[kind].total for of in running))
@@ -96,19 +94,19 @@ class Budget:
         }
 
     def change_limits(self, limits: Mapping[str, float]) -> None:
-        """Replace the limits of these kinds; an infinite one is removed."""
+        """Replace the limits of these kinds. An infinite limit removes a limit."""
         changed = {**self.limits, **limits}
         self.limits = {kind: limit for kind, limit in changed.items() if math.isfinite(limit)}
 
     def attempt_spending(self, result: AttemptResult) -> dict[str, Spent]:
-        """Return what an attempt spent of each kind. Empty for a regrading."""
+        """Return an attempt's spending by kind. Empty for a regrading."""
         return attempt_spending(result, self.prices) if self.spent else {}
 
     def event_fields(self, result: AttemptResult) -> JsonObject:
-        """Return what the event of a finished attempt says of its spending.
+        """Return the fields of a finished attempt's event that describe its spending.
 
-        It has each kind, null if nothing of it is known; `incomplete` names those of which a part
-        is known.
+        Every kind is present, null if unknown. `incomplete` lists the kinds that are known only in
+        part.
         """
         spending = self.attempt_spending(result)
         amounts = {kind: spent.amount for kind, spent in spending.items()}
@@ -120,7 +118,7 @@ class Budget:
         return exhausted_kinds(self.limits, self._so_far() if self.limits else self.spent)
 
     def used(self, share: float) -> dict[str, Spent]:
-        """Return what is spent of each kind of which this share of the limit is reached."""
+        """Return the spending of each kind that has reached this share of its limit."""
         so_far = self._so_far() if self.limits else {}
         return {
             kind: so_far[kind]
@@ -129,11 +127,10 @@ class Budget:
         }
 
     def report_stop(self, in_flight: int) -> None:
-        """Record what is spent now that dispatch has stopped, and emit `budget_spent` events.
+        """Record the spending now that dispatch has stopped, and emit `budget_spent` events.
 
-        The first call emits one event for each exhausted kind, further calls do nothing.
-        `in_flight` is the largest number of trials that may be running: they finish and add to the
-        spending.
+        The first call emits one event for each exhausted kind; later calls do nothing. `in_flight`
+        is the largest number of trials that may be running. They finish and add to the spending.
         """
         if self.at_stop:
             return
@@ -153,18 +150,18 @@ class Budget:
     def _stop_message(self, kind: str, in_flight: int) -> str:
         spent = self.spent[kind]
         spent_of_limit = _spent_of_limit(self.at_stop[kind], kind, self.limits[kind])
-        message = f"{spent_of_limit}: nothing more is started"
+        message = f"{spent_of_limit}: no more trials are started"
         if not in_flight:
             return message
         trials = "1 trial" if in_flight == 1 else f"up to {in_flight} trials"
-        message += f"; {trials} in flight still add to it"
+        message += f"; {trials} in flight may still add to it"
         if spent.known:
             about = in_flight * spent.total / spent.known
             message += f", by their mean so far about {about:,.3g} {UNITS[kind]}"
         return message
 
     def message(self) -> str:
-        """Return why the run stopped, with what is spent now; empty if the budget is not spent."""
+        """Return why the run stopped, with its spending, or "" if the budget is not spent."""
         so_far = self._so_far()
         for kind in self.exhausted():
             spent, at_stop = so_far[kind], self.at_stop.get(kind)
@@ -189,8 +186,8 @@ def _count_of_trials(count: int) -> str:
 def check_limits(experiment: ExperimentPlan, limits: Mapping[str, float]) -> None:
     """Raise `InvalidInput` for a negative limit, or a limit of a kind that is not measured.
 
-    Kinds are measured by the metrics of the experiment, or by the gateway of its agents' models. An
-    infinite limit means no limit.
+    The experiment's metrics measure kinds, or the gateway of its agents' models. An infinite limit
+    means no limit.
     """
     measured = {metric.metric_id for metric in experiment.metrics}
     if models_of(experiment):
@@ -210,10 +207,9 @@ def check_limits(experiment: ExperimentPlan, limits: Mapping[str, float]) -> Non
 
 
 class CallsInFlight:
-    """What agents of running trials have asked of models so far. For one thread.
+    """The model calls of running trials so far. For one thread.
 
-    Only the gateway's journals of attempts on this machine are read: those of trials on hosts of a
-    cluster are there.
+    Reads only journals on this machine. Trials on hosts of a cluster have theirs on the hosts.
     """
 
     def __init__(self) -> None:
@@ -241,7 +237,7 @@ class CallsInFlight:
         return calls
 
     def as_json(self) -> JsonObject:
-        """Return how many calls there were at the last look, and how long limits held them back."""
+        """Return how many calls the last look counted, and how long limits delayed them."""
         calls = [call for of_attempt in self._calls.values() for call in of_attempt]
         waited_ms = sum(call.waited_ms for call in calls)
         return {"calls": sum(call.asked for call in calls), "waited_s": waited_ms / 1000}

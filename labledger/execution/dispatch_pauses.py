@@ -1,9 +1,8 @@
-"""Pauses of dispatch: nothing more is started while the machine is unusable.
+"""Pauses of dispatch: no trial is started while the machine is unusable.
 
-Three causes pause dispatch: the engine is gone, the engine refuses every container, or a disk is
-full. Running trials continue meanwhile. A pause reports its cause, checks with a growing backoff
-whether the cause has gone, and stops the run, resumable, once it has lasted longer than the
-patience of the run, so that a broken machine does not turn every slot into an error.
+Dispatch pauses if the engine is gone, if it refuses every container, or if a disk is full. Running
+trials continue. A pause reports its cause and checks it with a growing backoff. If it lasts longer
+than the run's patience, the run stops and can be resumed.
 """
 
 from __future__ import annotations
@@ -30,17 +29,16 @@ _FIRST_INTERVAL_S = 0.5
 _MAX_INTERVAL_S = 10.0
 
 CheckCause = Callable[[], str | None]
-"""Returns why dispatch cannot continue yet, or None once the cause has gone."""
+"""Returns why dispatch must stay paused, or None once the cause is gone."""
 
 
 @dataclass(slots=True)
 class DispatchPause:
     """A pause of dispatch for one cause.
 
-    The time between two checks doubles and is randomized, so that several coordinators do not
-    query an engine that was just restarted at the same moment. If the cause returns before any
-    result was made durable, the earlier pause continues, so that patience also runs out if the
-    cause comes and goes.
+    The time between two checks doubles and is randomized, so that coordinators do not query a
+    restarted engine all at once. If the cause returns before any result was made durable, the
+    earlier pause continues. A cause that comes and goes therefore exhausts the patience, too.
     """
 
     cause: str
@@ -53,7 +51,7 @@ class DispatchPause:
     _next_check: float = 0.0
 
     def begin(self, message: str) -> None:
-        """Pause dispatch from now on. `message` says what is known of the cause."""
+        """Pause dispatch from now on. `message` describes the cause."""
         if self.active:
             return
         self.active = True
@@ -66,18 +64,18 @@ class DispatchPause:
             run_event(
                 "dispatch_paused",
                 cause=self.cause,
-                message=f"{message}; dispatch is paused until this is fixed (for at most "
+                message=f"{message}; no trial is started until this is fixed (for at most "
                 f"{self.patience_s:.0f} s); running trials continue",
             )
         )
 
     def record_progress(self) -> None:
-        """Record that a trial's result was made durable: the next pause gets its full patience."""
+        """Record that a trial's result was made durable. The next pause gets its full patience."""
         if not self.active:
             self._paused_since = None
 
     def check(self) -> str | None:
-        """Check whether the cause has gone, no more often than the backoff allows.
+        """Check whether the cause is gone, at most as often as the backoff allows.
 
         Return a reason to stop the run once the pause has lasted longer than `patience_s`, else
         None.
@@ -108,13 +106,13 @@ class DispatchPause:
 
 @dataclass(slots=True)
 class Refusals:
-    """How many trials in a row could not be started. The engine or the trials may be at fault."""
+    """How many trials in a row could not be started, because of the engine or of the trials."""
 
     in_row: int = 0
     last: float = 0.0
-    """When the last of them was refused, by the monotonic clock."""
+    """When the last start was refused, by the monotonic clock."""
     message: str = ""
-    """Why the last of them could not be started."""
+    """Why the last start was refused."""
 
     def record(self, message: str) -> None:
         self.in_row += 1
@@ -124,7 +122,8 @@ class Refusals:
     def record_start(self, created: float) -> bool:
         """Record that a container created at `created` (monotonic clock) could be started.
 
-        Return whether that was after the last refusal: then the engine does not refuse everything.
+        Return whether that was after the last refusal, so that the engine does not refuse
+        everything.
         """
         is_newer = created > self.last
         if is_newer:
@@ -145,7 +144,7 @@ class DispatchPauses:
     refusals: DispatchPause = field(init=False)
     _refused: Refusals = field(default_factory=Refusals)
     _allowed_probes: int = 0
-    """How many trials may be dispatched as a test while the engine refuses them."""
+    """How many trials may be dispatched as a test while the engine refuses trials."""
 
     def __post_init__(self) -> None:
         self.engine = self._pause(StopCause.ENGINE, _check_engine)
@@ -159,14 +158,14 @@ class DispatchPauses:
     def active(self) -> bool:
         return any(pause.active for pause in self._all)
 
-    def allowed_dispatches(self, wanted: int) -> int:
+    def allowed_dispatches(self, requested: int) -> int:
         """Return how many of `wanted` trials may be dispatched now."""
         shortage = self.find_shortage()
         if shortage is not None:
             self.disk.begin(shortage)
         if self.engine.active or self.disk.active:
             return 0
-        return min(wanted, self._allowed_probes) if self.refusals.active else wanted
+        return min(requested, self._allowed_probes) if self.refusals.active else requested
 
     def record_dispatches(self, count: int) -> None:
         """Record that `count` trials were dispatched."""
@@ -202,7 +201,7 @@ class DispatchPauses:
         return self.engine, self.disk, self.refusals
 
     def _allow_probe(self) -> str:
-        """Allow one dispatch: only a trial that starts shows that the engine works again."""
+        """Allow one dispatch. Only a trial that starts shows that the engine works again."""
         self._allowed_probes = 1
         return f"no trial could be started ({self._refused.message})"
 

@@ -1,23 +1,7 @@
-"""`TrialExecutor`: what a coordinator asks of whatever runs its trials, and the rules of it.
+"""`TrialExecutor`: the interface through which a coordinator runs trials, and its rules.
 
-Implemented by `local_executor` (threads of this process) and by executors for many hosts. The
-contract suite `tests/integration/test_executor_contract.py` runs over each of them.
-
-Ownership. An attempt belongs to one host, for ever: `place` chooses it, the coordinator journals
-slot, attempt, container name and host in one transaction, and only then calls `submit`. No executor
-ever runs an attempt on another host than `spec.host`, and none starts one twice: a submitted
-attempt with `container_may_exist` is adopted, not repeated, if anything was started for it.
-
-Durability. An executor keeps everything of an attempt (container, folder, result) until `remove` or
-`cancel` is called for it: `remove` is the acknowledgement that the result is durable here. If the
-process that uses an executor dies at any time, another executor for the same run, asked to `submit`
-the same attempts, returns the same results. The artifacts that a result refers to are in the
-coordinator's store, synced, before its future is set.
-
-Threads. Every method is called by the coordinator's thread alone, and none waits for a trial.
-Futures are set by threads of the executor. A remote executor needs no thread and no socket for each
-trial in flight, and never raises `EngineUnavailable` or `DiskFull` for the trouble of one host: it
-keeps the attempt, reports a `problem` of that host, and places nothing there.
+`local_executor` implements it with threads of this process, `hosts` with hosts of a cluster. The
+contract suite `tests/integration/test_executor_contract.py` tests both.
 """
 
 from __future__ import annotations
@@ -40,43 +24,43 @@ from labledger.text import counted, format_size
 from labledger.trial.attempt_spec import AttemptSpec
 
 MAX_HOST_SLOTS = 10_000
-"""A host with more is taken for a mistake."""
+"""The most slots of a host. A larger number counts as a mistake."""
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}/[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """A host of an executor, as it was last seen."""
+    """A host of an executor, as last seen."""
 
     name: str
-    """What the dispatch journal calls it: this machine's node name, or `NAME/IDPREFIX`."""
+    """The host's name in the dispatch journal: this machine's node name, or `NAME/IDPREFIX`."""
     host_id: str
-    """Identifies the host durably; empty for this machine."""
+    """A durable id of the host; empty for this machine."""
     slots: int
     """How many trials it runs at once."""
     busy: int
-    """How many of them are taken, by trials of any run."""
+    """How many of the slots are taken, by trials of any run."""
     images: frozenset[str] = frozenset()
-    """The ids (`sha256:…`) of the images that it has."""
+    """The ids (`sha256:…`) of the host's images."""
     inputs: frozenset[str] = frozenset()
-    """The digests of the workspaces and files that it has."""
+    """The digests of the workspaces and files on the host."""
     free_bytes: int | None = None
-    """Free bytes on the disk of its trials; None if not known."""
+    """Free bytes on the disk for its trials, or None if unknown."""
     cpus: float | None = None
     memory_bytes: int | None = None
     gpus: int | None = None
-    """What its engine offers to containers in all; None if not known. It is not divided among
-    trials: each may use what it asks for."""
+    """The resources that its engine offers to containers, or None if unknown. They are not divided
+    among trials: each trial may use what it asks for."""
     ignores_storage: bool = False
-    """Whether its engine accepts `runtime.resources.storage`, and ignores it."""
+    """Whether its engine accepts `runtime.resources.storage` and ignores it."""
     labledger_version: str = ""
     last_seen: str = ""
-    """When it last answered, as the time of this machine (ISO 8601, UTC); empty if never."""
+    """When it last answered, by this machine's clock (ISO 8601, UTC); empty if never."""
     problem: str | None = None
-    """Why nothing is placed on it, as a sentence; None if trials may be."""
+    """Why no trial is placed on it, as a sentence, or None."""
 
     def find_fault(self) -> str | None:
-        """Return which of its facts cannot be true; None if all can."""
+        """Return which of its facts cannot be true, or None if all can."""
         if not _HOST_NAME.fullmatch(self.name) or not self.host_id.startswith(self.name[-8:]):
             return f"that its name is {self.name[:80]!r} and its id {self.host_id[:80]!r}"
         if not 0 < self.slots <= MAX_HOST_SLOTS or self.busy < 0:
@@ -86,56 +70,75 @@ class HostState:
 
 @dataclass(frozen=True, slots=True)
 class RunRecords:
-    """What the ledger knows of a run's attempts, for a cleanup of what they left."""
+    """The ledger's knowledge of a run's attempts, for a cleanup."""
 
     ledger_id: str
     run_id: str
     run_dir: Path
     """The run folder on this machine."""
     is_durable: Callable[[int, int], bool]
-    """Called with slot and attempt. Whether its result is committed or staged."""
+    """Called with slot and attempt. Returns whether the result is committed or staged."""
     keeps_folder: Callable[[int, int], bool]
-    """Called with slot and attempt of a durable one. Whether its trial folder is retained."""
+    """Called with slot and attempt of a durable result. Returns whether its trial folder is
+    retained."""
 
 
 MAX_PREPARED = 4
-"""How many further containers may be prepared while others run."""
+"""How many more containers may be prepared while others run."""
 
 
 def capacity_of(width: int) -> int:
-    """Return how many attempts a machine takes that runs `width` at once, and prepares a few."""
+    """Return how many attempts a machine accepts that runs `width` at once."""
     return width + min(width, MAX_PREPARED)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many attempts of a run may be placed, and where."""
+    """Limits on how many attempts of a run are placed, and where."""
 
     max_concurrency: int | None = None
-    """How many trials run at once; None for as many as the hosts take."""
+    """How many trials run at once; None for as many as the hosts accept."""
     at_most_per_host: int | None = None
-    """How many attempts a host of a cluster has at once; None for as many as it takes."""
+    """How many attempts a host of a cluster has at once; None for as many as it accepts."""
     is_closed: Callable[[str], bool] = lambda _: False
-    """Called with a host's name. Whether nothing may be placed there."""
+    """Called with a host's name. Returns whether nothing may be placed there."""
 
 
 class TrialExecutor(Protocol):
-    """Runs the attempts of one run. See the module for the rules that every executor keeps."""
+    """Runs the attempts of one run.
+
+    **Ownership.** An attempt belongs to one host for ever. `place` chooses the host, the
+    coordinator journals slot, attempt, container name and host in one transaction, and only then
+    calls `submit`. No executor runs an attempt on another host than `spec.host`, and none starts
+    one twice. If anything was started for a submitted attempt with `container_may_exist`, the
+    executor adopts it.
+
+    **Durability.** An executor keeps container, folder and result of an attempt until `remove` or
+    `cancel`. `remove` acknowledges that the result is durable here. If the process dies at any
+    time, another executor for the same run returns the same results for the same attempts. Before a
+    future is set, the artifacts of its result are synced in the coordinator's store.
+
+    **Threads.** Only the coordinator's thread calls the methods, and no method waits for a trial.
+    Threads of the executor set the futures. A remote executor needs no thread and no socket for
+    each trial. If one host has trouble, it never raises `EngineUnavailable` or `DiskFull`: it keeps
+    the attempt, reports the host's `problem`, and places nothing there.
+    """
 
     @property
     def width(self) -> int:
-        """How many trials run at once, over all hosts. May change while hosts come and go."""
+        """How many trials run at once, over all hosts. May change as hosts come and go."""
 
     @property
     def capacity(self) -> int:
-        """How many attempts may be submitted at once: those that run, and a few that prepare.
+        """How many attempts may be submitted at once: running ones, and a few that prepare.
 
-        Hosts that are closed (`Limits`) count: what had started there is submitted to be collected.
+        Closed hosts (`Limits`) count, because attempts that had started there are submitted again
+        to be collected.
         """
 
     @property
     def running(self) -> int:
-        """How many submitted attempts run now, as far as is known: prepared ones do not."""
+        """How many submitted attempts run now, as far as known. Prepared ones do not run."""
 
     @property
     def last_start_created(self) -> float:
@@ -147,23 +150,25 @@ class TrialExecutor(Protocol):
 
     @property
     def has_room(self) -> bool:
-        """Whether some host could take another attempt now, if it asked for little enough."""
+        """Whether any host could accept another attempt with small needs now."""
 
     def place(self, spec: AttemptSpec) -> AttemptSpec | None:
-        """Return the attempt with the host on which it will run; None if none has room now.
+        """Return the attempt with its host, or None if no host has room now.
 
-        Whether there is room depends on what the attempt asks for alone (`needs_of`),
-        and on its image: a host that lacks it has room for one such attempt until it has it.
-        An attempt that has a host keeps it, whether or not that host has room or answers. Room is
-        reserved, once for each attempt, until its future ends. What the host's own machine must
-        know before the dispatch is journaled is durable when this returns.
+        Room depends only on the attempt's needs (`needs_of`) and its image: a host without the
+        image has room for one such attempt until it has the image. An attempt that has a host keeps
+        it, even if that host has no room or does not answer. Room is reserved once for each
+        attempt, until its future ends. When this returns, the host has durably stored everything
+        that it must know before the dispatch is journaled.
         """
 
     def submit(self, spec: AttemptSpec) -> Future[AttemptResult]:
-        """Run a placed attempt. Its dispatch must be journaled already."""
+        """Run a placed attempt, whose dispatch must be journaled already."""
 
     def remove(self, spec: AttemptSpec, *, keep_folder: bool) -> Future[None]:
-        """Remove what an attempt left, except its folder if `keep_folder`: its result is durable.
+        """Remove everything of an attempt, except its folder if `keep_folder`.
+
+        The attempt's result must be durable here.
 
         The future may end when the removal is certain to happen.
         """
@@ -172,66 +177,67 @@ class TrialExecutor(Protocol):
         """Record why an attempt will run again, and remove its container and folder."""
 
     def kill(self, spec: AttemptSpec) -> None:
-        """Kill the containers of an attempt, if there are any, and start none for it any more.
+        """Kill the containers of an attempt, and never start one for it again.
 
-        Raises `LabLedgerError`. It may be called before `submit`, and again.
+        May be called before `submit`, and repeatedly. Raises `LabLedgerError`.
         """
 
     def recall(self, spec: AttemptSpec) -> None:
-        """Let a submitted attempt not start, if it has not: its future raises `StartRefused`.
+        """Prevent the start of a submitted attempt that has not started.
 
-        Submitted again, it may.
+        Its future then raises `StartRefused`. A further `submit` allows the start again.
         """
 
     def has_started(self, spec: AttemptSpec) -> bool:
-        """Return whether a container has been started for an attempt; False if it is unknown."""
+        """Return whether a container has been started for an attempt, or False if unknown."""
 
     def clean_up(self, run: RunRecords) -> list[str]:
         """Remove the containers, folders and notes of attempts whose results are durable.
 
-        Return a warning for each thing that could not be removed. It is left for the next cleanup.
+        Return a warning for each thing that could not be removed. The next cleanup tries again.
         """
 
     def restart_notices(self) -> list[tuple[AttemptSpec, str]]:
-        """Return the attempts that were started again since the last call, each with the reason."""
+        """Return the attempts that were started again since the last call, with the reasons."""
 
     def paused_attempts(self) -> list[AttemptSpec]:
         """Return the attempts whose containers were seen paused since the last call."""
 
     def warnings(self) -> list[str]:
-        """Return what a person should know of the hosts and has not been told since the last call.
+        """Return new messages for the user about the hosts, one sentence each.
 
-        One sentence each, such as that a host does not answer.
+        For example, a host does not answer.
         """
 
     def image_id(self, ref: str) -> str | None:
-        """Return the id of an image on the hosts, None if none has it.
+        """Return the id of an image on the hosts, or None if no host has it.
 
-        Raises `EngineUnavailable` if the hosts' engine is this machine's and does not answer.
+        Raises `EngineUnavailable` if the hosts use this machine's engine and it does not answer.
         """
 
     def hosts(self) -> list[HostState]:
         """Return the hosts of this run, by name."""
 
     def lose_host(self, host: str, because: str) -> None:
-        """End every open attempt of a host that somebody has declared lost.
+        """End every open attempt of a host that a user has declared lost.
 
-        The future of each raises `errors.HostLost`, and so does that of each attempt of this host
-        that is submitted later, as soon as the host certainly starts no container any more: it was
-        told so, or the time that it was granted has run out. It is granted none from now on, and
-        what it had prepared is removed. Nothing that the host delivers afterwards is accepted,
-        nothing is placed on it, and `remove` of its attempts ends at once.
+        Their futures raise `errors.HostLost` once the host can no longer start a container, either
+        because it confirmed this or because its grant expired. Attempts submitted to this host
+        later fail the same way. The host gets no further grant, and removes what it had prepared.
+        From now on, no result of the host is accepted, nothing is placed on it, and `remove` of its
+        attempts ends at once.
         """
 
     def limit(self, limits: Limits) -> None:
-        """Place further attempts within other limits. What is placed already goes on."""
+        """Place further attempts within other limits. Placed attempts continue."""
 
     def stop_cause(self, patience_s: float) -> str | None:
-        """Return why the run cannot continue for now: hosts were unreachable for `patience_s`.
+        """Return why the run cannot continue for now: hosts did not answer for `patience_s`.
 
-        None if an open attempt or a removal is on a host that answers, or if none is open and some
-        host answers, or all hosts are closed. The sentence says which slots wait for which host.
-        Called only while the coordinator has nothing to commit and nothing that it can place.
+        Return None if an open attempt or a removal is on a host that answers. Also return None if
+        no attempt is open and some host answers, or if all hosts are closed. The sentence says
+        which slots wait for which host. Called only while the coordinator can neither commit nor
+        place anything.
         """
 
     def stop_starting(self) -> None:
@@ -244,7 +250,7 @@ class TrialExecutor(Protocol):
         """Stop waiting for running trials. Their containers continue without this process."""
 
     def shutdown(self) -> None:
-        """Start no further container, and return when every trial and every removal has ended."""
+        """Start no further container, and return when all trials and removals have ended."""
 
     def close(self) -> None:
         """Close every connection. Called once, after `shutdown` if anything was submitted."""
@@ -252,28 +258,33 @@ class TrialExecutor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What the containers of a trial ask of a host, of each the most; None for no limit."""
+    """The largest needs of a trial's containers, for each resource. None means no limit."""
 
     cpus: float | None = None
     memory_bytes: int | None = None
     gpus: int = 0
-    """At least so many: `all` asks for one."""
+    """The smallest number of GPUs; `all` asks for one."""
     limits_storage: bool = False
 
     @classmethod
     def of_trial(cls, settings: TrialSettings) -> Needs:
-        """Return what the trials with some settings ask for."""
+        """Return the needs of trials with these settings."""
         resources = [container.runtime.resources for container in settings.of_containers()]
-        gpus = [1 if each.gpus == "all" else int(each.gpus or 0) for each in resources]
+        gpus = [1 if resource.gpus == "all" else int(resource.gpus or 0) for resource in resources]
         return cls(
-            max((each.cpus for each in resources if each.cpus is not None), default=None),
-            max((n for each in resources if (n := each.memory_bytes) is not None), default=None),
+            max(
+                (resource.cpus for resource in resources if resource.cpus is not None), default=None
+            ),
+            max(
+                (n for resource in resources if (n := resource.memory_bytes) is not None),
+                default=None,
+            ),
             max(gpus),
-            any(each.storage_bytes is not None for each in resources),
+            any(resource.storage_bytes is not None for resource in resources),
         )
 
     def are_met_by(self, host: HostState) -> bool:
-        """Return whether a host offers so much in all and keeps the limits, as far as is known."""
+        """Return whether a host offers enough and enforces the limits, as far as known."""
         return (
             not (self.limits_storage and host.ignores_storage)
             and _is_enough(host.cpus, self.cpus)
@@ -290,12 +301,12 @@ class Needs:
 
 
 def needs_of(spec: AttemptSpec) -> Needs:
-    """Return what an attempt asks of its host."""
+    """Return the needs of an attempt."""
     return Needs.of_trial(spec.settings)
 
 
-def _is_enough(offered: float | None, asked: float | None) -> bool:
-    return asked is None or offered is None or asked <= offered
+def _is_enough(offered: float | None, needed: float | None) -> bool:
+    return needed is None or offered is None or needed <= offered
 
 
 _KEPT = "kept"
@@ -307,11 +318,11 @@ class FolderRetention(StrEnum):
 
     NONE = "none"
     FAILED = "failed"
-    """Those of trials that did not complete, or did not pass."""
+    """Folders of trials that did not complete, or did not pass."""
     ALL = "all"
 
     def applies_to(self, status: SlotStatus | None, verdict: str | None) -> bool:
-        """Return whether the folder of a trial with this status and verdict is retained.
+        """Return whether to retain the folder of a trial with this status and verdict.
 
         `status` is None for an attempt that was not committed.
         """
@@ -323,7 +334,7 @@ class FolderRetention(StrEnum):
 def move_to_kept(trial_folder: Path) -> None:
     """Move a trial folder to `kept/`. Do nothing if it is gone already.
 
-    It holds everything that the container wrote, secrets included, but no files of devices.
+    It holds everything that the container wrote, including secrets, but no device files.
     """
     target = trial_folder.parent.parent / _KEPT / trial_folder.name
     target.parent.mkdir(mode=0o700, exist_ok=True)

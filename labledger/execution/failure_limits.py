@@ -1,14 +1,8 @@
 """Limits on failures of committed slots: too many errors stop a run, or prune a variant.
 
-`--max-error-rate` limits the share of slots that end in a setup, grader or infrastructure error,
-which says nothing about an agent, among those that this coordinator committed; in a regrading, the
-share of grader errors among all its committed slots. Pruning commits the rest of a variant whose
-slots fail one after the other as `skipped_pruned`. Slots are counted in schedule order, so that no
-decision depends on which trial ended first. Time-outs under pressure only warn.
-
-Receivers are told of many errors, and of most of a budget that is used. That is decided before a
-result is written, so that the notification is in the same transaction. The ledger stores each once:
-after a restart, what is still true is announced again, and changes nothing.
+`--max-error-rate` limits the share of errors that say nothing about an agent. Pruning ends the work
+on a variant after failures in a row. Slots count in schedule order, so no decision depends on which
+trial ended first.
 """
 
 from __future__ import annotations
@@ -30,10 +24,10 @@ _ERRORS = frozenset({SlotStatus.SETUP_ERROR, SlotStatus.GRADE_ERROR, SlotStatus.
 """Statuses that say nothing about an agent."""
 
 _MIN_SLOTS = 10
-"""The rate of fewer slots is not evaluated: it would say little."""
+"""The rate of fewer slots is not evaluated, because it would say little."""
 
 REGRADING_ERRORS = frozenset({SlotStatus.GRADE_ERROR})
-"""The errors of a regrading. Other statuses come unchanged from the run that it regrades."""
+"""The errors of a regrading. Other statuses come unchanged from the original run."""
 
 
 REGRADING_LIMIT = 0.5
@@ -42,12 +36,15 @@ REGRADING_LIMIT = 0.5
 
 @dataclass(slots=True)
 class ErrorRate:
-    """The share of errors among the slots that were committed after a trial."""
+    """The share of errors among the slots that this coordinator committed.
+
+    For a regrading, the share of grader errors among all its committed slots.
+    """
 
     limit: float | None
-    """The largest share allowed; None allows any."""
+    """The largest allowed share; None allows any."""
     excludes_limit: bool = False
-    """Whether a share that equals the limit is already too large."""
+    """Whether a share equal to the limit is already too large."""
     error_statuses: frozenset[SlotStatus] = _ERRORS
     committed: int = 0
     errors: int = 0
@@ -58,9 +55,9 @@ class ErrorRate:
     def of_regrading(
         cls, limit: float | None, slots: int, statuses: Iterable[Mapping[str, int]]
     ) -> Self:
-        """Return the share of a regrading of so many slots.
+        """Return the share of a regrading with this number of slots.
 
-        `statuses` are the numbers of its committed slots by status.
+        `statuses` count its committed slots by status.
         """
         rate = cls(limit, error_statuses=REGRADING_ERRORS, regraded_slots=slots)
         if limit is None:
@@ -71,7 +68,7 @@ class ErrorRate:
         return rate
 
     def count(self, status: SlotStatus, slots: int = 1) -> None:
-        """Count committed slots of one status. Slots that were never run do not count."""
+        """Count committed slots of one status. Slots that never ran do not count."""
         if status not in NEVER_RUN:
             self.committed += slots
             self.errors += slots * (status in self.error_statuses)
@@ -81,7 +78,10 @@ class ErrorRate:
         return self._is_too_large(self.limit)
 
     def exceeds(self, share: float | None) -> bool:
-        """Return whether more than a share of enough slots are errors. None allows any share."""
+        """Return whether enough slots are counted and more than a share are errors.
+
+        None allows any share.
+        """
         total = _MIN_SLOTS if self.regraded_slots is None else self.regraded_slots
         is_enough = self.committed >= min(_MIN_SLOTS, total)
         return is_enough and self._is_too_large(share)
@@ -95,12 +95,12 @@ class ErrorRate:
 
     @property
     def sentence(self) -> str:
-        """How many of the slots are errors."""
+        """A clause that says how many of the slots are errors."""
         statuses = " or ".join(sorted(self.error_statuses))
         is_regrading = self.regraded_slots is not None
-        slots = "slots of the regrading" if is_regrading else "slots committed since this start"
+        trials = "trials of the regrading" if is_regrading else "trials saved since this start"
         share = f"{self.errors / self.committed:.0%}"
-        return f"{self.errors} of {self.committed} {slots} ({share}) ended as {statuses}"
+        return f"{self.errors} of {self.committed} {trials} ({share}) ended as {statuses}"
 
     def is_last(self, schedule_idx: int) -> bool:
         """Return whether the commit of a slot completes the regrading; False for other runs."""
@@ -123,8 +123,8 @@ class ErrorRate:
 class Pruning:
     """Counts, for each variant, how many committed slots in a row did not complete.
 
-    A slot counts as failed when its status is not `completed`; a verdict of `fail` is a result,
-    not a failure. A skipped slot does not change the count.
+    A slot counts as failed when its status is not `completed`. A verdict of `fail` is a result, not
+    a failure. A skipped slot does not change the count.
     """
 
     def __init__(self, prune: Prune | None, failures: Mapping[str, int]) -> None:
@@ -132,7 +132,7 @@ class Pruning:
         self._failures = Counter(failures)
 
     def count(self, variant_id: str, status: SlotStatus) -> None:
-        """Count a slot that is committed."""
+        """Count a committed slot."""
         if status is SlotStatus.COMPLETED:
             self._failures[variant_id] = 0
         elif status not in NEVER_RUN:
@@ -146,7 +146,7 @@ class Pruning:
 
 
 _FIRST_WARNING = 3
-"""How many time-outs under pressure are worth the first warning: one or two may be chance."""
+"""How many time-outs under pressure cause the first warning. One or two may be chance."""
 
 
 @dataclass(slots=True)
@@ -157,8 +157,10 @@ class PressureWarning:
     _next: int = _FIRST_WARNING
 
     def add(self, result: AttemptResult) -> str | None:
-        """Count an attempt. Return a warning at the third time-out under pressure, and then
-        whenever their number has doubled.
+        """Count an attempt.
+
+        Return a warning at the third time-out under pressure, and then whenever the number of such
+        time-outs has doubled.
         """
         self.counts = self.counts.plus(result.reason, pressure_of(result))
         sentence = self.counts.sentence
@@ -169,14 +171,18 @@ class PressureWarning:
 
 
 BUDGET_SHARE = 0.8
-"""Receivers are told when this share of a budget is used."""
+"""Receivers are notified when this share of a budget is used."""
 ERROR_SHARE = 0.2
-"""Receivers are told when a larger share of the slots since the start are errors."""
+"""Receivers are notified when a larger share of the slots since the start are errors."""
 
 
 @dataclass(slots=True)
 class RunNotices:
-    """What a session has to tell receivers of the results that it has counted."""
+    """The notifications of a session about its counted results.
+
+    A notice is decided before a result is written, so that it is in the same transaction. The
+    ledger stores each notice once: after a restart, writing it again changes nothing.
+    """
 
     epoch: int
     budget: Budget
@@ -184,13 +190,13 @@ class RunNotices:
     _written: set[tuple[NoticeEvent, str]] = field(default_factory=set)
 
     def new(self) -> list[Notice]:
-        """Return what is true now and not written yet."""
+        """Return the notices that are due and not written yet."""
         notices = [*self._of_budget(), *self._of_errors()]
-        return [each for each in notices if (each.event, each.subject) not in self._written]
+        return [notice for notice in notices if (notice.event, notice.subject) not in self._written]
 
     def written(self, notices: Iterable[Notice]) -> None:
-        """Note that these are in the ledger."""
-        self._written.update((each.event, each.subject) for each in notices)
+        """Record that these notices are in the ledger."""
+        self._written.update((notice.event, notice.subject) for notice in notices)
 
     def _of_budget(self) -> Iterator[Notice]:
         for kind, spent in self.budget.used(BUDGET_SHARE).items():

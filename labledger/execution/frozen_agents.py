@@ -1,8 +1,8 @@
-"""The files of installed agents that a run began with: their digests are frozen in its plan.
+"""The digests of installed agents' files, frozen in the plan of a run.
 
-Before trials mount an installed agent, its files must have the frozen digest, in each session of
-the run and for every command. An earlier version of labledger froze no digests. Such a run uses the
-files that its trials have as evidence, or else the files that are installed when it continues.
+In each session of the run, and for every command, the files must match before trials mount them.
+Earlier versions of labledger froze no digests. Such a run uses the files in its trials' evidence,
+or else the files installed when it continues.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from labledger.experiment.plan_sections import ProfiledAgent
 from labledger.ledger.reader import LedgerReader
 
 Digests = Mapping[tuple[str, str], str]
-"""The digest of an agent's files, by its name and version."""
+"""The digest of an agent's files, by the agent's name and version."""
 
 
 def digests_of(plan: ExperimentPlan) -> Digests:
@@ -33,7 +33,7 @@ def digests_of(plan: ExperimentPlan) -> Digests:
 def digests_so_far(plan: ExperimentPlan, reader: LedgerReader, run_id: str) -> Digests:
     """Return the digests of the agents that a run used: from its plan, or else from its trials.
 
-    An agent whose trials have different digests has none.
+    An agent whose trials have different digests is left out.
     """
     if not any(variant.profile for variant in plan.variants):
         return {}
@@ -45,7 +45,7 @@ def digests_so_far(plan: ExperimentPlan, reader: LedgerReader, run_id: str) -> D
 
 
 def with_digests(plan: ExperimentPlan, digests: Digests) -> ExperimentPlan:
-    """Return a plan whose agents have these digests. Other agents keep theirs."""
+    """Return a plan with these digests. Agents without one keep theirs."""
 
     def frozen(profile: ProfiledAgent | None) -> ProfiledAgent | None:
         if profile is None:
@@ -53,7 +53,7 @@ def with_digests(plan: ExperimentPlan, digests: Digests) -> ExperimentPlan:
         digest = digests.get((profile.profile, profile.version), profile.tree_sha256)
         return replace(profile, tree_sha256=digest)
 
-    variants = (replace(each, profile=frozen(each.profile)) for each in plan.variants)
+    variants = (replace(variant, profile=frozen(variant.profile)) for variant in plan.variants)
     return replace(plan, variants=tuple(variants))
 
 
@@ -62,17 +62,17 @@ def freeze_agents(
 ) -> ExperimentPlan:
     """Install the agents of a plan, and return the plan with their digests.
 
-    The files of an agent in `digests` must have that digest; otherwise raises `InvalidInput`.
+    Raises `InvalidInput` if an agent in `digests` has another digest.
     """
     plan = with_digests(plan, digests or {})
     agents = install_agents(plan, emit).values()
-    return with_digests(plan, {(each.name, each.version): each.tree_sha256 for each in agents})
+    return with_digests(plan, {(agent.name, agent.version): agent.tree_sha256 for agent in agents})
 
 
 def with_known_digests(
     plan: ExperimentPlan, reader: LedgerReader, run_id: str, emit: Listener
 ) -> ExperimentPlan:
-    """Return the plan of a run with the known digests of its agents.
+    """Return the plan of a run with all known digests of its agents.
 
     `emit` gets a warning for agents without frozen digests.
     """
@@ -80,7 +80,7 @@ def with_known_digests(
     for target in dict.fromkeys(map(str, targets_of(plan, unfrozen=True).values())):
         message = (
             f"{target}: the run was started by a version of labledger that did not freeze the "
-            "agent's files, and no trial of it is committed: it uses the files that are installed "
+            "agent's files, and no trial of it is saved: it uses the files that are installed "
             "now"
         )
         emit(run_event("warning", message=message))
@@ -90,9 +90,9 @@ def with_known_digests(
 def find_changed_agents(
     plan: ExperimentPlan, reader: LedgerReader, run_id: str, *, is_complete: bool
 ) -> Iterator[str]:
-    """Yield how agents differ from the agents that a run began with, each as a sentence.
+    """Yield a sentence for each agent that differs from the agent at the run's start.
 
-    Compares the trials' evidence and, unless the run is complete, the files installed here.
+    Compares the trials' evidence and, unless the run is complete, the installed files.
     """
     frozen = digests_of(plan)
     if not frozen:
@@ -108,7 +108,7 @@ def find_changed_agents(
     # Imported late: most runs have no profile.
     from labledger.agents.installation import find_change
 
-    for target in {str(each): each for each in targets_of(plan).values()}.values():
+    for target in {str(target): target for target in targets_of(plan).values()}.values():
         try:
             change = find_change(target)
         except (LabLedgerError, OSError) as error:

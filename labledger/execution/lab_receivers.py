@@ -1,4 +1,4 @@
-"""Which receivers the user allows with a lab folder, from its settings and its ledger."""
+"""List the receivers that a user allows together with a lab folder."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MAX_LISTED = 20
 
 
 def permissions_of_lab(lab: LabFolder) -> tuple[Permission, ...]:
-    """Return the permission that makes a lab folder trusted; None if it is already trusted.
+    """Return the permissions that make a lab folder trusted; empty if it is trusted already.
 
-    The permission's sentence names every receiver of the lab, and what could not be read. Raises
-    `LabLedgerError` if no permission can make the folder trusted.
+    The permission's sentence names every receiver of the lab, and anything that could not be read.
+    Raises `LabLedgerError` if no permission can make the folder trusted.
     """
     needed = permission_to_ask_for(lab)
     if needed is None:
@@ -34,19 +34,19 @@ def permissions_of_lab(lab: LabFolder) -> tuple[Permission, ...]:
 
 
 def _of_settings(lab: LabFolder) -> Iterator[str]:
-    """Yield each receiver of the settings as messages show it, or why there is no list."""
+    """Yield each receiver in the settings as messages show it, or why they cannot be listed."""
     try:
         for setting in lab.read_settings().get("notify", ()):
             yield _description(Receiver.of_setting(setting))
     except InvalidInput as error:
-        # The file may be a link to a secret, and a problem of a field repeats its text.
-        has_fields = any(each.field for each in error.problems)
-        what = "its fields are not those of settings" if has_fields else error.problems[0].message
+        # The file may be a link to a secret, and a field's problem repeats its text.
+        has_fields = any(problem.field for problem in error.problems)
+        what = "it has other fields than settings" if has_fields else error.problems[0].message
         yield f"unknown ones of {lab.settings.name}, which cannot be read: {escape_line(what)}"
 
 
 def _of_ledger(lab: LabFolder) -> Iterator[str]:
-    """Yield each receiver of the ledger as messages show it, or why there is no list."""
+    """Yield each receiver in the ledger as messages show it, or why they cannot be listed."""
     if not os.path.lexists(lab.ledger):
         return
     try:

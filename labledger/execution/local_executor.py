@@ -1,9 +1,8 @@
-"""The executor of runs on this machine: runs trials in threads of this process.
+"""The executor of runs on this machine: it runs trials in threads of this process.
 
-It never uses the ledger: it returns results to the coordinator as futures. It starts no container
-beyond the run's concurrency, and none once the lease is about to expire. Cleanup removes the
-containers, networks, folders and notes only of attempts whose results are durable and which carry
-the labels of this ledger and this run.
+It never uses the ledger. It starts no container beyond the run's concurrency, and none if the lease
+is about to expire. Cleanup removes only attempts whose results are durable, and only objects with
+labels of this ledger and run.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ _T = TypeVar("_T")
 class LocalExecutor:
     """Runs at most `width` trials at once, and prepares a few more meanwhile.
 
-    Containers of the next trials are created, and those of finished ones removed, while other
+    It creates containers of the next trials and removes containers of finished ones while other
     trials run, so that trials do not wait for the engine.
     """
 
@@ -76,24 +75,24 @@ class LocalExecutor:
         gateway: GatewayKeeper | None = None,
         programs: ProgramWatch | None = None,
     ) -> None:
-        """Create an executor, by default with a `limiter` of its own.
+        """Create an executor, by default with a new `limiter`.
 
         `gateway` keeps the gateway of the agents' models running; None if no agent has models.
-        `programs` watches what trials share; None for no watch.
+        `programs` watches files that trials share; None for no watch.
         """
         self.width = self._own_width = width
         self._is_closed = False
         self._killed: set[int] = set()
-        """Slots for which no container starts any more."""
+        """Slots for which no container may start again."""
         self._recalled: set[int] = set()
-        """Slots for which none starts until they are submitted again."""
+        """Slots for which no container may start until they are submitted again."""
         self._limiter = limiter or StartLimiter(width)
         self._gateway = gateway
         self._programs = programs
         self._engines = EnginePool()
         self._full_disks = full_disks
         self._restart_notices: SimpleQueue[tuple[AttemptSpec, str]] = SimpleQueue()
-        # A thread is made when none is idle: there are never more than were needed at once.
+        # The pool creates a thread only when none is idle.
         self._trials: Executor = ThreadPoolExecutor(_MAX_THREADS, "trial")
         self._removals: Executor = ThreadPoolExecutor(min(width, MAX_PREPARED), "remove")
 
@@ -113,9 +112,9 @@ class LocalExecutor:
 
     @property
     def running(self) -> int:
-        """How many attempts hold a place to run: prepared and ended ones hold none.
+        """How many attempts hold a place to run. Prepared and ended attempts hold none.
 
-        Attempts of an earlier coordinator count once it is known that they run.
+        Attempts of an earlier coordinator count once they are known to run.
         """
         return self._limiter.known_to_run
 
@@ -131,21 +130,21 @@ class LocalExecutor:
 
     @property
     def has_room(self) -> bool:
-        """Whether this machine is not paused: the threads take attempts from a queue."""
+        """Whether this machine is not paused. The threads take attempts from a queue."""
         return not self._is_closed
 
     def limit(self, limits: Limits) -> None:
-        """Run so many trials at once from now on, none if this machine is paused."""
+        """Run this many trials at once from now on, or none if this machine is paused."""
         bounds = (limits.max_concurrency, limits.at_most_per_host)
-        self.width = min((each for each in bounds if each is not None), default=self._own_width)
+        self.width = min((bound for bound in bounds if bound is not None), default=self._own_width)
         self._limiter.set_width(self.width)
         self._is_closed = limits.is_closed(platform.node())
 
     def place(self, spec: AttemptSpec) -> AttemptSpec | None:
-        """Return the attempt placed on this machine; a new one is marked as not started."""
+        """Return the attempt placed on this machine. Marks a new attempt as not started."""
         if self._is_closed and not spec.host:
             return None
-        # After a suspension of this process, another coordinator may have started the attempt.
+        # While this process was suspended, another coordinator may have started the attempt.
         if not spec.container_may_exist and self.may_start:
             attempt_notes.mark_not_started(spec.folder)
         return spec.on_host(platform.node())
@@ -160,12 +159,12 @@ class LocalExecutor:
         return self.continue_attempt(spec)
 
     def continue_attempt(self, spec: AttemptSpec) -> Future[AttemptResult]:
-        """Run an attempt as `submit` does, but leave it recalled if it is.
+        """Run an attempt as `submit` does, but do not undo a recall.
 
-        For whoever tries an attempt again that was submitted to it, and not by its coordinator.
+        For a host that repeats an attempt which its coordinator submitted earlier.
         """
         if spec.container_may_exist:
-            # Before any other trial takes its place.
+            # Keep this place from every other trial.
             self._limiter.expect(spec.slot.schedule_idx)
         return self._trials.submit(self._run, spec)
 
@@ -184,7 +183,7 @@ class LocalExecutor:
         return result
 
     def remove(self, spec: AttemptSpec, *, keep_folder: bool) -> Future[None]:
-        """Remove what an attempt left on this machine, except its folder if `keep_folder`."""
+        """Remove everything of an attempt on this machine, except its folder if `keep_folder`."""
         return self._removals.submit(self._remove, spec, keep_folder)
 
     def _remove(self, spec: AttemptSpec, keep_folder: bool) -> None:
@@ -216,7 +215,7 @@ class LocalExecutor:
         self._limiter.refuse([spec.slot.schedule_idx])
 
     def forget_kills(self) -> None:
-        """Let what was killed or recalled start again: another coordinator continues the run."""
+        """Allow killed and recalled attempts to start: another coordinator continues the run."""
         for orders in (self._killed, self._recalled):
             while orders:
                 self._limiter.refuse_no_more(orders.pop())
@@ -236,8 +235,8 @@ class LocalExecutor:
     def clean_up(self, run: RunRecords) -> list[str]:
         """Remove containers, networks, folders and notes of attempts whose results are durable.
 
-        Only containers and networks with the labels of this ledger and this run are removed. Return
-        a warning for what cannot be removed, which is left for the next cleanup.
+        Removes only containers and networks with the labels of this ledger and this run. Return a
+        warning for anything that cannot be removed. The next cleanup tries again.
         """
         warnings = []
         with self._engines.engine() as engine:
@@ -264,7 +263,7 @@ class LocalExecutor:
         return warnings
 
     def restart_notices(self) -> list[tuple[AttemptSpec, str]]:
-        """Return the attempts that were started again since the last call, each with the reason."""
+        """Return the attempts that were started again since the last call, with the reasons."""
         return list(drain(self._restart_notices))
 
     def paused_attempts(self) -> list[AttemptSpec]:
@@ -272,16 +271,16 @@ class LocalExecutor:
         return list(drain(self._limiter.paused))
 
     def warnings(self) -> list[str]:
-        """Return what is wrong with the gateway; other trouble here reaches futures."""
+        """Return problems of the gateway. Futures report other problems of this machine."""
         return [] if self._gateway is None else self._gateway.look()
 
     def image_id(self, ref: str) -> str | None:
-        """Return the id of an image, None if the engine lacks it. Raises `EngineUnavailable`."""
+        """Return the id of an image, or None if the engine lacks it. Raises `EngineUnavailable`."""
         with self._engines.engine() as engine:
             return engine.image_id(ref)
 
     def hosts(self) -> list[HostState]:
-        """Return this machine."""
+        """Return this machine as the only host."""
         busy = self.width - max(0, self._limiter.free_permits)
         return [
             HostState(
@@ -295,7 +294,7 @@ class LocalExecutor:
         ]
 
     def lose_host(self, host: str, because: str) -> None:
-        """Do nothing: the host of a run on this machine is never declared lost."""
+        """Do nothing: a run on this machine has no host that can be declared lost."""
 
     def stop_cause(self, patience_s: float) -> None:
         """Return None: pauses of dispatch watch this machine's engine and disks."""

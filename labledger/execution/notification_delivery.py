@@ -1,10 +1,8 @@
-"""Deliver the notifications of a lab: in order for each receiver of a run, at least once.
+"""Deliver the notifications of a lab, in order for each receiver of a run, at least once.
 
-A coordinator delivers in a thread of its own, with its own connection, so that no receiver can hold
-a commit up. It takes what its run announces, and what runs have left whose coordinator is gone. A
-lock on the run's folder keeps others from delivering for the same run; the kernel releases it when
-a process dies. If one dies between delivering and storing so, the notification is delivered again,
-with the same id. What fails is repeated with growing delays, for ever: only a person gives it up.
+A coordinator delivers in a thread with its own connection, so that no receiver delays a commit. It
+also delivers for runs without a coordinator. Failures are retried for ever, with growing delays,
+until a user discards them.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from labledger.ledger.notifications import (
 )
 
 GRACE_S = 5.0
-"""How long a session that ends still tries to deliver what its run has announced, in seconds."""
+"""How many seconds a session that ends keeps trying to deliver its run's notifications."""
 _POLL_S = 0.25
 _LONGEST_DELAY_S = 600.0
 _MIN_ATTEMPT_S = 1.0
@@ -43,24 +41,29 @@ _ERROR_REST_S = 5.0
 
 
 def retry_delay_s(attempts: int) -> float:
-    """Return how long to wait after so many attempts that failed, in seconds."""
+    """Return how long to wait after this number of failed attempts, in seconds."""
     return min(2.0 ** min(attempts, 30), _LONGEST_DELAY_S)
 
 
 @dataclass(slots=True)
 class Delivered:
-    """What became of one round of deliveries."""
+    """The results of one round of deliveries."""
 
     accepted: int = 0
     problems: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Why receivers did not accept theirs, by run and receiver."""
+    """Why receivers did not accept notifications, by run and receiver."""
     locked: set[str] = field(default_factory=set)
     """Runs for which another process delivers."""
 
 
 @dataclass(slots=True)
 class Courier:
-    """Delivers what waits in an outbox. `values` are those of `$NAME`s in receivers."""
+    """Delivers the waiting notifications of an outbox.
+
+    `values` replace `$NAME`s in receivers. A lock on a run's folder keeps other processes from
+    delivering for the run. The kernel releases it when a process dies. If a process dies between
+    delivering and storing the delivery, the notification is delivered again with the same id.
+    """
 
     lab: LabFolder
     outbox: Outbox
@@ -68,54 +71,54 @@ class Courier:
     only_to: Collection[str] | None = None
     """The receivers that may be notified, as the ledger stores them; None for all."""
     _failures: Counter[str] = field(default_factory=Counter)
-    """How often in a row each receiver has failed, for whatever run."""
+    """How often in a row each receiver has failed, over all runs."""
     _rests_until: dict[str, float] = field(default_factory=dict)
-    """Until when a receiver that has failed is left alone, by the monotonic clock."""
+    """When a failed receiver may be tried again, by the monotonic clock."""
     _unstored: set[tuple[str, int]] = field(default_factory=set)
-    """What was accepted and could not be stored so: it is not sent again."""
+    """Accepted notifications whose delivery could not be stored. They are not sent again."""
 
     def deliver(
         self,
         *,
         due_by: str | None = None,
-        own: str | None = None,
+        locked_run: str | None = None,
         only: str | None = None,
         until_s: float | None = None,
     ) -> Delivered:
-        """Deliver what waits until nothing is left or every receiver that is left has failed once.
+        """Deliver until nothing waits, or until every receiver that is left has failed once.
 
-        With `due_by`, only what is to be tried by then. `own` is a run whose lock the caller has,
-        which goes first; with `only`, nothing is delivered for others. At `until_s`, by the
-        monotonic clock, no attempt begins.
+        `due_by` restricts delivery to notifications that are due by then. The caller holds the lock
+        of `locked_run`, which goes first. `only` restricts delivery to one run. No attempt begins
+        after `until_s`, by the monotonic clock.
         """
         done = Delivered()
         with ExitStack() as locks:
-            held = {own} if own else set()
+            locked_runs = {locked_run} if locked_run else set()
             while True:
                 waiting = self.waiting(due_by=due_by, run_id=only)
-                waiting.sort(key=lambda each: each.run_id != own)
+                waiting.sort(key=lambda notification: notification.run_id != locked_run)
                 is_forced = due_by is None
-                waiting = [each for each in waiting if self._may_try(each, done, is_forced)]
+                waiting = [entry for entry in waiting if self._may_try(entry, done, is_forced)]
                 left_s = ATTEMPT_S if until_s is None else until_s - clock.monotonic()
                 if not waiting or left_s <= 0:
                     return done
                 chosen = waiting[0]
-                if chosen.run_id not in held:
+                if chosen.run_id not in locked_runs:
                     if not lock_run(self.lab, chosen.run_id, locks):
                         done.locked.add(chosen.run_id)
                         continue
-                    held.add(chosen.run_id)
+                    locked_runs.add(chosen.run_id)
                 self._try(chosen, done, min(ATTEMPT_S, max(left_s, _MIN_ATTEMPT_S)))
 
     def waiting(self, *, due_by: str | None = None, run_id: str | None = None) -> list[Waiting]:
-        """Return what waits for the receivers that may be notified: see `Outbox.waiting`."""
+        """Return the notifications that wait for allowed receivers: see `Outbox.waiting`."""
         waiting = self.outbox.waiting(due_by=due_by, run_id=run_id)
         if self.only_to is None:
             return waiting
-        return [each for each in waiting if each.receiver in self.only_to]
+        return [entry for entry in waiting if entry.receiver in self.only_to]
 
     def _may_try(self, waiting: Waiting, done: Delivered, is_forced: bool) -> bool:
-        """Return whether a receiver can be tried: one that has failed rests, for every run."""
+        """Return whether a receiver can be tried. After a failure it rests, for every run."""
         has_failed = any(receiver == waiting.receiver for _, receiver in done.problems)
         rests = clock.monotonic() < self._rests_until.get(waiting.receiver, 0.0)
         return waiting.run_id not in done.locked and not has_failed and (is_forced or not rests)
@@ -123,7 +126,7 @@ class Courier:
     def _try(self, waiting: Waiting, done: Delivered, limit_s: float) -> None:
         payload = self.outbox.payload(waiting)
         if payload is None:
-            # Somebody else has delivered it, or its run was deleted.
+            # Another process has delivered it, or its run was deleted.
             return
         key = waiting.run_id, waiting.notification_no
         problem = None if key in self._unstored else self._tell(waiting, payload, limit_s)
@@ -143,7 +146,7 @@ class Courier:
             done.accepted += 1
 
     def _tell(self, waiting: Waiting, payload: bytes, limit_s: float) -> str | None:
-        """Tell a receiver. Return why it did not accept, None if it did."""
+        """Notify a receiver. Return why it did not accept, or None if it did."""
         try:
             fault_points.fault_point("before_notification")
             Receiver.of_stored(waiting.receiver).tell(payload, self.values, limit_s)
@@ -151,15 +154,16 @@ class Courier:
         except NotDelivered as error:
             return error.message
         except Exception as error:
-            # Others are told all the same. Its text may have what is secret.
-            return f"it could not be told ({type(error).__name__})"
+            # Continue with other receivers. The error's text may have secrets, so do not repeat it.
+            return f"it could not be notified ({type(error).__name__})"
         return None
 
 
 def lock_run(lab: LabFolder, run_id: str, stack: ExitStack) -> bool:
-    """Keep others from delivering for a run until `stack` is left; return False if others do.
+    """Keep other processes from delivering for a run until `stack` ends.
 
-    A run without a folder has no lock: a notification may then be delivered twice.
+    Return False if another process has the lock. A run without a folder has no lock, so a
+    notification may be delivered twice.
     """
     try:
         descriptor = os.open(lab.run_folder(run_id), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -175,10 +179,10 @@ def lock_run(lab: LabFolder, run_id: str, stack: ExitStack) -> bool:
 
 
 class DeliveryThread:
-    """Delivers while a session lasts, if there is anything to deliver, and a little longer.
+    """Delivers during a session if there is anything to deliver, and shortly after it.
 
-    Left as a context, it tries for `GRACE_S` seconds to deliver what waits of its run; what is left
-    then waits for the next session of any run of the lab.
+    At the end of the context, it tries for `GRACE_S` seconds to deliver the run's notifications.
+    The rest waits for the next session of any run of the lab.
     """
 
     def __init__(
@@ -189,15 +193,17 @@ class DeliveryThread:
         emit: Listener,
         named: Collection[str] = (),
     ) -> None:
-        """`named` are the receivers that the user named for this session, as the ledger stores
-        them."""
+        """Create the thread.
+
+        `named` are the receivers that the user named for this session, as the ledger stores them.
+        """
         self._lab, self._run_id, self._values = lab, run_id, values
         self._named = named
         self._only_to: Collection[str] | None = ()
         self._emit = emit
         self._is_ending = threading.Event()
         self._end_s = math.inf
-        """Until when anything is tried, by the monotonic clock."""
+        """When to stop trying, by the monotonic clock."""
         self._is_needed = False
         self._problems: SimpleQueue[str] = SimpleQueue()
         self._reported: set[str] = set()
@@ -207,7 +213,7 @@ class DeliveryThread:
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        # What has failed before is what the user is told.
+        # The user already knows of receivers that failed before.
         with suppress(LabLedgerError):
             self.begin()
         self._end_s = clock.monotonic() + GRACE_S
@@ -220,8 +226,8 @@ class DeliveryThread:
     def begin(self) -> None:
         """Start delivering, unless nothing waits and the run has no receiver.
 
-        In an untrusted lab, only receivers that the user named for this session are notified. Later
-        failures are retried until the session ends. Raises `LedgerError`.
+        In an untrusted lab, only receivers that the user named for this session are notified.
+        Failures are retried until the session ends. Raises `LedgerError`.
         """
         if not self._is_needed:
             trust = LabTrust.of(self._lab)
@@ -238,22 +244,22 @@ class DeliveryThread:
         return os.path.lexists(self._lab.settings) or not stored <= set(self._named)
 
     def _keep_working(self) -> None:
-        """Start the thread if it is needed and does not run."""
+        """Start the thread if it is needed and not running."""
         is_alive = self._thread is not None and self._thread.is_alive()
         if is_alive or not self._is_needed or self._is_ending.is_set():
             return
-        # A receiver that hangs must not keep the process from ending.
+        # A receiver that hangs must not keep the process alive.
         thread = threading.Thread(target=self._work, name="labledger-notifications", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:
-            # The machine has no thread left for this process.
+            # This process cannot start another thread.
             self._report_error(error)
         else:
             self._thread = thread
 
     def report_problems(self) -> None:
-        """Emit a warning for each problem since the last call, each once, and go on delivering."""
+        """Emit a warning for each new problem, and continue delivering."""
         self._keep_working()
         with suppress(Empty):
             while True:
@@ -267,7 +273,7 @@ class DeliveryThread:
                 with Outbox.open(self._lab.ledger) as outbox, ExitStack() as stack:
                     if courier is None:
                         courier = Courier(self._lab, outbox, self._values, self._only_to)
-                        # What earlier sessions left is tried once, however long its delay is.
+                        # Try notifications of earlier sessions once, whatever their delays.
                         due_by = None
                     else:
                         courier.outbox, due_by = outbox, clock.utc_now()
@@ -279,11 +285,11 @@ class DeliveryThread:
                 clock.sleep(_POLL_S)
 
     def _report_error(self, error: Exception) -> None:
-        """Report what keeps notifications from being delivered to anybody."""
+        """Report an error that prevents all deliveries."""
         problem = f"{type(error).__name__}: {error}"
         if isinstance(error, LabLedgerError):
             problem = error.message
-        message = f"no notification is delivered at present: {problem}; it is tried again"
+        message = f"notifications cannot be delivered: {problem}; labledger tries again"
         self._report_once(problem, message)
 
     def _report_once(self, key: str, message: str) -> None:
@@ -292,29 +298,29 @@ class DeliveryThread:
             self._problems.put(message)
 
     def _deliver(self, courier: Courier, stack: ExitStack, due_by: str | None) -> None:
-        own = None
+        locked_run = None
         while not self._is_ending.is_set():
-            own = own or self._lock_own(stack)
-            self._report(courier.deliver(due_by=due_by, own=own))
+            locked_run = locked_run or self._lock_own(stack)
+            self._report(courier.deliver(due_by=due_by, locked_run=locked_run))
             self._is_ending.wait(_POLL_S)
             due_by = clock.utc_now()
         end_s = self._end_s
         backoff = clock.Backoff(_POLL_S, 2.0)
         while clock.monotonic() < end_s and courier.waiting(run_id=self._run_id):
-            own = own or self._lock_own(stack)
-            self._report(courier.deliver(own=own, only=self._run_id, until_s=end_s))
+            locked_run = locked_run or self._lock_own(stack)
+            self._report(courier.deliver(locked_run=locked_run, only=self._run_id, until_s=end_s))
             if courier.waiting(run_id=self._run_id):
                 clock.sleep(min(backoff.next_s(), max(end_s - clock.monotonic(), 0.0)))
 
     def _lock_own(self, stack: ExitStack) -> str | None:
-        """Take the lock of this session's run, for as long as the session delivers."""
+        """Lock this session's run for as long as the session delivers."""
         return self._run_id if lock_run(self._lab, self._run_id, stack) else None
 
     def _report(self, done: Delivered) -> None:
         for (run_id, receiver), problem in done.problems.items():
             message = (
                 f"{Receiver.of_stored(receiver).label} was not notified of run {run_id}: "
-                f"{problem}; it is tried again until it succeeds "
+                f"{problem}; labledger tries again until it succeeds "
                 "(`labledger notifications` lists what waits)"
             )
             self._report_once(receiver, message)

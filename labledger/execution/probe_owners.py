@@ -1,9 +1,8 @@
-"""Find out who owns the containers and networks of a preflight, its probes, before a run exists.
+"""Find the owners of probes: containers and networks that a preflight makes before a run exists.
 
-A trial's container belongs to its run, which needs no living process. A probe belongs to the
-process that made it. Its labels name this process and its lab, so that others can tell whether the
-probe is left over. A probe that may belong to a living process, on this machine or on another one
-that shares the engine, is never removed.
+A trial's container belongs to its run, but a probe belongs to a process. Its labels name the
+process and its lab. A probe that may belong to a living process, here or on another machine, is
+never removed.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ from labledger.records.json_codec import members
 from labledger.trial.contract import Labels
 
 NAME = "labledger-probe-"
-"""The beginning of each probe's name."""
+"""The prefix of each probe's name."""
 _MAX_AGE_S = 86_400.0
-"""A probe without an owner, from an earlier version, is left over at this age, in seconds. Probes
-live for minutes."""
+"""A probe without an owner, from an earlier version, counts as left over at this age, in seconds.
+Probes live for minutes."""
 _OLD_S = 3_600.0
 
 
 class ProbeState(StrEnum):
-    """The state of the process that made a probe, as far as it is known."""
+    """The known state of the process that made a probe."""
 
     LEFT = "left"
-    """It has certainly ended."""
+    """The process has certainly ended."""
     USED = "used"
-    """It may be living on this machine."""
+    """The process may be running on this machine."""
     UNSEEN = "unseen"
-    """It runs, or ran, where this process cannot see it."""
+    """The process runs, or ran, where this process cannot see it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +53,13 @@ class Probe:
     is_network: bool
     state: ProbeState
     owner: str
-    """Words for the process, to use in a sentence."""
+    """A description of the process, for use in a sentence."""
     age_s: float
-    """How long ago the engine made it, in seconds; 0 if that is unknown."""
+    """How long ago the engine made it, in seconds; 0 if unknown."""
 
     @property
     def is_suspect(self) -> bool:
-        """Whether it may be left over: it is old, and its process cannot be seen."""
+        """Whether it may be left over, because it is old and its process cannot be seen."""
         return self.state is ProbeState.UNSEEN and self.age_s > _OLD_S
 
     @property
@@ -76,7 +75,7 @@ class Probe:
 
 
 def probe_labels(lab: Path | None = None) -> dict[str, str]:
-    """Return the labels of a probe: this process, and the lab that it checks for, if any."""
+    """Return the labels of a probe: this process, and the lab that it checks, if any."""
     owner: JsonObject = {**members(this_process()), "machine_id": machine_id(), "uid": os.getuid()}
     if lab is not None:
         owner["lab"] = str(lab)
@@ -89,7 +88,7 @@ def find_probes(engine: Engine) -> list[Probe]:
 
 
 def remove_left_probes(engine: Engine) -> None:
-    """Remove the probes whose processes have certainly ended, as far as the engine lets them go.
+    """Remove the probes whose processes have certainly ended, if the engine allows it.
 
     Raises `EngineUnavailable`.
     """
@@ -100,12 +99,12 @@ def remove_left_probes(engine: Engine) -> None:
 
 
 def _probes(engine: Engine) -> Iterator[Probe]:
-    wanted = {Labels.PROBE: None}
-    for container in engine.containers_with_labels(wanted):
+    probe_filter = {Labels.PROBE: None}
+    for container in engine.containers_with_labels(probe_filter):
         if container.name.startswith(NAME):
             judged = _judge(container.labels, age_s := _age_s(container.created_at))
             yield Probe(container.name, container.container_id, False, *judged, age_s)
-    for network in Networks(engine).with_labels(wanted):
+    for network in Networks(engine).with_labels(probe_filter):
         if network.name.startswith(NAME):
             judged = _judge(network.labels, age_s := _age_s(network.created_at))
             yield Probe(network.name, network.network_id, True, *judged, age_s)
@@ -116,7 +115,7 @@ def _age_s(created_at: float) -> float:
 
 
 def _judge(labels: Mapping[str, str], age_s: float) -> tuple[ProbeState, str]:
-    """Return the known state of a probe's process, and a name for the process."""
+    """Return the state of a probe's process, and a name for the process."""
     try:
         document = json.loads(labels.get(Labels.OWNER, ""))
         owner = Owner(document["host"], int(document["pid"]), document["process_token"])

@@ -1,7 +1,7 @@
 """Process identity: which process owns a run, and whether that process is dead.
 
-A process that is known to be dead loses its lease at once; any other keeps it until it expires.
-Only a process of this machine, boot and process namespace can be known to be dead.
+A process that is known to be dead loses its lease at once. Any other process keeps it until it
+expires. Only processes of this machine, boot and process namespace can be known to be dead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def this_process() -> Owner:
 
 
 def is_live(lease: LeaseInfo | None) -> bool:
-    """Return whether a lease lasts, and its holder may be alive."""
+    """Return whether a lease is valid and its holder may be alive."""
     return (
         lease is not None
         and lease.expires_at > clock.utc_now()
@@ -36,8 +36,8 @@ def is_live(lease: LeaseInfo | None) -> bool:
 def process_is_dead(owner: Owner) -> bool:
     """Return True only if a process ran on this machine and has certainly ended.
 
-    Its lease then need not expire first. A process on another machine, in another container, or
-    one that is merely suspended never counts as dead.
+    Its lease then need not expire first. A process on another machine, in another container, or one
+    that is only suspended never counts as dead.
     """
     if owner.host != _host() or not owner.process_token or _is_hidden(owner.pid):
         return False
@@ -45,7 +45,7 @@ def process_is_dead(owner: Owner) -> bool:
 
 
 def machine_id() -> str:
-    """Return an id that this machine keeps whenever it is started; empty if it is unknown."""
+    """Return this machine's id, which survives restarts; empty if unknown."""
     try:
         return _read_text("/etc/machine-id")
     except (OSError, UnicodeDecodeError):
@@ -53,7 +53,7 @@ def machine_id() -> str:
 
 
 def _host() -> str:
-    """Return an identity of this machine, its current boot, and its process id namespace."""
+    """Return an identity of this machine, its current boot, and its process namespace."""
     parts = [socket.gethostname()]
     for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
         try:
@@ -68,7 +68,10 @@ def _read_text(path: str) -> str:
 
 
 def _is_hidden(pid: int) -> bool:
-    """Return whether a process may exist hidden from this one, such as another user's."""
+    """Return whether a process may exist but be hidden from this one.
+
+    Processes of other users can be hidden.
+    """
     try:
         _read_text(f"/proc/{pid}/stat")
     except PermissionError:
@@ -87,9 +90,9 @@ def _is_hidden(pid: int) -> bool:
 
 
 def _process_token(pid: int) -> str | None:
-    """Return the start time of a process, which a later process with the same id does not share.
+    """Return the start time of a process, or None if there is no such process.
 
-    None if there is no such process.
+    A later process with the same id has another start time.
     """
     if Path("/proc/self/stat").exists():
         try:

@@ -1,9 +1,7 @@
-"""Receivers of notifications: a command that gets JSON on its stdin, or a URL that it is posted to.
+"""Receivers of notifications: a command that gets JSON on its stdin, or a webhook URL.
 
-A receiver is given by `--notify` or in the settings of the lab. `$NAME` in it stands for a value
-from outside, as in an experiment; the ledger stores the name. A path or query of a URL may hold a
-token: no message contains them, and errors of the HTTP library, which do, are put in our own words.
-An attempt ends within its limit of time, whatever the receiver does.
+`--notify` or the lab's settings name a receiver. `$NAME` stands for a value from outside, and the
+ledger stores only the name. A URL's path or query may hold a token, so no message contains them.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ ATTEMPT_S = 10.0
 """How long a receiver may take to accept a notification, in seconds."""
 
 NO_RECEIVERS = "none"
-"""The word in place of a receiver that removes those of a run."""
+"""The word in place of a receiver that removes the run's receivers."""
 
 _SCHEMES = ("http://", "https://")
 _OK = range(200, 300)
@@ -64,14 +62,15 @@ class Receiver:
     """A command with its arguments, or the URL of a webhook."""
 
     words: tuple[str, ...]
-    """Of the command; a webhook has one, its URL. They contain `$NAME`s."""
+    """The command's words, or a webhook's URL alone. They may contain `$NAME`s."""
     is_webhook: bool
 
     @classmethod
     def of_option(cls, text: str) -> Self:
-        """Return the receiver of `--notify`: a URL, a lone `$NAME` with one, or else a command.
+        """Parse the receiver of `--notify`: a URL, a lone `$NAME` for a URL, or else a command.
 
-        The words of a command are split as a shell does; no shell runs it. Raises `InvalidInput`.
+        The words of a command are split as a shell does, but no shell runs it. Raises
+        `InvalidInput`.
         """
         parts = text_parts(text)
         if text.startswith(_SCHEMES) or (len(parts) == 1 and parts[0].is_name):
@@ -83,40 +82,41 @@ class Receiver:
 
     @classmethod
     def of_setting(cls, setting: JsonObject) -> Self:
-        """Return the receiver of an entry of `notify` in the settings of a lab."""
+        """Parse an entry of `notify` in the settings of a lab."""
         if "webhook" in setting:
             return cls((setting["webhook"],), is_webhook=True)
         return cls(tuple(setting["command"]), is_webhook=False)
 
     @classmethod
     def of_stored(cls, text: str) -> Self:
-        """Return the receiver that `stored` wrote."""
+        """Parse the text that `stored` wrote."""
         return cls.of_setting(json.loads(text))
 
     def stored(self) -> str:
-        """Return the receiver as the ledger has it: JSON without any value from outside."""
+        """Return the receiver as the ledger stores it: JSON without any value from outside."""
         if self.is_webhook:
             return canonical_json.dumps({"webhook": self.words[0]})
         return canonical_json.dumps({"command": list(self.words)})
 
     @cached_property
     def label(self) -> str:
-        """The receiver as messages name it: of a URL the host alone, of a command its program."""
+        """The receiver's name in messages: the host of a URL, or the program of a command."""
         if not self.is_webhook:
             return escape_line(Path(self.words[0]).name)
         try:
             parts = urlsplit(self.words[0])
-        except ValueError:  # Such as [ without ]. It may hold a secret, so it is not repeated.
+        # For example, `[` without `]`. The URL may hold a secret, so it is not repeated.
+        except ValueError:
             return "a URL with an address that cannot be read"
         if not parts.scheme:
             return escape_line(self.words[0])
         return escape_line(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}")
 
     def found_in(self, folder: Path, values: Mapping[str, str]) -> Self:
-        """Return the receiver with its program's path. Raises `InvalidInput` if it cannot be told.
+        """Return the receiver with its program's path.
 
-        A program is looked up in `folder` if its name has a slash, otherwise on PATH. `values` are
-        those of `$NAME`s.
+        A program is looked up in `folder` if its name has a slash, otherwise on PATH. `values`
+        replace `$NAME`s. Raises `InvalidInput` if the receiver cannot be notified.
         """
         names = [name for word in self.words for name in referenced_names(word)]
         missing = sorted({name for name in names if name not in values})
@@ -146,7 +146,7 @@ class Receiver:
             raise NotDelivered(error.message) from error
 
     def _url(self, values: Mapping[str, str]) -> SplitResult:
-        """Return the URL with its values. Raises `InvalidInput` if nothing can be posted to it."""
+        """Return the URL with its values. Raises `InvalidInput` if it cannot be posted to."""
         try:
             url = urlsplit(expand_names(self.words[0], values))
             is_usable = url.scheme in ("http", "https") and url.hostname and url.port != 0
@@ -174,20 +174,20 @@ class GivenReceivers:
     """The receivers that a command names, as the ledger stores them."""
 
     of_run: tuple[str, ...] | None = None
-    """Those of `--notify`; None leaves those of the run."""
+    """Receivers of `--notify`; None keeps the run's receivers."""
     of_lab: tuple[str, ...] | None = ()
-    """Receivers of the lab's settings; None keeps the run's receivers, as the lab is not
+    """Receivers of the lab's settings; None keeps the run's receivers, because the lab is not
     trusted."""
 
     def changes(
         self, stored: Mapping[ReceiverSource, Collection[str]]
     ) -> dict[ReceiverSource, tuple[str, ...]]:
-        """Return what differs from the receivers that a run has, by who names them."""
-        given: dict[ReceiverSource, tuple[str, ...] | None]
-        given = {"run": self.of_run, "lab": self.of_lab}
+        """Return the differences from a run's receivers, by source."""
+        named: dict[ReceiverSource, tuple[str, ...] | None]
+        named = {"run": self.of_run, "lab": self.of_lab}
         return {
             source: receivers
-            for source, receivers in given.items()
+            for source, receivers in named.items()
             if receivers is not None and set(receivers) != set(stored.get(source, ()))
         }
 
@@ -197,10 +197,8 @@ def given_receivers(
 ) -> GivenReceivers:
     """Return the receivers of options and of the lab's settings.
 
-    Does not read the settings of an untrusted lab.
-
-    Raises `InvalidInput` for a receiver that cannot be notified: a missing program, an invalid URL,
-    or a `$NAME` that is not among `values`.
+    Does not read the settings of an untrusted lab. Raises `InvalidInput` for a receiver that cannot
+    be notified: a missing program, an invalid URL, or a `$NAME` that is not among `values`.
     """
     of_lab = _of_settings(lab, values) if LabTrust.of(lab).is_trusted else None
     return GivenReceivers(_of_options(notify, values), of_lab)
@@ -208,13 +206,13 @@ def given_receivers(
 
 def _of_settings(lab: LabFolder, values: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(
-        Receiver.of_setting(each).found_in(lab.root, values).stored()
-        for each in lab.read_settings().get("notify", ())
+        Receiver.of_setting(setting).found_in(lab.root, values).stored()
+        for setting in lab.read_settings().get("notify", ())
     )
 
 
 def _of_options(notify: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Return the receivers of `--notify`; None if it was not given."""
+    """Return the receivers of `--notify`, or None without the option."""
     if not notify:
         return None
     if NO_RECEIVERS in notify:
@@ -222,14 +220,14 @@ def _of_options(notify: Sequence[str], values: Mapping[str, str]) -> tuple[str, 
             raise _invalid(f"`{NO_RECEIVERS}` removes every receiver, and stands alone")
         return ()
     folder = Path.cwd()
-    return tuple(Receiver.of_option(each).found_in(folder, values).stored() for each in notify)
+    return tuple(Receiver.of_option(text).found_in(folder, values).stored() for text in notify)
 
 
 # -- webhooks
 
 
 def _post(url: SplitResult, payload: bytes, limit_s: float) -> None:
-    """Post JSON to a URL. Redirects are not followed: what is posted goes to this host alone."""
+    """Post JSON to a URL. Redirects are not followed, so only this host gets the content."""
     # Imported late: few runs have a webhook.
     from http.client import HTTPException
 
@@ -239,7 +237,7 @@ def _post(url: SplitResult, payload: bytes, limit_s: float) -> None:
     except (HTTPException, OSError, ValueError) as error:
         raise NotDelivered(_failure(error, limit_s, is_cut=has_ended.is_set())) from error
     if has_ended.is_set():
-        # The end of what was cut looks like the end of an answer.
+        # The end of a connection that was cut looks like the end of an answer.
         raise NotDelivered(_no_answer(limit_s))
     if status in _REDIRECTS:
         raise NotDelivered(f"HTTP status {status}, a redirect, which is not followed")
@@ -250,9 +248,9 @@ def _post(url: SplitResult, payload: bytes, limit_s: float) -> None:
 def _status_of_post(
     url: SplitResult, payload: bytes, limit_s: float, has_ended: threading.Event
 ) -> int:
-    """Return the status that a URL answers a post with; set `has_ended` at the limit.
+    """Return the status of a URL's answer to a post. Sets `has_ended` at the limit.
 
-    Nothing is sent after that: it would be taken for not delivered, and sent again for ever.
+    Nothing is sent afterwards: it would count as not delivered, and be sent again for ever.
     """
     import ssl
     from http.client import HTTPConnection, HTTPSConnection
@@ -261,14 +259,14 @@ def _status_of_post(
     kind = HTTPSConnection if url.scheme == "https" else HTTPConnection
     connection: HTTPConnection = kind(host, url.port or kind.default_port)
     headers = {"Content-Type": "application/json", "User-Agent": f"labledger/{__version__}"}
-    # A socket limits each wait, not all of them together.
+    # A socket limits each wait, but not their sum.
     watchdog = threading.Timer(limit_s, _cut, (connection, has_ended))
     watchdog.start()
     try:
         with closing(connection):
             connection.sock = _connect(host, connection.port, limit_s)
             if url.scheme == "https":
-                # The watchdog has to have the socket before anything waits for the other side.
+                # The watchdog needs the socket before anything waits for the other side.
                 connection.sock = ssl.create_default_context().wrap_socket(
                     connection.sock, server_hostname=host, do_handshake_on_connect=False
                 )
@@ -284,14 +282,14 @@ def _status_of_post(
 def _connect(host: str, port: int, limit_s: float) -> socket.socket:
     """Connect to the first address of a host that answers, within a limit in seconds.
 
-    What is left of the time is divided among the addresses that are left: one that is dead, as
-    where IPv6 leads nowhere, leaves enough for the others. Raises `OSError`.
+    The remaining time is divided among the remaining addresses, so that a dead address, such as one
+    of an unreachable IPv6, leaves time for the others. Raises `OSError`.
     """
     end_s = clock.monotonic() + limit_s
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     problem: OSError = TimeoutError()
-    for number, (family, kind, protocol, _, address) in enumerate(found):
-        share_s = (end_s - clock.monotonic()) / (len(found) - number)
+    for number, (family, kind, protocol, _, address) in enumerate(addresses):
+        share_s = (end_s - clock.monotonic()) / (len(addresses) - number)
         if share_s <= 0:
             break
         connected = None
@@ -309,18 +307,18 @@ def _connect(host: str, port: int, limit_s: float) -> socket.socket:
 
 
 def _require_time(has_ended: threading.Event) -> None:
-    """Raise `TimeoutError` if the watchdog has fired: it may have found nothing to cut."""
+    """Raise `TimeoutError` if the watchdog has fired. It may have had nothing to cut."""
     if has_ended.is_set():
         raise TimeoutError
 
 
 def _cut(connection: HTTPConnection, has_ended: threading.Event) -> None:
-    """End what waits for the other side of a connection."""
+    """Shut a connection down, to end every wait for its other side."""
     has_ended.set()
     connected = connection.sock
     if connected is not None:
         with suppress(OSError):
-            # That of TLS would change what the other thread is reading with.
+            # TLS's own shutdown would change the state that the other thread reads with.
             socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
 
@@ -329,7 +327,7 @@ def _no_answer(limit_s: float) -> str:
 
 
 def _failure(error: Exception, limit_s: float, *, is_cut: bool) -> str:
-    """Return why posting failed, without the URL that the library's own message may have."""
+    """Return why a post failed, without the URL that the library's message may contain."""
     import ssl
 
     cause: BaseException | None = error
@@ -343,14 +341,14 @@ def _failure(error: Exception, limit_s: float, *, is_cut: bool) -> str:
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror
         cause = cause.__cause__ or cause.__context__
-    return f"it gave no answer of HTTP ({type(error).__name__})"
+    return f"its answer is not HTTP ({type(error).__name__})"
 
 
 # -- commands
 
 
 def _run(words: Sequence[str], payload: bytes, limit_s: float) -> None:
-    """Run a command in a session of its own, and kill all of it at the limit."""
+    """Run a command in a new session, and kill the whole session at the limit."""
     try:
         process = subprocess.Popen(
             words,
@@ -376,7 +374,7 @@ def _run(words: Sequence[str], payload: bytes, limit_s: float) -> None:
 
 
 def _kill_session(process: subprocess.Popen[bytes]) -> None:
-    """Kill a command that has not ended, and what it started."""
+    """Kill a command that has not ended, and every process that it started."""
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -1,13 +1,8 @@
-"""What a run and its caller tell each other while it runs: events, and requests to stop.
+"""Events and stop requests: the messages between a run and its caller.
 
-Run events are small JSON objects that report a run's progress. They go to the listener of
-`RunOptions.on_event`; the command line's display and its `--json` stream are such listeners. An
-event only reports: nothing in a run depends on one. docs/reference/run-events.md describes every
-kind.
-
-Ctrl-C, TERM and HUP reach a run as stop requests. The first lets running trials finish, the second
-kills their containers. A request only sets a level, so that a signal handler may make one at any
-point. The coordinator polls the level, and the session installs the signal handlers.
+Events are small JSON objects for the listener of `RunOptions.on_event`. They only report: nothing
+in a run depends on them. docs/reference/run-events.md describes each kind. Stop requests come from
+Ctrl-C, TERM, HUP or the caller.
 """
 
 from __future__ import annotations
@@ -46,7 +41,8 @@ EventKind = Literal[
 Listener = Callable[[JsonObject], None]
 """Called with each event, in the thread that called `run`, `resume` or `regrade`.
 
-The `put` method of a `queue.Queue` is a listener too. What a listener raises interrupts the run.
+The `put` method of a `queue.Queue` is a listener too. An exception of a listener interrupts the
+run.
 """
 
 VERSION = 1
@@ -58,15 +54,15 @@ def run_event(kind: EventKind, **fields: Any) -> JsonObject:
 
 
 def ignore_events(_event: JsonObject) -> None:
-    """Do nothing: the listener of a caller that needs no events."""
+    """Do nothing. A listener for callers that need no events."""
 
 
 class StopRequest:
-    """A request that a run stop. It may be raised from any thread and from a signal handler.
+    """A request that a run stop. Any thread or signal handler may raise it.
 
     `level` is 0 without a request, 1 to stop once running trials have finished, and 2 to kill their
-    containers and stop now. The run polls it a few times a second. A stopped run can be resumed,
-    with a new stop request.
+    containers and stop now. A request only sets the level. The run polls it a few times a second. A
+    stopped run can be resumed, with a new stop request.
 
     Example:
         >>> import labledger
@@ -79,11 +75,12 @@ class StopRequest:
     def __init__(self) -> None:
         self.level = 0
         self._sources: list[str] = []
-        """What requested each level first, for a person; only the second, if it came at once."""
+        """The source of the first request for each level, for messages. If level 2 came at once,
+        only that one."""
 
     @property
     def source(self) -> str:
-        """What made the first request, for a person."""
+        """The source of the first request, for messages."""
         return self._sources[0] if self._sources else ""
 
     def raise_level(self, source: str = "a request") -> None:
@@ -91,14 +88,14 @@ class StopRequest:
         self.raise_to(min(self.level + 1, 2), source)
 
     def raise_to(self, level: int, source: str) -> None:
-        """Request a stop of at least this level. To repeat it changes nothing."""
+        """Request a stop of at least this level. Repeating the request changes nothing."""
         if level > self.level:
             self._sources.append(source)
             self.level = level
 
     @property
     def killer(self) -> str:
-        """What killed the containers of a run with the level 2."""
+        """The request that killed a run's containers at level 2."""
         first, last = self._sources[0], self._sources[-1]
         if len(self._sources) == 1:
             return first
@@ -121,10 +118,10 @@ _SOURCES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "TERM"}
 
 @contextmanager
 def on_signals(stop: StopRequest) -> Iterator[None]:
-    """Pass Ctrl-C, TERM and HUP to `stop` while the context lasts.
+    """Pass Ctrl-C, TERM and HUP to `stop` during the context.
 
-    A HUP that is ignored, as under `nohup`, stays ignored. A handler that Python did not install
-    stays. Outside the main thread, where Python allows no signal handlers, this does nothing.
+    An ignored HUP, as under `nohup`, stays ignored. Handlers that Python did not install stay.
+    Outside the main thread, where Python allows no signal handlers, this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -137,12 +134,12 @@ def on_signals(stop: StopRequest) -> Iterator[None]:
         stop.raise_to(1, "a closed terminal (HUP)")
 
     handlers = {signal.SIGINT: raise_level, signal.SIGTERM: raise_level, signal.SIGHUP: hang_up}
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # As `nohup` leaves it.
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # `nohup` ignores HUP.
         del handlers[signal.SIGHUP]
     previous = {
         number: signal.signal(number, handler)
         for number, handler in handlers.items()
-        if signal.getsignal(number) is not None  # None cannot be restored.
+        if signal.getsignal(number) is not None  # A handler of None cannot be restored.
     }
     try:
         yield

@@ -1,15 +1,8 @@
-"""Stops a run if no model ever answers a variant: its configuration is wrong, not its agents.
+"""Stop a run if no model ever answers a variant, because its configuration must be wrong.
 
-One trial without an answer proves nothing, because its agent chose what it sent. If several trials
-of a variant called models, and no trial of the variant ever got an answer, the run stops and can be
-resumed. It stops at the first such trial if the gateway showed that the provider refuses the
-account, the key or the address. If answers stop in the middle of a run, it stops at the third such
-attempt in a row. An attempt that ends as `provider_failed` for this does not use its slot up: the
-slot gets another attempt when the run is resumed.
-
-The ledger's trials of earlier coordinators count. But only a trial that this coordinator started
-stops the run, because a user who resumes may have repaired the cause. A stop excuses no trial: it
-does not affect status and verdict.
+The run stops after several trials without an answer, or at once if the gateway showed that the
+provider refuses the configuration. It stops, too, if answers end in the middle of a run. Status and
+verdict of trials do not change.
 """
 
 from __future__ import annotations
@@ -48,7 +41,7 @@ class _Unanswered:
     earlier: int = 0
     """Committed trials of earlier coordinators."""
     slots: set[int] = field(default_factory=set)
-    """Other slots. Each counts once, however often it was attempted."""
+    """Other slots. Each counts once, however many attempts it had."""
     was_answered: bool = False
     """Whether any trial of the variant ever got an answer."""
     shown: int = 0
@@ -71,7 +64,16 @@ class _Unanswered:
 
 @dataclass(slots=True)
 class UnansweredVariants:
-    """The variants of a run whose agents may call models, and the results of their calls."""
+    """The variants of a run whose agents may call models, and the results of their calls.
+
+    One trial without an answer proves nothing, because its agent chose its requests. If several
+    trials of a variant called models and none ever got an answer, the run stops. If answers stop
+    later, it stops at the third such attempt in a row. An attempt that ends as `provider_failed`
+    for this does not use up its slot: the slot gets another attempt after a resume.
+
+    Trials of earlier coordinators count. But only a trial that this coordinator started stops the
+    run, because a user who resumes may have repaired the cause.
+    """
 
     granting: frozenset[str]
     """The variants whose agents may call models; empty if no trial is judged."""
@@ -96,10 +98,10 @@ class UnansweredVariants:
     ) -> Self:
         """Return the state in the ledger. `staged` has variant, slot and calls of each result."""
         judged = cls(granting, began_earlier, stops)
-        for each in committed:
-            unanswered = judged._variants[each.variant_id]
-            unanswered.earlier = each.unanswered
-            unanswered.was_answered = each.answered > 0
+        for answers in committed:
+            unanswered = judged._variants[answers.variant_id]
+            unanswered.earlier = answers.unanswered
+            unanswered.was_answered = answers.answered > 0
         for variant_id, idx, calls in staged:
             judged._count(variant_id, idx, calls)
         return judged
@@ -116,7 +118,7 @@ class UnansweredVariants:
             self._judge(variant_id, (idx, result.attempt))
             yield from self._first(variant_id, answer, _unanswered_text(result))
         elif answer is TrialAnswer.SILENT and has_run:
-            text = f"slot {idx}: the agent of variant {variant_id} called no model"
+            text = f"trial {idx}: the agent of variant {variant_id} called no model"
             yield from self._first(
                 variant_id, answer, f"{text}, although the experiment grants models to it"
             )
@@ -162,7 +164,7 @@ class UnansweredVariants:
 
     @property
     def stop_message(self) -> str | None:
-        """Why the run should stop; None if it should continue."""
+        """Why the run should stop, or None."""
         if self._wrong is None:
             return None
         unanswered = self._variants[self._wrong]
@@ -172,8 +174,8 @@ class UnansweredVariants:
         # The ledger stores this as the stop's message. Stored messages keep their words.
         return (
             f"no model has answered variant {self._wrong} since {since}, and {trials} called "
-            f"models{last}; repair the key or the account and resume, which also repeats trials "
-            "that ended as provider_failed for this, or begin a new run with another model or "
+            f"models{last}. Repair the key or the account and resume: this also repeats trials "
+            "that ended as provider_failed for this. Or begin a new run with another model or "
             "upstream, or resume with --continue-unanswered"
         )
 
@@ -181,7 +183,7 @@ class UnansweredVariants:
 def _unanswered_text(result: AttemptResult) -> str:
     calls = result.model_calls
     return (
-        f"slot {result.schedule_idx}: the agent of variant {result.ids.variant_id} got no answer "
+        f"trial {result.schedule_idx}: the agent of variant {result.ids.variant_id} got no answer "
         f"from a model to its {counted(len(calls), 'call')}; the last call: "
         f"{LastRefusal.of(calls[-1]).sentence}"
     )

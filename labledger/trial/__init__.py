@@ -1,7 +1,6 @@
-"""One attempt in its container: the contract with it, its life, its evidence and its grading.
+"""Run one attempt in its container: its contract, its life, its evidence and its grading.
 
 In: an `AttemptSpec` and a `TrialContext`. Out: an `AttemptResult` of validated rows, and files with
-digests. `life` alone touches the engine's containers while they run. `evidence` reads what they
-left and knows no specification: `output_folders` hands it what it needs of one, and `collect` makes
-the result. Knows no database, no schedule and no other trial.
+digests. Only `life` touches running containers; `evidence` reads what they left. Read first:
+`attempt_spec`, `life/worker`, `collect`. Imports no database, schedule or benchmark.
 """

@@ -1,11 +1,8 @@
-"""What is noted of an attempt in files: durable notes of the host, and the phases in its folder.
+"""Files about an attempt: durable notes of the host, and the phases in the trial folder.
 
-Notes outlive the container and the trial folder: a marker that no container has been started, and
-the reasons why one was started again. Each is a file in the run's folder `traces`, where no
-container can write. The `phases` file, in which `trial.sh` records each phase's status and times,
-is in the trial folder. The agent can write it while the trial runs; trust it only if `trial.sh`
-ended the trial. For the grader part and for regradings the host writes it, so that `trial.sh`
-continues after the agent phase.
+Notes outlive container and trial folder, in the run's folder `traces`, where no container can
+write. `trial.sh` writes the `phases` file with each phase's status and times. Trust it only if
+`trial.sh` ended the trial, because the agent can write it earlier.
 """
 
 from __future__ import annotations
@@ -37,10 +34,10 @@ _COLLECT = re.compile(r"collect_([1-9][0-9]?)")
 
 
 def read_phases(folder: Path) -> dict[str, Phase]:
-    """Return the phases that `trial.sh` recorded, empty if it could not write them.
+    """Return the phases that `trial.sh` recorded; empty if it could not write them.
 
-    `folder` is that of the container: the trial folder, or a separate grader's. Trust them only if
-    `trial.sh` ended the trial: until then the agent can write the file too.
+    `folder` belongs to the container: the trial folder, or the folder of a separate grader. Trust
+    the phases only if `trial.sh` ended the trial, because the agent can write the file earlier.
     """
     return _as_phases(phase_fields(folder))
 
@@ -54,43 +51,43 @@ def read_collect_statuses(folder: Path) -> dict[int, int]:
 def collect_start(folder: Path) -> int | None:
     """Return when the first collect command began, in hundredths of a second since boot.
 
-    None if none ran. Trust it as `read_phases`.
+    None if no command ran. Trust it as `read_phases`.
     """
     starts = [start for _, start, *_ in _parse(_phases_text(folder), _COLLECT).values()]
     return min(starts, default=None)
 
 
 def has_begun(folder: Path) -> bool:
-    """Return True if `trial.sh` has written anything. An agent cannot hide that.
+    """Return whether `trial.sh` has written anything. An agent cannot hide that.
 
-    `folder` is the trial folder. It last changed when it was renamed, before its container was
-    created. Containers cannot change it, nor reset the ctime of the `state` folder, which
-    `trial.sh` writes to.
+    `folder` is the trial folder. Its last change was its renaming, before its container was
+    created. Containers cannot change it, nor reset the ctime of the `state` folder, where
+    `trial.sh` writes.
     """
     changed = (folder / "state").stat().st_ctime_ns
     return changed > folder.stat().st_ctime_ns
 
 
 def agent_has_begun(folder: Path) -> bool:
-    """Return True unless it is certain that no agent has begun in a trial.
+    """Return False only if no agent can have begun in a trial.
 
     The host makes a file, then writes the container's inputs. `trial.sh` removes the file before
-    the agent begins. An agent cannot make it again: a file that a container makes is newer than the
-    inputs. Attempts of versions that made no such file count as begun.
+    the agent begins. A copy that an agent makes is newer than the inputs. Attempts of earlier
+    versions, which made no such file, count as begun.
     """
     try:
-        made = (folder / "state" / contract.AGENT_NOT_BEGUN_FILE).lstat()
+        marker = (folder / "state" / contract.AGENT_NOT_BEGUN_FILE).lstat()
         inputs = (folder / "in" / contract.TASK_FILE).lstat()
     except OSError:
         return True
-    return not (stat.S_ISREG(made.st_mode) and made.st_ctime_ns <= inputs.st_ctime_ns)
+    return not (stat.S_ISREG(marker.st_mode) and marker.st_ctime_ns <= inputs.st_ctime_ns)
 
 
 def phase_s(folder: Path, dispatched_s: float) -> float | None:
-    """Return for how many seconds the newest phase of a trial runs; None before the first.
+    """Return for how many seconds the newest phase of a trial has run, or None before the first.
 
-    `trial.sh` makes the files of a phase in the `state` folder when it begins. The time of that
-    folder may have been changed: no phase runs for longer than since the trial was dispatched.
+    `trial.sh` makes the files of a phase in the `state` folder when the phase begins. If the
+    folder's time was changed, the result is at most the time since the trial's dispatch.
     """
     state = folder / "state"
     with suppress(OSError):
@@ -110,7 +107,7 @@ def phase_fields(folder: Path) -> dict[str, PhaseFields]:
 
 
 def parse_phase_fields(lines: str) -> dict[str, PhaseFields]:
-    """Return the content of a text in the format of `phase_lines` by phase."""
+    """Parse a text in the format of `phase_lines`, by phase."""
     return _parse(lines)
 
 
@@ -119,18 +116,18 @@ def _phases_text(folder: Path) -> str:
 
 
 _REPORT_END = "ended\n"
-"""The last line of a report that an agent has ended, so that half of one is not believed."""
+"""The last line of a report that an agent has ended. A report without it is incomplete."""
 
 
 def parse_report(text: str) -> str | None:
-    """Return the phase lines in a report that an agent has ended; None if it does not say so."""
+    """Return the phase lines in a report that an agent has ended, or None if it is not one."""
     fields = _parse(text)
     is_whole = text.endswith(f"\n{_REPORT_END}") and "agent" in fields and "grader" not in fields
     return phase_lines(fields) if is_whole else None
 
 
 def parse_phases(lines: str) -> dict[str, Phase]:
-    """Return the phases in a text in the format of `phase_lines`."""
+    """Parse the phases in a text in the format of `phase_lines`."""
     return _as_phases(_parse(lines))
 
 
@@ -141,11 +138,11 @@ def _as_phases(fields: dict[str, PhaseFields]) -> dict[str, Phase]:
     }
 
 
-def _parse(lines: str, wanted: re.Pattern[str] = _PHASE) -> dict[str, PhaseFields]:
-    """Return the lines with a wanted name, by name: those of phases, or of collect commands."""
+def _parse(lines: str, name_pattern: re.Pattern[str] = _PHASE) -> dict[str, PhaseFields]:
+    """Return the lines whose names match a pattern, by name."""
     by_name: dict[str, PhaseFields] = {}
     for words in map(str.split, lines.splitlines()):
-        if len(words) == 5 and wanted.fullmatch(words[0]):
+        if len(words) == 5 and name_pattern.fullmatch(words[0]):
             with suppress(ValueError):
                 status, start, end, timed_out = map(int, words[1:])
                 by_name[words[0]] = (status, start, end, timed_out)
@@ -153,7 +150,7 @@ def _parse(lines: str, wanted: re.Pattern[str] = _PHASE) -> dict[str, PhaseField
 
 
 def phase_lines(fields: dict[str, PhaseFields]) -> str:
-    """Return the content of a `phases` file, in the phases' order."""
+    """Return the content of a `phases` file, with the phases in their order."""
     return "".join(
         " ".join(map(str, (name, *fields[name]))) + "\n"
         for name in contract.PHASE_NAMES
@@ -162,14 +159,14 @@ def phase_lines(fields: dict[str, PhaseFields]) -> str:
 
 
 def provide_phases(folder: Path, phases: str) -> None:
-    """Give a container with this folder the phases so far, in the format of `phase_lines`."""
+    """Give the container with this folder the phases so far, in the format of `phase_lines`."""
     write_readable_file(folder / "in" / contract.PHASES_FILE, phases)
 
 
 def phase_notes_of(phases: Mapping[str, Phase]) -> str:
-    """Return the content of a `phases` file for phases of which only the durations are known.
+    """Return the content of a `phases` file for phases with known durations only.
 
-    Each starts at the end of the one before it.
+    Each phase starts at the end of the previous one.
     """
     fields: dict[str, PhaseFields] = {}
     start = 0
@@ -181,7 +178,7 @@ def phase_notes_of(phases: Mapping[str, Phase]) -> str:
 
 
 def waited_s(folder: Path) -> float:
-    """Return for how long limits of providers held the agent back, in seconds.
+    """Return for how long providers' limits held the agent back, in seconds.
 
     The gateway writes it into the inputs of the trial folder, unless that time counts.
     """
@@ -195,11 +192,11 @@ FOLDER = "traces"
 
 
 def mark_not_started(trial: Path) -> None:
-    """Mark the attempt with folder `trial` as not started.
+    """Mark the attempt with the folder `trial` as not started.
 
-    The marker is removed just before its container starts, so a later coordinator knows that it
-    may safely create a new one. Errors are ignored: without the marker, the attempt counts as one
-    that may have run.
+    The marker is removed just before the container starts, so a later coordinator knows that it may
+    create a new container. Errors are ignored: an attempt without the marker counts as possibly
+    started.
     """
     marker = _not_started_marker(trial)
     with suppress(OSError):
@@ -211,10 +208,10 @@ def mark_not_started(trial: Path) -> None:
 
 
 def clear_not_started(trial: Path) -> None:
-    """Remove the marker, durably: from now on a container may run for the attempt.
+    """Remove the marker durably. From now on, a container may run for the attempt.
 
-    Otherwise a power cut could bring it back after an agent has run. This is called again after a
-    failure, so the folder is synced also if the marker is gone.
+    Without a sync, a power cut could bring the marker back after an agent has run. The call can be
+    repeated after a failure, so it syncs the folder even if the marker is gone.
     """
     marker = _not_started_marker(trial)
     marker.unlink(missing_ok=True)
@@ -251,8 +248,8 @@ def record_cancellation(trial: Path, why: str) -> None:
 def remove_notes(trial: Path, *, by_this_process: bool = False) -> None:
     """Remove the notes of an attempt whose result is durable.
 
-    An earlier process that was killed may have left an unfinished file of them. Finding it means
-    listing the notes of all attempts, so `by_this_process` says that there was no such process.
+    A killed process may have left an unfinished note, which is found by listing the notes of all
+    attempts. With `by_this_process`, there was no such process, and nothing is listed.
     """
     for path in (_not_started_marker(trial), _reasons_file(trial)):
         path.unlink(missing_ok=True)
@@ -263,7 +260,8 @@ def remove_notes(trial: Path, *, by_this_process: bool = False) -> None:
 def folders_with_notes(run_dir: Path) -> list[Path]:
     """Return the trial folder, existing or not, of every attempt of a run that has notes.
 
-    Also of one whose notes were being written when the process was killed: they have a hidden name.
+    Includes attempts whose notes were unfinished when the process was killed: they have a hidden
+    name.
     """
     notes = (path.name.removeprefix(".") for path in (run_dir / FOLDER).glob("*-*.*"))
     return sorted({run_dir / "trials" / name.partition(".")[0] for name in notes})

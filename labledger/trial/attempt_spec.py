@@ -1,10 +1,8 @@
-"""`AttemptSpec`, which describes one attempt completely, and `TrialKind`, which says what runs.
+"""`AttemptSpec` describes one attempt completely; `TrialKind` says what runs in it.
 
-A specification is made from the experiment and the ledger, and can be pickled. It says what is to
-happen, and runs nothing. A `TrialKind` is chosen when it is made. Everything in which kinds differ
-is a method of the kind: which phases run, which exit statuses are possible, how the trial folder is
-filled, what is evidence. All other code of a trial is the same for each kind; `trial_kinds` defines
-them.
+A specification is made from the experiment and the ledger. It can be pickled, and runs nothing.
+Every difference between kinds of trials is a method of the kind: phases, exit statuses, the trial
+folder, the evidence. `trial_kinds` defines the kinds.
 """
 
 from __future__ import annotations
@@ -34,12 +32,12 @@ if TYPE_CHECKING:
     from labledger.trial.evidence.redaction import Redactor
 
 _MAX_AGENT_LOG = 64 << 20
-"""How many bytes of standard output are kept if the agent logs its steps there."""
+"""How many bytes of standard output to keep if the agent logs its steps there."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptSpec:
-    """One attempt at one slot: everything that a worker needs. Can be pickled."""
+    """One attempt at one slot, with everything that a worker needs. Can be pickled."""
 
     plan: TrialPlan
     slot: Slot
@@ -47,19 +45,19 @@ class AttemptSpec:
     attempt: int
     task: Task
     kind: TrialKind
-    """What runs in the container, and what differs because of it."""
+    """The kind of trial, which determines what runs in the container."""
     container_may_exist: bool = False
     """True if an earlier coordinator may have created this attempt's container."""
     part: str = ""
     """`grader` for the second container of a trial with a separate grader, else empty."""
     host: str = ""
-    """The host whose engine runs the attempt, as the dispatch journal names it; empty until an
+    """The host whose engine runs the attempt, as the dispatch journal names it. Empty until an
     executor has placed it."""
     replays: str = ""
-    """The SHA-256 of the artifact with the recorded calls that answer its agent; empty if its
-    providers do."""
+    """The SHA-256 of the artifact with the recorded calls for a replay; empty if providers
+    answer."""
     settings: TrialSettings = field(init=False, compare=False)
-    """Those of the trial: of its variant, with its task's own over them."""
+    """The variant's settings, with the task's own over them."""
 
     def __post_init__(self) -> None:
         settings = self.plan.settings.merged(self.task.overrides)
@@ -74,7 +72,7 @@ class AttemptSpec:
 
     def on_host(self, host: str) -> AttemptSpec:
         """Return the same attempt, placed on a host."""
-        # Neither `replace`, which would merge the settings again, nor `copy`: each slot is placed.
+        # `replace` would merge the settings again, and `copy` is too slow for every slot.
         placed = object.__new__(AttemptSpec)
         for name in self.__slots__:
             object.__setattr__(placed, name, host if name == "host" else getattr(self, name))
@@ -82,7 +80,7 @@ class AttemptSpec:
 
     @property
     def key(self) -> tuple[int, int]:
-        """The numbers of the slot and of the attempt, which identify it in its run."""
+        """The numbers of slot and attempt, which identify it in its run."""
         return self.slot.schedule_idx, self.attempt
 
     @property
@@ -99,7 +97,7 @@ class AttemptSpec:
         return slot_commit_id(self.run_id, self.slot.schedule_idx)
 
     def stamp(self, ts: str) -> Stamp:
-        """Return what all its records of the time `ts` have in common."""
+        """Return the common fields of all its records with the time `ts`."""
         idx = self.slot.schedule_idx
         return Stamp(self.ids, idx, self.slot_commit_id, self.attempt, ts)
 
@@ -135,16 +133,16 @@ class AttemptSpec:
         user = self.settings.runtime.user
         return is_root(self._image_facts.user) if user is None else starts_as_root(user)
 
-    def user_of_phase(self, own: str | None) -> str | None:
-        """Return the user that `trial.sh` switches to for a phase that names the user `own`.
+    def user_of_phase(self, named_user: str | None) -> str | None:
+        """Return the user to which `trial.sh` switches for a phase with the user `named_user`.
 
         None if the phase runs as the container's first user.
         """
-        return user_of_phase(own, self.settings.runtime.user, self._image_facts.user)
+        return user_of_phase(named_user, self.settings.runtime.user, self._image_facts.user)
 
     @property
     def has_mounted_workspace(self) -> bool:
-        """Whether the workspace is a folder of the trial, and not one of the image."""
+        """Whether the workspace is a folder of the trial, not of the image."""
         return self.settings.runtime.workspace is None
 
     @property
@@ -169,17 +167,17 @@ class AttemptSpec:
 
     @property
     def has_grader_container(self) -> bool:
-        """Whether a second container grades the trial when the agent's has ended."""
+        """Whether a second container grades the trial after the agent's container."""
         return self.runs_agent and self.grading_mode is GradingMode.SEPARATE
 
     @property
     def grader_folder(self) -> Path:
-        """The folder with the inputs and outputs of the container in which the grader runs."""
+        """The folder for the inputs and outputs of the grader's container."""
         return self.folder / "grader" if self.has_grader_container else self.folder
 
     @property
     def grader_image_ref(self) -> str:
-        """The image in which the grader runs, as the experiment names it."""
+        """The grader's image, as the experiment names it."""
         return self.settings.grader_image
 
     @property
@@ -194,27 +192,27 @@ class AttemptSpec:
 
     @property
     def uses_models(self) -> bool:
-        """Whether the agent may ask models."""
+        """Whether the agent may call models."""
         models = self.settings.runtime.models
         return self.runs_agent and models is not None and bool(models.allow)
 
     @property
     def max_agent_log_bytes(self) -> int:
-        """How much of the agent's standard output is kept until its trajectory is read."""
+        """How many bytes of the agent's standard output to keep until its trajectory is read."""
         log_bytes, agent = self.settings.runtime.max_log_bytes, self.plan.agent
         is_log = self.runs_agent and agent is not None and STDOUT in agent.profile.logs.values()
         return max(log_bytes, _MAX_AGENT_LOG) if is_log else log_bytes
 
     @property
     def models(self) -> ModelSettings:
-        """What the agent may ask of models, if it may ask any."""
+        """The agent's model grants; empty if it has none."""
         return self.settings.runtime.models or ModelSettings()
 
     @property
     def deadline_s(self) -> float:
-        """Seconds after which the host kills the container, if it exceeds its time limits.
+        """Seconds after which the host kills a container that exceeds its time limits.
 
-        Without the grader if that has a container of its own.
+        Excludes a grader with its own container.
         """
         phases = self.kind.phases
         if not self.has_grader_container:
@@ -229,12 +227,12 @@ class AttemptSpec:
 
     @property
     def keeps_processes(self) -> bool:
-        """Whether what setup and agent leave running goes on until the grader ends."""
+        """Whether processes that setup and agent leave continue until the grader ends."""
         return self.settings.runtime.processes == "keep"
 
     @property
     def starts_entrypoint(self) -> bool:
-        """Whether the image's entrypoint is started in the background, before setup."""
+        """Whether the image's entrypoint is started in the background before setup."""
         return self.settings.runtime.entrypoint == "image" and self.runs_agent
 
     @property
@@ -253,7 +251,7 @@ class AttemptSpec:
 
 
 class TrialKind(ABC):
-    """What is different in trials of one kind. Immutable; can be pickled."""
+    """The behavior of one kind of trial. Immutable; can be pickled."""
 
     phases: ClassVar[tuple[str, ...]]
     """The phases that can run in the container, in their order."""
@@ -267,34 +265,34 @@ class TrialKind(ABC):
 
     @property
     def other_ids(self) -> tuple[TrialIds, ...]:
-        """Identities that outputs in its container may name in addition to the attempt's own."""
+        """Further identities that outputs in its container may name."""
         return ()
 
     @property
     def counted(self) -> tuple[Metric, ...] | None:
-        """What the gateway counted of the agent earlier; None if it counted nothing."""
+        """Metrics that the gateway counted in an earlier trial; None if it counted none."""
         return None
 
     @property
     def extension(self) -> JsonObject:
-        """What evidence and score of the kind have in addition under `ext`."""
+        """Additional members of `ext` in evidence and score."""
         return {}
 
     def is_carried_over(self, _spec: AttemptSpec) -> bool:
-        """Return True if nothing runs, because the result is a copy of another trial's."""
+        """Return True if nothing runs, because the result is copied from another trial."""
         return False
 
     def carried_over_result(self, spec: AttemptSpec) -> AttemptResult:
         """Return the result of an attempt for which nothing runs.
 
-        Kinds whose trials can be carried over implement it.
+        Implemented by kinds whose trials can be carried over.
         """
         raise NotImplementedError
 
     def incomplete_result(self, spec: AttemptSpec, why: str) -> AttemptResult:
         """Return the result of a trial that raised `EvidenceIncomplete` with the message `why`.
 
-        Kinds that need the evidence of an earlier container implement it.
+        Implemented by kinds that need the evidence of an earlier container.
         """
         raise NotImplementedError
 
@@ -306,14 +304,14 @@ class TrialKind(ABC):
         """
 
     def emptied_folders(self, _spec: AttemptSpec) -> tuple[str, ...]:
-        """Return the folders of the image that begin empty, before `container_files` are put."""
+        """Return the image's folders that must be empty before `container_files` are put there."""
         return ()
 
     @abstractmethod
     def container_files(self, spec: AttemptSpec) -> Iterator[bytes] | None:
-        """Return a tar of what is put into the new container at `/`, None if there is nothing.
+        """Return a tar to unpack at `/` of the new container, or None.
 
-        It fills a workspace in a folder of the image, and has the artifacts of a separate grader.
+        It fills a workspace in a folder of the image, and holds a separate grader's artifacts.
         """
 
     def exit_of_all_phases(self, container_exit: ContainerExit) -> ContainerExit:

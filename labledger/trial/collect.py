@@ -1,8 +1,8 @@
 """Turn an ended container into a validated result: status, rows, metrics and evidence.
 
-`collect_result` reads the trial folder; it does not need the container any more, so that it can be
-repeated after a crash. `_outcome` decides the status from the exit status and from what the engine
-says about the container's end. What the container wrote is redacted before it is stored.
+`collect_result` reads the trial folder and does not need the container, so it can be repeated after
+a crash. `_outcome` decides the status from the exit status and the engine's report. Outputs are
+redacted before they are stored.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ from labledger.trial.evidence.trajectory_collection import (
 from labledger.trial.output_folders import isolation_of, trial_outputs
 
 DISK_WAS_FULL = (
-    "the disk was full at some time between this trial's start and its end; what its processes "
-    "could not write then is missing, even if they reported no error"
+    "the disk was full at some time during this trial; output may be missing, even if its "
+    "processes reported no error"
 )
-"""The problem that the evidence of such a trial names."""
+"""A problem that the evidence of such a trial names."""
 
 WAS_PAUSED = (
-    "the container was paused from outside (`docker pause`) while it ran: its time limits, and "
-    "what it waited for, went on meanwhile"
+    "the container was paused from outside (`docker pause`) while it ran; its time limits "
+    "continued meanwhile"
 )
-"""The problem that the evidence of such a trial names."""
+"""A problem that the evidence of such a trial names."""
 
 
 def collect_result(
@@ -81,11 +81,10 @@ def collect_result(
 ) -> AttemptResult:
     """Read a trial's outputs and return its result.
 
-    `isolation` are the trial's isolation facts, recorded in score and evidence. `container` is
-    needed only for a workspace that is not mounted; None if it is gone. `egress` is what the
-    trial's egress proxies did, recorded in evidence if there is something; `models` what its agent
-    asked of models, None if it has none.
-    Raises `OSError` for failures of this host.
+    `isolation` has the trial's isolation facts, for score and evidence. `container` is needed only
+    for a workspace that is not mounted; None if it is gone. `egress` reports the trial's egress
+    proxies. `models` has the agent's model calls; None if it has no models. Raises `OSError` for
+    failures of this host.
     """
     redactor = redactor_for(spec)
     evidence = spec.kind.evidence(spec, redactor)
@@ -147,7 +146,10 @@ def collect_result(
 
 
 def _add_failure(spec: AttemptSpec, evidence: EvidenceCollector, outcome: GradingOutcome) -> None:
-    """Add what is known of tests that did not work. The commit decides how the trial counts."""
+    """Add the known facts about tests that did not work.
+
+    The commit decides how the trial counts.
+    """
     source = (spec.settings.grading.results or ResultSource()).source
     by_benchmark = find_reader(source).judge is not None
     failure = outcome.failure(spec.plan.grader.digest, by_benchmark=by_benchmark)
@@ -162,7 +164,7 @@ def _add_circumstances(
     egress: JsonObject | None,
     models: ModelUse | None,
 ) -> None:
-    """Add what the trial ran with, and what happened to it and around it."""
+    """Add the settings and the circumstances of the trial."""
     redactor = evidence.redactor
     if container_exit.disk_was_full:
         evidence.add_problem("disk", DISK_WAS_FULL)
@@ -198,15 +200,15 @@ def _logged_agent(spec: AttemptSpec) -> LoggedAgent:
 
 
 def _counted(spec: AttemptSpec, models: ModelUse | None) -> tuple[Metric, ...] | None:
-    """Return the metrics that the gateway counted of the agent; None if it has no models."""
+    """Return the metrics that the gateway counted, or None if the agent has no models."""
     if models is None:
         return spec.kind.counted
-    # Calls are missing, so their total is unknown.
+    # If calls are missing, their total is unknown.
     return () if models.lost else model_metrics(models.calls, spec.plan.prices)
 
 
 def _totals(spec: AttemptSpec, models: ModelUse | None) -> FinalMetrics | None:
-    """Return the same for the trajectory."""
+    """Return the gateway's totals for the trajectory."""
     if models is None:
         return None
     return FinalMetrics() if models.lost else counted_totals(models.calls, spec.plan.prices)
@@ -215,9 +217,9 @@ def _totals(spec: AttemptSpec, models: ModelUse | None) -> FinalMetrics | None:
 def trial_metrics(
     spec: AttemptSpec, sources: metrics.Sources, counted: tuple[Metric, ...] | None
 ) -> tuple[Metric, ...]:
-    """Return the experiment's metrics, and those that the gateway counted, if it did."""
-    own = metrics.compute_metrics(spec.plan.metrics, sources)
-    return own if counted is None else beside_counted(own, counted)
+    """Return the experiment's metrics, and the metrics that the gateway counted."""
+    experiment_metrics = metrics.compute_metrics(spec.plan.metrics, sources)
+    return experiment_metrics if counted is None else beside_counted(experiment_metrics, counted)
 
 
 def _outcome(
@@ -226,22 +228,22 @@ def _outcome(
     if container_exit.touched:
         message = (
             f"touched on the host while the trial ran: {'; '.join(container_exit.touched)}; its "
-            "result is not believed"
+            "result is not trusted"
         )
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.PROGRAMS_TOUCHED, message)
     if container_exit.start_refused is not None:
         reason = Reason.GRADER_EXIT_NONZERO
         return GradingOutcome(SlotStatus.GRADE_ERROR, reason, container_exit.start_refused)
-    taken = container_exit.artifacts
-    if spec.has_grader_container and taken is not None and taken.refused is not None:
-        return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.ARTIFACTS_REFUSED, taken.refused)
+    artifacts = container_exit.artifacts
+    if spec.has_grader_container and artifacts is not None and artifacts.refused is not None:
+        return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.ARTIFACTS_REFUSED, artifacts.refused)
     if container_exit.exit_status_forged:
         message = f"the agent ended the container, with status {container_exit.exit_status}"
         return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.STATUS_FORGED, message)
     if container_exit.exit_status in ExitStatus.ALL:
         return _outcome_by_script(spec, container_exit, container_exit.exit_status, redactor)
     if container_exit.container_removed:
-        message = "the container was removed from outside; how it ended is not known"
+        message = "the container was removed from outside, so it is not known how it ended"
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.CONTAINER_REMOVED, message)
     if container_exit.exit_status is None:
         deadline_s = container_exit.deadline_s or spec.deadline_s
@@ -262,7 +264,7 @@ def _outcome(
 def _outcome_by_script(
     spec: AttemptSpec, container_exit: ContainerExit, exit_status: int, redactor: Redactor
 ) -> GradingOutcome:
-    """Return the outcome of a trial that `trial.sh` ended with one of `ExitStatus.ALL`."""
+    """Return the outcome of a trial that `trial.sh` ended with a status of `ExitStatus.ALL`."""
     trial = GradedTrial(
         stamp=spec.stamp(container_exit.ended_at),
         benchmark=spec.plan.benchmark,
@@ -290,7 +292,7 @@ def _outcome_by_script(
 def graded_outcome(
     trial: GradedTrial, exit_status: int, limits_s: Mapping[str, float]
 ) -> GradingOutcome:
-    """Return the outcome of a trial that `trial.sh` ended, by what its grader left, if it ran.
+    """Return the outcome of a trial that `trial.sh` ended, judged by the grader's files.
 
     `limits_s` are the time limits of its phases, in seconds.
     """
@@ -304,21 +306,22 @@ def graded_outcome(
 def _blamed(
     spec: AttemptSpec, container_exit: ContainerExit, outcome: GradingOutcome
 ) -> GradingOutcome:
-    """Return the outcome, as the agent's if it kept `trial.sh` from ending the trial in time.
+    """Blame the agent if it kept `trial.sh` from ending the trial in time. Return the outcome.
 
-    `trial.sh` ends each phase at its limit. Once an agent has begun, only something that it left in
-    the container can prevent that. If `trial.sh` itself notices this, it has its own exit status.
+    `trial.sh` ends each phase at its limit. Once an agent has begun, only something that the agent
+    left in the container can prevent that. If `trial.sh` itself notices this, it has its own exit
+    status.
     """
-    taken = container_exit.artifacts
-    is_elsewhere = spec.has_grader_container and taken is not None
+    artifacts = container_exit.artifacts
+    is_elsewhere = spec.has_grader_container and artifacts is not None
     if outcome.reason is not Reason.DEADLINE or not spec.runs_agent or is_elsewhere:
         return outcome
     if not agent_has_begun(spec.folder):
         outcome.message = f"{outcome.message}; its agent had not begun"
         return outcome
     cause = (
-        f"{outcome.message}, although trial.sh ends each phase at its limit: what the agent "
-        "left in the container kept it from that. If the machine stood still instead, "
+        f"{outcome.message}, although trial.sh ends each phase at its limit. Something that "
+        "the agent left in the container prevented that. If the machine was suspended instead, "
         "`labledger rerun --despite-verdict` repeats the trial"
     )
     return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.SCRIPT_HINDERED, cause)
@@ -328,8 +331,12 @@ def _artifact_chunks(spec: AttemptSpec, container_exit: ContainerExit) -> Iterab
     """Return the tar that the grader's container got, in pieces; None if it got nothing."""
     if not spec.runs_agent:
         return spec.kind.container_files(spec)
-    taken = container_exit.artifacts
-    path = None if taken is None else taken.tar(spec.folder, ArtifactStore(spec.plan.store_root))
+    artifacts = container_exit.artifacts
+    path = (
+        None
+        if artifacts is None
+        else artifacts.tar(spec.folder, ArtifactStore(spec.plan.store_root))
+    )
     return None if path is None else file_pieces(path)
 
 
@@ -349,8 +356,8 @@ def _ended_from_within(spec: AttemptSpec, container_exit: ContainerExit) -> Grad
 def _phases(spec: AttemptSpec, container_exit: ContainerExit) -> dict[str, Phase]:
     """Return the phases that ran.
 
-    The container's `phases` file is trusted only if `trial.sh` ended the trial. If not, these are
-    the phases that the host stored between the two starts of a two-part trial.
+    The container's `phases` file is trusted only if `trial.sh` ended the trial. Otherwise, the
+    phases are those that the host stored between the starts of a two-part trial.
     """
     phases = (
         read_phases(last_folder(spec, container_exit))
@@ -363,7 +370,7 @@ def _phases(spec: AttemptSpec, container_exit: ContainerExit) -> dict[str, Phase
 
 
 def _agent_ended_at(container_exit: ContainerExit, phases: Mapping[str, Phase]) -> str:
-    """Return when the agent ended or, if that is not known, when the container ended."""
+    """Return when the agent ended or, if unknown, when the container ended."""
     if "agent" not in phases:
         return container_exit.ended_at
     phases_ms = sum(phases[name].duration_ms for name in ("setup", "agent") if name in phases)
@@ -372,7 +379,7 @@ def _agent_ended_at(container_exit: ContainerExit, phases: Mapping[str, Phase]) 
 
 
 def _pressure(spec: AttemptSpec, container_exit: ContainerExit) -> JsonObject:
-    """Return how short of processors and memory the trial was, as far as it is known."""
+    """Return how short of processors and memory the trial was, as far as known."""
     if not spec.runs_agent or not container_exit.is_by_script:
         return {}
     in_parts = limit_hits.has_grader_start(spec, container_exit)
@@ -387,7 +394,7 @@ def last_folder(spec: AttemptSpec, container_exit: ContainerExit) -> Path:
 def _logged_phases(
     spec: AttemptSpec, container_exit: ContainerExit, phases: dict[str, Phase]
 ) -> list[str]:
-    """Return what may have logs: all phases unless it is known which ran, and the entrypoint."""
+    """Return what may have logs: the entrypoint, and all phases unless it is known which ran."""
     is_known = not spec.runs_agent or container_exit.is_by_script
     logged = list(phases if phases and is_known else spec.settings.phases)
     return [*([contract.ENTRYPOINT] if spec.starts_entrypoint else []), *logged]
@@ -415,7 +422,7 @@ def add_facts(
     isolation: JsonObject,
     score: JsonObject | None = None,
 ) -> None:
-    """Add isolation facts and those of the trial's kind to `ext` of evidence and score."""
+    """Add isolation facts, and facts of the trial's kind, to `ext` of evidence and score."""
     evidence.ext["isolation"] = evidence.redactor.redact_json(isolation)
     evidence.ext |= spec.kind.extension
     if score is not None:
@@ -431,9 +438,9 @@ def attempt_result(
     exit_status: int | None = None,
     **fields: Any,
 ) -> AttemptResult:
-    """Return the result of an attempt with all that was collected. Nothing may follow.
+    """Return the result of an attempt with everything that was collected. Call this last.
 
-    `exit_status` is None if it is not known. `fields` are the other fields of the result.
+    `exit_status` is None if unknown. `fields` are the other fields of the result.
     """
     if spec.is_remote:
         name, _, host_id = spec.host.rpartition("/")

@@ -1,7 +1,7 @@
 """The container contract: paths, labels and exit statuses of a trial's container.
 
-`trial.sh` implements the other side of the contract; a test compares its table of exit statuses
-with `ExitStatus`. This module runs nothing.
+`trial.sh` implements the other side. A test compares its table of exit statuses with `ExitStatus`.
+This module runs nothing.
 """
 
 from __future__ import annotations
@@ -25,29 +25,30 @@ SCORE = "benchmark_score.json"
 EVENTS = "events.jsonl"
 PHASES_FILE = "phases"
 GRADING_FILE = "grading"
-"""In `state`: made by `trial.sh` before the grader begins, once no process of the agent is left."""
+"""In `state`: `trial.sh` makes it before the grader begins, once no process of the agent
+is left."""
 RESTORE_SCRIPT = "restore.sh"
-"""Deletes, in a regrading in a folder of the image, what the stored trial had deleted."""
+"""Used in a regrading in a folder of the image: deletes what the stored trial had deleted."""
 TASK_FILE = "task.json"
 """In `in`: the row of the task."""
 AGENT_NOT_BEGUN_FILE = "agent_not_begun"
-"""In `state`: made by the host, and removed by `trial.sh` when the agent begins."""
+"""In `state`: the host makes it, and `trial.sh` removes it when the agent begins."""
 AGENT_RAN_FILE = "agent_ran"
-"""In `in`: made by the host before it restarts a container in which an agent has run."""
+"""In `in`: the host makes it before it restarts a container in which an agent has run."""
 AGENT_ENDED_FILE = "agent_ended"
 """In `state`: the report that the agent of a `delivered` trial has ended, with the phases so far.
-In `in`: written by the host when it believes that report."""
+In `in`: the host writes it when it believes the report."""
 GO_FILE = "go"
-"""In `in`: written by the host when it has delivered the grader's files."""
+"""In `in`: the host writes it when it has delivered the grader's files."""
 AGENT_OVER_FILE = "agent_over"
-"""In `in`: changed by `trial.sh` when the agent has ended, of a trial whose agent has models."""
+"""In `in`: `trial.sh` changes it when an agent with models has ended."""
 MODELS_CLOSED_FILE = "models_closed"
-"""In `in`: not empty when the models helper has closed the way to the models."""
+"""In `in`: not empty once the models helper has closed the port to the models."""
 MODELS_PORT = 18487
-"""The port of the container's loopback at which the agent finds the gateway. It is below those that
-systems choose by themselves, and registered for nothing."""
+"""The port of the container's loopback at which the agent finds the gateway. It is below the range
+from which systems choose ports, and not registered."""
 ENTRYPOINT = "entrypoint"
-"""Names the output of the image's entrypoint, as a phase names its own."""
+"""Names the output of the image's entrypoint, as a phase names its output."""
 
 PHASE_NAMES: tuple[str, ...] = ("setup", "agent", "grader")
 
@@ -56,7 +57,7 @@ OUTER_MARGIN_S = 120.0
 
 
 class ExitStatus:
-    """The exit statuses of `trial.sh`. A container that ends with another was not ended by it."""
+    """The exit statuses of `trial.sh`. Something else ended a container with any other status."""
 
     GRADED = 0
     AGENT_FAILED_GRADED = 10
@@ -76,21 +77,22 @@ class ExitStatus:
 
     ALL = frozenset({0, 10, 11, 20, 21, 30, 31, 40, 41, 50, 51, 70, 71, 72, 73})
     AGENT_PART = ALL - {0, 10, 11, 40, 41, 51, 73}
-    """Those of the first start of a two-part trial."""
+    """Possible statuses of the first start of a two-part trial."""
     GRADER_PART = ALL - {20, 21, 30, 31, 50, 51, 72, 73}
-    """Those of a start that only grades: the second of a two-part trial, or a regrading."""
+    """Possible statuses of a start that only grades: the second of a two-part trial, or a
+    regrading."""
     SECOND_START = GRADER_PART | {72}
-    """The statuses of a start that only grades, in a container in which an agent has run."""
+    """Possible statuses of a start that only grades, in a container in which an agent has run."""
     SINGLE_START = ALL - {50, 51, 73}
-    """Those of a trial whose container is started once, with its grader's files."""
+    """Possible statuses of a trial whose container is started once, with its grader's files."""
     NOT_GRADED = ALL - {0, 10, 11, 40, 41, 50}
-    """Those of a trial in which no grader ran to its end. A `delivered` one has no other before the
-    grader's files were delivered to it."""
+    """Possible statuses of a trial in which no grader ran to its end. A `delivered` trial has no
+    other before it gets the grader's files."""
     AFTER_DELIVERY = GRADER_PART | {51, 72, 73}
-    """Those of a `delivered` trial to which they were."""
+    """Possible statuses of a `delivered` trial that got the grader's files."""
 
     OF_ENGINE = frozenset({125, 126, 127, 137, 255})
-    """Those that an engine reports of a container that it could not start, killed, or lost.
+    """Statuses that an engine reports for a container that it could not start, killed, or lost.
 
     SIGKILL (137) is the only signal from outside that ends a container's first process.
     """
@@ -108,7 +110,7 @@ class Labels:
     PART = "org.labledger.part"
     """Additional label of the second container of an attempt: `grader`."""
     PROBE = "org.labledger.probe"
-    """Label of a probe: a container or network that is made before a run, for a check."""
+    """Label of a probe: a container or network made for a check before a run."""
     OWNER = "org.labledger.owner"
     """Label of a probe: the process that made it, as JSON."""
 

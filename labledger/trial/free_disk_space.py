@@ -1,12 +1,8 @@
-"""The space on the disks that trials fill, and trials with which this host cannot go on.
+"""Check the space on the disks that trials fill, and keep trials that this host cannot collect.
 
-The lab folder and the engine's own folder are checked before a run begins and before each dispatch,
-so that a trial is not started whose output could not be stored. A failure because of a full disk
-does not always say so, and there may be free space again before anybody checks. So every check of a
-run that finds a disk full is recorded in its `FullDisks`, and code that is about to free disk space
-must call `FullDisks.check` just before. A trial that has ended and cannot be read, or cannot get
-its grader's files, has not failed: its container and folder stay. If a disk is full, dispatch is
-paused (`execution.dispatch_pauses`), else the run stops; either way the trial is collected later.
+A failure because of a full disk does not always say so, and space may be free again before the next
+check. Every full disk is therefore recorded in `FullDisks`. Call `FullDisks.check` just before
+freeing space.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ from labledger.records import JsonObject
 from labledger.trial.attempt_spec import AttemptSpec
 
 FULL_BYTES = 1 << 20
-"""A disk with less free space than this counts as full: the next write may fail."""
+"""A disk with less free space counts as full, because the next write may fail."""
 
 DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 """The error numbers of a full disk and of an exhausted quota."""
@@ -47,7 +43,7 @@ class FreeSpace:
 
 
 def free_space(path: Path) -> FreeSpace | None:
-    """Return the free space at a path, None if it is not known."""
+    """Return the free space at a path, or None if unknown."""
     try:
         usage = os.statvfs(path)
     except OSError:
@@ -64,7 +60,7 @@ class FullDisks:
         self._lock = threading.Lock()
 
     def free_space(self, path: Path) -> FreeSpace | None:
-        """Return the free space at a path, None if that is not known. A full disk is recorded."""
+        """Return the free space at a path, or None if unknown. Records a full disk."""
         space = free_space(path)
         if space is not None and space.is_full:
             self.record_full(path)
@@ -76,7 +72,7 @@ class FullDisks:
             self.free_space(path)
 
     def record_full(self, path: Path) -> None:
-        """Record that a write at a path has failed because the disk is full."""
+        """Record that a write at a path failed because the disk is full."""
         with suppress(OSError):
             device = path.stat().st_dev
             with self._lock:
@@ -88,7 +84,7 @@ class FullDisks:
             self.record_full(path)
 
     def were_full_since(self, paths: Iterable[Path], since: float) -> bool:
-        """Return True if one of these disks is full, or was since the monotonic time `since`."""
+        """Return whether one of these disks is full, or was since the monotonic time `since`."""
         return any(self._last_seen_full(path) >= since for path in paths)
 
     def _last_seen_full(self, path: Path) -> float:
@@ -100,17 +96,17 @@ class FullDisks:
 
 
 class OutputUnreadable(LabLedgerError):
-    """A trial has ended and cannot be read on this host. Its container and folder stay."""
+    """This host cannot read a trial that has ended. Its container and folder stay."""
 
 
 @contextmanager
 def trial_stays(
     spec: AttemptSpec, full_disks: FullDisks, *, waits_for_grader: bool = False
 ) -> Iterator[None]:
-    """Raise `OutputUnreadable` or `DiskFull` for what this host cannot do with a trial.
+    """Raise `OutputUnreadable` or `DiskFull` if this host cannot handle a trial.
 
-    The trial has not failed by that: its containers and its folder stay. `waits_for_grader` is as
-    for `output_unreadable_error`. `NoSuchContainer` is raised as it is.
+    The trial has not failed: its containers and its folder stay, and it is collected later.
+    `waits_for_grader` is as for `output_unreadable_error`. `NoSuchContainer` is passed on.
     """
     try:
         yield
@@ -126,16 +122,16 @@ def output_unreadable_error(
 ) -> OutputUnreadable | DiskFull:
     """Return the exception to raise if `error` occurs while an ended trial is collected.
 
-    With `waits_for_grader` the container runs, and its grader's files could not be delivered.
+    With `waits_for_grader`, the container runs, and its grader's files could not be delivered.
     """
     if isinstance(error, OSError):
         problem = f"{error.strerror} ({error.filename or spec.folder})"
     else:
         problem = error.message
-    what, state = "has ended and could not be collected", "still exists and"
+    what, state = "has ended, but could not be collected", "still exists and"
     if waits_for_grader:
-        what, state = "waits for its grader's files, which could not be delivered", "waits, and"
-    message = f"slot {spec.slot.schedule_idx} {what}: {problem}"
+        what, state = "waits, but its grader's files could not be delivered", "waits, and"
+    message = f"trial {spec.slot.schedule_idx} {what}: {problem}"
     if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
         return DiskFull(message)
     return OutputUnreadable(
@@ -146,7 +142,7 @@ def output_unreadable_error(
 
 
 MIN_FREE_BYTES = 512 << 20
-"""Default of `--min-free`: the free bytes required before a run begins and before each dispatch."""
+"""Default of `--min-free`: the free bytes required before a run and before each dispatch."""
 
 _MIN_FREE_INODES = 1000
 
@@ -156,10 +152,10 @@ class DiskSpace:
     """The folders that a run fills, and how many bytes must be free in each."""
 
     locations: Mapping[Path, str]
-    """What each folder holds, by its path."""
+    """The use of each folder, by its path."""
     min_free_bytes: int = MIN_FREE_BYTES
     full_disks: FullDisks = field(default_factory=FullDisks)
-    """Where each check records the disks that it finds full."""
+    """Records the disks that a check finds full."""
 
     @classmethod
     def of(
@@ -177,7 +173,7 @@ class DiskSpace:
         return next((shortage for shortage in shortages if shortage), None)
 
     def report(self) -> str:
-        """Return how much space is free in each location, for a person."""
+        """Return a text about the free space in each location."""
         measured = ((path, free_space(path)) for path in self.locations)
         return ", ".join(
             f"{free.bytes / 1e9:.1f} GB free at {path}" for path, free in measured if free

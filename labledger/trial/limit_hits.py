@@ -1,13 +1,8 @@
-"""Limits of memory and processes that a trial hit, and whose failure a kill for memory is.
+"""Find the memory and process limits that a trial hit, and decide whom a kill is blamed on.
 
-`trial.sh` reads the kernel's counters of the container's control group at the end of each phase.
-They show which limits were hit, whatever the exit status of a phase is. The message and the
-evidence of the trial name each limit. Status and verdict change only if the agent caused the
-failure of its grader or the kill of `trial.sh`.
-
-The kernel kills the processes of a phase before `trial.sh`, unless a phase changed this order or
-left files in memory, such as in `/dev/shm`. If it kills `trial.sh`, no counter is written, and no
-file in the container proves which phase ran. Only a new start proves that the agent had ended.
+`trial.sh` reads the kernel's counters at the end of each phase. Message and evidence name each
+limit that was hit. Status and verdict change only if the agent caused the failure of its grader or
+the kill of `trial.sh`.
 """
 
 from __future__ import annotations
@@ -44,12 +39,12 @@ class LimitHits:
     refused: Mapping[str, int]
     """How often the limit of processes prevented the start of a process."""
     held_memory: int = 0
-    """The bytes of files in memory and of kept processes when the agent had ended."""
+    """Bytes of files in memory and of kept processes when the agent had ended."""
     held_processes: int = 0
 
     @classmethod
     def of_trial(cls, spec: AttemptSpec, container_exit: ContainerExit) -> LimitHits:
-        """Return the hits of a trial that `trial.sh` ended; no hits for another trial."""
+        """Return the hits of a trial that `trial.sh` ended; no hits for any other trial."""
         if not container_exit.is_by_script:
             return cls({}, {})
         files = [(spec.folder, "pressure")] if spec.runs_agent else []
@@ -59,14 +54,14 @@ class LimitHits:
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> LimitHits:
-        """Return the hits in the counters that `trial.sh` wrote, one text for each start."""
+        """Parse the counters that `trial.sh` wrote, one text for each start."""
         hits: dict[str, dict[str, int]] = {"memory": {}, "processes": {}}
-        held = {"memory": 0, "pids": 0}
+        held_at_end = {"memory": 0, "pids": 0}
         for text in texts:
             before = {"memory": 0, "processes": 0}
             for written in text.splitlines():
-                if left := _HELD.fullmatch(written):
-                    held[left[1]] += int(left[2])
+                if match := _HELD.fullmatch(written):
+                    held_at_end[match[1]] += int(match[2])
                 line = _LINE.fullmatch(written)
                 if line is None or (line[1], line[3]) not in _COUNTERS:
                     continue
@@ -74,7 +69,7 @@ class LimitHits:
                 if total > before[resource]:
                     hits[resource][phase] = total - before[resource]
                     before[resource] = total
-        return cls(hits["memory"], hits["processes"], held["memory"], held["pids"])
+        return cls(hits["memory"], hits["processes"], held_at_end["memory"], held_at_end["pids"])
 
     def as_json(self, spec: AttemptSpec) -> JsonObject:
         """Return the evidence `ext.limits_hit`; {} if no limit was hit."""
@@ -90,26 +85,28 @@ class LimitHits:
 
     def sentences(self, spec: AttemptSpec) -> list[str]:
         """Return one sentence for each limit and phase."""
-        found = []
+        sentences = []
         for phase, count in self.killed.items():
             limit = _limit(spec, phase, "memory")
             which = "" if limit is None else f" of {limit:,} bytes"
             processes = "1 process" if count == 1 else f"{count:,} processes"
-            found.append(
+            sentences.append(
                 f"the memory limit{which} was hit: the kernel killed {processes} of the {phase}"
             )
         for phase, count in self.refused.items():
             limit = _limit(spec, phase, "pids")
             which = "" if limit is None else f" of {limit:,} processes"
             times = counted(count, "time")
-            found.append(f"the limit{which} was hit: the {phase} could not start a process {times}")
-        return found
+            sentences.append(
+                f"the limit{which} was hit: the {phase} could not start a process {times}"
+            )
+        return sentences
 
 
 def judge(
     spec: AttemptSpec, container_exit: ContainerExit, outcome: GradingOutcome
 ) -> GradingOutcome:
-    """Return the outcome of a trial that `trial.sh` ended, with each limit that was hit.
+    """Add each limit that was hit to the outcome of a trial that `trial.sh` ended.
 
     If the grader failed because the agent left too much of a limit in use, the agent has failed.
     """
@@ -128,8 +125,8 @@ def judge(
 def _starved_by_agent(
     spec: AttemptSpec, hits: LimitHits, outcome: GradingOutcome
 ) -> GradingOutcome:
-    """Return an `agent_error` if the agent left too much of a limit in use for the grader."""
-    for is_hit, resource, held, unit, reason in (
+    """Return an `agent_error` if the agent left the grader too little of a limit."""
+    for is_hit, resource, in_use, unit, reason in (
         ("grader" in hits.killed, "memory", hits.held_memory, "bytes", Reason.OUT_OF_MEMORY),
         (
             "grader" in hits.refused,
@@ -140,10 +137,10 @@ def _starved_by_agent(
         ),
     ):
         limit = _limit(spec, "grader", resource)
-        if is_hit and limit is not None and held > limit * _LARGE_SHARE:
+        if is_hit and limit is not None and in_use > limit * _LARGE_SHARE:
             message = (
-                f"the agent left {held:,} of {limit:,} {unit} in use, and the grader, which needed "
-                f"more than the rest, failed"
+                f"the agent left {in_use:,} of {limit:,} {unit} in use, and the grader failed "
+                "because it needed more than the rest"
             )
             return GradingOutcome(SlotStatus.AGENT_ERROR, reason, message)
     return outcome
@@ -152,8 +149,9 @@ def _starved_by_agent(
 def out_of_memory(spec: AttemptSpec, container_exit: ContainerExit) -> GradingOutcome:
     """Return the outcome of a trial whose first process the kernel killed for memory.
 
-    It is the agent's failure if the agent ran since the container started, or may have run. It can
-    make the kernel choose that process, and can fill memory with files that no kill frees.
+    The kernel kills processes of a phase first, unless a phase changed this order or filled memory
+    with files. So the agent has failed if it ran, or may have run, since the container started. No
+    counter is written in this case, and no file in the container proves which phase ran.
     """
     limit = _limit(
         spec, "agent" if container_exit.agent_part_phases is None else "grader", "memory"
@@ -163,15 +161,15 @@ def out_of_memory(spec: AttemptSpec, container_exit: ContainerExit) -> GradingOu
     if not _is_the_agents(spec, container_exit):
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.OUT_OF_MEMORY, message)
     message += (
-        ", although the kernel kills processes of a phase before it; the agent ran in this "
-        "container, and has filled its memory with files or made the kernel choose so"
+        ", although the kernel kills processes of a phase before it. The agent ran in this "
+        "container: it filled the memory with files, or changed the kernel's choice"
     )
     return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.OUT_OF_MEMORY, message)
 
 
 def _is_the_agents(spec: AttemptSpec, container_exit: ContainerExit) -> bool:
-    """Return whether the container's memory may have had something of the agent."""
-    # After a new start nothing of the agent is in memory.
+    """Return whether the container's memory may have held something of the agent."""
+    # A new start leaves nothing of the agent in memory.
     return spec.runs_agent and not has_grader_start(spec, container_exit)
 
 

@@ -1,8 +1,8 @@
-"""What an attempt's evidence is handed of its specification: folders, artifacts and isolation.
+"""Derive folders, artifacts and isolation for the evidence from an attempt's specification.
 
-The output folders of a trial (`runtime.outputs`) are folders of the host beside out and state:
-`outputs/0`, `outputs/1` and so on in the trial folder, mounted writable at their paths. A regrading
-restores those of the agent. What is in them was written in a container and is hostile.
+The output folders of a trial (`runtime.outputs`) are `outputs/0`, `outputs/1` and so on in the
+trial folder, mounted writable at their paths. Their contents are hostile. A regrading restores the
+agent's folders.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def outputs_of(spec: AttemptSpec, phase: str) -> list[OutputMount]:
 
 
 def outputs_of_container(spec: AttemptSpec) -> list[OutputMount]:
-    """Return what the container of the agent has, or of the grader in a regrading.
+    """Return the output folders of the agent's container, or of the grader's in a regrading.
 
-    With a separate grader the agent's container has no output folder of the grader, and the
-    grader's container has those of the agent read-only; see `agent_outputs_of_grader`.
+    With a separate grader, the agent's container has no output folder of the grader. The grader's
+    container has the agent's folders read-only: see `agent_outputs_of_grader`.
     """
     if spec.part:
         return outputs_of(spec, "grader")
@@ -64,7 +64,7 @@ def outputs_of_container(spec: AttemptSpec) -> list[OutputMount]:
 def agent_outputs_of_grader(spec: AttemptSpec) -> dict[Path, str]:
     """Return the agent's output folders that a separate grader reads, with their paths.
 
-    `spec` is that of the grader's container.
+    `spec` describes the grader's container.
     """
     if not spec.part:
         return {}
@@ -73,9 +73,9 @@ def agent_outputs_of_grader(spec: AttemptSpec) -> dict[Path, str]:
 
 
 def _outputs_without_artifacts(spec: AttemptSpec) -> list[OutputMount]:
-    """Return the agent's output folders without those at or around an artifact's path.
+    """Return the agent's output folders, except at or around an artifact's path.
 
-    In a separate grader's container the artifact comes instead.
+    In a separate grader's container, the artifact takes their place.
     """
     artifacts = [artifact.to or artifact.path for artifact in spec.settings.grading.artifacts or ()]
     return [
@@ -114,13 +114,15 @@ def trial_outputs(spec: AttemptSpec) -> TrialOutputs:
 
 
 def artifact_source(spec: AttemptSpec) -> ArtifactSource:
-    """Return what is taken of an attempt's agent, for its separate grader or to be kept.
+    """Return which artifacts to take from an attempt's agent, for a separate grader or to keep.
 
-    What a running container can still change is read by the engine alone.
+    Only the engine reads files that a running container can still change.
     """
     folders_here: dict[str, Path] = {}
     if spec.has_grader_container:
-        folders_here = {each.path: spec.folder / each.name for each in outputs_of_container(spec)}
+        folders_here = {
+            mount.path: spec.folder / mount.name for mount in outputs_of_container(spec)
+        }
     if spec.has_grader_container and spec.has_mounted_workspace:
         folders_here[contract.WORKSPACE] = spec.folder / "workspace"
     return ArtifactSource(
@@ -133,12 +135,12 @@ def artifact_source(spec: AttemptSpec) -> ArtifactSource:
 
 
 def isolation_of(spec: AttemptSpec) -> Isolation:
-    """Return how the agent of an attempt was isolated, as its experiment says."""
+    """Return how the agent of an attempt was isolated, according to its experiment."""
     settings = spec.settings
     runtime = settings.runtime
     own_folders = [output.path for output in runtime.outputs or ()]
     own_folders += [files.path for files in spec.task.files or ()]
-    # An artifact that is the whole file system makes nothing ordinary.
+    # An artifact that is the whole file system makes no path ordinary.
     own_folders += [a.path for a in settings.grading.artifacts or () if a.path.strip("/")]
     if spec.plan.agent is not None:
         own_folders.append(folder_of(spec.plan.agent.installed.name))

@@ -1,9 +1,8 @@
 """Restore a stored trial's outputs and workspace into a new trial folder, or not at all.
 
-The stored files were written in a container and may come from an imported ledger, so they are as
-untrusted as any output: only safe names are written, each once, and nothing through a link. A
-workspace is made from its seed and a patch or a tar, and compared with the listing of its files.
-Either everything that a grader can read is restored exactly, or `EvidenceIncomplete` is raised.
+Stored files are untrusted: a container wrote them, and they may come from an imported ledger. Only
+safe names are written, each once, and nothing through a link. Either everything that a grader can
+read is restored exactly, or `EvidenceIncomplete` is raised.
 """
 
 from __future__ import annotations
@@ -47,14 +46,14 @@ from labledger.trial.stored_trial import (
 )
 
 _NAME_ERRORS = frozenset({errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG})
-"""Those for a name in a tar of output folders."""
+"""The errors for a bad name in a tar of output folders."""
 _BAD_NAME_ERRORS = _NAME_ERRORS | {errno.EINVAL, errno.EILSEQ}
 """The system's errors for a name that cannot exist, or that conflicts with another one."""
 
 
 @dataclass(slots=True)
 class WorkspaceRestore:
-    """Turns a seeded workspace into the one that `expected` lists."""
+    """Turns a seeded workspace into the one that `expected` lists, using a patch and a tar."""
 
     folder: Path
     expected: Listing
@@ -65,12 +64,12 @@ class WorkspaceRestore:
     _links: dict[str, bytes] = field(default_factory=dict)
     """The targets of links. Links are made last, so that nothing is written through them."""
     _changed_folders: set[str] = field(default_factory=set)
-    """Unlisted folders that differ from the seed's. The tar holds all of their files."""
+    """Unlisted folders that differ from the seed. The tar holds all of their files."""
 
     def restore(self, stored: StoredArtifacts) -> None:
         """Restore the workspace.
 
-        Raises `EvidenceIncomplete`, which names the first files, if that cannot be done exactly.
+        Raises `EvidenceIncomplete`, which names the first files, if it cannot be restored exactly.
         """
         self._require_restorable(stored)
         present = workspace_listing.list_folder(self.folder)
@@ -119,7 +118,7 @@ class WorkspaceRestore:
         self._raise_if_unrecoverable()
 
     def _differing_folders(self, restored: Listing) -> set[str]:
-        """Return the unlisted folders whose content is not the expected one, except caches."""
+        """Return the unlisted folders with unexpected content, except caches."""
         unlisted = workspace_listing.inspect_unlisted_folders(self.folder, restored)
         digests = {name: workspace_listing.digest(files) for name, files in unlisted.items()}
         expected = [name for name in self.expected.left_out if not workspace_listing.is_cache(name)]
@@ -218,7 +217,7 @@ class WorkspaceRestore:
             del self._missing[name]
 
     def _make_parents(self, name: str) -> None:
-        """Make the folders above a name and remove what has the name."""
+        """Make the folders above a name, and remove anything that has the name."""
         make_folders(self.folder, Path(name).parent)
         (self.folder / name).unlink(missing_ok=True)
 
@@ -348,9 +347,9 @@ _READ_BY_GRADERS = {
 def restore_trial_folder(spec: AttemptSpec, trial: StoredTrial, folder: Path) -> None:
     """Fill a new trial folder with the state of a stored trial.
 
-    The workspace is restored as that trial ended, including what its own grader wrote there.
-    Owners and times of files, and files outside of the workspace, are not stored and so not
-    restored. Raises `EvidenceIncomplete` if the rest cannot be restored exactly.
+    The workspace is restored as that trial ended, including changes by its own grader. Owners and
+    times of files, and files outside the workspace, are not stored and so not restored. Raises
+    `EvidenceIncomplete` if the rest cannot be restored exactly.
     """
     stored = StoredArtifacts(trial, ArtifactStore(spec.plan.store_root))
     phases = trial.phases_before_grading
@@ -388,10 +387,11 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _read_exactly(stored: StoredArtifacts, name: str, file: str) -> bytes | None:
-    """Return a stored output exactly, None if there was none. Raises `EvidenceIncomplete`."""
+    """Return a stored output exactly, or None if there was none. Raises `EvidenceIncomplete`."""
     content = stored.read(name)
     problem = stored.problem(name)
-    # A stored result with a problem is invalid but complete; stored events with one are not.
+    # A stored result with a problem is invalid but complete. Stored events with one are not
+    # complete.
     if problem is not None and (content is None or name == "events"):
         raise EvidenceIncomplete(f"{file} was not stored exactly: {problem}")
     if content is not None and stored.holds_redacted(content):

@@ -1,9 +1,8 @@
-"""A stored trial that is graded again: its records, its artifacts, and what its grader gets.
+"""A stored trial that is graded again: its records, its artifacts, and its grader's inputs.
 
-They may come from an imported ledger and are as untrusted as any output: contents are checked
-against their digests, names in a tar must be at paths that the grader declares, and each member of
-a snapshot is compared with the list of changes before a container gets it. Either everything is
-restored or `EvidenceIncomplete` is raised.
+They are untrusted and may come from an imported ledger. Contents are checked against their digests,
+names in a tar against the grader's declared paths, and a snapshot against the list of changes.
+Either everything is restored or `EvidenceIncomplete` is raised.
 """
 
 from __future__ import annotations
@@ -43,15 +42,15 @@ from labledger.trial.evidence.container_changes import (
 from labledger.trial.evidence.declared_artifacts import TakenArtifacts
 
 ARTIFACTS = "artifacts"
-"""The tar of declared artifacts in the evidence, and what is known of them in its `ext`."""
+"""The tar of declared artifacts in the evidence, and their facts in its `ext`."""
 _REDACTION_MARK = re.compile(rb"\[redacted:\w+\]")
 _MAX_READ_BYTES = 64 * MIB
-"""No artifact of a trial that is read as a whole has more bytes."""
+"""Artifacts of a trial that are read as a whole are at most this large."""
 _MAX_NAMED = 5
 """How many paths a message names."""
 _MAX_NAME_CHARACTERS = 120
 _MAX_WORDS = 64 * 1024
-"""How many bytes of paths one command of the script has; an engine's kernel allows 128 KiB."""
+"""How many bytes of paths one command of the script has. An engine's kernel allows 128 KiB."""
 
 
 class EvidenceIncomplete(LabLedgerError):
@@ -60,16 +59,16 @@ class EvidenceIncomplete(LabLedgerError):
 
 @dataclass(frozen=True, slots=True)
 class StoredTrial:
-    """A trial of another run, as stored, that a regrading grades again."""
+    """A stored trial of another run, which a regrading grades again."""
 
     ids: TrialIds
-    """Of the trial in the run that is regraded."""
+    """The identity of the trial in the original run."""
     record: JsonObject
     """Its `trial_record_v1`."""
     evidence: JsonObject
     """The `evidence_record_v1` of its last attempt."""
     contents: Mapping[str, bytes]
-    """Its artifacts that are stored in the ledger, by SHA-256 (hex). Others are in the store."""
+    """Its artifacts in the ledger, by SHA-256 (hex). Other artifacts are in the store."""
     counted: tuple[Metric, ...] | None = None
     """The metrics that the gateway counted; None if its agent had no models."""
 
@@ -89,7 +88,7 @@ class StoredTrial:
 
     @property
     def artifacts(self) -> TakenArtifacts | None:
-        """What was taken for a separate grader; None if it had none."""
+        """The artifacts for a separate grader; None if it had none."""
         packed = self.evidence.get("ext", {}).get(ARTIFACTS)
         return None if packed is None else TakenArtifacts(tuple(packed))
 
@@ -100,7 +99,7 @@ class StoredTrial:
         return count if isinstance(count, int) else 0
 
     def extension(self, key: str) -> JsonObject:
-        """Return the object under a key of `ext` in its evidence, {} if there is none."""
+        """Return the object under a key of `ext` in its evidence, or {}."""
         value = self.evidence.get("ext", {}).get(key)
         return value if isinstance(value, dict) else {}
 
@@ -118,12 +117,15 @@ class StoredArtifacts:
         return references
 
     def problem(self, name: str) -> str | None:
-        """Return the recorded reason why a piece of evidence is missing or incomplete, if any."""
+        """Return the recorded reason why a piece of evidence is missing or incomplete, or None."""
         problem = self.trial.extension("problems").get(name)
         return None if problem is None else str(problem)
 
     def read(self, name: str) -> bytes | None:
-        """Return the content of an artifact, None if there is none. Raises `EvidenceIncomplete`."""
+        """Return the content of an artifact, or None if there is none.
+
+        Raises `EvidenceIncomplete`.
+        """
         with self.opened(name) as file:
             content = None if file is None else file.read(_MAX_READ_BYTES + 1)
         if content is None:
@@ -134,7 +136,7 @@ class StoredArtifacts:
 
     @contextmanager
     def opened(self, name: str) -> Iterator[BinaryIO | None]:
-        """Open an artifact as a file; None if there is none.
+        """Open an artifact as a file; provides None if there is none.
 
         Raises `EvidenceIncomplete` if its artifact is gone or was changed.
         """
@@ -162,9 +164,9 @@ class StoredArtifacts:
         file.seek(0)
 
     def chunks(self, name: str) -> Iterator[bytes] | None:
-        """Return the content of an artifact in pieces, None if there is none.
+        """Return the content of an artifact in pieces, or None if there is none.
 
-        `EvidenceIncomplete` is raised when the first is taken.
+        The first piece may raise `EvidenceIncomplete`.
         """
         return self._chunks(name) if name in self.references else None
 
@@ -174,7 +176,7 @@ class StoredArtifacts:
                 yield chunk
 
     def artifact(self, reference: str) -> Artifact | None:
-        """Return the artifact of a reference; None if it is missing."""
+        """Return the artifact of a reference, or None if it is missing."""
         match = REFERENCE.fullmatch(reference)
         if match is None:
             return None
@@ -187,7 +189,7 @@ class StoredArtifacts:
             return None
 
     def holds_redacted(self, content: bytes) -> bool:
-        """Return True if a secret may have been redacted from a stored content."""
+        """Return whether a secret may have been redacted from a stored content."""
         return self.trial.redactions > 0 and _REDACTION_MARK.search(content) is not None
 
 
@@ -241,7 +243,7 @@ def require_artifacts(spec: AttemptSpec, stored: StoredArtifacts) -> None:
 
 
 def prepare_restore(stored: StoredArtifacts, workspace: str) -> bytes | None:
-    """Return the script that deletes what the trial deleted, None if it deleted nothing.
+    """Return the script that deletes what the trial deleted, or None if it deleted nothing.
 
     Raises `EvidenceIncomplete` unless everything else is in the snapshot.
     """
@@ -265,7 +267,7 @@ def _stored_changes(stored: StoredArtifacts) -> ChangeList:
     if content is None:
         why = stored.problem(CHANGES)
         recorded = f": {why}" if why else ""
-        raise EvidenceIncomplete(f"there is no list of what it changed in its container{recorded}")
+        raise EvidenceIncomplete(f"there is no list of the changes in its container{recorded}")
     try:
         return ChangeList.of(content)
     except MalformedListing as error:
@@ -319,24 +321,24 @@ def _check_snapshot(stored: StoredArtifacts, changes: ChangeList) -> None:
 
 
 def _compare_members(file: BinaryIO, expected: dict[str, Change]) -> None:
-    """Remove each member from `expected`. Raises `EvidenceIncomplete` if one is another."""
+    """Remove each member from `expected`. Raises `EvidenceIncomplete` if one differs."""
     with open_stream(file) as archive:
         end = 0
         for member in each_member(archive):
             change = expected.pop(member.name, None)
             if change is None or member.offset != end:
-                raise EvidenceIncomplete(f"the snapshot has {shortened(member.name)} besides")
+                raise EvidenceIncomplete(f"the snapshot has an unexpected {shortened(member.name)}")
             size, header = change.size, engine_archives.header(change)
             end = member.offset_data + -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
             if engine_archives.header(_as_change(member, change)) != header:
-                raise EvidenceIncomplete(f"the snapshot has another {shortened(member.name)}")
+                raise EvidenceIncomplete(f"the snapshot has a different {shortened(member.name)}")
             if change.kind != "file":
                 continue
             hasher = hashlib.sha256()
             for chunk in content_of(archive, member):
                 hasher.update(chunk)
             if hasher.hexdigest() != change.sha256:
-                raise EvidenceIncomplete(f"the snapshot has another {shortened(member.name)}")
+                raise EvidenceIncomplete(f"the snapshot has a different {shortened(member.name)}")
 
 
 def _as_change(member: tarfile.TarInfo, change: Change) -> Change:

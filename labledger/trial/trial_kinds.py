@@ -1,10 +1,8 @@
 """The kinds of trials: a fresh trial, its part in a separate grader's container, and a regrading.
 
-A fresh trial runs all its phases. In a regrading only the grader runs, in a new container with the
-restored outputs of a stored trial, and only its outputs are read from the trial folder: for
-everything from before grading, the record refers to the stored artifacts. A stored trial that never
-reached its grading is carried over unchanged. One whose evidence cannot be restored exactly becomes
-a `grade_error`.
+A regrading runs only the grader, in a new container with the restored outputs of a stored trial.
+Its record refers to the stored artifacts for everything before grading. A stored trial that never
+reached its grading is carried over unchanged.
 """
 
 from __future__ import annotations
@@ -93,7 +91,7 @@ class FreshTrial(TrialKind):
 
 @dataclass(frozen=True, slots=True)
 class GraderPart(FreshTrial):
-    """The second container of a fresh trial: it runs the grader alone, on taken artifacts."""
+    """The second container of a fresh trial: it runs the grader alone, on the taken artifacts."""
 
     phases_so_far: str = ""
     """In the format of `trial.sh`."""
@@ -118,8 +116,8 @@ class GraderPart(FreshTrial):
 class RegradedEvidence(EvidenceCollector):
     """An evidence collector that refers to a stored trial and reads only a new grader's outputs.
 
-    The trajectory, and listing and patch of the workspace, are those of the stored trial: they say
-    what was graded, not what the new grader changed there.
+    The trajectory, and listing and patch of the workspace, come from the stored trial. They
+    describe what was graded, not what the new grader changed there.
     """
 
     def __init__(self, spec: AttemptSpec, redactor: Redactor, trial: StoredTrial) -> None:
@@ -128,7 +126,7 @@ class RegradedEvidence(EvidenceCollector):
         redactor.count += trial.redactions
 
     def refer_to_everything(self) -> None:
-        """Refer to all stored evidence, including its grading: for a trial that is carried over."""
+        """Refer to all stored evidence, including its grading, for a carried-over trial."""
         self._refer_to(*self.stored.references)
         trial = self.stored.trial
         for reference in trial.extension("rejected").values():
@@ -186,7 +184,10 @@ _AGENT_FAILED = frozenset({SlotStatus.AGENT_ERROR, SlotStatus.AGENT_TIMEOUT})
 
 @dataclass(frozen=True, slots=True)
 class RegradedTrial(TrialKind):
-    """A trial that runs the grader alone, on the restored outputs of a stored trial."""
+    """A trial that runs the grader alone, on the restored outputs of a stored trial.
+
+    If the stored evidence cannot be restored exactly, the trial becomes a `grade_error`.
+    """
 
     stored: StoredTrial
 
@@ -219,7 +220,7 @@ class RegradedTrial(TrialKind):
         )
 
     def carried_over_result(self, spec: AttemptSpec) -> AttemptResult:
-        """Return the result of a trial that has nothing to grade: that of the stored trial."""
+        """Return the stored trial's result, because there is nothing to grade."""
         record = self.stored.record
         evidence = self.evidence(spec, redactor_for(spec))
         evidence.refer_to_everything()
@@ -246,10 +247,10 @@ class RegradedTrial(TrialKind):
         return None if spec.has_mounted_workspace else stored.chunks(SNAPSHOT)
 
     def emptied_folders(self, spec: AttemptSpec) -> tuple[str, ...]:
-        taken = self.stored.artifacts
-        if taken is None or spec.grading_mode is not GradingMode.SEPARATE:
+        artifacts = self.stored.artifacts
+        if artifacts is None or spec.grading_mode is not GradingMode.SEPARATE:
             return ()
-        return taken.folders()
+        return artifacts.folders()
 
     def incomplete_result(self, spec: AttemptSpec, why: str) -> AttemptResult:
         """Return the result of a trial that cannot be restored. `why` becomes its message."""
@@ -308,7 +309,7 @@ def _result(
 ) -> AttemptResult:
     """Return the result of a trial that was not graded again.
 
-    `fields` are those that differ between carried-over and incomplete trials.
+    `fields` differ between carried-over and incomplete trials.
     """
     record = evidence.stored.trial.record
     result: JsonObject | None = None

@@ -1,8 +1,8 @@
-"""What all trials of one variant of a run share: their settings, and what their images say.
+"""The settings that all trials of one variant of a run share, and facts of their images.
 
-A `TrialPlan` is made from the experiment and the ledger. The facts of an image, its WORKDIR, USER
-and HEALTHCHECK, are read from the engine just before an attempt runs. A trial waits for a health
-check as the first part of its setup, in its container: nobody else is needed for it.
+A `TrialPlan` is made from the experiment and the ledger. The image's WORKDIR, USER and HEALTHCHECK
+are read from the engine just before an attempt runs. A trial waits for a health check in its
+container, as the first part of its setup.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from labledger.records import JsonObject
 from labledger.records.model_costs import NO_PRICES, PriceTable
 
 _POLL_S = 1.0
-"""How often a health check is tried before the engine would have counted a failure."""
+"""How often to try a health check while the engine would not count failures yet, in seconds."""
 _MARGIN_S = 60
 
 
 @dataclass(frozen=True, slots=True)
 class HealthWait:
-    """Waits until an image's HEALTHCHECK succeeds, or fails as often as the engine would let it."""
+    """Waits until an image's HEALTHCHECK succeeds, or fails as often as the engine would allow."""
 
     command: str
-    """For a shell."""
+    """The check, for a shell."""
     interval_s: float
     timeout_s: float
     grace_s: float
-    """Failures that begin in this time do not count: the engine counts none before it."""
+    """Failures of checks that begin within this time do not count, as in the engine."""
     retries: int
 
     @classmethod
     def of_config(cls, config: JsonObject) -> Self | None:
-        """Return what an image's configuration says; None without a health check."""
+        """Return the wait for an image's configuration, or None without a health check."""
         check = config.get("Healthcheck") or {}
         words = list(map(str, check.get("Test") or ()))
         if words[:1] == ["CMD-SHELL"]:
@@ -69,20 +69,20 @@ class HealthWait:
         )
 
     def before(self, setup: PhasePlan | None) -> PhasePlan:
-        """Return the setup phase that waits first and then runs `setup`, if there is one."""
-        own = setup or PhasePlan((), {}, 0)
+        """Return the setup phase that first waits and then runs `setup`, if there is one."""
+        setup_phase = setup or PhasePlan((), {}, 0)
         numbers = (self.interval_s, self.timeout_s, self.grace_s * 100, _POLL_S, self.retries)
         script = resources.health_check_script().read_text("utf-8")
         words = ("sh", "-c", script, "healthcheck.sh", self.command, *(f"{n:g}" for n in numbers))
         tries_s = self.retries * (self.interval_s + self.timeout_s)
         limit_s = self.grace_s + self.timeout_s + tries_s + _MARGIN_S
-        command = (*map(escape_names, words), *own.command)
-        return PhasePlan(command, own.env, own.timeout_s + limit_s)
+        command = (*map(escape_names, words), *setup_phase.command)
+        return PhasePlan(command, setup_phase.env, setup_phase.timeout_s + limit_s)
 
 
 @dataclass(frozen=True, slots=True)
 class ImageFacts:
-    """What an image's configuration says."""
+    """Facts in an image's configuration."""
 
     folder: str = "/"
     """Its WORKDIR."""
@@ -110,17 +110,17 @@ class TrialAgent:
     profile: ProfiledAgent
     installed: InstalledAgent
     folder: Path
-    """What containers mount: `InstalledAgent.folder`, which is no part of its JSON form."""
+    """The folder that containers mount: `InstalledAgent.folder`, which is not in its JSON form."""
 
     @classmethod
     def of(cls, variant: VariantPlan, installed: InstalledAgent | None) -> Self | None:
-        """Return the agent of a variant; None if it has no profile."""
+        """Return the agent of a variant, or None if it has no profile."""
         if variant.profile is None or installed is None:
             return None
         return cls(variant.profile, installed, installed.folder)
 
     def evidence(self) -> JsonObject:
-        """Return what ran, for the evidence of its trials."""
+        """Return the installed agent and its profile's settings, for the evidence of trials."""
         profile = self.profile.as_json()
         keys = ("provider", "model", "api", "options", "tested_version")
         return self.installed.as_json() | {key: profile[key] for key in keys if key in profile}
@@ -138,23 +138,23 @@ class TrialPlan:
     benchmark: Benchmark
     metrics: tuple[MetricDefinition, ...]
     images: Mapping[str, str]
-    """Image id (`sha256:…`) by the name the experiment gives."""
+    """Image id (`sha256:…`) by the name in the experiment."""
     environment: Mapping[str, str] = field(repr=False)
     """Values from the environment by name: secrets, never stored."""
     grader: GraderIdentity
     """Recorded in each score."""
     engine_root: Path | None = None
-    """The engine's data folder, if known: containers' own file systems are on its disk."""
+    """The engine's data folder, if known. The containers' own file systems are on its disk."""
     image_facts: Mapping[str, ImageFacts] = field(default_factory=dict)
-    """By image id. `worker` adds those of a trial whose settings depend on them."""
+    """By image id. `worker` adds the facts of a trial whose settings depend on them."""
     egress_image: str | None = None
     """Image id of the helpers of trials; None if the engine has no such image."""
     prices: PriceTable = NO_PRICES
-    """The prices of the models that its trials may ask."""
+    """The prices of the models that its trials may call."""
     agent: TrialAgent | None = None
     """The installed agent; None for an agent with a command of the experiment."""
     file_set: FileSet = FIRST_FILES
-    """Which of the run's staged files its containers get."""
+    """The set of the run's staged files that its containers get."""
 
     @classmethod
     def of(
@@ -168,8 +168,8 @@ class TrialPlan:
     ) -> TrialPlan:
         """Return the plan of one variant of an experiment.
 
-        `environment` may have more than the experiment names; `fields` are the other fields, which
-        no experiment has.
+        `environment` may have more than the experiment names. `fields` are further fields that no
+        experiment sets.
         """
         return cls(
             bindings=variant.bindings,

@@ -210,7 +210,7 @@ def test_engine_refuses_the_graders_container(trials: Trials) -> None:
     spec = trials.spec(AGENT, GRADER, **SEPARATE)
     docker("create", "--name", grader_of(spec), "labledger/busybox:1", "true")
     try:
-        with pytest.raises(Exception, match="a container of something else is called"):
+        with pytest.raises(Exception, match="another container is called"):
             run_attempt(spec)
     finally:
         docker("rm", grader_of(spec))

@@ -46,11 +46,11 @@ def test_an_engine_that_ignores_limits_is_refused(
     monkeypatch.setattr(container_config, "confinement", lambda _: asked(given))
     refused = check(image_ids[image])
     assert (refused.ok, refused.warning, refused.exit_code) == (False, False, Exit.INVALID)
-    assert "started a container with limits, and in it those of memory, pids and cpus were not" in (
+    assert "started a container without enforcing its limits of memory, pids and cpus" in (
         refused.detail
     )
     only_pids = check(image_ids[image], replace(UNLIMITED, pids=8))
-    assert only_pids.detail.endswith("in it those of pids were not in force")
+    assert only_pids.detail.endswith("without enforcing its limits of pids")
     assert check(image_ids[image], UNLIMITED).ok
 
 

@@ -376,7 +376,8 @@ def test_volume_of_the_image(app_trials: Trials, app_ids: dict[str, str]) -> Non
     """A volume's content is not in the container: which is said, and not graded without."""
     result = run_attempt(app_spec(app_trials, "echo x >data/x; echo y >y", image=VOLUME))
     assert (
-        "volumes, which are no part of it: /srv/app/data" in problems(result)["workspace_snapshot"]
+        "it does not include the image's volumes: /srv/app/data"
+        in problems(result)["workspace_snapshot"]
     )
     assert "srv/app/data/x" not in listed(app_trials, result)
     incomplete(judged_again(app_trials, result, image=VOLUME), "volumes")
@@ -406,7 +407,7 @@ def lists(earlier: StoredTrial, **fields: Any) -> bytes:
     ("fields", "word"),
     tiered(
         [
-            ({}, "another"),
+            ({}, "different"),
             ({"path": "../x"}, "its name was not stored exactly"),
             ({"path": "/etc/x"}, "its name was not stored exactly"),
             ({"path": "agentlab/in/x"}, "it is not the trial's"),

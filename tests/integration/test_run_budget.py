@@ -50,7 +50,7 @@ def test_a_budget_stops_the_run_and_a_larger_one_goes_on(project: Project) -> No
     assert ended["stop"] == {"cause": "budget", "message": ended["trouble"]}
     [told] = coordinator.of("budget_spent")
     assert 1 <= told["spent"]["total"] <= spent["total"]
-    assert "nothing more is started" in told["message"]
+    assert "no more trials are started" in told["message"]
     late = spent["total"] - told["spent"]["total"]
     assert (f"{late:g} of them by trials in flight" in ended["trouble"]) == (late > 0)
     assert told["in_flight"] * 0.5 >= late

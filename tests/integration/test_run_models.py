@@ -343,7 +343,7 @@ def test_a_run_with_a_refused_key_stops_and_goes_on_when_the_key_is_repaired(
         project.environment["TEST_PROVIDER_KEY"] = "sk-of-nobody-0123456789"
         stopped = project.command("run", project.experiment, "--run-id", "r")
         assert stopped.returncode == 3, stopped.stderr
-        assert re.search(r"warning: slot \d+: the agent of variant", stopped.stderr)
+        assert re.search(r"warning: trial \d+: the agent of variant", stopped.stderr)
         assert "stopped early: no model has answered variant" in stopped.stderr
         with open_ledger(lab_dir=project.lab) as ledger:
             before = ledger.state("r")
@@ -385,7 +385,7 @@ def test_credit_that_ends_in_the_middle_costs_no_slot(tmp_path: Path) -> None:
         project.save()
         stopped = project.command("run", project.experiment, "--run-id", "r")
         assert stopped.returncode == 3, stopped.stderr
-        assert "Your credit balance is too low; repair the key or the account" in stopped.stderr
+        assert "Your credit balance is too low. Repair the key or the account" in stopped.stderr
         again = project.command("resume", "r")
         assert again.returncode == 3, again.stderr
         credit["left"] = 100

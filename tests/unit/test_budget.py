@@ -56,8 +56,8 @@ def test_a_budget_is_spent_when_it_is_reached(told: list[dict[str, Any]]) -> Non
     assert (event["event"], event["budget"], event["limit"]) == ("budget_spent", "cost_usd", 3)
     assert (event["in_flight"], event["spent"]["total"]) == (2, 3)
     assert event["message"] == (
-        "3 of 3 USD are spent (--budget-usd): nothing more is started; up to 2 trials in flight "
-        "still add to it, by their mean so far about 2 USD"
+        "3 of 3 USD are spent (--budget-usd): no more trials are started; up to 2 trials in flight "
+        "may still add to it, by their mean so far about 2 USD"
     )
     spent.add(paid(3, 0.25))
     spent.report_stop(1)
@@ -70,14 +70,14 @@ def test_a_budget_is_spent_when_it_is_reached(told: list[dict[str, Any]]) -> Non
 
 @pytest.mark.parametrize(
     ("in_flight", "rest"),
-    [(0, ""), (1, "; 1 trial in flight still add to it, by their mean so far about 1 USD")],
+    [(0, ""), (1, "; 1 trial in flight may still add to it, by their mean so far about 1 USD")],
 )
 def test_what_still_adds_is_said(told: list[dict[str, Any]], in_flight: int, rest: str) -> None:
     """The message of a spent budget says how much the trials in flight may add."""
     spent = budget(told, cost_usd=1)
     spent.add(paid(0, 1))
     spent.report_stop(in_flight)
-    start = "1 of 1 USD are spent (--budget-usd): nothing more is started"
+    start = "1 of 1 USD are spent (--budget-usd): no more trials are started"
     assert told[0]["message"] == start + rest
     assert "in flight when" not in spent.message(), "nothing was added since"
 
@@ -102,7 +102,7 @@ def test_unknown_spending_is_told_once_and_never_nothing(told: list[dict[str, An
     [event] = told
     assert event["event"] == "warning"
     assert event["message"] == (
-        "slot 0 does not report its cost_usd: --budget-usd counts only trials that do"
+        "trial 0 does not report its cost_usd: --budget-usd counts only trials that do"
     )
     assert spent.spent["cost_usd"] == Spent(1, 1, 3)
     assert spent.event_fields(paid(3, None)) == {"cost_usd": None, "tokens": None}
@@ -181,8 +181,7 @@ def test_calls_of_unknown_usage_are_told(told: list[dict[str, Any]]) -> None:
     result = kit.with_calls(kit.result(0), kit.model_call(1), kit.model_call(2, usage=None))
     spent.add(result)
     assert told[0]["message"] == (
-        "slot 0 has calls to models whose tokens is not known: --budget-tokens counts only the "
-        "others"
+        "trial 0 has model calls with unknown tokens: --budget-tokens counts only the others"
     )
     assert spent.event_fields(result)["incomplete"] == ["cost_usd", "tokens"]
 

@@ -237,8 +237,8 @@ def test_a_run_whose_models_never_answer_stops(run: Run, path: Path) -> None:
     assert run.commit_queue.next_idx == len(run.trials.submitted) < SLOTS
     warnings = [each["message"] for each in run.told if each["event"] == "warning"]
     assert [text.partition(" got no answer")[0] for text in warnings] == [
-        "slot 0: the agent of variant base",
-        "slot 1: the agent of variant treat",
+        "trial 0: the agent of variant base",
+        "trial 1: the agent of variant treat",
     ]
     assert verify(path).is_clean
 

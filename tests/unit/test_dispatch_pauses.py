@@ -139,7 +139,7 @@ def test_the_error_rate(errors: int, of: int, limit: float | None, stops: bool) 
     assert (cause is not None) == stops
     if cause is not None:
         assert cause == (
-            "3 of 10 slots committed since this start (30%) ended as grade_error or infra_error or "
+            "3 of 10 trials saved since this start (30%) ended as grade_error or infra_error or "
             "setup_error: more than --max-error-rate 0.2; fix the cause, or resume with a higher "
             "rate"
         )
@@ -165,7 +165,7 @@ def test_a_regrading_counts_the_grader_errors_of_all_its_slots(
     cause = rate.stop_cause()
     assert (cause is not None) == is_exceeded
     if cause is not None:
-        assert cause.startswith(f"{errors} of 4 slots of the regrading")
+        assert cause.startswith(f"{errors} of 4 trials of the regrading")
         assert cause.endswith("it is not completed, so that the earlier scores stay current")
 
 

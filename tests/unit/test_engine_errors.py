@@ -112,7 +112,7 @@ def test_a_socket_without_permission_names_its_group(socket_of_group: Path, mode
     assert f"may not use the Docker engine's socket, {socket_of_group}" in message
     assert f"group {group}, with mode {mode:o}" in message
     assert "start Docker" not in hint
-    assert f"usermod -aG {group} " in hint if mode else "ask who runs that engine" in hint
+    assert f"usermod -aG {group} " in hint if mode else "ask the engine's administrator" in hint
 
 
 def test_a_closed_folder_of_the_socket_is_named(socket_of_group: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_closed_folder_of_the_socket_is_named(socket_of_group: Path) -> None:
     socket_of_group.parent.chmod(0o000)
     message, hint = refusal(socket_of_group)
     assert "may not look into the folder" in message
-    assert "ask who runs that engine" in hint
+    assert "ask the engine's administrator" in hint
     socket_of_group.parent.chmod(0o755)
 
 

@@ -138,8 +138,8 @@ def test_the_settings_of_a_stranger_are_not_read(
         ("fifo", "it is a FIFO; a regular file is expected"),
         ("password: [unclosed", "is not YAML"),
         ("password", "expected a mapping"),
-        ("password: hunter2", "its fields are not those of settings"),
-        ("version: 1\nnotify: [{command: hunter2}]", "its fields are not those of settings"),
+        ("password: hunter2", "it has other fields than settings"),
+        ("version: 1\nnotify: [{command: hunter2}]", "it has other fields than settings"),
         (_BOMB, "holds more than 100,000 values"),
     ],
 )

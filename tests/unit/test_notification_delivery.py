@@ -256,7 +256,7 @@ def test_a_problem_is_said_once(
         delivery.report_problems()
     [event] = events
     assert event["message"] == (
-        "$WEBHOOK was not notified of run run-1: HTTP status 500; it is tried again until it "
+        "$WEBHOOK was not notified of run run-1: HTTP status 500; labledger tries again until it "
         "succeeds (`labledger notifications` lists what waits)"
     )
 
@@ -303,8 +303,8 @@ def test_delivery_goes_on_when_the_ledger_works_again(
     assert told(server.accepted) == [(RUNS[0], number) for number in "123"]
     assert labledger.notifications(lab_dir=lab.root) == []
     assert [event["message"] for event in events] == [
-        "no notification is delivered at present: the ledger's disk is full; it is tried again",
-        "no notification is delivered at present: ZeroDivisionError: a fault; it is tried again",
+        "notifications cannot be delivered: the ledger's disk is full; labledger tries again",
+        "notifications cannot be delivered: ZeroDivisionError: a fault; labledger tries again",
     ]
 
 
@@ -331,7 +331,7 @@ def test_a_fault_with_one_receiver_keeps_no_other_from_being_told(
         done = courier.deliver()
     assert (done.accepted, list(done.problems.values())) == (
         1,
-        ["it could not be told (RuntimeError)"],
+        ["it could not be notified (RuntimeError)"],
     )
     assert [each.attempts for each in courier.outbox.waiting()] == [1]
 

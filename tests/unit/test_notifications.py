@@ -278,4 +278,4 @@ def test_many_errors_are_told(limit: float | None, errors: int, slots: int, is_t
     notices = RunNotices(3, Budget({}, {}, lambda _: None), rate).new()
     assert [each.event for each in notices] == [NoticeEvent.ERRORS_HIGH] * is_told
     if is_told:
-        assert f"{errors} of {slots} slots committed since this start" in notices[0].text
+        assert f"{errors} of {slots} trials saved since this start" in notices[0].text

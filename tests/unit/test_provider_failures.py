@@ -188,7 +188,7 @@ def test_the_message_has_the_providers_sentence(tmp_path: Path) -> None:
     """It is redacted as all words of others, and says that the configuration is at fault."""
     outcome = judged(tmp_path, refused(1))
     assert outcome.message is not None
-    assert "one refuses what the run is configured with" in outcome.message
+    assert "one refuses the run's configuration" in outcome.message
     assert "credit_exhausted: No credit for" in outcome.message
     assert SECRET not in outcome.message
 

@@ -152,7 +152,7 @@ def test_a_slot_that_is_refused_again_and_again_stops_a_run() -> None:
     add(judged, *(trial(2, shown(), attempt=attempt) for attempt in (1, 2)))
     assert judged.stop_message is None
     add(judged, trial(2, shown(), attempt=3))
-    assert "repair the key or the account and resume" in (judged.stop_message or "")
+    assert "Repair the key or the account and resume" in (judged.stop_message or "")
 
 
 def test_attempts_of_one_slot_count_once() -> None:
@@ -184,7 +184,7 @@ def test_the_first_trial_without_an_answer_warns() -> None:
     """Each variant has one warning of refused calls, and one of a trial that called no model."""
     judged = judge(stops=False)
     warnings = add(judged, trial(0, refused()), trial(2, refused()), trial(4), trial(6))
-    assert [text.partition(":")[0] for text in warnings] == ["slot 0", "slot 4"]
+    assert [text.partition(":")[0] for text in warnings] == ["trial 0", "trial 4"]
     without_agent = trial(1, phases={})
     assert add(judge(), without_agent) == []
 

@@ -1,8 +1,8 @@
-"""Collect what a trial changed in its container: the list, the patch and the snapshot.
+"""Collect the changes of a trial in its container: the list, the patch and the snapshot.
 
-Everything is redacted, or left out of the snapshot and said in the problems of the evidence. The
-patch compares with the files that the task put into the workspace, else with the image. The
-container must have stopped.
+Everything is redacted, or left out of the snapshot and named in the problems of the evidence. The
+patch compares with the task's files in the workspace, or else with the image. The container must
+have stopped.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ from labledger.trial.evidence.evidence_collection import EvidenceCollector
 from labledger.trial.evidence.overlay_changes import OverlayReader, OverlayUnusable
 
 _MAX_ORIGINALS = 64 * MIB
-"""How many bytes of the image's files are held in memory; further files are not compared."""
+"""How many bytes of the image's files are held in memory. Further files are not compared."""
 _FILES_OF_GVISOR = ".gvisor.filestore"
-"""Where gVisor keeps a container's changes, unless it is told to show them to the engine."""
+"""The file in which gVisor keeps a container's changes, unless a setting shows them to the
+engine."""
 
 CHANGES, SNAPSHOT, PATCH = "workspace_changes", "workspace_snapshot", "workspace_patch"
 
@@ -53,7 +54,7 @@ class StoppedContainer:
     """Makes a container of the same image that never runs."""
 
     def readers(self, attributes: JsonObject, workspace: str) -> Iterator[ChangesReader]:
-        """Yield the reader to use, and then the one to use if it raises `OverlayUnusable`."""
+        """Yield the reader to use, and then the reader to use if it raises `OverlayUnusable`."""
         exclusions = Exclusions.of(_mounts(attributes))
         overlay = OverlayReader.of(attributes, exclusions, workspace)
         if overlay is not None:
@@ -62,10 +63,10 @@ class StoppedContainer:
 
 
 def collect_changes(evidence: EvidenceCollector, container: StoppedContainer | None) -> list[str]:
-    """Add what the trial changed in its container.
+    """Add the changes of the trial in its container.
 
     Return the first changed or new files in the workspace that interpreters or test tools load
-    without being asked to. Raises `OSError` for failures of this host, and `EngineUnavailable`.
+    automatically. Raises `OSError` for failures of this host, and `EngineUnavailable`.
     """
     if container is None:
         evidence.add_problem(CHANGES, "its container is gone")
@@ -96,7 +97,7 @@ class _Collection:
     reader: ChangesReader
 
     def collect(self, volumes: list[str]) -> list[str]:
-        """Add list, patch and snapshot. Raises what the reader raises, before anything is added."""
+        """Add list, patch and snapshot. If the reader raises an error, nothing is added."""
         outputs = self.evidence.outputs
         with tempfile.TemporaryFile(dir=outputs.folder) as file:
             snapshot = SnapshotWriter(cast("BinaryIO", file), self.evidence.redactor)
@@ -157,14 +158,14 @@ class _Collection:
 
     def _add_problems(self, snapshot: SnapshotWriter, changes: ChangeList) -> None:
         problems = [
-            f"{left.count:,} changes {reason}, the first of them {left.first}"
-            for reason, left in snapshot.left_out.items()
+            f"{skipped.count:,} changes {reason}, the first of them {skipped.first}"
+            for reason, skipped in snapshot.left_out.items()
         ]
         if changes.truncated:
             problems.append("there were more changes than are listed, or some could not be read")
         if changes.volumes:
             problems.append(
-                f"the image declares volumes, which are no part of it: {', '.join(changes.volumes)}"
+                f"it does not include the image's volumes: {', '.join(changes.volumes)}"
             )
         if any(path.startswith(_FILES_OF_GVISOR) for path in changes.changes):
             problems.append("the OCI runtime does not show the engine what a container changes")

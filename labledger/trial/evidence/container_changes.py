@@ -1,9 +1,8 @@
-"""The list of changes of a container's file system, as it is stored in the evidence.
+"""The list of a container's changes to its file system, as the evidence stores it.
 
-Paths are relative to the container's root. The list also says what is left out of the snapshot, so
-that a regrading restores everything or nothing. A stored list is as untrusted as any output. Two
-readers give the same changes: `overlay_changes` reads the engine's folders, `engine_archives` asks
-the engine.
+Paths are relative to the container's root. The list names everything that is not in the snapshot,
+so that a regrading restores everything or nothing. A stored list is untrusted. `overlay_changes`
+and `engine_archives` read the same changes in two ways.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from labledger.records import JsonObject, canonical_json
 from labledger.trial import contract
 
 MAX_CHANGES = 20_000
-"""How many changes are listed in the workspace, and how many outside of it."""
+"""How many changes are listed in the workspace, and how many outside it."""
 MAX_NAMES = 4 * MIB
 """The limit of all listed paths together, in characters."""
 
@@ -35,12 +34,12 @@ _KINDS = {
     stat.S_IFSOCK: "socket",
 }
 STORABLE = frozenset({"file", "folder", "link", "fifo"})
-"""Kinds that a snapshot can hold. Sockets need no place in it: their servers have ended."""
+"""Kinds that a snapshot can hold. Sockets are useless without their servers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One path that differs from the image. What was deleted has no more than path and change."""
+    """A path that differs from the image. A deletion has only path and change."""
 
     path: str
     change: ChangeKind
@@ -53,11 +52,11 @@ class Change:
     mtime: int = 0
     """In whole seconds since 1970."""
     size: int = 0
-    """Of a file, in bytes."""
+    """The size of a file, in bytes."""
     target: str = ""
-    """Of a link, as written."""
+    """The target of a link, as written."""
     sha256: str | None = None
-    """Of the content of a file that the snapshot holds."""
+    """The SHA-256 of a file's content, if the snapshot holds it."""
 
     @property
     def is_stored(self) -> bool:
@@ -80,7 +79,7 @@ class Change:
 
     @classmethod
     def from_json(cls, fields: JsonObject) -> Self:
-        """Raises `TypeError` or `ValueError` for fields of other types."""
+        """Parse a stored change. Raises `TypeError` or `ValueError` for invalid fields."""
         change = cls(**fields)
         numbers = (change.mode, change.uid, change.gid, change.mtime, change.size)
         texts = (change.path, change.target, change.kind or "", change.sha256 or "")
@@ -105,7 +104,7 @@ class ChangeList:
     changes: dict[str, Change] = field(default_factory=dict)
     """By path."""
     volumes: list[str] = field(default_factory=list)
-    """Where the image declares a volume: such a folder's content is no change of the container."""
+    """The volumes that the image declares. A volume's content is not a change of the container."""
     truncated: bool = False
 
     def as_json(self) -> JsonObject:
@@ -132,13 +131,13 @@ class ChangeList:
 
 
 def is_exact(path: str) -> bool:
-    """Return True for a path that is stored as it is: UTF-8, and below the container's root."""
+    """Return whether a path is stored exactly: it is UTF-8, and below the container's root."""
     return is_text(path) and is_safe_name(path)
 
 
 @dataclass(frozen=True, slots=True)
 class Exclusions:
-    """The paths of a container that are no changes of its trial: mounts, and the engine's files."""
+    """Paths of a container that are not changes of its trial: mounts, and the engine's files."""
 
     paths: frozenset[str]
     """Excluded with everything below them."""
@@ -147,7 +146,7 @@ class Exclusions:
 
     @classmethod
     def of(cls, mounts: Iterable[str]) -> Self:
-        """Exclude mounts at absolute paths, besides what every container has."""
+        """Exclude mounts at absolute paths, and the files that every container has."""
         mounted = {path.strip("/") for path in mounts} - {""}
         above = {parent for path in mounted for parent in parents(path)}
         excluded = {*mounted, *_FOLDERS_OF_SYSTEM, *_FILES_OF_ENGINE}
@@ -157,7 +156,7 @@ class Exclusions:
         return path in self.paths or not self.paths.isdisjoint(parents(path))
 
     def was_made_by_engine(self, change: Change) -> bool:
-        """Return True for a folder that is as the engine makes the folders above a mount."""
+        """Return whether a folder is as the engine makes the folders above a mount."""
         return (
             change.path in self.mount_parents
             and (change.change, change.kind) == ("added", "folder")
@@ -166,21 +165,24 @@ class Exclusions:
 
 
 class ChangesReader(Protocol):
-    """A reader of a stopped container's changes. Names may hold surrogates for other bytes."""
+    """A reader of a stopped container's changes.
+
+    Names may hold surrogates for bytes that are not UTF-8.
+    """
 
     truncated: bool
     """Whether there were more changes than are listed, or some could not be read."""
 
     def changes(self) -> Iterator[tuple[Change, Iterator[bytes]]]:
-        """Yield each change, those in the workspace first, with the content of a file.
+        """Yield each change with a file's content, the changes in the workspace first.
 
-        The content is read before the next change is taken, or not at all.
+        Read the content before the next change is taken, or not at all.
         """
         ...
 
     def originals(self, paths: Iterable[str], max_bytes: int) -> Iterator[tuple[Change, bytes]]:
-        """Yield what the image has at some of the paths, with a file's content.
+        """Yield the image's versions of some paths, with a file's content.
 
-        A file of more than `max_bytes`, and everything that is no file, comes without content.
+        Files of more than `max_bytes`, and anything else than files, come without content.
         """
         ...

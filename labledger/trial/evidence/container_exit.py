@@ -1,9 +1,8 @@
-"""How a container ended, and how far its isolation lets the trial's score be trusted.
+"""How a container ended, and the isolation facts of its trial (`ext.isolation`).
 
-Isolation facts state the agent's user, how the grader was sealed, suspected tampering, and the
-programs of the image that the agent removed or replaced (`ext.isolation`). They never change a
-status or a verdict; but a trial without a verdict counts as not passed if its agent changed
-programs.
+Isolation facts state the agent's user, how the grader was sealed, suspected tampering, and changed
+programs of the image. They never change a status or a verdict. But an ungraded trial counts as not
+passed if its agent changed programs.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ def facts_of_trial(
 ) -> JsonObject:
     """Return the isolation facts of a trial whose container has stopped.
 
-    Its file system is inspected now unless that was done before grading.
-    Raises `EngineUnavailable`.
+    Inspects its file system now, unless that was done before grading. Raises `EngineUnavailable`.
     """
     is_before = container_exit.exit_status in _GRADER_HAD_NOT_BEGUN
     when: Checked = "before_grading" if is_before else "after_grading"
@@ -61,16 +59,16 @@ def facts_of_trial(
 def facts_of_separate_grader(
     engine: Engine, isolation: Isolation, container_exit: ContainerExit
 ) -> JsonObject:
-    """Return the isolation facts of a trial whose grader had a container of its own.
+    """Return the isolation facts of a trial whose grader had its own container.
 
-    What the agent changed in its container is recorded apart from what is suspected: the grader's
-    container got only the artifacts. Raises `EngineUnavailable`.
+    Changes in the agent's container are recorded apart from suspected tampering, because the
+    grader's container got only the artifacts. Raises `EngineUnavailable`.
     """
     user = _agent_user(isolation, engine)
     agents = container_exit.changes or FilesystemChanges(None, unchecked="it is gone")
-    own = _facts(isolation, user, agents)
+    facts = _facts(isolation, user, agents)
     return _facts(isolation, user, FilesystemChanges("before_grading")) | {
-        "agent_container": _of_changes(own),
+        "agent_container": _of_changes(facts),
         "grader_image": isolation.grader_image,
         "processes": "gone",
     }
@@ -79,9 +77,9 @@ def facts_of_separate_grader(
 def facts_without_agent(engine: Engine, isolation: Isolation, recorded: JsonObject) -> JsonObject:
     """Return the isolation facts of a trial whose agent ran in another container.
 
-    Before its grader, the new container holds nothing but the image, and with a workspace in the
-    image what the agent changed there. `recorded` are the facts of the agent's container, {} if
-    they are not known. Raises `EngineUnavailable`.
+    Before its grader, the new container holds the image and, with a workspace in the image, the
+    agent's changes there. `recorded` has the facts of the agent's container, or {} if unknown.
+    Raises `EngineUnavailable`.
     """
     user = recorded.get("agent_user", _agent_user(isolation, engine))
     is_separate = isolation.mode is GradingMode.SEPARATE
@@ -94,7 +92,7 @@ def facts_without_agent(engine: Engine, isolation: Isolation, recorded: JsonObje
         facts["grader_image"] = isolation.grader_image
         if "agent_container" in recorded:
             facts["agent_container"] = recorded["agent_container"]
-    # How the stored trial was graded first; trials of earlier versions do not say it.
+    # The recorded facts have the original mode. Trials of earlier versions do not have it.
     facts.pop("mode")
     return facts | {key: recorded[key] for key in ("mode",) if key in recorded}
 
@@ -105,7 +103,7 @@ def unknown_isolation_facts(isolation: Isolation, why: str) -> JsonObject:
 
 
 def _of_changes(facts: JsonObject) -> JsonObject:
-    """Return those facts that say what was changed in a container."""
+    """Return only the facts about changes in a container."""
     keys = ("checked", "unchecked", "tampering_suspected", "tampering_total", "tampering_by")
     return {key: facts[key] for key in keys if key in facts}
 
@@ -137,9 +135,9 @@ def _facts(isolation: Isolation, agent_user: str | None, changes: FilesystemChan
 
 
 def _agent_user(isolation: Isolation, engine: Engine | None) -> str | None:
-    """Return the user that the agent ran as; None if only an image that is gone defines it.
+    """Return the user that the agent ran as, or None if only a removed image defines it.
 
-    Without an engine, nobody is asked what the image says.
+    Without an engine, the image is not inspected.
     """
     user = isolation.agent_user
     if not user and engine is not None:
@@ -149,7 +147,7 @@ def _agent_user(isolation: Isolation, engine: Engine | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ContainerExit:
-    """How a container ended, as the engine reports it, and what the host observed while it ran."""
+    """How a container ended, according to the engine, and the host's observations while it ran."""
 
     exit_status: int | None
     """None if the host killed it at its deadline, or if it could not be started again."""
@@ -165,27 +163,27 @@ class ContainerExit:
     exit_status_forged: bool = False
     """True if `trial.sh` cannot have ended with this exit status."""
     start_refused: str | None = None
-    """Why it could not be started again for the grader part, if so."""
+    """Why it could not be started again for the grader part; None otherwise."""
     disk_was_full: bool = False
     """True if a disk that it wrote to was full at some time since it began."""
     was_paused: bool = False
     """True if it is known to have been paused from outside."""
     agent_part_phases: str | None = None
-    """The `phases` file as the host stored it between two starts; None if there was one start."""
+    """The `phases` file that the host stored between two starts; None with one start."""
     artifacts: TakenArtifacts | None = None
     """The artifacts that were taken for a separate grader, or are only kept."""
     deadline_s: float | None = None
-    """The deadline that it had, in seconds, if it is not that of the trial."""
+    """Its deadline, in seconds, if it differs from the trial's deadline."""
     other_container_id: str | None = None
-    """The agent's container of a trial whose grader had another one; None if it is gone."""
+    """The agent's container, if the grader had another one; None if it is gone."""
     changes: FilesystemChanges | None = None
     """The changes of its file system before grading, if they were inspected then."""
     unchecked_processes: str | None = None
-    """Why it is not known whether a process of the agent was left before grading, if so."""
+    """Why it is unknown whether a process of the agent was left before grading; None otherwise."""
     touched: tuple[str, ...] = ()
     """The programs that were touched on the host while it ran."""
     processes_left: bool | None = None
-    """Whether kept processes of a delivered trial ran on; None if it is not known."""
+    """Whether kept processes of a delivered trial were still running; None if unknown."""
 
     @property
     def is_by_script(self) -> bool:
@@ -196,8 +194,8 @@ class ContainerExit:
     def of(cls, state: ContainerState, exit_status: int | None, expected: frozenset[int]) -> Self:
         """Return how a container ended.
 
-        `expected` are the exit statuses with which `trial.sh` can have ended it; another one of
-        `ExitStatus.ALL` was forged by a process in the container.
+        `expected` are the exit statuses with which `trial.sh` can have ended it. A process in the
+        container forged any other status of `ExitStatus.ALL`.
         """
         started, finished = clock.parse(state.started_at), clock.parse(state.finished_at)
         return cls(

@@ -1,10 +1,8 @@
-"""Take the declared artifacts out of an agent's container, and keep them durably.
+"""Take the declared artifacts out of an agent's container, and store them durably.
 
-They are packed into one tar in the artifact store before the agent's container may go: it is what a
-separate grader gets, the evidence of what was graded, and what a regrading restores. With a
-delivered grader it is evidence alone, and the container still runs. Files that
-hold a secret are never stored; then the complete tar stays in the trial folder for the grader, and
-a regrading cannot restore it.
+One tar in the artifact store is what a separate grader gets, the evidence of what was graded, and
+what a regrading restores. Files with secrets are never stored: the complete tar then stays in the
+trial folder, and a regrading is impossible.
 """
 
 from __future__ import annotations
@@ -37,28 +35,29 @@ _MAX_LINKS = 5
 """How many symbolic links from the path of an artifact are followed."""
 
 _COMPLETE_TAR = "artifacts.tar"
-"""The file in the trial folder with all artifacts, also those that hold secrets."""
+"""The file in the trial folder with all artifacts, including files with secrets."""
 
 _BAD_PATHS = ("too many links", "too many levels", "not a directory", "file name too long")
-"""What the engine says of a path at which the agent made it impossible that anything is."""
+"""The engine's errors for a path at which the agent made it impossible that anything exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakenArtifacts:
-    """The artifacts of a trial as they were taken. Field names are those of `first_part.json`."""
+    """The artifacts of a trial as they were taken. `first_part.json` has the same field names."""
 
     packed: tuple[JsonObject, ...]
-    """What is known of each, in the order in which they are declared."""
+    """The facts of each artifact, in the order of their declaration."""
     sha256: str | None = None
-    """Of the stored tar; None if nothing was taken."""
+    """The SHA-256 of the stored tar; None if nothing was taken."""
     size: int = 0
-    """Of the stored tar, in bytes."""
+    """The size of the stored tar, in bytes."""
     hooks: tuple[str, ...] = ()
-    """The first files that interpreters or test tools load without being asked to."""
+    """The first files that interpreters or test tools load automatically."""
     with_secrets: tuple[str, ...] = ()
-    """Names of files that hold secrets. They are in the tar in the trial folder only."""
+    """Names of files that hold secrets. They are only in the tar in the trial folder."""
     refused: str | None = None
-    """Why nothing was taken, if so. A trial with a separate grader cannot be graded then."""
+    """Why nothing was taken; None otherwise. A trial with a separate grader then cannot be
+    graded."""
 
     @classmethod
     def from_json(cls, fields: JsonObject) -> Self:
@@ -66,7 +65,7 @@ class TakenArtifacts:
         return cls(**fields | lists)
 
     def tar(self, folder: Path, store: ArtifactStore) -> Path | None:
-        """Return the file with the complete tar, None if nothing was taken.
+        """Return the file with the complete tar, or None if nothing was taken.
 
         `folder` is the trial folder.
         """
@@ -75,15 +74,15 @@ class TakenArtifacts:
         return folder / _COMPLETE_TAR if self.with_secrets else store.path(self.sha256)
 
     def folders(self) -> tuple[str, ...]:
-        """Return the folders that come to the grader's container, without those in another one.
+        """Return the outermost folders that the grader's container gets.
 
-        What its image has there does not remain. A mounted workspace begins empty anyway.
+        They replace the image's folders. A mounted workspace is empty at the start anyway.
         """
         folders = [str(facts["to"]) for facts in self.packed if facts["kind"] == "folder"]
         return tuple(to for to in _outermost(folders) if not to.startswith(f"{contract.ROOT}/"))
 
     def problem(self) -> str | None:
-        """Return what is missing in the stored tar or was not there, or None."""
+        """Return what is missing in the stored tar or did not exist, or None."""
         problems = [] if self.refused is None else [self.refused]
         problems += [
             f"{facts['path']} does not exist"
@@ -101,9 +100,9 @@ class TakenArtifacts:
 
 
 def _outermost(folders: Iterable[str]) -> list[str]:
-    """Return the folders that are in none of the others, sorted."""
+    """Return the folders that are not inside another one, sorted."""
     tops: list[str] = []
-    for folder in sorted(each.rstrip("/") for each in folders):
+    for folder in sorted(folder_name.rstrip("/") for folder_name in folders):
         if not any(folder == top or folder.startswith(f"{top}/") for top in tops):
             tops.append(folder)
     return tops
@@ -111,7 +110,7 @@ def _outermost(folders: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactSource:
-    """What is taken of a trial's agent, where it is, and where it goes."""
+    """The artifacts to take from a trial's agent: their places, and their destinations."""
 
     declared: tuple[DeclaredArtifact, ...]
     folder: Path
@@ -122,9 +121,9 @@ class ArtifactSource:
     schedule_idx: int
 
     def folders_of(self, state: ContainerState) -> dict[str, Path]:
-        """Return the folders on this host without those in which something else is mounted.
+        """Return the folders on this host in which nothing else is mounted.
 
-        That is not in the host's folder. `state` is the container's.
+        A mount's content is not in the host's folder. `state` is the container's.
         """
         return {
             path: folder
@@ -139,7 +138,7 @@ def take_artifacts(
     """Take the declared artifacts of a container. They are durable when this returns.
 
     `state` is the container's. Raises `OSError`, `NoSuchContainer`, `ContainerFailed` and
-    `EngineUnavailable`; the call can be repeated.
+    `EngineUnavailable`. The call can be repeated.
     """
     if not source.declared:
         return TakenArtifacts(())
@@ -179,11 +178,11 @@ class _Taking:
     def __init__(
         self, files: ContainerFiles, source: ArtifactSource, folders: Mapping[str, Path]
     ) -> None:
-        """`folders` are those of the container that this host has too, by path."""
+        """Prepare to pack. `folders` are the container's folders on this host, by path."""
         self._files, self._source, self._folders = files, source, folders
         self._packer = ArtifactPacker(tampering.is_autoloaded_file)
         self._packed: list[tuple[PackedArtifact, bool]] = []
-        """Each with whether it is optional."""
+        """Pairs of an artifact, and whether it is optional."""
 
     def tar(self) -> Iterator[bytes]:
         """Yield the tar of all artifacts in pieces. Raises `ArtifactsRefused`."""
@@ -196,16 +195,20 @@ class _Taking:
         yield END
 
     def _pack(self, artifact: DeclaredArtifact, packed: PackedArtifact) -> Iterator[bytes]:
-        """Yield an artifact's members. If its path is a symbolic link, yield what that leads to."""
+        """Yield an artifact's members.
+
+        If its path is a symbolic link, yield its target's members.
+        """
         for _ in range(_MAX_LINKS):
             before = packed.link
             path = before or artifact.path
             with ExitStack() as stack:
                 try:
-                    # The engine starts a program for each tar, which takes longer than a few files.
+                    # The engine starts a program for each tar, which takes longer than reading a
+                    # few files.
                     stream = self._tar_here(path) or stack.enter_context(self._files.tar_of(path))
                 except ContainerFailed as error:
-                    if not any(each in error.message.lower() for each in _BAD_PATHS):
+                    if not any(bad_path in error.message.lower() for bad_path in _BAD_PATHS):
                         raise
                     stream = None
                 if stream is None:

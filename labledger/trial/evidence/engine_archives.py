@@ -1,11 +1,8 @@
-"""Read a container's changes by asking the engine, and pack them for a regrading.
+"""Read a container's changes through the engine's API, and pack them for a regrading.
 
-This is for users who may not read the engine's folders. The engine lists the changes and gives
-files as tars. Each request takes long, because the engine mounts the container for it, so that
-where many files of a folder have changed, the whole folder is read and the rest discarded. The
-originals come from a container of the image that never runs. A snapshot keeps owners, permissions
-and whole seconds of times; the same changes give the same bytes, and a file with a secret is
-removed again as soon as the secret is seen.
+For users who may not read the engine's folders. The engine mounts the container for each request,
+so a folder with many changes is read as a whole. Originals come from a container of the image that
+never runs. Equal changes give equal snapshots.
 """
 
 from __future__ import annotations
@@ -37,11 +34,11 @@ from labledger.trial.evidence.redaction import Redactor
 MAX_REQUESTS = 500
 """How many tars are requested from a container."""
 MAX_STREAMED = 2048 * MIB
-"""How many bytes of a container's files are read, of which most may not have changed."""
+"""How many bytes of a container's files are read. Most of the files may be unchanged."""
 MAX_SKIPPED = 256 * MIB
-"""A larger file that is not wanted ends the reading of its folder as a whole."""
+"""A larger file that is not needed ends the reading of its folder as a whole."""
 _MAX_PATH = 3_500
-"""What is in a folder with a longer path may not be in the engine's list."""
+"""The engine's list may lack the contents of a folder with a longer path."""
 _MANY = 12
 """A folder is read as a whole if it needs more requests than this."""
 
@@ -51,21 +48,21 @@ _KINDS = {
     tarfile.SYMTYPE: "link",
     tarfile.FIFOTYPE: "fifo",
 }
-"""What an engine may have for each kind."""
+"""The types of tar members that an engine may send for each kind."""
 
 HelperContainer = Callable[[], AbstractContextManager[ContainerFiles]]
 """Makes a container of the image that never runs, and removes it."""
 
 
 class LinkedContent(Exception):
-    """A file is another name of an earlier file of the same tar, whose path is the argument."""
+    """A file is a further name of an earlier file of the same tar, whose path is the argument."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
     path: str
     whole: bool
-    """Whether the tar is read to its end. If not, only `path` itself is."""
+    """Whether to read the tar to its end. Otherwise only `path` itself is read."""
 
 
 @dataclass(slots=True)
@@ -86,7 +83,8 @@ class ArchiveReader:
     def changes(self) -> Iterator[tuple[Change, Iterator[bytes]]]:
         """Yield each change. Raises `ContainerFailed`, `EngineUnavailable`.
 
-        The content of a file raises `LinkedContent` if it is that of an earlier change.
+        A file's content raises `LinkedContent` if an earlier change had the same content as a hard
+        link.
         """
         listed = self._listed()
         present = {path: change for path, change in listed.items() if change != "deleted"}
@@ -96,9 +94,9 @@ class ArchiveReader:
         unread = set(present)
         requests = _requests(present, self._order, self._cannot_be_whole)
         yield from self._changes(present, requests, unread)
-        left = sorted((path for path in unread if "\ufffd" not in path), key=self._order)
-        yield from self._changes(present, [_Request(path, False) for path in left], unread)
-        # The engine refuses a link that leads to itself, but not the folder that it is in.
+        remaining = sorted((path for path in unread if "\ufffd" not in path), key=self._order)
+        yield from self._changes(present, [_Request(path, False) for path in remaining], unread)
+        # The engine refuses a link that leads to itself, but not the link's folder.
         refused = {path: present[path] for path in self._refused & unread}
         folders = sorted({path.rpartition("/")[0] for path in refused} - {""})
         requests = [_Request(path, True) for path in folders if not self._cannot_be_whole(path)]
@@ -119,7 +117,7 @@ class ArchiveReader:
                 yield change, content
 
     def _listed(self) -> dict[str, ChangeKind]:
-        """Return the engine's list without what is excluded."""
+        """Return the engine's list without the excluded paths."""
         inside: dict[str, ChangeKind] = {}
         outside: dict[str, ChangeKind] = {}
         characters_left = {True: MAX_NAMES, False: MAX_NAMES}
@@ -127,7 +125,7 @@ class ArchiveReader:
             path = absolute.strip("/")
             if not path or self.exclusions.excludes(path):
                 continue
-            # The engine does not see what has a longer path than the kernel allows.
+            # The engine does not see paths that are longer than the kernel allows.
             self.truncated |= len(path.encode()) > _MAX_PATH
             is_inside = self._is_in_workspace(path)
             listed = inside if is_inside else outside
@@ -150,9 +148,9 @@ class ArchiveReader:
         return is_above_mount or self.workspace.startswith(f"{path}/")
 
     def _read(
-        self, files: ContainerFiles, wanted: Mapping[str, ChangeKind], requests: Iterable[_Request]
+        self, files: ContainerFiles, needed: Mapping[str, ChangeKind], requests: Iterable[_Request]
     ) -> Iterator[tuple[Change, Iterator[bytes]]]:
-        """Yield the wanted files in some tars, as long as the limits allow."""
+        """Yield the requested files of some tars, within the limits."""
         for request in requests:
             if self._requests_left <= 0 or self._bytes_left <= 0:
                 return
@@ -160,26 +158,26 @@ class ArchiveReader:
             try:
                 with files.tar_of(f"/{request.path}") as stream:
                     if stream is not None:
-                        yield from self._members(stream, request, wanted)
+                        yield from self._members(stream, request, needed)
             except NoSuchContainer:
                 raise
             except ContainerFailed:
                 self._refused.add(request.path)
 
     def _members(
-        self, stream: Any, request: _Request, wanted: Mapping[str, ChangeKind]
+        self, stream: Any, request: _Request, needed: Mapping[str, ChangeKind]
     ) -> Iterator[tuple[Change, Iterator[bytes]]]:
         try:
             archive = open_stream(stream)
         except tarfile.ReadError:
-            return  # Empty: the path is a socket.
+            return  # The tar is empty, because the path is a socket.
         above = request.path.rpartition("/")[0]
         for member in each_member(archive):
             self._bytes_left -= tarfile.BLOCKSIZE
             path = f"{above}/{member.name}".strip("/") if request.whole else request.path
-            kind = wanted.get(printable(path))
+            kind = needed.get(printable(path))
             linked = f"{above}/{member.linkname}".strip("/") if member.islnk() else None
-            is_readable = linked is None or printable(linked) in wanted
+            is_readable = linked is None or printable(linked) in needed
             if kind is not None and is_readable and not self.exclusions.excludes(path):
                 yield _change(path, kind, member), _content(archive, member, linked)
             self._bytes_left -= member.size
@@ -187,39 +185,39 @@ class ArchiveReader:
                 return
 
     def originals(self, paths: Iterable[str], max_bytes: int) -> Iterator[tuple[Change, bytes]]:
-        """Yield what the image has at some of the paths. Raises `ContainerFailed`."""
-        wanted: dict[str, ChangeKind] = {path: "changed" for path in paths if "\ufffd" not in path}
-        if not wanted:
+        """Yield the image's versions of some paths. Raises `ContainerFailed`."""
+        needed: dict[str, ChangeKind] = {path: "changed" for path in paths if "\ufffd" not in path}
+        if not needed:
             return
         self._requests_left, self._bytes_left = MAX_REQUESTS, MAX_STREAMED
         with self.helper() as files:
-            requests = _requests(wanted, self._order, lambda _: False)
-            for change, content in self._read(files, wanted, requests):
+            requests = _requests(needed, self._order, lambda _: False)
+            for change, content in self._read(files, needed, requests):
                 is_read = change.kind == "file" and change.size <= max_bytes
                 with suppress(LinkedContent):
                     yield change, b"".join(content) if is_read else b""
 
 
 def _requests(
-    wanted: Mapping[str, ChangeKind],
+    needed: Mapping[str, ChangeKind],
     order: Callable[[str], tuple[bool, str]],
     cannot_be_whole: Callable[[str], bool],
 ) -> list[_Request]:
-    """Return the requests that read all wanted paths, with few of them."""
+    """Return few requests that together read all these paths."""
     costs: dict[str, int] = defaultdict(int)
     """How many requests each path needs, with everything below it."""
     whole: set[str] = set()
-    nodes = wanted.keys() | {parent for path in wanted for parent in parents(path)}
+    nodes = needed.keys() | {parent for path in needed for parent in parents(path)}
     for path in sorted(nodes, key=lambda path: -path.count("/")):
-        costs[path] += path in wanted
-        is_new = wanted.get(path) == "added"
+        costs[path] += path in needed
+        is_new = needed.get(path) == "added"
         if (is_new or costs[path] > _MANY) and not cannot_be_whole(path):
             costs[path] = 1
             whole.add(path)
         costs[path.rpartition("/")[0]] += costs[path]
     return [
         _Request(path, path in whole)
-        for path in sorted(wanted.keys() | whole, key=order)
+        for path in sorted(needed.keys() | whole, key=order)
         if whole.isdisjoint(parents(path))
     ]
 
@@ -256,11 +254,11 @@ TYPES = {
     "link": tarfile.SYMTYPE,
     "fifo": tarfile.FIFOTYPE,
 }
-"""What a snapshot has for each kind."""
+"""The type of the tar member for each kind."""
 
 
 def header(change: Change) -> bytes:
-    """Return the header of a change's member, with those of a long name or target."""
+    """Return the headers of a change's member, including a long name or target."""
     return TarEntry(
         change.path,
         TYPES[change.kind or ""],
@@ -287,22 +285,24 @@ class _LeftOut:
 class SnapshotWriter:
     """Writes the members of a snapshot to a temporary file, in the order of the changes.
 
-    What is left out is counted, with the first such path.
+    The snapshot keeps owners, permissions and whole seconds of times. Changes that it leaves out
+    are counted, with the first such path. A file is removed again as soon as a secret is seen in
+    it.
     """
 
     file: BinaryIO
     redactor: Redactor
     changes: dict[str, Change] = field(default_factory=dict)
-    """What was added, with the digests of what the snapshot holds, by printable path."""
+    """The added changes by printable path, with digests of the stored contents."""
     left_out: dict[str, _LeftOut] = field(default_factory=dict)
-    """What the snapshot does not hold, by the reason."""
+    """The changes that the snapshot does not hold, by the reason."""
     _contents: dict[str, int] = field(default_factory=dict)
-    """Where the content of each stored file begins."""
+    """The offset at which the content of each stored file begins."""
     _is_empty: bool = True
 
     @property
     def size(self) -> int:
-        """Bytes of the whole snapshot, 0 if nothing is in it."""
+        """Bytes of the whole snapshot; 0 if it is empty."""
         return 0 if self._is_empty else self.file.tell() + len(END)
 
     def add(self, change: Change, content: Iterator[bytes]) -> None:
@@ -326,14 +326,14 @@ class SnapshotWriter:
             self.changes[path] = change
 
     def content(self, path: str, max_bytes: int) -> bytes | None:
-        """Return the content of a stored file, None if it is larger or is not stored."""
+        """Return the content of a stored file, or None if it is larger or not stored."""
         change = self.changes.get(path)
         if change is None or path not in self._contents or change.size > max_bytes:
             return None
         return b"".join(self._stored(path, change.size))
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the whole snapshot. Nothing can be added after that."""
+        """Yield the whole snapshot. Nothing can be added afterwards."""
         self.file.write(END)
         self.file.seek(0)
         while chunk := self.file.read(MIB):
@@ -381,7 +381,7 @@ class SnapshotWriter:
         self.changes[change.path] = replace(change, sha256=hasher.hexdigest())
 
     def _stored(self, path: str, size: int) -> Iterator[bytes]:
-        """Yield a stored file's content. Others may be written between two pieces."""
+        """Yield a stored file's content. Other files may be written between two pieces."""
         offset = self._contents[path]
         while size > 0:
             end = self.file.tell()

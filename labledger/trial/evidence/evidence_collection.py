@@ -1,10 +1,8 @@
-"""Collect a trial's evidence: its inputs and outputs as artifacts, referred to by one record.
+"""Collect a trial's evidence: its inputs and outputs as artifacts, with one record of references.
 
-Everything that a container wrote is redacted before it is stored. The trial's input is not: it
-repeats the authored experiment, which only names values from outside (`$NAME`), and which the
-ledger stores as written. Artifacts up to `INLINE_LIMIT` are stored in the ledger with the commit,
-larger ones in the artifact store at once. What cannot be stored safely is left out, with the
-problem in `ext.problems`. A trial's kind chooses the collector.
+Outputs of containers are redacted before they are stored. Inputs are not: they repeat the authored
+experiment, which only names values from outside (`$NAME`). Anything that cannot be stored safely is
+left out and named in `ext.problems`.
 """
 
 from __future__ import annotations
@@ -49,20 +47,19 @@ from labledger.trial.evidence.trial_outputs import (
 EVIDENCE_SCHEMA = "evidence_record_v1"
 RESULT_SCHEMA = "agent_result_v1"
 INLINE_LIMIT = 32 * 1024
-"""Larger artifacts go to the artifact store instead of the database."""
+"""Larger artifacts go to the artifact store at once; others are stored in the ledger."""
 MAX_IN_MEMORY = 256 * 1024
-"""Content of more bytes is stored in pieces."""
+"""Larger content is stored in pieces."""
 _RESERVED_EXT_KEYS = ("isolation", "regrades")
 """Keys of `ext`, in scores and evidence, that only labledger sets."""
 _REDACTION_MARGIN = 8 * 1024
-"""How many bytes beyond the cap of an output are read, so that a secret that crosses the cap is
-recognized. `trial.sh` stores as many beyond the cap of a log.
-"""
+"""How many bytes beyond the cap of an output are read, so that a secret across the cap is
+recognized. `trial.sh` stores the same number beyond the cap of a log."""
 
 
 @dataclass(slots=True)
 class EvidenceCollector:
-    """The artifacts of one attempt while they are collected, and the record that refers to them."""
+    """The artifacts of one attempt while they are collected, and their record."""
 
     outputs: TrialOutputs
     redactor: Redactor
@@ -71,7 +68,7 @@ class EvidenceCollector:
     artifacts: dict[str, Artifact] = field(default_factory=dict)
 
     def add_artifact(self, content: bytes) -> str:
-        """Add content as an artifact and return the reference to it. Redact it before."""
+        """Add content as an artifact and return its reference. The content must be redacted."""
         artifact = Artifact.inline(content)
         if artifact.size > INLINE_LIMIT:
             self.outputs.store.put_bytes(content)
@@ -80,29 +77,32 @@ class EvidenceCollector:
         return artifact.reference
 
     def add_redacted(self, name: str, content: bytes) -> None:
-        """Add content, redacted, as the evidence called `name`."""
+        """Redact content, and add it as the evidence called `name`."""
         self.references[name] = self.add_artifact(self.redactor.redact_bytes(content))
 
     def add_inline(self, content: bytes) -> str:
-        """Add content that the ledger itself keeps, whatever its size, as its views read it."""
+        """Add content to the ledger itself, whatever its size, because views read it."""
         artifact = Artifact.inline(content)
         self.artifacts[artifact.sha256] = artifact
         return artifact.reference
 
     def add_stream(self, chunks: Iterator[bytes]) -> str:
-        """Add large content in pieces to the artifact store, and return the reference to it."""
+        """Add large content in pieces to the artifact store, and return its reference."""
         artifact = Artifact(*self.outputs.store.put_stream(chunks), None)
         self.artifacts[artifact.sha256] = artifact
         return artifact.reference
 
     def add_pieces(self, chunks: Iterator[bytes], size: int) -> str:
-        """Add content of about `size` bytes that is given in pieces."""
+        """Add content of about `size` bytes, given in pieces."""
         if size <= MAX_IN_MEMORY:
             return self.add_artifact(b"".join(chunks))
         return self.add_stream(chunks)
 
     def add_problem(self, name: str, problem: str) -> None:
-        """Record why the evidence called `name` is missing or incomplete. It may have several."""
+        """Record why the evidence called `name` is missing or incomplete.
+
+        May be called repeatedly.
+        """
         problems = self.ext.setdefault("problems", {})
         problem, earlier = self.redactor.redact_message(problem), problems.get(name, "")
         if problem not in earlier:
@@ -115,7 +115,7 @@ class EvidenceCollector:
                 self._collect_output(folder, phase)
 
     def _collect_output(self, folder: Path, phase: str) -> None:
-        """Add an output's first `cap` bytes, redacted, of a container with this folder."""
+        """Add the first `cap` bytes, redacted, of an output in a container's folder."""
         for stream in ("stdout", "stderr"):
             name, file_name = f"{phase}_{stream}", f"{phase}.{stream}"
             try:
@@ -126,7 +126,7 @@ class EvidenceCollector:
                 self.add_problem(name, error.message)
 
     def collect_artifacts(
-        self, taken: TakenArtifacts, collect_commands: Iterable[CollectCommand]
+        self, artifacts: TakenArtifacts, collect_commands: Iterable[CollectCommand]
     ) -> None:
         """Add the declared artifacts, and the outputs of a separate grader's collect commands."""
         statuses = read_collect_statuses(self.outputs.folder)
@@ -136,19 +136,19 @@ class EvidenceCollector:
             if (status := statuses.get(number)) != 0:
                 how = "did not run" if status is None else f"ended with status {status}"
                 self.add_problem(name, f"the collect command {shlex.join(collect.command)} {how}")
-        if taken.sha256 is not None:
-            artifact = Artifact(taken.sha256, taken.size, None)
+        if artifacts.sha256 is not None:
+            artifact = Artifact(artifacts.sha256, artifacts.size, None)
             self.artifacts[artifact.sha256] = artifact
             self.references["artifacts"] = artifact.reference
-        if taken.packed:
-            self.ext["artifacts"] = self.redactor.redact_json(list(taken.packed))
-        if taken.with_secrets:
-            self.ext["artifacts_with_secrets"] = {"count": len(taken.with_secrets)}
-        if (problem := taken.problem()) is not None:
+        if artifacts.packed:
+            self.ext["artifacts"] = self.redactor.redact_json(list(artifacts.packed))
+        if artifacts.with_secrets:
+            self.ext["artifacts_with_secrets"] = {"count": len(artifacts.with_secrets)}
+        if (problem := artifacts.problem()) is not None:
             self.add_problem("artifacts", problem)
 
     def collect_grading(self, outcome: GradingOutcome) -> None:
-        """Add the grader's invalid files, which its author can inspect, and the judge's reports."""
+        """Add the grader's invalid files, for its author to inspect, and the judge's reports."""
         for name, content in outcome.rejected.items():
             self.ext.setdefault("rejected", {})[name] = self.add_artifact(content)
         for name, content in outcome.reports.items():
@@ -157,7 +157,7 @@ class EvidenceCollector:
             self.add_problem(name, problem)
 
     def collect_agent_result(self) -> JsonObject | None:
-        """Add the agent's result; return it if it is valid, else None."""
+        """Add the agent's result. Return it if it is valid, else None."""
         folder = self.outputs.folder / "out"
         content, problem = untrusted_files.read_optional(
             folder, contract.RESULT, untrusted_files.RESULT_CAP
@@ -172,7 +172,7 @@ class EvidenceCollector:
     def parse_agent_result(self, content: bytes) -> JsonObject | None:
         """Return the valid result in `content`, which the agent wrote, else None.
 
-        A value that cannot be stored is null, and named in the evidence.
+        A value that cannot be stored becomes null, and is named in the evidence.
         """
         unstorable = Unstorable()
         try:
@@ -194,7 +194,7 @@ class EvidenceCollector:
         return cast("JsonObject", result)
 
     def collect_events(self) -> tuple[tuple[Event, ...] | EventFile, int]:
-        """Add the events file; return the valid events and the number of lines left out."""
+        """Add the events file. Return the valid events and the number of dropped lines."""
         try:
             with UntrustedFile(self.outputs.folder / "state", contract.EVENTS).opened() as file:
                 if file is None:
@@ -206,18 +206,18 @@ class EvidenceCollector:
             return (), 0
 
     def read_events(self, file: BinaryIO, cap: int) -> tuple[tuple[Event, ...] | EventFile, int]:
-        found = read_events(file, cap, self.redactor, self.outputs.event_file)
-        if found.unstorable.count:
-            named = unstorable_text(found.unstorable, self.redactor)
+        found_events = read_events(file, cap, self.redactor, self.outputs.event_file)
+        if found_events.unstorable.count:
+            named = unstorable_text(found_events.unstorable, self.redactor)
             self.add_problem("events", f"{contract.EVENTS}: {named}")
-        return found.events, found.dropped
+        return found_events.events, found_events.dropped
 
     def collect_workspace(self) -> list[str]:
-        """Add what the trial changed in a mounted workspace.
+        """Add the changes of the trial in a mounted workspace.
 
-        These are the listings before and after, the patch, and the files that it cannot represent.
-        Return the first `MAX_PATHS` changed or new files that interpreters or test tools load
-        without being asked to.
+        Adds the listings before and after, the patch, and a tar of files that the patch cannot
+        represent. Return the first `MAX_PATHS` changed or new files that interpreters or test tools
+        load automatically.
         """
         seed, folder = self.outputs.seed, self.outputs.folder / "workspace"
         before = workspace_listing.list_seed(seed)
@@ -292,9 +292,9 @@ class EvidenceCollector:
                 self.add_problem(name, error.message)
 
     def add_facts_to_score(self, score: JsonObject, grader: GraderIdentity) -> None:
-        """Add to `ext` of a score what only labledger says, and its grader.
+        """Add labledger's own facts and the grader to `ext` of a score.
 
-        Values that the grader itself wrote under these keys are replaced.
+        Values that the grader wrote under these keys are replaced.
         """
         ext = score.get("ext", {})
         by_grader = {key: ext[key] for key in ext if key not in _RESERVED_EXT_KEYS}
@@ -322,7 +322,7 @@ class EvidenceCollector:
             self.add_problem(
                 name, f"{file_name} has more than {cap:,} bytes; only the first are stored"
             )
-        # Truncated only after redaction: half of a secret would not be recognized.
+        # Truncate only after redaction, because half of a secret would not be recognized.
         pieces = _truncate(
             self.redactor.redact_chunks(untrusted_files.head_chunks(file, cap + _REDACTION_MARGIN)),
             cap,
@@ -333,7 +333,7 @@ class EvidenceCollector:
 def _truncate(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
     """Yield the first `size` bytes of content given in pieces.
 
-    All pieces are consumed, so that the redactor counts what follows in every case alike.
+    Consumes all pieces, so that the redactor's count does not depend on the size.
     """
     for piece in pieces:
         yield piece[:size]

@@ -1,18 +1,8 @@
 """An attempt's use of models, and its effect on how the trial ended.
 
-The gateway writes the journal of calls beside the trial. If the provider, the gateway or the models
-helper failed at the agent's end, the agent itself has not failed: unless it passed, its trial is an
-`infra_error`. A failed call excuses the agent only if all of these conditions hold:
-
-- The gateway showed that the failure did not depend on the request (`fault` of the call).
-- It was the agent's last call, and the agent ended within two minutes of it.
-- The model had answered the agent before, or no model had, and the same holds for all agents of the
-  variant. So an agent cannot end with a call to a model that it does not need and that is known not
-  to answer.
-
-If an agent's request has no answer in a replayed record, its trial is an `infra_error` even if it
-passed. A trial that reached a cap is graded as it is. If the experiment asks for it, the gateway's
-record of the calls becomes one artifact.
+If the provider, the gateway or the models helper failed at the agent's end, the trial is an
+`infra_error` unless it passed. So is a trial whose agent asked for a call that a replayed record
+does not have, even if it passed.
 """
 
 from __future__ import annotations
@@ -55,7 +45,7 @@ from labledger.trial.evidence.grading import GradingOutcome
 from labledger.trial.evidence.redaction import Redactor
 
 _CAP = "cap_"
-"""With this begins the reason of a call that was refused for a cap."""
+"""The prefix of the reason of a call that was refused because of a cap."""
 _AGENTS_DOING = frozenset({"agent_gone", "attempt_closed", "not_sent"})
 """Reasons of calls that ended because the agent went away."""
 _NO_KEY = "no_key"
@@ -71,7 +61,7 @@ _PROVIDERS_STATUSES = frozenset({401, 403, 408, 429})
 _AFFECTED = frozenset(
     {
         *(SlotStatus.COMPLETED, SlotStatus.AGENT_ERROR, SlotStatus.AGENT_TIMEOUT),
-        # An agent without an answer may leave what its grader cannot read.
+        # An agent without an answer may leave files that its grader cannot read.
         SlotStatus.GRADE_ERROR,
     }
 )
@@ -79,7 +69,16 @@ _AFFECTED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ModelUse:
-    """The calls of an attempt, and what was unusual about them."""
+    """The calls of an attempt, and their problems.
+
+    A failed call excuses the agent only if all of these conditions hold:
+
+    - The gateway showed that the failure did not depend on the request (`fault` of the call).
+    - It was the agent's last call, and the agent ended within two minutes of it.
+    - The model had answered the agent before, or no model had. The same holds for all agents of the
+      variant. So an agent cannot end with a call to a model that it does not need and that is known
+      not to answer.
+    """
 
     calls: tuple[ModelCall, ...] = ()
     unjudged: frozenset[int] = frozenset()
@@ -87,15 +86,15 @@ class ModelUse:
     needless: frozenset[int] = frozenset()
     """Failed calls to models that never answered an agent of the variant, while others did."""
     problems: tuple[str, ...] = ()
-    """Why the calls may not be complete, as sentences."""
+    """Why the calls may be incomplete, as sentences."""
     lost: str | None = None
-    """Why calls are missing: the journal was not written or cannot be read. None if none are."""
+    """Why calls are missing: the journal was not written or cannot be read. None if complete."""
     helper_lost: bool = False
     """Whether the models helper died before the agent had ended."""
     helper: Mapping[str, object] = field(default_factory=dict)
-    """What is unusual about the helper."""
+    """Unusual facts about the helper, for the evidence."""
     replay: ReplayUse | None = None
-    """What was used of the record that was replayed; None if providers answered."""
+    """The attempt's use of the replayed record; None if providers answered."""
 
     @classmethod
     def read(
@@ -109,10 +108,10 @@ class ModelUse:
         helper: Mapping[str, object] | None = None,
         record: Path | None = None,
     ) -> Self:
-        """Read the journal in a trial's folder. `problem` is why it may not be complete.
+        """Read the journal in a trial's folder. `problem` says why it may be incomplete.
 
-        `lost` is why the gateway could not write the journal. `record` is the replayed record; None
-        if providers answered.
+        `lost` says why the gateway could not write the journal. `record` is the replayed record;
+        None if providers answered.
         """
         problems = [] if problem is None else [problem]
         journal = CallJournal()
@@ -121,7 +120,7 @@ class ModelUse:
         except (OSError, ValueError) as error:
             lost = f"the journal of calls cannot be read: {error}"
             problems.append(lost)
-        # The agent chose some of its words, such as the name of a model.
+        # The agent chose some of these words, such as the name of a model.
         redacted = tuple(
             ModelCall.from_json(redactor.redact_json(call.as_json())) for call in journal.calls
         )
@@ -130,7 +129,7 @@ class ModelUse:
             try:
                 replay = ReplayUse.read(record, folder, redacted, redactor)
             except (OSError, ValueError) as error:
-                problems.append(f"what was replayed cannot be read: {error}")
+                problems.append(f"the replayed record cannot be read: {error}")
         return cls(
             calls=redacted,
             unjudged=journal.unjudged,
@@ -151,24 +150,23 @@ class ModelUse:
 
     @property
     def detail(self) -> str | None:
-        """The provider's sentence in the last refusal; None if it gave none."""
+        """The provider's sentence in the last refusal, or None."""
         # The detail of an answer only describes contradictions in its numbers.
         refused = (call for call in reversed(self.calls) if not call.is_answer)
         return next((call.detail for call in refused if call.detail), None)
 
     def failure(self, agent_ended_at: str) -> tuple[Reason, str] | None:
-        """Return reason and sentence if the agent's last call failed through no fault of its
-        own."""
+        """Return reason and sentence if the agent's last call failed and the agent is excused."""
         if (unwritten := self._unwritten) is not None:
             return Reason.GATEWAY_FAILED, unwritten
         last = self._last_call
         if last is None:
             return None
-        what = f"call {last.call} of the agent, its last, to {last.provider}"
+        what = f"the agent's last call (call {last.call} to {last.provider})"
         if last.state is CallState.UNKNOWN:
             return Reason.GATEWAY_FAILED, f"the gateway died during {what}"
         if last.reason == NO_SHARE:
-            return Reason.GATEWAY_FAILED, f"{what}, waited too long for more of the run's caps"
+            return Reason.GATEWAY_FAILED, f"{what} waited too long for more of the run's caps"
         if last.reason == _NO_KEY:
             return Reason.GATEWAY_FAILED, f"the gateway had no key for {what}"
         fault = self._fault_of(last)
@@ -179,15 +177,14 @@ class ModelUse:
         ):
             return None
         why = last.reason or f"status {last.status}"
-        said = "" if last.detail is None else f": {last.detail}"
+        detail = "" if last.detail is None else f": {last.detail}"
         if fault is CallFault.CONFIGURATION:
-            what = f"{last.provider} refuses what the run is configured with: {what}"
-        return Reason.PROVIDER_FAILED, f"{what}, failed: {why}{said}"
+            what = f"{last.provider} refuses the run's configuration: {what}"
+        return Reason.PROVIDER_FAILED, f"{what} failed: {why}{detail}"
 
     @property
     def _unwritten(self) -> str | None:
-        """Return the sentence if the gateway could not write its journal, whatever the agent did
-        then."""
+        """Return a sentence if the gateway could not write its journal."""
         if self.lost is not None:
             return f"the gateway lost calls of the agent: {self.lost}"
         failed = [call.call for call in self.calls if call.reason == JOURNAL_FAILED]
@@ -197,8 +194,7 @@ class ModelUse:
 
     @property
     def _last_call(self) -> ModelCall | None:
-        """The last call that the agent did not give up, including one that was refused for a
-        cap."""
+        """The last call that the agent did not give up, including a call that a cap refused."""
         return next(
             (
                 call
@@ -232,7 +228,7 @@ class ModelUse:
         return last.call in self.needless or (bool(answered) and place(last) not in answered)
 
     def judge(self, outcome: GradingOutcome, agent_ended_at: str) -> GradingOutcome:
-        """Return the outcome of the trial, given what it would be without its models."""
+        """Return the outcome of the trial. `outcome` is the outcome without its models."""
         if self.helper_lost and outcome.status is not SlotStatus.SETUP_ERROR:
             message = f"its models helper was stopped from outside; without that: {_of(outcome)}"
             return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.MODELS_LOST, message)
@@ -304,7 +300,7 @@ def _of(outcome: GradingOutcome) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReplayUse:
-    """What an attempt used of the record that it replayed."""
+    """An attempt's use of the record that it replayed."""
 
     left: int
     """Recorded calls that the agent did not ask for."""
@@ -315,37 +311,41 @@ class ReplayUse:
     def read(
         cls, record: Path, folder: Path, calls: tuple[ModelCall, ...], redactor: Redactor
     ) -> ReplayUse:
-        """Return what the attempt in a trial's folder used of a record.
+        """Return the use of a record by the attempt in a trial's folder.
 
-        Raises `OSError`, and `ValueError` if a file is none of the gateway's.
+        Raises `OSError`, and `ValueError` for a file that the gateway did not write.
         """
         with record.open("rb") as file:
             recorded = sum(1 for _ in file)
         missed = [call.call for call in calls if call.reason == Reason.REPLAY_MISS]
-        given = sum(call.replayed and call.state is not CallState.UNKNOWN for call in calls)
-        left = max(0, recorded - given + len(missed))
+        answered = sum(call.replayed and call.state is not CallState.UNKNOWN for call in calls)
+        unused = max(0, recorded - answered + len(missed))
         if not missed:
-            return cls(left)
+            return cls(unused)
         path = folder / MISSED
         request = MissedRequest.from_json(json.loads(path.read_bytes()))
         difference = _difference(record, request, redactor)
-        return cls(left, f"call {missed[0]} of the agent {difference}")
+        return cls(unused, f"call {missed[0]} of the agent {difference}")
 
     def as_json(self) -> JsonObject:
-        """Return what the evidence has of it."""
+        """Return the use as it is in the evidence."""
         return {"left": self.left}
 
 
 def _difference(record: Path, missed: MissedRequest, redactor: Redactor) -> str:
-    """Say how a request differs from the recorded call that was to come next.
+    """Return how a request differs from the next recorded call.
 
-    Both are redacted first: a part of a secret would not be recognized.
+    Both are redacted first, because a part of a secret would not be recognized.
     """
     if missed.expected is None:
         return "comes after all calls of the record"
     with record.open("rb") as file:
         lines = (parse_record(line, record) for line in file)
-        expected = next(each.request for each in lines if each.call == missed.expected)
+        expected = next(
+            recorded_call.request
+            for recorded_call in lines
+            if recorded_call.call == missed.expected
+        )
     request = redactor.redact_json(missed.request)
     if request == expected:
         return f"differs from call {missed.expected} of the record in a redacted secret"
@@ -362,11 +362,11 @@ def _difference(record: Path, missed: MissedRequest, redactor: Redactor) -> str:
 # -- the record of the calls
 
 MODEL_RECORD = "model_record"
-"""The record in the evidence: one artifact, a call in each line, redacted."""
+"""The name of the record in the evidence: one artifact, with a redacted call in each line."""
 
 
 def collect_record(evidence: EvidenceCollector) -> None:
-    """Add the recorded calls of a trial, also if there are none. Raises `OSError`."""
+    """Add the recorded calls of a trial, even if there are none. Raises `OSError`."""
     lines = record_lines(evidence.outputs.folder, evidence.redactor)
     try:
         evidence.references[MODEL_RECORD] = evidence.add_stream(lines)
@@ -377,7 +377,7 @@ def collect_record(evidence: EvidenceCollector) -> None:
 def record_lines(trial: Path, redactor: Redactor) -> Iterator[bytes]:
     """Yield the recorded calls in a trial's folder, redacted.
 
-    Raises `OSError`, and `ValueError` for what is no record.
+    Raises `OSError`, and `ValueError` for a file that is not a record.
     """
     for recorded in read_records(trial / RECORD):
         yield dump_bytes(_redacted(recorded, redactor).as_json()) + b"\n"
@@ -386,8 +386,8 @@ def record_lines(trial: Path, redactor: Redactor) -> Iterator[bytes]:
 def _redacted(recorded: Recorded, redactor: Redactor) -> Recorded:
     """Return a recorded call without secrets.
 
-    A request in which one was redacted has the digest of what is left: nothing that is derived from
-    a secret is stored, and a replay does not find it.
+    A redacted request gets the digest of its redacted form. Nothing that is derived from a secret
+    is stored, and a replay does not find the request.
     """
     if not redactor.has_secrets:
         return recorded

@@ -1,9 +1,8 @@
-"""Derive a slot's status, prediction and score from the exit status and the grader's files.
+"""Derive a trial's status, prediction and score from the exit status and the grader's files.
 
-The grader's two files are untrusted: they are read with size limits, redacted, given the trial's
-identity, and validated against their schemas. An invalid or missing file makes the trial a
-`grade_error`, and then its score is dropped. The agent's result is read with the same checks.
-`grade` is the `Judge` of labledger's own files; each benchmark has a `Judge` of its own.
+The two files are untrusted: they are read with size limits, redacted, given the trial's identity,
+and validated. An invalid or missing file makes the trial a `grade_error` without a score. `grade`
+is the `Judge` of labledger's own files; benchmarks have others.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ class GradingOutcome:
     rejected: dict[str, bytes] = field(default_factory=dict)
     """The content of the grader's invalid files, by `prediction` or `score`."""
     reports: dict[str, bytes] = field(default_factory=dict)
-    """What the host's judge reported beside the score, by its name in the evidence."""
+    """Reports of the host's judge beside the score, by their names in the evidence."""
     needs_prediction: bool = False
-    """Whether the host makes the prediction, from the trial's evidence."""
+    """Whether the host makes the prediction from the trial's evidence."""
     problems: dict[str, str] = field(default_factory=dict)
-    """What is wrong with the answer although it was graded, by name, for the evidence."""
+    """Problems of an answer that was graded all the same, by name, for the evidence."""
     complaint: Complaint | None = None
-    """What the tests' log says if they could not work. The agent can have written it."""
+    """The tests' own complaint that they could not work. The agent may have written it."""
     by_reference: bool = False
     """Whether the agent was the benchmark's own, with the reference solution."""
 
@@ -60,15 +59,15 @@ class GradingOutcome:
             self.status, self.reason, self.message = SlotStatus.GRADE_ERROR, reason, message
 
     def as_agent_error(self, reason: Reason, message: str) -> None:
-        """Make this the agent's failure, whatever the grader made of its answer."""
+        """Make this the agent's failure, whatever the grader decided about its answer."""
         self.status, self.reason, self.message = SlotStatus.AGENT_ERROR, reason, message
         self.score = None
 
     def failure(self, grader: str, *, by_benchmark: bool = True) -> GraderFailure | None:
-        """Return what the evidence says if the tests did not work; None if they did.
+        """Return the evidence's statement that the tests did not work, or None if they did.
 
-        `grader` is the digest of the grader, `by_benchmark` whether a benchmark's judge read its
-        results.
+        `grader` is the digest of the grader. `by_benchmark` says whether a benchmark's judge read
+        its results.
         """
         if self.complaint is None and self.status is not SlotStatus.GRADE_ERROR:
             return None
@@ -80,10 +79,10 @@ class GradingOutcome:
 
 @dataclass(frozen=True, slots=True)
 class GradedTrial:
-    """What a judge is given of a trial whose grader ran to its end."""
+    """The inputs of a judge: a trial whose grader ran to its end."""
 
     stamp: Stamp
-    """What its rows have in common."""
+    """The common fields of its rows."""
     benchmark: Benchmark
     bindings: JsonObject
     """The bindings of its variant."""
@@ -91,19 +90,19 @@ class GradedTrial:
     outputs: TrialOutputs
     redactor: Redactor
     artifacts: Callable[[], Iterable[bytes] | None]
-    """Returns the tar, in pieces, with what the grader got of the agent; None if it got nothing."""
+    """Returns the tar, in pieces, that the grader got of the agent; None if it got nothing."""
     agent_command: tuple[str, ...] = ()
-    """Of the agent that ran; empty in a regrading."""
+    """The command of the agent that ran; empty in a regrading."""
     agent_files: Path | None = None
-    """The folder with the files that are staged for it, which no container can change."""
+    """The folder with the agent's staged files, which no container can change."""
 
 
 class Judge(Protocol):
-    """Reads what a grader left, which is as hostile as any output, and completes the outcome.
+    """Reads the hostile output of a grader, and completes the outcome.
 
-    `outcome` is what the exit status means: `completed`, a failed agent that was graded, or the
-    `grade_error` of a grader that failed or ran into its limit. A judge never turns a failure
-    into a success.
+    `outcome` is the meaning of the exit status: `completed`, a failed agent that was graded, or the
+    `grade_error` of a grader that failed or ran into its limit. A judge never turns a failure into
+    a success.
     """
 
     def __call__(self, trial: GradedTrial, outcome: GradingOutcome) -> None: ...
@@ -122,9 +121,9 @@ def grade(trial: GradedTrial, outcome: GradingOutcome) -> None:
 def outcome_by_exit_status(
     exit_status: int, limits_s: Mapping[str, float], folder: Path
 ) -> GradingOutcome:
-    """Return the outcome that one of `ExitStatus.ALL` means, without rows.
+    """Return the outcome for one of `ExitStatus.ALL`, without rows.
 
-    `limits_s` are the time limits of the phases, in seconds; `folder` is the trial folder.
+    `limits_s` are the time limits of the phases, in seconds. `folder` is the trial folder.
     """
     setup_s, agent_s, grader_s = (limits_s[phase] for phase in contract.PHASE_NAMES)
     match exit_status:
@@ -157,12 +156,12 @@ def outcome_by_exit_status(
             return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.STATUS_FORGED, message)
         case ExitStatus.SCRIPT_FAILED:
             message = (
-                "in the container a process could not be killed, a file not be removed before the "
-                "agent began, or the agent not be started as its user (its stderr says which), "
-                "or the container was started a second time, or /proc/uptime, its clock, could "
-                "not be read (if `ls -l /proc/uptime` in a new container shows another mode than "
-                "-r--r--r--, some container changed it: `chmod 444 /proc/uptime` as root on the "
-                "engine's machine)"
+                "trial.sh could not complete its work. A process could not be killed, a file could "
+                "not be removed before the agent began, or the agent could not be started "
+                "as its user (its stderr says which). Or the container was started a second time. "
+                "Or trial.sh could not read its clock, /proc/uptime. If `ls -l /proc/uptime` in a "
+                "new container shows another mode than -r--r--r--, some container changed it: run "
+                "`chmod 444 /proc/uptime` as root on the engine's machine"
             )
             return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.TRIAL_SCRIPT_FAILED, message)
         case ExitStatus.DISK_FULL:
@@ -170,10 +169,10 @@ def outcome_by_exit_status(
             return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.DISK_FULL, message)
         case ExitStatus.SCRIPT_HINDERED:
             message = (
-                "the agent changed the limits or the priority of trial.sh, the container's first "
-                "process (as `prlimit --pid 1` does), moved a folder that the host reads, left "
-                "files in an output folder of the grader that cannot be removed, or changed what "
-                "trial.sh needs, such as /dev/null, its programs or their libraries"
+                "the agent hindered trial.sh, the container's first process. It changed the limits "
+                "or the priority of trial.sh (as `prlimit --pid 1` does), or moved a folder that "
+                "the host reads. Or it left files in an output folder of the grader that cannot be "
+                "removed, or changed /dev/null or the programs that trial.sh needs"
             )
             return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.SCRIPT_HINDERED, message)
         case _:
@@ -227,12 +226,12 @@ def _read_row(trial: GradedTrial, name: str, outcome: GradingOutcome) -> JsonObj
 
 
 def _row(trial: GradedTrial, content: bytes, row_file: _RowFile) -> JsonObject:
-    """Return the row in a file, with the identity of the trial, once it is valid."""
+    """Return the row in a file, with the identity of the trial. Raises `SchemaInvalid`."""
     row = parse_json(content, trial.redactor)
     if not isinstance(row, dict):
         raise SchemaInvalid("is not a JSON object")
     ids = merged_ids(row.get("ids"), trial.outputs.ids)
-    # Numbers at the top of a row are the grader's; those in nested values may be secrets.
+    # Numbers at the top of a row are the grader's. Numbers in nested values may be secrets.
     row = {
         key: value if isinstance(value, int | float) else trial.redactor.redact_json(value)
         for key, value in row.items()
@@ -247,10 +246,10 @@ def _row(trial: GradedTrial, content: bytes, row_file: _RowFile) -> JsonObject:
 
 
 def parse_json(content: bytes, redactor: Redactor) -> Any:
-    """Return the parsed JSON that a program in the container wrote, not redacted.
+    """Return the parsed JSON of a program in the container, not redacted.
 
-    Raises `MalformedJson` with a message that quotes redacted content: in a shortened quotation
-    redaction could miss half of a secret.
+    Raises `MalformedJson`. Its message quotes redacted content, because redaction could miss half
+    of a secret in a shortened quotation.
     """
     try:
         return canonical_json.loads(content, max_values=untrusted_files.MAX_VALUES)
@@ -260,7 +259,7 @@ def parse_json(content: bytes, redactor: Redactor) -> Any:
 
 
 def parse_storable_json(content: bytes, redactor: Redactor) -> tuple[Any, Unstorable]:
-    """Do what `parse_json` does, but with null for each value that cannot be stored.
+    """Parse JSON as `parse_json` does, with null for each value that cannot be stored.
 
     The names of these values are not redacted.
     """
@@ -273,34 +272,34 @@ def parse_storable_json(content: bytes, redactor: Redactor) -> tuple[Any, Unstor
 
 
 class IdentityMismatch(Exception):
-    """A row's `ids` are those of another trial."""
+    """A row has the `ids` of another trial."""
 
 
-def merged_ids(given: object, accepted: Sequence[TrialIds]) -> object:
-    """Return a row's `ids` completed with the slot's; unchanged if they are not an object.
+def merged_ids(ids_in_row: object, accepted: Sequence[TrialIds]) -> object:
+    """Return a row's `ids` completed with the trial's; unchanged if they are not an object.
 
-    `accepted` begins with the slot's; in a regrading they may also be those of the stored trial.
-    Raises `IdentityMismatch` if they name another trial.
+    `accepted` begins with the trial's own. A regrading also accepts the stored trial's. Raises
+    `IdentityMismatch` if they name another trial.
     """
-    expected, *_ = known = [ids.as_json() for ids in accepted]
-    if given is None:
+    expected, *_ = accepted_ids = [ids.as_json() for ids in accepted]
+    if ids_in_row is None:
         return expected
-    if not isinstance(given, dict):
-        return given
-    for key, value in given.items():
+    if not isinstance(ids_in_row, dict):
+        return ids_in_row
+    for key, value in ids_in_row.items():
         if key not in expected:
             continue
-        if isinstance(value, bool) or all(value != ids[key] for ids in known):
+        if isinstance(value, bool) or all(value != ids[key] for ids in accepted_ids):
             raise IdentityMismatch(f"ids.{key} is {value!r}; this trial's is {expected[key]!r}")
-    return {**given, **expected}
+    return {**ids_in_row, **expected}
 
 
 def reference_prediction(
     stamp: Stamp, benchmark: Benchmark, references: Mapping[str, str], *, has_result: bool
 ) -> JsonObject:
-    """Return a prediction that refers to the agent's result, or else to what it changed.
+    """Return a prediction that refers to the agent's result, or else to its changes.
 
-    `references` are the trial's evidence; `has_result` says whether the agent's result is valid.
+    `references` are the trial's evidence. `has_result` says whether the agent's result is valid.
     """
     names = ["trial_output"] if has_result else []
     names += ["workspace_patch", "workspace_files", "workspace_snapshot"]
@@ -315,7 +314,7 @@ def reference_prediction(
 
 
 def stamped_row(stamp: Stamp, benchmark: Benchmark, schema: str, members: JsonObject) -> JsonObject:
-    """Return a row with the identity of its trial. Raises `SchemaInvalid` if it is not valid."""
+    """Return a row with the identity of its trial. Raises `SchemaInvalid` if it is invalid."""
     row = stamp.as_json(schema) | {"benchmark": benchmark.identity} | members
     json_schemas.require_valid(row, schema)
     return row

@@ -1,13 +1,8 @@
-"""What is measured of a trial: the metrics of its experiment, and its shortage of resources.
+"""Measure a trial: compute the metrics of its experiment, and its shortage of resources.
 
-Metrics are computed from the trial's result, score, events and times. A value that is missing or
-cannot be stored gives no metric; it is never an error. Events are read once, one by one, because
-there may be very many.
-
-How short of processors, memory and disk a trial was is told by counters of the kernel, which
-`trial.sh` wrote: of the container's control group, read when every other process had been killed,
-and of the machine at the beginning and at the end. What a kernel does not tell is left out. Read
-them only if `trial.sh` ended the trial: until then the agent can write the files too.
+A metric whose value is missing or cannot be stored is left out; it is never an error. Shortage
+comes from kernel counters that `trial.sh` wrote. Read them only if `trial.sh` ended the trial,
+because the agent can write the files earlier.
 """
 
 from __future__ import annotations
@@ -30,7 +25,7 @@ from labledger.trial import contract
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The values that metrics are computed from."""
+    """The values from which metrics are computed."""
 
     result: JsonObject | None
     score: JsonObject | None
@@ -42,7 +37,10 @@ class Sources:
 def compute_metrics(
     definitions: Iterable[MetricDefinition], sources: Sources
 ) -> tuple[Metric, ...]:
-    """Return one `Metric` for each definition that has a value."""
+    """Return one `Metric` for each definition that has a value.
+
+    Reads events once, one by one, because there may be very many.
+    """
     definitions = list(definitions)
     aggregates = [_EventAggregate(d) if d.source == "events" else None for d in definitions]
     used = [aggregate for aggregate in aggregates if aggregate is not None]
@@ -58,7 +56,7 @@ def compute_metrics(
 
 
 def _storable(value: Any) -> float | int | str | None:
-    """Return a value as a text, finite double or 64-bit integer; None if it is none of these."""
+    """Return a value as a text, finite double or 64-bit integer, or None if it is not one."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
@@ -143,14 +141,14 @@ def value_at_pointer(value: Any, pointer: str) -> Any:
 
 _CAP = 32 * 1024
 _TICKS_PER_S = 100
-"""Of the clock of `trial.sh`, and of /proc/stat."""
+"""Ticks of the clock of `trial.sh`, and of /proc/stat."""
 _MIN_MEASURED_S = 1.0
-"""Over a shorter time, ticks do not tell how many processors a machine has."""
+"""Over a shorter time, ticks do not show how many processors a machine has."""
 _IDLE = (3, 4)
-"""Where /proc/stat has the time without work, and that of waiting for disks."""
+"""The places in /proc/stat of the idle time and of the time waiting for disks."""
 _STEAL = 7
 _TIMES = 8
-"""How many times of /proc/stat are counted: those of guests are in others."""
+"""How many times of /proc/stat to count. The times of guests are contained in others."""
 _LINE = re.compile(r"([a-z]+) (.*)")
 _MACHINE = re.compile(r"([0-9]{1,18}) cpu((?: +[0-9]{1,18}){4,20})")
 _TOTAL = re.compile(r"some .*\btotal=([0-9]{1,18})")
@@ -165,7 +163,7 @@ _EDGE = re.compile(
     r"(?P<kind>machine|cpu|stat|used|)(?P<edge>begin|end)(?P<phase>setup|agent|grader) (?P<rest>.*)"
 )
 _OWN_USE_S = 0.05
-"""How much of a processor `trial.sh` itself may have used during a phase."""
+"""How much of a processor `trial.sh` itself may have used during a phase, in seconds."""
 _PHASE_WAITS = re.compile(r"waits(setup|agent|grader) ([0-9]{1,18}) ([0-9]{1,18})")
 _COUNTERS = {
     ("stat", "usage_usec"): ("cpu_used_s", 1e6),
@@ -177,9 +175,12 @@ _COUNTERS = {
 
 
 def pressure_of(folder: Path, grader_folder: Path | None = None) -> JsonObject:
-    """Return the evidence `ext.pressure` of a trial, {} if nothing is known.
+    """Return the evidence `ext.pressure` of a trial; {} if nothing is known.
 
-    `grader_folder` is that of a grader that had a start or a container of its own, which is added.
+    Kernel counters of the container's control group are read when every other process had been
+    killed, and counters of the machine at the beginning and the end. Counters that a kernel lacks
+    are left out. `grader_folder` belongs to a grader with its own start or container, whose counts
+    are added.
     """
     texts = [read_ascii(folder / "state", "pressure", _CAP)]
     if grader_folder is not None:
@@ -196,10 +197,10 @@ def pressure_of(folder: Path, grader_folder: Path | None = None) -> JsonObject:
 
 
 def parse_phases(text: str) -> dict[str, dict[str, float]]:
-    """Return the same numbers for each phase that took a second or more, by its name.
+    """Return the same numbers for each phase of a second or more, by its name.
 
     With control groups of version 1, the kernel does not sum up how long processes waited.
-    Processes that exist at the phase's end, or at its time limit, have counts of their own. Other
+    Processes that exist at the phase's end, or at its time limit, have their own counts. Other
     processes are assumed to have waited as long for each second that they ran.
     """
     edges: dict[tuple[str, str], _Edge] = defaultdict(_Edge)
@@ -247,7 +248,7 @@ class _Edge:
 
 
 def parse_counters(text: str) -> dict[str, float]:
-    """Return the numbers in what `trial.sh` wrote; without what is not there or no number."""
+    """Return the numbers that `trial.sh` wrote, without missing and malformed ones."""
     numbers: dict[str, float] = {}
     machine: dict[str, tuple[int, ...]] = {}
     waited_before: int | None = None
@@ -270,7 +271,7 @@ def parse_counters(text: str) -> dict[str, float]:
 
 
 def _times(words: str) -> tuple[int, ...]:
-    """Return the clock and the machine's times in a line, nothing if that is not what it holds."""
+    """Return the clock and the machine's times in a line, or () if the line has others."""
     line = _MACHINE.fullmatch(words)
     times = () if line is None else tuple(map(int, line[2].split()[:_TIMES]))
     return (int(line[1]), *times) if line and len(times) == _TIMES else ()
@@ -279,7 +280,7 @@ def _times(words: str) -> tuple[int, ...]:
 def _of_machine(
     begin: tuple[int, ...], end: tuple[int, ...], container: dict[str, float]
 ) -> dict[str, float]:
-    """Return what the machine did between two lines of times."""
+    """Return the machine's activity between two lines of times."""
     if not begin or not end:
         return {}
     both = zip(begin, end, strict=True)

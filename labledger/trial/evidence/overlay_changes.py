@@ -1,8 +1,8 @@
 """Read a container's changes from the folders of the engine's overlay file system.
 
-This needs the host's root user and the engine's own numbers of users, and is fast: only what has
-changed is read. Used if possible, else `engine_archives`. The layers of an image are read below
-those of the container, as the kernel merges them; no link in any of them is followed.
+This is fast, because only changes are read. It needs the host's root user and no mapping of user
+ids; otherwise, `engine_archives` is used. The image's layers are merged below the container's
+folder as the kernel does. No link is followed.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _CAP_SYS_ADMIN = 1 << 21
 _ALL_USERS = ["0", "0", "4294967295"]
 
 Layers = tuple[str, ...]
-"""Folders of one name in the image's layers, the uppermost first, that are shown as one."""
+"""Folders of one name in the image's layers, uppermost first, that are merged into one."""
 
 
 class OverlayUnusable(Exception):
-    """The folders of an overlay do not show all that its container sees."""
+    """The folders of an overlay do not show everything that its container sees."""
 
 
 @dataclass(slots=True)
@@ -52,11 +52,13 @@ class OverlayReader:
     """Relative to the container's root, "" for the root itself."""
     truncated: bool = False
     _originals: dict[str, str] = field(default_factory=dict)
-    """The file of the image at a path that was changed or deleted."""
+    """The image's file at each path that was changed or deleted."""
 
     @classmethod
     def of(cls, attributes: JsonObject, exclusions: Exclusions, workspace: str) -> Self | None:
-        """Return a reader of the container with these attributes, None if this one cannot be."""
+        """Return a reader of the container with these attributes, or None if that is not
+        possible.
+        """
         driver = attributes.get("GraphDriver") or {}
         folders = driver.get("Data") or {}
         upper, lower = folders.get("UpperDir"), folders.get("LowerDir")
@@ -64,7 +66,7 @@ class OverlayReader:
             return None
         layers = tuple(str(lower).split(":"))
         try:
-            # With other numbers of users in containers, the engine's own file is not root's.
+            # If the engine maps user ids, its own file does not belong to root.
             if os.lstat(f"{layers[0]}/.dockerenv").st_uid != 0 or not os.path.isdir(upper):  # noqa: PTH112
                 return None
             _require_plain(upper)
@@ -73,14 +75,14 @@ class OverlayReader:
         return cls(str(upper), layers, exclusions, workspace)
 
     def changes(self) -> Iterator[tuple[Change, Iterator[bytes]]]:
-        """Yield each change. Raises `OverlayUnusable`, perhaps after some."""
+        """Yield each change. May raise `OverlayUnusable` after some changes."""
         top = self._layers_of_workspace()
         if self.workspace and top is not None:
             yield from self._walk(self.workspace, top, skipped=None)
         yield from self._walk("", self.lower, skipped=self.workspace or None)
 
     def _layers_of_workspace(self) -> Layers | None:
-        """Return the layers of the workspace; None if nothing has changed below it."""
+        """Return the layers of the workspace, or None if nothing has changed below it."""
         layers, path = self.lower, self.upper
         for name in self.workspace.split("/"):
             path = f"{path}/{name}"
@@ -98,7 +100,7 @@ class OverlayReader:
     def _walk(
         self, top: str, layers: Layers, skipped: str | None
     ) -> Iterator[tuple[Change, Iterator[bytes]]]:
-        left = MAX_CHANGES
+        remaining = MAX_CHANGES
         pending = [(top, layers)]
         while pending:
             folder, layers = pending.pop()
@@ -112,8 +114,8 @@ class OverlayReader:
             for change, below in self._children(folder, names, layers, is_opaque=hidden):
                 if self.exclusions.excludes(change.path):
                     continue
-                left -= 1
-                if left < 0:
+                remaining -= 1
+                if remaining < 0:
                     self.truncated = True
                     return
                 if change.kind == "folder" and change.path != skipped:
@@ -130,7 +132,7 @@ class OverlayReader:
     def _children(
         self, folder: str, names: list[str], layers: Layers, *, is_opaque: bool
     ) -> Iterator[tuple[Change, Layers]]:
-        """Yield the changes of a folder, each with its layers below it."""
+        """Yield the changes in a folder, each with its layers below it."""
         above = f"{folder}/" if folder else ""
         if is_opaque:
             for name in sorted(_visible_names(layers) - set(names)):
@@ -181,7 +183,7 @@ class OverlayReader:
             yield from _content(f"{self.upper}/{change.path}", change.size)
 
     def originals(self, paths: Iterable[str], max_bytes: int) -> Iterator[tuple[Change, bytes]]:
-        """Yield what the image has at some of the paths. Call it after `changes`."""
+        """Yield the image's versions of some paths. Call it after `changes`."""
         for path in paths:
             if (full := self._originals.get(path)) is None:
                 continue
@@ -197,7 +199,7 @@ class OverlayReader:
 
 
 def _may_read_overlays() -> bool:
-    """Return True if this process sees the attributes with which overlays mark folders."""
+    """Return whether this process sees the attributes with which overlays mark folders."""
     try:
         status = Path("/proc/self/status").read_text()
         users = Path("/proc/self/uid_map").read_text().split()
@@ -208,7 +210,7 @@ def _may_read_overlays() -> bool:
 
 
 def _require_plain(folder: str) -> bool:
-    """Return True if a folder hides those below it. Raises `OverlayUnusable`, `OSError`."""
+    """Return whether a folder hides the folders below it. Raises `OverlayUnusable`, `OSError`."""
     if _REDIRECT in os.listxattr(folder, follow_symlinks=False):
         raise OverlayUnusable
     return _is_opaque(folder)
@@ -243,7 +245,7 @@ def _below(layers: Layers, name: str) -> tuple[os.stat_result | None, Layers]:
 
 
 def _visible_names(layers: Layers) -> set[str]:
-    """Return the names that merged folders show, of at most `MAX_CHANGES` in each."""
+    """Return the names that merged folders show, at most `MAX_CHANGES` from each."""
     names: set[str] = set()
     for layer in layers:
         with os.scandir(layer) as children:
@@ -259,4 +261,4 @@ def _content(path: str, size: int) -> Iterator[bytes]:
 
 def _require_regular(status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "is no regular file any more")
+        raise OSError(errno.EINVAL, "is no longer a regular file")

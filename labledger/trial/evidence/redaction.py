@@ -1,10 +1,8 @@
 """Redact secrets: replace their values in everything that is stored.
 
-A `Redactor` finds the exact value of a secret and the forms in which programs write it: escaped for
-JSON, HTML, Python, a shell or a URL, in hex, in Base64, with backslashes of any number of nested
-texts, and each of them wrapped over several lines. The time stays proportional to the content,
-whatever an agent wrote. No output may be stored that has not passed a `Redactor`. The guarantees
-list what is not found.
+A `Redactor` finds the exact value of a secret and the forms in which programs write it. Its time is
+proportional to the content, whatever an agent wrote. No output may be stored before it has passed a
+`Redactor`. The guarantees list what it does not find.
 """
 
 from __future__ import annotations
@@ -29,14 +27,14 @@ _HTML_QUOTES = (
 )
 """How programs write the two quotation marks in HTML."""
 _HTML_PUNCTUATION = str.maketrans({"/": "&#x2F;", "`": "&#x60;", "=": "&#x3D;"})
-"""What some template languages escape as well."""
+"""Further characters that some template languages escape."""
 
 
 def forms_of(value: str) -> Iterator[bytes]:
     """Yield the forms in which programs write a value: as it is, escaped, in hex, in Base64.
 
-    Escapes and encodings are also applied one in another. Line breaks and backslashes in between
-    are no part of a form: the search passes over them.
+    Escaped forms are those for JSON, HTML, Python, a shell or a URL. Escapes and encodings are also
+    nested. Line breaks and backslashes in between are not part of a form: the search ignores them.
     """
     for text in dict.fromkeys(_nested(value)):
         yield text.encode("utf-8", "surrogateescape")
@@ -45,7 +43,7 @@ def forms_of(value: str) -> Iterator[bytes]:
 
 
 def _encoded_forms(raw: bytes) -> Iterator[bytes]:
-    """Yield what bytes are in a URL, in hex and in Base64."""
+    """Yield the forms of bytes in a URL, in hex and in Base64."""
     for safe in _URL_SAFE:
         quote = quote_from_bytes(raw, safe=safe)
         for text in (quote, quote.replace("%20", "+"), _with_lowercase_escapes(quote)):
@@ -63,9 +61,9 @@ def _in_json(text: str) -> tuple[str, str]:
 
 
 def _escaped(value: str) -> Iterator[str]:
-    """Yield a value as it stands inside the quotes of a JSON, Python, shell or SQL text.
+    """Yield a value as it is inside the quotes of a JSON, Python, shell or SQL text.
 
-    There may be more backslashes: the search passes over them.
+    There may be more backslashes: the search ignores them.
     """
     for in_json in _in_json(value):
         yield in_json
@@ -79,7 +77,7 @@ def _escaped(value: str) -> Iterator[str]:
 
 
 def _nested(value: str) -> Iterator[str]:
-    """Yield a value, escaped, once more in JSON, in HTML, in HTML twice, and that in Go's JSON."""
+    """Yield an escaped value, nested in JSON, in HTML, in HTML twice, and in Go's JSON."""
     for text in (value, *dict.fromkeys(_escaped(value))):
         yield text
         yield from _in_json(text)
@@ -111,7 +109,7 @@ def _with_lowercase_escapes(quoted: str) -> str:
 
 
 def _base64_forms(raw: bytes, encode: Callable[[bytes], bytes]) -> Iterator[bytes]:
-    """Yield what the Base64 of any text that contains `raw` contains, for each offset of `raw`.
+    """Yield the Base64 that any text with `raw` must contain, for each offset of `raw`.
 
     Base64 encodes three bytes at a time. Characters that also depend on the bytes before or after
     `raw` are left out.
@@ -124,26 +122,27 @@ def _base64_forms(raw: bytes, encode: Callable[[bytes], bytes]) -> Iterator[byte
 
 
 MAX_MESSAGE = 2_000
-"""The maximum length of a stored message, in characters: it may quote what a container wrote."""
+"""The maximum length of a stored message, in characters. It may quote a container's output."""
 MIN_LENGTH = 6
-"""A value with fewer characters is not redacted: it would be replaced in unrelated text."""
+"""A shorter value (in characters) is not redacted, because it would also match unrelated text."""
 
 MIN_WRAPPED = 8
-"""A value with fewer bytes is not searched for across line ends."""
+"""A shorter value (in bytes) is not searched for across line ends."""
 
 _LINE_END = rb"(?:\r?\n|\\++(?:r\\++)?n)"
 _BREAK = re.compile(rb"(?:" + _LINE_END + rb"[ \t]*|\\++)+")
 """A line break: line ends, also escaped, and indentation; or backslashes that escape something.
 
-Each nested text doubles its backslashes, so any number of them is passed over."""
+Each nested text doubles its backslashes, so any number of them is ignored.
+"""
 _PATCH_BREAK = re.compile(rb"(?:" + _LINE_END + rb"[-+]?[ \t]*|\\++)+")
 """The same in a patch."""
 _BREAK_CHARACTERS = b"\r\n\\rn+- \t"
 """Every character that a line break can contain."""
 _MIN_BEGINNING = 3
-"""A line that ends with fewer characters of the beginning of a secret is not held back."""
+"""A line is not held back if it ends with fewer characters of the beginning of a secret."""
 _OVERLAP = 4
-"""A secret across two chunks is found if it is, with line breaks, at most so many times longer."""
+"""A secret across two chunks is found if line breaks make it at most this many times longer."""
 
 
 def _without_break_characters(content: bytes) -> bytes:
@@ -159,7 +158,7 @@ class _Unwrapped:
     """Content without its line breaks, and the original offset of each byte.
 
     Takes time proportional to the content. A regular expression that allows a break after each
-    character would not: hostile content could make it try all of them.
+    character would not: hostile content could make it try all combinations.
     """
 
     def __init__(self, content: bytes, breaks: re.Pattern[bytes]) -> None:
@@ -204,11 +203,11 @@ class _Form:
         self.without_break_characters = _without_break_characters(value)
         words = _WORD.findall(self.without_break_characters)
         self.word = max(words, key=len, default=self.without_break_characters)
-        """A part of it that many forms of a secret have in common."""
+        """A part of the form that many forms of a secret share."""
         unwrapped = _BREAK.sub(b"", value)
         self._unwrapped = unwrapped if len(unwrapped) >= MIN_WRAPPED else None
         self.sought = self._unwrapped or value
-        """Forms in which this is equal match the same text: one of them is enough."""
+        """Forms with an equal value here match the same text, so one of them is enough."""
 
     def is_in(self, content: bytes) -> bool:
         return self.value in content or any(
@@ -216,17 +215,21 @@ class _Form:
         )
 
     def replaced_in(self, content: bytes, mark: bytes) -> tuple[bytes, int]:
-        """Return the content with marks instead of this form, and how many were set.
+        """Return the content with marks in place of this form, and the number of marks.
 
-        The line breaks inside a replaced form are kept, so that a patch's line numbers stay right.
+        Line breaks inside a replaced form are kept, so that a patch's line numbers stay correct.
         """
         count = content.count(self.value)
         content = content.replace(self.value, mark)
         for breaks in (_BREAK, _PATCH_BREAK):
             parts, end = [], 0
             for start, stop in self._spans(content, breaks):
-                kept = (each for each in breaks.findall(content, start, stop) if _ends_line(each))
-                parts += [content[end:start], mark, *kept]
+                kept_breaks = (
+                    line_break
+                    for line_break in breaks.findall(content, start, stop)
+                    if _ends_line(line_break)
+                )
+                parts += [content[end:start], mark, *kept_breaks]
                 count, end = count + 1, stop
             content = b"".join([*parts, content[end:]])
         return content, count
@@ -244,7 +247,7 @@ class _Form:
 
 @lru_cache(maxsize=64)
 def _forms_of(value: str) -> tuple[_Form, ...]:
-    """Return the forms of a value, without those that find nothing more: each trial needs them."""
+    """Return the forms of a value, except forms that match nothing more, for speed."""
     forms: dict[bytes, _Form] = {}
     for form in map(_Form, dict.fromkeys(forms_of(value))):
         forms.setdefault(form.sought, form)
@@ -252,11 +255,11 @@ def _forms_of(value: str) -> tuple[_Form, ...]:
 
 
 class RedactedStream:
-    """Redacts what grows: nothing is passed on that may be the beginning of a secret.
+    """Redacts a growing output: it passes nothing on that may be the beginning of a secret.
 
-    Whoever follows an output sees its lines at once. A line that ends as a secret begins is held
-    back if that is at least `_MIN_BEGINNING` characters; a secret that continues a shorter
-    beginning, which has been passed on, is replaced from there.
+    A reader of the output sees its lines at once. A line is held back if it ends with at least
+    `_MIN_BEGINNING` characters of a secret's beginning. A shorter beginning has been passed on when
+    the rest of the secret comes; the rest is replaced.
     """
 
     def __init__(self, redactor: Redactor) -> None:
@@ -268,27 +271,27 @@ class RedactedStream:
     def write(self, content: bytes) -> bytes:
         """Return what can be passed on now that `content` has been added."""
         content = self._held + content
-        # A whole secret is no beginning of one, though it may end as it begins.
+        # A whole secret is not the beginning of one, although its end may look like a beginning.
         redacted = self._redactor.redact_bytes(self._shown + content)
         return self._pass_on(content, max(0, len(content) - self._beginning(redacted)))
 
     def end(self) -> bytes:
-        """Return what was held back."""
+        """Return the content that was held back."""
         return self._pass_on(self._held, len(self._held))
 
     def _pass_on(self, content: bytes, length: int) -> bytes:
         redact = self._redactor.redact_bytes
-        before, known = redact(self._shown), self._shown + content[:length]
-        after = redact(known)
+        before, shown = redact(self._shown), self._shown + content[:length]
+        after = redact(shown)
         self._held = content[length:]
-        self._shown = known[-self._redactor.margin :] if self._redactor.margin else b""
+        self._shown = shown[-self._redactor.margin :] if self._redactor.margin else b""
         pairs = enumerate(zip(before, after, strict=False))
         return after[next((at for at, (old, new) in pairs if old != new), len(before)) :]
 
     def _beginning(self, content: bytes) -> int:
         """Return how many bytes at the end of redacted `content` may begin a secret.
 
-        The line breaks and backslashes between them are counted.
+        Counts the line breaks and backslashes between them, too.
         """
         end = content[-self._redactor.margin :] if self._redactor.margin else b""
         stripped = _without_break_characters(end)
@@ -296,10 +299,10 @@ class RedactedStream:
         longest = len(stripped) - next(begins, len(stripped))
         if longest < (_MIN_BEGINNING if end.endswith(b"\n") else 1):
             return 0
-        found = 0
+        matched = 0
         for length, byte in enumerate(reversed(end), 1):
-            found += byte not in _BREAK_CHARACTERS
-            if found == longest:
+            matched += byte not in _BREAK_CHARACTERS
+            if matched == longest:
                 return length
         return len(end)
 
@@ -307,8 +310,8 @@ class RedactedStream:
 class Redactor:
     """Replaces each secret by ``[redacted:NAME]`` in bytes, text and JSON, and counts replacements.
 
-    `secrets` are values by name. A value that occurs in one of the `public` texts is not redacted:
-    records keep their own words and names, whatever the environment contains.
+    `secrets` are values by name. A value that occurs in one of the `public` texts is not redacted,
+    because records keep their own words and names, whatever the environment contains.
     """
 
     def __init__(self, secrets: Mapping[str, str], public: Iterable[str] = ()) -> None:
@@ -329,14 +332,14 @@ class Redactor:
         self._words = {form.word for form in self._forms}
         self._stripped_forms = sorted({form.without_break_characters for form in self._forms})
         self.margin = _OVERLAP * max((len(form.value) for form in self._forms), default=0)
-        """The bytes around a position within which a secret across it is found."""
+        """How many bytes around a position are needed to find a secret across it."""
 
     @property
     def has_secrets(self) -> bool:
         return bool(self._forms)
 
     def contains_secret(self, chunks: Iterable[bytes]) -> bool:
-        """Return True if `redact_bytes` would change the content that `chunks` make up."""
+        """Return whether `redact_bytes` would change the joined content of `chunks`."""
         if not self.margin:
             return False
         end = b""
@@ -348,10 +351,10 @@ class Redactor:
         return False
 
     def redact_chunks(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield what `redact_bytes` would return for the content that `chunks` make up.
+        """Yield what `redact_bytes` would return for the joined content of `chunks`.
 
-        The content is divided only where no secret is near; where there is no such position, it is
-        held in memory.
+        The content is divided only where no secret is near. Without such a position, it is held in
+        memory.
         """
         margin = self.margin
         pending = b""
@@ -374,12 +377,12 @@ class Redactor:
         return content
 
     def may_begin(self, stripped: bytes) -> bool:
-        """Return True if some form, without the characters of line breaks, begins like this."""
+        """Return whether any form, without the characters of line breaks, begins like this."""
         at = bisect_left(self._stripped_forms, stripped)
         return at < len(self._stripped_forms) and self._stripped_forms[at].startswith(stripped)
 
     def _possible_forms(self, content: bytes) -> list[_Form]:
-        """Return the forms that the content may contain; it certainly contains no others."""
+        """Return the forms that the content may contain. It certainly contains no others."""
         stripped = _without_break_characters(content)
         words = {word for word in self._words if word in stripped}
         if not words:
@@ -397,7 +400,7 @@ class Redactor:
         return redacted.decode("utf-8", "replace")
 
     def redact_message(self, content: str) -> str:
-        """Return a text for a person without secrets, truncated to `MAX_MESSAGE` characters."""
+        """Return a message without secrets, truncated to `MAX_MESSAGE` characters."""
         text = self.redact_text(content)
         return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}..."
 

@@ -1,12 +1,8 @@
 """Find changes of a container's own file system that could affect grading.
 
-A change outside of the ordinary folders (temporary files, logs, home folders) is recorded as
-suspected tampering, never as proved, and changes neither status nor score. Declared artifacts, and
-what setup or a collect command made and the agent left alone, are ordinary as well. A program or
-library of the image that the agent removed or replaced, also by one that is found in its place, is
-more: something that a grader may need is gone, so it decides whether a trial that could not be
-graded counts (`ledger/database/pass_rate.sql`). What other commands changed is told apart by the
-time of the change, which no container can set.
+A change outside ordinary folders is suspected tampering. It is never proved, and changes neither
+status nor score. A program of the image that the agent removed or replaced is more: it decides
+whether an ungraded trial counts (`ledger/database/pass_rate.sql`).
 """
 
 from __future__ import annotations
@@ -40,42 +36,42 @@ LIBRARY_FOLDERS = frozenset({"site-packages", "dist-packages"})
 _FOLDERS = frozenset({"bin", "sbin"}) | LIBRARY_FOLDERS
 """Folders whose direct children are programs and libraries."""
 _SEARCHED = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-"""The folders in which programs are searched for, in the usual order."""
+"""The search path for programs, in the usual order."""
 _RUN_BY_ALL = ("libc.so.", "ld-linux", "ld-musl-", "libc.musl-")
-"""How the names of the C library and of its loader begin. Without them no program starts."""
+"""How the names of the C library and of its loader begin. Without them, no program starts."""
 
 
 _DOUBT_S = 0.02
-"""How much earlier than noted, with the hundredth of a second that `begin` leaves out, a change can
-seem to be: the kernel notes the time of a change up to that much too early."""
+"""How much earlier a change can seem than it was, in seconds. The kernel's time is up to a
+hundredth of a second early, and `begin` leaves out another."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentPhase:
-    """When an agent ran, in seconds since the epoch, as far as its changes are concerned.
+    """When an agent ran, in seconds since 1970, for dating its changes.
 
-    `trial.sh` notes times in hundredths of a second. The one in which a setup command ended is not
-    the agent's, but the one in which the grader began is: an agent cannot hide a change by making
-    it last.
+    Change times cannot be set by a container. `trial.sh` records times in hundredths of a second.
+    The hundredth in which a setup command ended is not the agent's, but the one in which the grader
+    began is, so that an agent cannot hide a change by making it last.
     """
 
     begin: float
     end: float
     """The end of the hundredth of a second in which the grader began; infinite if it did not."""
     after_setup: bool
-    """Whether a setup command ran before it."""
+    """Whether a setup command ran before the agent."""
     collected: float = math.inf
     """The end of the hundredth of a second in which a collect command began, if one ran."""
     graded: float = math.inf
-    """A time after which every change is the grader's, not the agent's. `trial.sh` made a file at
-    this time, after it had killed every process of the agent."""
+    """A time after which every change is the grader's. `trial.sh` made a file at this time, after
+    it had killed every process of the agent."""
 
     @classmethod
     def of(cls, folder: Path, phases: str | None = None) -> Self | None:
-        """Return it on the machine on which a trial ran, once `trial.sh` has ended it.
+        """Return the agent's phase, once `trial.sh` has ended it on this machine.
 
-        `folder` is the trial folder. `phases` are the phases so far of a trial that waits for its
-        grader. None if no agent ran.
+        None if no agent ran. `folder` is the trial folder. `phases` are the phases so far of a
+        trial that waits for its grader.
         """
         fields = phase_fields(folder) if phases is None else parse_phase_fields(phases)
         collected = collect_start(folder) if phases is None else None
@@ -83,7 +79,7 @@ class AgentPhase:
             return None
         booted = clock.unix_time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         after_setup = "setup" in fields
-        # Noted times are rounded down.
+        # Recorded times are rounded down.
         begin = booted + (fields["agent"][1] + after_setup) / 100
         end = booted + (fields["grader"][1] + 1) / 100 if "grader" in fields else math.inf
         return cls(
@@ -97,10 +93,10 @@ class AgentPhase:
         )
 
     def has_left(self, status: os.stat_result, *, keeps_processes: bool) -> bool:
-        """Return True if what has this status dates from setup, or from a collect command.
+        """Return whether a file with this status dates from setup, or from a collect command.
 
         A deleted file does not count, because its mark may have the time of another one. With
-        `keeps_processes`, what changes while commands collect may be the agent's.
+        `keeps_processes`, changes during collect commands may be the agent's.
         """
         if is_whiteout(status):
             return False
@@ -108,7 +104,7 @@ class AgentPhase:
         return is_collected or (self.after_setup and status.st_ctime < self.begin - _DOUBT_S)
 
     def has_cached(self, path: str, status: os.stat_result) -> bool:
-        """Return True for compiled code that the grader's own Python stored beside its source.
+        """Return whether a file is compiled code that the grader's Python stored beside its source.
 
         Python does so for each library that the image holds uncompiled.
         """
@@ -116,7 +112,7 @@ class AgentPhase:
         return is_cache and stat.S_ISREG(status.st_mode) and status.st_ctime > self.graded
 
     def who_made(self, status: os.stat_result) -> str | None:
-        """Return who made a change, `agent` or `grader`; None if it is not known."""
+        """Return who made a change, `agent` or `grader`, or None if unknown."""
         if is_whiteout(status) and status.st_nlink > 1:
             return None
         if status.st_ctime > self.graded:
@@ -125,7 +121,7 @@ class AgentPhase:
 
 
 def _graded_from(folder: Path, agent_end: float) -> float:
-    """Return the time of the file that `trial.sh` makes before the grader; else infinite."""
+    """Return the time of the file that `trial.sh` makes before the grader, or infinity."""
     try:
         status = os.lstat(folder / "state" / contract.GRADING_FILE)
     except OSError:
@@ -137,11 +133,11 @@ def _graded_from(folder: Path, agent_end: float) -> float:
 def changed_programs(
     paths: Iterable[str], upper: str, lower: Sequence[str], agent: AgentPhase
 ) -> list[str]:
-    """Return those of the changed `paths` that are programs or libraries of the image, sorted.
+    """Return the changed paths that are programs or libraries of the image, sorted.
 
-    `upper` is the folder with a container's changes, `lower` are the layers of its image, the
-    newest first. What changed before or after `agent` is not returned, and neither are programs
-    that were added, as package managers do, unless they are found in place of one of the image.
+    `upper` is the folder with a container's changes. `lower` are the layers of its image, newest
+    first. Changes before or after the phase of `agent` are left out. Added programs are left out,
+    too, unless a search finds them in place of one of the image.
     """
     return sorted(
         path
@@ -153,7 +149,7 @@ def changed_programs(
 
 
 def _found_after(path: str) -> Iterator[str]:
-    """Yield where a program of this name would be found if the one at `path` did not exist."""
+    """Yield the paths where a search would find this program if `path` did not exist."""
     folder, _, name = path.rpartition("/")
     if folder in _SEARCHED:
         yield from (f"{later}/{name}" for later in _SEARCHED[_SEARCHED.index(folder) + 1 :])
@@ -167,13 +163,14 @@ def _is_program(path: str) -> bool:
 
 
 def _changed_by(agent: AgentPhase, path: str) -> bool:
-    """Return True if what is at a path of the container's changes dates from the agent's phase."""
+    """Return whether the file at a path of the container's changes dates from the agent's phase."""
     try:
         status = os.lstat(path)
     except OSError:
         return False
     if stat.S_ISDIR(status.st_mode):
-        return False  # A folder changes with its content; only the deletion of a whole one counts.
+        # A folder changes with its content, so only the deletion of a whole folder counts.
+        return False
     # Newer kernels give all deleted files one inode, which has the time of the last deletion.
     if is_whiteout(status) and status.st_nlink > 1 and agent.after_setup:
         return False
@@ -181,12 +178,12 @@ def _changed_by(agent: AgentPhase, path: str) -> bool:
 
 
 def is_whiteout(status: os.stat_result) -> bool:
-    """Return True for the mark of a deleted file in a layer of an overlay file system."""
+    """Return whether a file marks a deletion in a layer of an overlay file system."""
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
 
 
 def _is_in(layers: Sequence[str], path: str) -> bool:
-    """Return True if an image, given by its layers, has something at `path`."""
+    """Return whether an image, given by its layers, has anything at `path`."""
     for layer in layers:
         folder = os.path.dirname(f"{layer}{path}")  # noqa: PTH120
         if os.path.realpath(folder) != os.path.normpath(folder):
@@ -202,7 +199,7 @@ def _is_in(layers: Sequence[str], path: str) -> bool:
 MAX_PATHS = 100
 """How many suspicious paths a record lists."""
 _MAX_COMPARED = 10_000
-"""How many suspicious paths are compared with each other; further ones are only counted."""
+"""How many suspicious paths are compared with each other. Further ones are only counted."""
 _MAX_PATH_CHARACTERS = 512
 """How many characters of a path are recorded."""
 
@@ -241,7 +238,7 @@ class FilesystemChanges:
     """The first of the suspicious paths, sorted."""
     total: int = 0
     by: Mapping[str, int] = field(default_factory=dict)
-    """How many of them the `agent` and the `grader` changed, as far as this is known."""
+    """How many of them the `agent` and the `grader` changed, as far as known."""
     unchecked: str | None = None
     """Why they could not be inspected."""
     programs: tuple[str, ...] = ()
@@ -255,22 +252,22 @@ class Isolation:
     folder: Path
     """The trial folder."""
     own_folders: tuple[str, ...]
-    """Those of the container in which its trial changes files, or has them mounted."""
+    """The container's folders that its trial may change, or that are mounted."""
     has_mounted_workspace: bool
     root_read_only: bool
     mode: GradingMode
     sealing: Sealing
     keeps_processes: bool
     agent_network: str
-    """The mode of the network, as also of the next."""
+    """The network mode of setup and agent."""
     grader_network: str
     rights: Rights
     has_setup: bool
     agent_user: str | None
-    """None for the image's own."""
+    """None for the image's own user."""
     image_id: str
     grader_image: JsonObject
-    """Reference and id of the image in which the grader runs."""
+    """Reference and id of the grader's image."""
 
 
 def inspect_changes(
@@ -283,8 +280,8 @@ def inspect_changes(
 ) -> FilesystemChanges:
     """Return the suspicious changes to the image in a container that runs no phase.
 
-    `container` is its id, `checked` says when this happens. `state` is the container's, if the
-    caller has it; `phases` as for `AgentPhase.of`. A refusal of the engine is recorded as
+    `container` is its id. `checked` says when this happens. `state` is the container's, if the
+    caller has it. `phases` is as for `AgentPhase.of`. A refusal of the engine is recorded as
     `unchecked`. Raises `EngineUnavailable`.
     """
     if isolation.root_read_only:
@@ -293,7 +290,7 @@ def inspect_changes(
     try:
         state = state or engine.inspect(container)
         if state is not None and state.upper_dir is not None:
-            # Faster: the engine compares the whole image, 0.2 s for 6,000 files.
+            # Faster, because the engine would compare the whole image (0.2 s for 6,000 files).
             with suppress(OSError):
                 upper = state.upper_dir
                 agent = AgentPhase.of(isolation.folder, phases)
@@ -314,7 +311,7 @@ def inspect_changes(
 
 
 def _is_left_alone(agent: AgentPhase | None, keeps_processes: bool, upper: str, path: str) -> bool:
-    """Return True for what another command than the agent's made, and the agent left alone."""
+    """Return whether another command made a file and the agent left it unchanged."""
     if agent is None:
         return False
     try:
@@ -371,10 +368,10 @@ def suspicious_paths(
     own_folders: Collection[str] = (),
     is_ordinary: Callable[[str], bool] = lambda _: False,
 ) -> tuple[tuple[str, ...], int]:
-    """Return the first `MAX_PATHS` changed paths that look like tampering, and how many do.
+    """Return the first `MAX_PATHS` changed paths that look like tampering, and their total number.
 
-    Changes in the trial's `own_folders` are ordinary, and those that `is_ordinary`. A folder counts
-    only if no changed path is in it: a folder changes with its content.
+    Changes in the trial's `own_folders`, and paths that `is_ordinary` accepts, are ordinary. A
+    folder counts only if no changed path is in it, because a folder changes with its content.
     """
     paths, more = _compare(changed, own_folders, is_ordinary)
     return _listed(paths), len(paths) + more
@@ -407,7 +404,7 @@ def _compare(
 
 
 def _ordinary_reason(path: str) -> str | None:
-    """Return the path that explains why `path` has changed; None if it is suspicious."""
+    """Return the path that explains why `path` has changed, or None if it is suspicious."""
     if path in _ENGINE_PATHS:
         return path
     for folder in _ORDINARY_FOLDERS:
@@ -419,6 +416,6 @@ def _ordinary_reason(path: str) -> str | None:
 
 
 def is_autoloaded_file(name: str) -> bool:
-    """Return True for a file that an interpreter or a test tool loads without being asked to."""
+    """Return whether an interpreter or a test tool loads a file of this name automatically."""
     path = PurePosixPath(name)
     return path.name in _AUTOLOADED_NAMES or path.suffix == ".pth"

@@ -1,8 +1,8 @@
-"""Collect what a trial's agent did as one document of steps, and a short index of them.
+"""Collect an agent's work as one document of steps, with a short index.
 
-The first of these that has steps is taken: what the gateway recorded, which no container wrote; the
-log of an agent with a profile; a trajectory that an agent left in its output. A trajectory never
-changes how a trial ended: why there is none, or what it lacks, is a problem of the evidence.
+The first source with steps is used: the gateway's record, which no container wrote; the log of an
+agent with a profile; a trajectory that the agent left in its output. A trajectory never changes how
+a trial ended. Its problems are problems of the evidence.
 """
 
 from __future__ import annotations
@@ -33,46 +33,46 @@ from labledger.trial import contract
 from labledger.trial.evidence.evidence_collection import MAX_IN_MEMORY, EvidenceCollector
 
 NAME = "trajectory"
-"""The document in the evidence."""
+"""The name of the document in the evidence."""
 INDEX = "trajectory_steps"
-"""Its index in the evidence."""
+"""The name of its index in the evidence."""
 _MAX_LOG = 1 << 30
-"""How many bytes a log may have."""
+"""How many bytes of a log are read."""
 _MAX_UNREAD = 10
-"""How many kinds of what could not be read are listed."""
+"""How many kinds of unreadable entries are listed."""
 _IN_OUTPUTS = (agent_document.FILE, f"agent/{agent_document.FILE}")
 """Where agents leave a trajectory in an output folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedAgent:
-    """The agent of a trial, as far as it is known."""
+    """The known facts about the agent of a trial."""
 
     name: str = "agent"
     version: str = "unknown"
     model: str | None = None
     logs: Mapping[str, str] = field(default_factory=dict)
-    """Its own logs: by name, the path in the container, or `STDOUT`."""
+    """Its own logs, by name: the path in the container, or `STDOUT`."""
     max_log_bytes: int = 1 << 20
-    """How much of each output is stored."""
+    """How many bytes of each output are stored."""
     max_stdout_bytes: int = 1 << 20
-    """How much of the agent's standard output was kept for the trajectory."""
+    """How many bytes of the agent's standard output were kept for the trajectory."""
 
     def cut_at(self, output: BinaryIO) -> int | None:
-        """Return the limit at which standard output was cut; None if it is whole."""
+        """Return the limit at which standard output was cut, or None if it is whole."""
         size = output.seek(0, SEEK_END)
         if size > self.max_stdout_bytes:
             return self.max_stdout_bytes
         if size != kept_size(self.max_log_bytes):
             return None
-        # A trial that an earlier version started keeps no more than of other outputs.
+        # Earlier versions kept no more of this output than of others.
         output.seek(-1, SEEK_END)
         return None if output.read(1) == b"\n" else self.max_log_bytes
 
 
 @dataclass(slots=True)
 class _Source:
-    """Steps, and what is known of them when all were taken."""
+    """Steps, and the facts about them after all were read."""
 
     origin: str
     steps: Iterator[Step]
@@ -86,19 +86,21 @@ def kept_size(log_bytes: int) -> int:
 
 
 def counted_totals(calls: Iterable[ModelCall], prices: PriceTable) -> FinalMetrics:
-    """Return the total use of an attempt's calls. A value that is unknown for one is unknown for
-    all."""
-    asked = [call for call in calls if call.asked]
-    known = [call.charged for call in asked if call.charged is not None]
-    cost, is_complete = known_cost(asked, prices)
+    """Return the total use of an attempt's calls.
+
+    If a value is unknown for one call, it is unknown in total.
+    """
+    sent_calls = [call for call in calls if call.asked]
+    known_charges = [call.charged for call in sent_calls if call.charged is not None]
+    cost, is_complete = known_cost(sent_calls, prices)
     final = FinalMetrics(total_cost_usd=cost / PICODOLLARS if is_complete else None)
-    if len(known) < len(asked):
+    if len(known_charges) < len(sent_calls):
         return final
     return replace(
         final,
-        total_prompt_tokens=sum(usage.request for usage in known),
-        total_completion_tokens=sum(usage.output for usage in known),
-        total_cached_tokens=sum(usage.cache_read for usage in known),
+        total_prompt_tokens=sum(usage.request for usage in known_charges),
+        total_completion_tokens=sum(usage.output for usage in known_charges),
+        total_cached_tokens=sum(usage.cache_read for usage in known_charges),
     )
 
 
@@ -119,7 +121,7 @@ def collect_trajectory(
             except OSError:
                 raise
             except Exception as error:
-                # What an agent wrote must not stop a run, even where a reader has a defect.
+                # An agent's output must not stop a run, even if a reader has a defect.
                 collector.problems.append(f"could not be read: {type(error).__name__}: {error}")
     collector.report()
 
@@ -142,7 +144,7 @@ class _Collector:
         return _Source("gateway", steps, lambda: self._head(facts), facts)
 
     def logged(self, stack: ExitStack) -> _Source | None:
-        """Return the steps of the first of the agent's logs that can be read as such."""
+        """Return the steps of the first readable log of the agent."""
         for name, path in self._agent.logs.items():
             reader = find_reader(self._agent.name, name)
             place = self._place_of(path)
@@ -180,8 +182,8 @@ class _Collector:
         return None
 
     def _left(self, file: BinaryIO) -> _Source | None:
-        if found := agent_document.find_problems(file):
-            self.problems += found
+        if problems := agent_document.find_problems(file):
+            self.problems += problems
             return None
         file.seek(0)
         facts = LogFacts()
@@ -195,7 +197,7 @@ class _Collector:
             return []
 
     def _place_of(self, path: str) -> UntrustedFile | None:
-        """Return the file of a log at a path in the container; None if the host does not see it."""
+        """Return the file for a log at a path in the container, or None if this host has none."""
         if path == STDOUT:
             return UntrustedFile(self._folder / "state", "agent.stdout")
         inside = PurePosixPath(path)
@@ -220,7 +222,7 @@ class _Collector:
         )
 
     def store(self, source: _Source) -> bool:
-        """Store a trajectory and refer to it; return False if it has no step."""
+        """Store a trajectory and refer to it. Return False if it has no step."""
         redact, is_own = self._evidence.redactor.redact_json, source.origin == "agent"
         writer = DocumentWriter(redact, sums=not is_own, counted=self._counted)
 
@@ -254,7 +256,7 @@ class _Collector:
 
 
 def _cuts(writer: DocumentWriter, facts: LogFacts) -> list[str]:
-    """Return why steps of the agent are missing, when all that were read have been taken."""
+    """Return why steps of the agent are missing, after all were read."""
     cuts = list(facts.cuts)
     if writer.left_out:
         cuts.append(f"{counted(writer.left_out, 'step')} beyond the limits were left out")
@@ -280,4 +282,8 @@ def _losses(facts: LogFacts, cuts: list[str]) -> list[str]:
 
 def _has_link(folder: Path, root: Path) -> bool:
     """Return whether a folder, or one above it up to `root`, is a link."""
-    return any(each.is_symlink() for each in (folder, *folder.parents) if each.is_relative_to(root))
+    return any(
+        ancestor.is_symlink()
+        for ancestor in (folder, *folder.parents)
+        if ancestor.is_relative_to(root)
+    )

@@ -1,9 +1,8 @@
 """Where the outputs of an attempt are, and how its events and output folders are read.
 
-`events.jsonl` has one JSON object a line. Number, size and complexity of events are limited, and
-memory use does not grow with them: many go to a file in the artifact store's folder. Every event is
-redacted. Of other files the smallest are stored first, up to a cap, so that one huge log does not
-hide the results; files with secrets are left out whole. What was left out is said.
+Number, size and complexity of events are limited. Memory use does not grow with them, because many
+events go to a file. Of other files, the smallest are stored first, up to a cap. Files with secrets
+are left out whole, and named.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ class OutputMount:
     name: str
     """Relative to the trial folder."""
     path: str
-    """In the container."""
+    """The path in the container."""
     phase: str
     """`agent` or `grader`: the phase that writes there."""
     keeps_image_files: bool = False
-    """Whether it begins with what the image has at its path."""
+    """Whether it begins with the image's files at its path."""
 
     def name_in_tar(self, relative: str) -> str:
         """Return the name of one of its files in the tars that are evidence."""
@@ -52,24 +51,24 @@ class OutputMount:
 
 @dataclass(frozen=True, slots=True)
 class TrialOutputs:
-    """Where the outputs of an attempt are on this host, whose they are, and how they are read."""
+    """The places of an attempt's outputs on this host, their owner, and how they are read."""
 
     ids: tuple[TrialIds, ...]
-    """The attempt's own, and then those of other trials that its outputs may name."""
+    """The attempt's own identity, and then further ones that its outputs may name."""
     folder: Path
     """The trial folder."""
     grader_folder: Path
-    """That of the container in which the grader runs."""
+    """The folder of the grader's container."""
     mounts: tuple[OutputMount, ...]
     """The output folders."""
     workspace: str
     """The workspace's path in the container."""
     has_mounted_workspace: bool
     seed: Seed
-    """What the workspace began with."""
+    """The initial content of the workspace."""
     store: ArtifactStore
     event_file: EventFile
-    """Where its events go if they are many."""
+    """The file for its events if they are many."""
     max_log_bytes: int
 
     def folder_of(self, phase: str) -> Path:
@@ -93,9 +92,9 @@ MAX_EVENTS = 100_000
 MAX_INVALID_LINES = 100_000
 """After this many invalid lines, the rest of the file is not read."""
 MAX_EVENT_VALUES = 2_000_000
-"""How many JSON values the events of a trial may hold together: a line is parsed in memory."""
+"""How many JSON values all events of a trial may hold. A line is parsed in memory."""
 MAX_BYTES_IN_MEMORY = 256 << 10
-"""Events of more bytes are written to a file."""
+"""Larger events are written to a file."""
 
 
 _LONGEST_NAME = 200
@@ -107,7 +106,7 @@ class FoundEvents:
 
     events: tuple[Event, ...] | EventFile
     dropped: int
-    """Lines that were left out."""
+    """The number of dropped lines."""
     unstorable: Unstorable
     """Values that are null because they cannot be stored. Their names are not redacted."""
 
@@ -116,8 +115,8 @@ def unstorable_text(unstorable: Unstorable, redactor: Redactor) -> str:
     """Return a sentence that names the first values that cannot be stored, redacted."""
     named = [redactor.redact_message(text) for text in unstorable.first]
     texts = [text if len(text) <= _LONGEST_NAME else "one with a long name" for text in named]
-    left = unstorable.count - len(texts)
-    more = f", and {left:,} more" if left else ""
+    unnamed = unstorable.count - len(texts)
+    more = f", and {unnamed:,} more" if unnamed else ""
     values = "1 value is" if unstorable.count == 1 else f"{unstorable.count:,} values are"
     return f"{values} stored as null: {', '.join(texts)}{more}"
 
@@ -125,12 +124,12 @@ def unstorable_text(unstorable: Unstorable, redactor: Redactor) -> str:
 def read_events(file: BinaryIO, cap: int, redactor: Redactor, target: EventFile) -> FoundEvents:
     """Return the valid events in a file's first `cap` bytes, redacted and in order.
 
-    Writes more than `MAX_BYTES_IN_MEMORY` of events to `target`, durably. Leaves out a line that is
-    not a JSON object, and lines beyond the limit of events or of values. A value that cannot be
-    stored is null.
+    Writes more than `MAX_BYTES_IN_MEMORY` of events to `target`, durably. Drops lines that are not
+    JSON objects, and lines beyond the limit of events or of values. A value that cannot be stored
+    becomes null.
     """
-    # Values are counted line by line, which is slow, only if there can be too many: if too many
-    # characters can precede one.
+    # Counting values line by line is slow. Count only if there can be too many values, because too
+    # many characters can precede one.
     pieces = head_chunks(file, cap)
     before_values = sum(piece.count(mark) for piece in pieces for mark in (b",", b"[", b"{"))
     must_count = 1 + before_values > MAX_EVENT_VALUES
@@ -154,7 +153,7 @@ class _Reader:
     """How many more JSON values are accepted; None if they need not be counted."""
     events: list[Event] = field(default_factory=list)
     file: BinaryIO | None = None
-    """Where events are written instead of being held in memory."""
+    """The file to which events are written instead of being held in memory."""
     held_bytes: int = 0
     """The size of the lines whose events are held in memory, in bytes."""
     count: int = 0
@@ -163,7 +162,7 @@ class _Reader:
     _lines: int = 0
     _invalid_lines: int = 0
     hasher: hashlib._Hash = field(default_factory=hashlib.sha256)
-    """Of what was written to the file."""
+    """The hash of everything that was written to the file."""
 
     def found(self, events: tuple[Event, ...] | EventFile) -> FoundEvents:
         return FoundEvents(events, self.dropped, self.unstorable)
@@ -237,7 +236,7 @@ class OutputFiles:
 
     entries: dict[str, Entry] = field(default_factory=dict)
     paths: dict[str, Path] = field(default_factory=dict)
-    """Where each of them is on the host."""
+    """The path of each file on the host."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Why a file or folder is not in the tar."""
 
@@ -254,7 +253,7 @@ class OutputFiles:
 
     @property
     def problem(self) -> str | None:
-        """What was left out, in a sentence; None if nothing was."""
+        """A sentence about what was left out, or None."""
         if not self.left_out:
             return None
         name, why = next(iter(sorted(self.left_out.items())))

@@ -1,9 +1,8 @@
-"""Adopt the container of an earlier coordinator: wait for it, or decide that a new one is needed.
+"""Adopt the container of an earlier coordinator: wait for it, or decide to run a new one.
 
-An agent is never run a second time silently: if it may have run before and the attempt is started
-again, the reason is recorded durably before anything is removed. Call `adopt` before a new
-container is run, and `finish_stopped_container` for every container that may have a grader part
-left to run.
+If an agent may have run and the attempt is started again, the reason is recorded durably before
+anything is removed. Call `adopt` before running a new container. Call `finish_stopped_container`
+for every container that may still have a grader part.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _MAX_OVERHEAD_MS = 60_000
 def adopt(spec: AttemptSpec, context: TrialContext) -> ContainerExit | None:
     """Wait for a container that an earlier coordinator created, and return how it ended.
 
-    Return None if the attempt is to be run in a new container.
+    Return None if the attempt must run in a new container.
     """
     if not spec.container_may_exist:
         return None
@@ -69,17 +68,17 @@ def _finish_separate_grading(spec: AttemptSpec, context: TrialContext) -> Contai
 
 
 def folder_exists(spec: AttemptSpec) -> bool:
-    """Return True if the folder with the outputs of an attempt exists."""
+    """Return whether the folder with the outputs of an attempt exists."""
     return (spec.folder / "out").is_dir()
 
 
 def _handle_missing_container(spec: AttemptSpec, context: TrialContext) -> ContainerExit | None:
-    """Return how a container ended that does not exist any more, or None to run a new one."""
+    """Return how a container ended that no longer exists, or None to run a new one."""
     if attempt_notes.is_marked_not_started(spec.folder) or not spec.runs_agent:
         # No agent has run in it. The inputs of a grader can be prepared again.
         return None
     if folder_exists(spec):
-        # When it ran is not known: the interval has no duration.
+        # It is unknown when it ran, so the interval has no duration.
         return ContainerExit(None, *_interval_since(clock.monotonic()), container_removed=True)
     context.record_restart(spec, _CONTAINER_AND_FOLDER_GONE)
     return None
@@ -88,7 +87,7 @@ def _handle_missing_container(spec: AttemptSpec, context: TrialContext) -> Conta
 def _wait_for_container(
     spec: AttemptSpec, context: TrialContext, state: ContainerState
 ) -> ContainerExit:
-    """Wait for a container that has started, unless it has ended, and return how it ended."""
+    """Wait until a started container has ended, and return how it ended."""
     if spec.uses_models:
         model_access.serve_again(spec, context.gateway)
     wait_start, container = clock.monotonic(), state.container_id
@@ -111,8 +110,8 @@ def _wait_for_container(
     except NoSuchContainer:
         return ContainerExit(None, *_interval_since(wait_start), container_removed=True)
     if exit_status is not None:
-        # The exit status is known, but the engine does not list the container as ended: something
-        # else has removed it since, or is removing it now.
+        # The exit status is known, but the engine does not list the container as ended. Another
+        # client has removed it or is removing it.
         was_full = context.full_disks.were_full_since(spec.plan.disks, wait_start)
         return ContainerExit(exit_status, *_interval_since(wait_start), disk_was_full=was_full)
     container_start.kill_overdue(engine, container)
@@ -124,9 +123,9 @@ def finish_stopped_container(
 ) -> ContainerExit:
     """Run the grader part if it is due, and return how the trial ended.
 
-    The container must have stopped. `container` is its id, `wait_start` the monotonic time at which
-    this process began to wait for it. Raises `OutputUnreadable` or `DiskFull` if this host cannot
-    start the grader part.
+    The container must have stopped. `container` is its id. `wait_start` is the monotonic time at
+    which this process began to wait for it. Raises `OutputUnreadable` or `DiskFull` if this host
+    cannot start the grader part.
     """
     try:
         with trial_stays(spec, context.full_disks):
@@ -150,7 +149,7 @@ def finish_stopped_container(
 def _with_disks_and_times(
     spec: AttemptSpec, context: TrialContext, ended: ContainerExit, since: float
 ) -> ContainerExit:
-    """Return the exit with whether a disk was full since a monotonic time, and correct times."""
+    """Return the exit with corrected times, and whether a disk was full since a monotonic time."""
     disks_full = context.full_disks.were_full_since(spec.plan.disks, since)
     was_full = ended.disk_was_full or disks_full
     return _with_corrected_times(spec, replace(ended, disk_was_full=was_full))
@@ -164,9 +163,9 @@ def _interval_since(start: float) -> tuple[str, str, int]:
 
 
 def _with_corrected_times(spec: AttemptSpec, ended: ContainerExit) -> ContainerExit:
-    """Return the exit, with other times if the phases show that the engine's times are wrong.
+    """Return the exit. Replace its times if the phases show that the engine's times are wrong.
 
-    The engine's times come from a clock that may have been set meanwhile; the phases' times are
+    The engine's times come from a clock that may have been set meanwhile. The phases' times are
     counted from the boot of the machine.
     """
     if not ended.is_by_script:

@@ -1,9 +1,8 @@
 """Build the Docker configuration of a trial's container: command, mounts, limits and labels.
 
-The container gets the fewest capabilities that common tasks need and no new privileges, or the
-rights that Docker gives by default (`runtime.rights`), and write access only to folders of its own
-trial. Containers that help a trial always get the fewest. An engine may accept a limit and ignore
-it: `find_ignored_limits` tries in a container which limits are in force.
+The container gets few capabilities, or Docker's default rights (`runtime.rights`), and write access
+only to its own trial's folders. Helpers always get few capabilities. An engine may ignore a limit,
+so `find_ignored_limits` tests limits in a container.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from labledger.trial.output_folders import (
 )
 
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
-"""What common tasks need as root: to install packages and to end their own processes.
+"""The capabilities that common tasks need as root, to install packages and end their processes.
 
-Another user gets none of them: on Docker they would be of no use to it, and Podman would give them
-to its processes, and with them the rights of root in the container.
+Other users get none. Docker would ignore them, and Podman would give the processes the rights of
+root in the container.
 """
 
 _NET_RAW = "NET_RAW"
@@ -41,16 +40,16 @@ DOCKER_CAPABILITIES = (
     *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD"),
     *("NET_BIND_SERVICE", _NET_RAW, "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
 )
-"""What Docker gives a container by default. Other engines, such as Podman, give others."""
+"""Docker's default capabilities. Other engines, such as Podman, have other defaults."""
 
 _SHELL_BYTES = 8 << 20
-"""More memory than any shell needs to run `trial.sh`."""
+"""More memory than any shell needs to run `trial.sh`, in bytes."""
 
 
 def container_config(spec: AttemptSpec, token: str | None = None) -> JsonObject:
     """Return the configuration of a trial's container for the engine's API.
 
-    `token` is that of an attempt whose agent has models.
+    `token` is the attempt's token if its agent has models.
     """
     runtime = spec.settings.runtime
     values = spec.plan.environment
@@ -103,10 +102,10 @@ def contract_variables(spec: AttemptSpec) -> dict[str, str]:
 
 
 def _first_folder(spec: AttemptSpec) -> str:
-    """Return the folder that the engine starts the container in; each phase goes to its own.
+    """Return the folder in which the engine starts the container. Each phase changes to its own.
 
-    The engine refuses to start a container in what is no folder. An agent may have replaced its
-    workspace when the container is started again, or restored, for a grader.
+    The engine refuses to start a container in a path that is not a folder. When the container is
+    started again, or restored, for a grader, the agent may have replaced its workspace.
     """
     is_agents = spec.runs_agent and spec.sealing is not Sealing.AFTER_AGENT
     return spec.workspace if spec.has_mounted_workspace or is_agents else "/"
@@ -115,16 +114,16 @@ def _first_folder(spec: AttemptSpec) -> str:
 def permission_container_config(spec: AttemptSpec) -> JsonObject:
     """Return the configuration of a helper that gives the host's user access to all outputs."""
     config = container_config(spec)
-    left = {
+    existing_folders = {
         spec.folder / name: inside
         for name, inside in _written_folders(spec).items()
         if (spec.folder / name).exists()
     }
-    mounts = [contract.mount(path, inside) for path, inside in left.items()]
+    mounts = [contract.mount(path, inside) for path, inside in existing_folders.items()]
     strict = confinement(spec.settings.runtime.resources)
     return config | {
         "Entrypoint": ["chmod", "-R", "a+rwX,-t"],
-        "Cmd": list(left.values()),
+        "Cmd": list(existing_folders.values()),
         "Env": [],
         "User": "0",
         "Labels": config["Labels"] | {Labels.HELPER: "sweep"},
@@ -168,7 +167,7 @@ def _trial_arguments(spec: AttemptSpec) -> list[str]:
 
 
 def _trial_settings(spec: AttemptSpec) -> dict[str, str]:
-    """Return the settings of `trial.sh` that are passed only if they are not the default."""
+    """Return the settings of `trial.sh` that differ from their defaults."""
     settings: dict[str, str] = {}
     if not spec.has_mounted_workspace:
         settings["WORKSPACE"] = spec.workspace
@@ -190,10 +189,10 @@ def _trial_settings(spec: AttemptSpec) -> dict[str, str]:
 
 
 def _collect_settings(spec: AttemptSpec) -> list[str]:
-    """Return the settings of `trial.sh` for the collect commands: time limit and user of each."""
+    """Return the settings of `trial.sh` for the collect commands: their time limits and users."""
     if not spec.has_grader_container:
         return []
-    users = [spec.user_of_phase(each.user) for each in spec.settings.grading.collect or ()]
+    users = [spec.user_of_phase(command.user) for command in spec.settings.grading.collect or ()]
     return [
         f"COLLECT={max(1, round(collect.timeout_s * 100))}:"
         f"{'' if user is None or is_root(user) else user}"
@@ -204,8 +203,8 @@ def _collect_settings(spec: AttemptSpec) -> list[str]:
 def _oom_score_adjustment(spec: AttemptSpec) -> int:
     """Return the `oom_score_adj` of phases, in thousandths of the memory limit.
 
-    The kernel kills the process with the highest score. It may choose again before the memory of
-    the first is free, and must not then choose `trial.sh`, whose shell uses a few MiB.
+    The kernel kills the process with the highest score. It may choose again before the first
+    process's memory is free, and must not choose `trial.sh`, whose shell uses a few MiB.
     """
     limit = spec.settings.runtime.resources.memory_bytes
     return min(1000, math.ceil(1000 * _SHELL_BYTES / limit)) if limit else 1
@@ -240,24 +239,25 @@ def _host_config(spec: AttemptSpec) -> JsonObject:
 
 
 def _rights(spec: AttemptSpec) -> JsonObject:
-    """Return the configuration of what the processes of a trial's container may do."""
+    """Return the configuration of the rights of a trial's processes."""
     if spec.settings.runtime.rights is Rights.DOCKER:
-        kept = (name for name in DOCKER_CAPABILITIES if name != _NET_RAW or _may_send_raw(spec))
-        return {"CapAdd": list(kept), "SecurityOpt": []}
+        capabilities = (
+            name for name in DOCKER_CAPABILITIES if name != _NET_RAW or _may_send_raw(spec)
+        )
+        return {"CapAdd": list(capabilities), "SecurityOpt": []}
     return {"CapAdd": list(CAPABILITIES if spec.starts_as_root else ())}
 
 
 def _may_send_raw(spec: AttemptSpec) -> bool:
     """Return whether a container may write raw packets.
 
-    The network of an `allowlist` keeps its containers from this machine because they have no route
-    to it. A raw packet needs no route.
+    The network of an `allowlist` has no route to this machine. A raw packet needs no route.
     """
-    return not any(each.is_allowlist for each in trial_networks.networks_of_container(spec))
+    return not any(network.is_allowlist for network in trial_networks.networks_of_container(spec))
 
 
 def _agents_mounts(spec: AttemptSpec) -> list[JsonObject]:
-    """Return the mounts of an installed agent, and those by which its models are closed."""
+    """Return the mounts of an installed agent, and the mounts for closing its models."""
     mounts = ModelsHelper.of(spec).mounts() if spec.uses_models else []
     if spec.plan.agent is not None and spec.runs_agent:
         agent = spec.plan.agent
@@ -272,7 +272,7 @@ def _agent_outputs(spec: AttemptSpec) -> list[JsonObject]:
 
 
 def _empty_volumes(spec: AttemptSpec) -> list[JsonObject]:
-    """Return volumes over the folders of the image that begin empty.
+    """Return volumes over the image's folders that begin empty.
 
     They have no names, so the engine removes them with their container.
     """
@@ -283,7 +283,7 @@ def _empty_volumes(spec: AttemptSpec) -> list[JsonObject]:
 
 
 def confinement(resources: Resources) -> JsonObject:
-    """Return the configuration of strict rights and of the limits that all engines know."""
+    """Return the configuration of strict rights and of the limits that all engines support."""
     return {
         "CapDrop": ["ALL"],
         "CapAdd": list(CAPABILITIES),
@@ -296,7 +296,7 @@ def confinement(resources: Resources) -> JsonObject:
 
 
 def storage_and_gpus(resources: Resources) -> JsonObject:
-    """Return the configuration of what not every engine can give; {} if none is asked for."""
+    """Return the configuration that not every engine supports; {} if none is needed."""
     config: JsonObject = {}
     if resources.storage_bytes is not None:
         config["StorageOpt"] = {"size": str(resources.storage_bytes)}
@@ -310,7 +310,7 @@ RunProbe = Callable[[str, JsonObject], tuple[int, str]]
 """Runs a shell script in a container with a `HostConfig`. Returns exit status and output."""
 
 _READABLE_RUNTIMES = ("runc", "crun")
-"""OCI runtimes whose containers see their own control group; others have kernels of their own."""
+"""OCI runtimes whose containers see their own control group. Others have their own kernels."""
 
 _DEFINE_LOOK = """\
 groups=/sys/fs/cgroup own=$groups
@@ -331,7 +331,7 @@ look() {
 }
 """
 """Defines `look NAME ASKED V1_FILE V2_FILE`, which prints the name of a limit that is absent or
-higher than asked. systemd gives a container without a limit of processes one of its own."""
+higher than asked. systemd gives a container without a limit of processes its own limit."""
 _LOOKS = {
     "memory": "look memory {} memory/memory.limit_in_bytes memory.max\n",
     "pids": "look pids {} pids/pids.max pids.max\n",
@@ -352,20 +352,19 @@ class LimitsRefused(LabLedgerError):
 
 
 def limits_of(resources: Resources) -> dict[str, int]:
-    """Return the limits that a container is to have, as its control group shows them, by name."""
-    # Microseconds in 100 ms; systemd rounds up to whole percents.
+    """Return the limits of a container by name, as its control group should show them."""
+    # Microseconds in 100 ms. systemd rounds up to whole percents.
     quota = resources.cpus and math.ceil(resources.cpus * 100) * 1000
-    asked = {"memory": resources.memory_bytes, "pids": resources.pids, "cpus": quota}
-    return {name: value for name, value in asked.items() if value}
+    limits = {"memory": resources.memory_bytes, "pids": resources.pids, "cpus": quota}
+    return {name: value for name, value in limits.items() if value}
 
 
 def find_ignored_limits(run_probe: RunProbe, runtime: str, resources: Resources) -> tuple[str, ...]:
-    """Return the names of the limits that are absent in a container, or higher than asked.
+    """Return the names of limits that are absent in a container, or higher than asked.
 
-    The container is started with the limits, and a script in it reads those that its control group
-    has. Nothing is tried with an OCI runtime whose containers do not see their control group.
-    `runtime` is the OCI runtime that runs the container. `LimitsRefused` if the limits
-    could not be tried, and `EngineUnavailable`.
+    A script in a container reads the limits of its control group. Nothing is tested for an OCI
+    runtime whose containers do not see their control group. `runtime` is the container's OCI
+    runtime. Raises `LimitsRefused` if the limits could not be tested, and `EngineUnavailable`.
     """
     limits = limits_of(resources)
     looks = "".join(_LOOKS[name].format(value) for name, value in limits.items())

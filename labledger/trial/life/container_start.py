@@ -1,12 +1,8 @@
 """Find, create, fill, start, kill and remove the container of an attempt.
 
-A container is looked up by its name and its labels, and then addressed by its id: anybody can give
-a name to another container at any time, an id never changes. One without the labels of the attempt
-is never touched, even if it has the attempt's name. `EngineServerError` is retried; after an error
-of a start, the state is inspected before the retry, so that no error starts a container twice; the
-intended second start of a two-part trial is in `two_part_trials`. A workspace that is a folder of
-the image is filled in the new container, before its start, and read in the stopped one, for
-evidence.
+A container is found by its name and labels, and then addressed by its id, because names can change.
+A container without the attempt's labels is never touched. After an error of a start, the state is
+inspected first, so no error starts a container twice.
 """
 
 from __future__ import annotations
@@ -40,7 +36,7 @@ from labledger.trial.trial_plan import ImageFacts
 def find_container(engine: Engine, spec: AttemptSpec) -> ContainerState | None:
     """Return the state of an attempt's container, or None if there is none.
 
-    Raises `OutputUnreadable` if several containers carry its labels and none has its name.
+    Raises `OutputUnreadable` if several containers have its labels and none has its name.
     """
     state = engine.inspect(spec.container_name)
     if state is not None and _is_of_attempt(state.labels, spec):
@@ -53,7 +49,7 @@ def find_container(engine: Engine, spec: AttemptSpec) -> ContainerState | None:
     if len(candidates) > 1:
         names = ", ".join(sorted(container.name for container in candidates))
         raise OutputUnreadable(
-            f"slot {spec.slot.schedule_idx}, attempt {spec.attempt}: none of the containers with "
+            f"trial {spec.slot.schedule_idx}, attempt {spec.attempt}: none of the containers with "
             f"its labels is called {spec.container_name}, so it is not known which one ran it: "
             f"{names}",
             hint=f"rename the one that ran it: `docker rename NAME {spec.container_name}`, "
@@ -63,7 +59,7 @@ def find_container(engine: Engine, spec: AttemptSpec) -> ContainerState | None:
 
 
 def kill_container(engine: Engine, spec: AttemptSpec) -> None:
-    """Kill an attempt's container, if there is one, and that of its separate grader."""
+    """Kill an attempt's container and its separate grader's container, if they exist."""
     parts = ("", "grader") if spec.has_grader_container else ("",)
     for part in parts:
         if (state := find_container(engine, replace(spec, part=part))) is not None:
@@ -73,14 +69,14 @@ def kill_container(engine: Engine, spec: AttemptSpec) -> None:
 def name_taken_error(spec: AttemptSpec) -> ContainerNameTaken:
     """Return the error to raise if a container without an attempt's labels has its name."""
     return ContainerNameTaken(
-        f"a container of something else is called {spec.container_name}: it lacks the labels of "
-        "the trial's ledger, run, slot and attempt, and is not changed. Rename it "
+        f"another container is called {spec.container_name}. It lacks the labels of the trial's "
+        "ledger, run, slot and attempt, so labledger does not touch it. Rename it "
         f"(`docker rename {spec.container_name} OTHER`) or remove it"
     )
 
 
 def attempt_of(labels: Mapping[str, str]) -> tuple[int, int] | None:
-    """Return the slot and the attempt that a container's labels name, or None."""
+    """Return the slot and the attempt in a container's labels, or None."""
     slot, attempt = labels.get(Labels.SLOT, ""), labels.get(Labels.ATTEMPT, "")
     if not (slot.isdecimal() and attempt.isdecimal() and Labels.RUN in labels):
         return None
@@ -93,7 +89,7 @@ def _is_of_attempt(labels: Mapping[str, str], spec: AttemptSpec) -> bool:
 
 
 _MAX_RECORDING_DELAY_S = 1.0
-"""Seconds from the start of a container to the start time that the engine records, at most."""
+"""The longest time from the start of a container to the engine's recorded start, in seconds."""
 
 
 def create_container(
@@ -114,7 +110,7 @@ def create_container(
 
 
 def start_container(context: TrialContext, container: str, created: float) -> None:
-    """Start a trial's container once. Do not retry if it has started in spite of an error.
+    """Start a trial's container once. Do not retry if it has started despite an error.
 
     `container` is its id, `created` the monotonic time of its creation.
     """
@@ -136,8 +132,8 @@ def start_container(context: TrialContext, container: str, created: float) -> No
 def monotonic_start(state: ContainerState) -> float:
     """Return when a container was last started, as a monotonic time.
 
-    Rather too early than too late, because the engine records a start only after it has happened.
-    Wrong if the clock was set meanwhile.
+    The result is too early rather than too late, because the engine records a start only after it
+    has happened. It is wrong if the clock was set meanwhile.
     """
     age = clock.parse(clock.utc_now()) - clock.parse(state.started_at)
     return clock.monotonic() - age.total_seconds() - _MAX_RECORDING_DELAY_S
@@ -148,13 +144,13 @@ def kill_overdue(engine: Engine, container: str) -> None:
     try:
         engine.kill(container)
     except ContainerFailed:
-        return  # The result records the missed deadline; removing the container raises the error.
+        return  # The result records the missed deadline. Removing the container raises the error.
 
 
 def remove_container(spec: AttemptSpec, context: TrialContext, container: str) -> None:
     """Remove a container of a trial.
 
-    Full disks are recorded first, because removing it frees disk space.
+    Full disks are recorded first, because the removal frees disk space.
     """
     context.full_disks.check(spec.plan.disks)
     context.engine.remove(container)
@@ -163,13 +159,13 @@ def remove_container(spec: AttemptSpec, context: TrialContext, container: str) -
 def with_image_facts(spec: AttemptSpec, context: TrialContext) -> AttemptSpec:
     """Return the attempt with the facts of its image.
 
-    Raises `ContainerFailed` if the image is gone and settings depend on it, and
+    Raises `ContainerFailed` if the image is gone and settings depend on it. Raises
     `EngineUnavailable`.
     """
     runtime = spec.settings.runtime
     config = context.engine.image_config(spec.image_id)
     if config is None:
-        # The attempt's container may exist although its image is gone.
+        # The attempt's container may exist even if its image is gone.
         if "image" not in {runtime.workspace, runtime.user, runtime.healthcheck}:
             return spec
         raise ContainerFailed(f"the image {spec.image_ref} ({spec.image_id}) is gone")
@@ -180,9 +176,8 @@ def with_image_facts(spec: AttemptSpec, context: TrialContext) -> AttemptSpec:
 def fill_container(spec: AttemptSpec, context: TrialContext, container: str) -> None:
     """Put the files of the trial into its new container, which has the id `container`.
 
-    If a separate grader is not root, the modes of artifacts are opened so that it can change them.
-
-    Raises `ContainerFailed`, `EngineUnavailable`.
+    If a separate grader is not root, it gets write access to the artifacts. Raises
+    `ContainerFailed` and `EngineUnavailable`.
     """
     if (tar := spec.kind.container_files(spec)) is not None:
         is_separate = spec.grading_mode is GradingMode.SEPARATE and not spec.runs_agent
@@ -192,14 +187,14 @@ def fill_container(spec: AttemptSpec, context: TrialContext, container: str) -> 
 
 
 def _grader_user(spec: AttemptSpec, context: TrialContext) -> str:
-    own = spec.settings.grading.user
+    grader_user = spec.settings.grading.user
     if spec.settings.runtime.user is not None:
-        return spec.user_of_phase(own) or "root"
-    return own or context.engine.image_user(spec.image_id) or "root"
+        return spec.user_of_phase(grader_user) or "root"
+    return grader_user or context.engine.image_user(spec.image_id) or "root"
 
 
 def stopped_container(spec: AttemptSpec, context: TrialContext) -> StoppedContainer | None:
-    """Return the container whose changes are evidence, None if there is none.
+    """Return the container whose changes are evidence, or None if there is none.
 
     Raises `EngineUnavailable`.
     """

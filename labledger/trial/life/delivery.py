@@ -1,12 +1,8 @@
-"""Delivered trials: the running container gets its grader's files when its agent has ended.
+"""Deliver the grader's files to a running container when its agent has ended.
 
 `trial.sh` reports the end of the agent in `state/agent_ended` and waits. The host stores the agent
-part with the declared artifacts, puts the grader's files in place and writes `in/go`, which
-containers cannot write. A coordinator that takes over finds in these files which step is next, and
-every step can be repeated.
-The agent can write the report too. So the host believes a report only when no other process runs,
-unless processes are kept, and `trial.sh` ends a trial whose report was believed before its agent
-had ended.
+part, delivers the files and writes `in/go`, where containers cannot write. A new coordinator finds
+the next step in these files, and can repeat every step.
 """
 
 from __future__ import annotations
@@ -36,22 +32,22 @@ from labledger.trial.life.two_part_trials import AgentPart, combined_exit
 from labledger.trial.output_folders import artifact_source, isolation_of
 
 _CHECK_AGAIN_S = 1.0
-"""Seconds until a report is checked again that was not believed and has not changed."""
+"""Seconds until an unchanged report that was not believed is checked again."""
 
 _LOOKS_FOR_PROCESSES = 12
 _BETWEEN_LOOKS_S = 0.05
 
 _WAITING_PROCESSES = 2
-"""How many processes a waiting container has at most: `trial.sh` and its `sleep`."""
+"""The most processes of a waiting container: `trial.sh` and its `sleep`."""
 
 
 def deliver_and_wait(spec: AttemptSpec, context: TrialContext, container: str) -> int | None:
     """Deliver the grader's files to a trial's container when they are due, and wait for its end.
 
-    `container` is its id. Return its exit status, or None after the deadline of the part that runs.
-    Raises `OutputUnreadable` or `DiskFull` if this host cannot deliver the files; the container
-    waits on, and the call can be repeated. Raises `WaitAbandoned`, `EngineUnavailable` and
-    `NoSuchContainer` as well.
+    `container` is its id. Return its exit status, or None after the deadline of the running part.
+    Raises `OutputUnreadable` or `DiskFull` if this host cannot deliver the files. The container
+    then keeps waiting, and the call can be repeated. Also raises `WaitAbandoned`,
+    `EngineUnavailable` and `NoSuchContainer`.
     """
     engine, limiter = context.engine, context.limiter
     agent_part = AgentPart.read(spec.folder)
@@ -77,21 +73,25 @@ def deliver_and_wait(spec: AttemptSpec, context: TrialContext, container: str) -
 
 
 class _Report:
-    """The report of a trial that its agent has ended, which the agent could have written too."""
+    """A report that a trial's agent has ended. The agent may have written it.
+
+    The host believes it only if no other process runs, unless processes are kept. If a report was
+    believed before the agent had ended, `trial.sh` ends the trial.
+    """
 
     def __init__(self, spec: AttemptSpec, context: TrialContext, container: str) -> None:
         self._spec, self._context, self._container = spec, context, container
         self._seen: tuple[int, ...] = ()
         self._check_at = 0.0
         self.phases = ""
-        """The phases in a report that is believed, in the format of `trial.sh`."""
+        """The phases in a believed report, in the format of `trial.sh`."""
         self.written_at = 0.0
-        """When a report that is believed was written, in seconds since 1970."""
+        """When a believed report was written, in seconds since 1970."""
         self.unchecked: str | None = None
-        """Why the engine could not list the container's processes, if so."""
+        """Why the engine could not list the container's processes; None if it could."""
 
     def is_believed(self) -> bool:
-        """Return True if the agent has ended according to the report, and to the engine."""
+        """Return whether the report and the engine agree that the agent has ended."""
         folder = self._spec.folder / "state"
         seen = self._identity()
         if not seen or (seen == self._seen and clock.monotonic() < self._check_at):
@@ -105,7 +105,7 @@ class _Report:
         return True
 
     def _identity(self) -> tuple[int, ...]:
-        """Return what changes when the report is written again; () without a report."""
+        """Return an identity that changes when the report is written again; () without a report."""
         try:
             status = os.lstat(self._spec.folder / "state" / contract.AGENT_ENDED_FILE)
         except OSError:
@@ -113,21 +113,23 @@ class _Report:
         return (status.st_ino, status.st_ctime_ns, status.st_size)
 
     def _is_alone(self) -> bool:
-        """Return True if no process of the agent runs, or if they are to go on."""
+        """Return whether no process of the agent runs. Kept processes may run."""
         if self._spec.keeps_processes:
             return True
         engine = self._context.engine
         try:
             is_alone = len(engine.processes(self._container)) <= _WAITING_PROCESSES
-            # Since the report was read, the agent may have ended, and `trial.sh` replaced it.
+            # Since the report was read, the agent may have ended, and `trial.sh` may have replaced
+            # it.
             return is_alone and self._identity() == self._seen
         except NoSuchContainer:
             raise
         except ProcessEnded:
-            # Hardly one of a waiting `trial.sh`, which starts no more than a `sleep` at a time.
+            # It probably belongs to the agent: a waiting `trial.sh` starts only one `sleep` at a
+            # time.
             return False
         except ContainerFailed as error:
-            # An engine without `ps` must not keep the trial waiting: `trial.sh` checks as well.
+            # An engine without `ps` must not keep the trial waiting. `trial.sh` checks as well.
             self.unchecked = error.message
             return engine.inspect_existing(self._container).status == "running"
 
@@ -165,10 +167,10 @@ def _store_agent_part(
 def _kept_artifacts(
     spec: AttemptSpec, context: TrialContext, state: ContainerState
 ) -> TakenArtifacts | None:
-    """Take the declared artifacts of a running container, as evidence; None if none are declared.
+    """Take the declared artifacts of a running container as evidence; None if none are declared.
 
-    The trial is graded without them as well: a process that the agent left may change a file while
-    it is read, and the engine then breaks off.
+    The trial is graded even without them. A process that the agent left may change a file during
+    the reading, and the engine then stops.
     """
     source = artifact_source(spec)
     if not source.declared:
@@ -183,10 +185,10 @@ def _kept_artifacts(
 
 
 def _has_processes_left(spec: AttemptSpec, context: TrialContext, container: str) -> bool | None:
-    """Return whether processes of an ended agent run on; None if it is not known.
+    """Return whether processes of an ended agent are still running, or None if unknown.
 
-    Those that stored its output end shortly after it, and a waiting `trial.sh` starts a new `sleep`
-    at least twice a second: only other processes are there at every look.
+    Processes that stored its output end soon, and a waiting `trial.sh` starts a new `sleep` at
+    least twice a second. Only other processes are present at every look.
     """
     if not spec.keeps_processes:
         return None
@@ -207,8 +209,8 @@ def _has_processes_left(spec: AttemptSpec, context: TrialContext, container: str
 def _deliver(spec: AttemptSpec, context: TrialContext, container: str) -> None:
     """Put the grader's files in place and let `trial.sh` continue.
 
-    An agent that still runs cannot see a file of the grader before `trial.sh` can know of it: an
-    agent that ends after the host has believed that it had ended gets no score.
+    A note comes first. If the agent still runs then, `trial.sh` finds the note at the agent's end,
+    and the trial gets no score.
     """
     (spec.folder / "in" / contract.AGENT_ENDED_FILE).touch()
     model_access.close(spec, context.gateway)
@@ -220,7 +222,7 @@ def _deliver(spec: AttemptSpec, context: TrialContext, container: str) -> None:
 
 
 def delivered_at(spec: AttemptSpec) -> str | None:
-    """Return when a trial's grader was told to go, or None if it was not."""
+    """Return when a trial's grader was allowed to begin, or None if it was not."""
     try:
         return (spec.folder / "in" / contract.GO_FILE).read_text("utf-8")
     except FileNotFoundError:
@@ -230,8 +232,8 @@ def delivered_at(spec: AttemptSpec) -> str | None:
 def exit_of(spec: AttemptSpec, state: ContainerState) -> ContainerExit:
     """Return how a delivered trial ended. Its duration excludes the time of waiting.
 
-    Its container must have stopped. The agent forged the end if the grader was said to have run
-    and was not told to go, or if the agent was reported to have ended otherwise than it did.
+    Its container must have stopped. The agent forged the end if the report of the agent's end
+    differs from what happened, or if the grader ran without permission.
     """
     agent_part = AgentPart.read(spec.folder)
     if agent_part is None:
@@ -248,7 +250,7 @@ def exit_of(spec: AttemptSpec, state: ContainerState) -> ContainerExit:
 
 
 def _confirms(spec: AttemptSpec, state: ContainerState, agent_part: AgentPart) -> bool:
-    """Return True unless `trial.sh` recorded other phases at its end than were reported before."""
+    """Return whether the phases that `trial.sh` recorded at its end agree with the report."""
     fields = phase_fields(spec.folder)
     fields.pop("grader", None)
     if state.exit_status not in ExitStatus.ALL or not fields:

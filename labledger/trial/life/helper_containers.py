@@ -1,8 +1,8 @@
 """Helper containers, which serve the containers of an attempt: egress proxies and models helpers.
 
-A helper's name derives from the attempt and it carries its labels, with one more that says its
-kind. So a later coordinator finds it, and it goes when the containers of the attempt have gone. It
-runs a program of labledger's in an image with Python, as nobody, without capabilities.
+A helper's name derives from the attempt. It has the attempt's labels and a label with its kind, so
+a later coordinator finds and removes it. It runs one of labledger's programs in an image with
+Python, as an unprivileged user.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _NOBODY = "65534:65534"
 
 
 class HelperKind(StrEnum):
-    """What a helper is for: the value of its label `Labels.HELPER`."""
+    """The purpose of a helper: the value of its label `Labels.HELPER`."""
 
     EGRESS = "egress"
     MODELS = "models"
 
     @property
     def noun(self) -> str:
-        """What messages call such a helper."""
+        """The name of this kind of helper in messages."""
         return "egress proxy" if self is HelperKind.EGRESS else "models helper"
 
 
@@ -55,21 +55,21 @@ class Helper:
     kind: ClassVar[HelperKind]
     name: str
     labels: Mapping[str, str]
-    """Those of the attempt."""
+    """The labels of the attempt."""
 
     @property
     def _own_labels(self) -> dict[str, str]:
         return {**self.labels, Labels.HELPER: self.kind.value}
 
     def _config(self, image: str | None) -> JsonObject:
-        """Return what the configuration of each helper has; each adds its program and network.
+        """Return the common configuration of helpers. Subclasses add program and network.
 
         `image` is the id of an image with Python. Raises `EngineUnavailable` if it is gone.
         """
         if image is None:
             raise EngineUnavailable(
                 f"the engine has no image for the {self.kind.noun}",
-                hint="get it again, or name another with `egress_image=`",
+                hint="pull or build it again, or name another one with `egress_image=`",
             )
         return {
             "Image": image,
@@ -93,15 +93,15 @@ class Helper:
         }
 
     def _run(self, engine: Engine, config: JsonObject, *networks: str) -> None:
-        """Make sure that it runs and listens. Can be repeated.
+        """Make sure that the helper runs and listens. Can be repeated.
 
-        It is put into `networks` in addition to that of its configuration. Raises
-        `ContainerFailed`, and `ContainerNameTaken` if something else has its name.
+        The helper joins `networks` in addition to its configured network. Raises `ContainerFailed`,
+        and `ContainerNameTaken` if another container has its name.
         """
         state = engine.inspect(self.name)
         if state is not None and not self._own_labels.items() <= state.labels.items():
             raise ContainerNameTaken(
-                f"a container of something else is called {self.name}: rename or remove it"
+                f"another container is called {self.name}: rename or remove it"
             )
         if state is None or state.status != "running":
             if state is not None:
@@ -126,7 +126,7 @@ class Helper:
             clock.sleep(_POLL_S)
 
     def _log(self, engine: Engine) -> list[JsonObject]:
-        """Return what its program logged, one object a line. Raises `ContainerFailed`."""
+        """Return the rows that its program logged, as objects. Raises `ContainerFailed`."""
         with engine.api(f"read the log of {self.name}") as client:
             content: bytes = client.logs(self.name, stdout=True, stderr=False)
         rows = []
@@ -134,14 +134,14 @@ class Helper:
             try:
                 row = json.loads(line)
             except ValueError:
-                continue  # The engine cut it off.
+                continue  # The engine cut the row off.
             if isinstance(row, dict):
                 rows.append(row)
         return rows
 
 
 def program_words(program: ModuleType, *imported: ModuleType) -> list[str]:
-    """Return the command of a program in a helper: its text, and those of what it imports."""
+    """Return the command of a helper's program: its text, and the texts of its imports."""
     lines = ["import sys, types"]
     for module in imported:
         name = module.__name__
@@ -157,7 +157,7 @@ def _text(module: ModuleType) -> str:
 
 
 def remove_helpers(engine: Engine, labels: Mapping[str, str]) -> None:
-    """Remove the helpers and networks of an attempt, whose own containers are gone."""
+    """Remove the helpers and networks of an attempt whose own containers are gone."""
     for kind in HelperKind:
         for container in engine.containers_with_labels(dict(labels) | {Labels.HELPER: kind.value}):
             engine.remove(container.container_id)
@@ -174,14 +174,14 @@ _SOCKET_FOLDER, _, _SOCKET_NAME = SOCKET.partition("/")
 
 @dataclass(frozen=True, slots=True)
 class ModelsHelper(Helper):
-    """The container by which a trial's agent reaches the gateway.
+    """The container through which a trial's agent reaches the gateway.
 
-    It has the network that the container of the trial would have had, and that container joins it:
-    at a port of its loopback the agent finds a forwarder to the socket, which the helper alone has.
-    When `trial.sh` says that the agent has ended, the helper closes the port, so that nobody has to
-    be there to keep models from what the agent left.
+    It has the network that the trial would otherwise have, and the trial's container joins it. At a
+    port of the loopback, it forwards connections to the gateway's socket, which only the helper
+    has. When `trial.sh` says that the agent has ended, the helper closes the port, even without a
+    coordinator.
 
-    A helper that died is not started again: it would have another network than the trial.
+    A helper that died is not started again, because it would have another network than the trial.
     """
 
     kind = HelperKind.MODELS
@@ -194,17 +194,17 @@ class ModelsHelper(Helper):
         return cls(f"{spec.container_name}-models", spec.labels(), spec.folder)
 
     def prepare(self, folder: Path) -> None:
-        """Make what it mounts in a new trial folder, in which `in` is."""
+        """Make the files that the helper mounts, in a new trial folder that has `in`."""
         make_readable_folder(folder / _SOCKET_FOLDER)
         for name in (contract.AGENT_OVER_FILE, contract.MODELS_CLOSED_FILE):
             (folder / "in" / name).touch()
             (folder / "in" / name).chmod(OPEN_FILE)
 
     def provide(self, engine: Engine, image: str | None, network: JsonObject) -> None:
-        """Make sure that it runs and listens. Can be repeated, until the trial has started.
+        """Make sure that the helper runs and listens. Can be repeated until the trial has started.
 
-        `image` is the id of its image, `network` the part of `HostConfig` that says in which
-        network it is. Raises `ContainerFailed`, and `EngineUnavailable` if the image is gone.
+        `image` is the id of its image. `network` is the part of `HostConfig` with its network.
+        Raises `ContainerFailed`, and `EngineUnavailable` if the image is gone.
         """
         config = self._config(image)
         inputs = self.folder / "in"
@@ -215,7 +215,7 @@ class ModelsHelper(Helper):
             *program_words(forwarder_program, relay),
             *(str(contract.MODELS_PORT), f"{_GATEWAY}/{_SOCKET_NAME}", over, closed),
         ]
-        # The trial's container has the name of this one.
+        # The trial's container has the same host name.
         config["Hostname"] = "trial"
         config["HostConfig"] |= network | {
             "Mounts": [
@@ -240,7 +240,7 @@ class ModelsHelper(Helper):
             return False
 
     def is_lost(self, engine: Engine) -> bool:
-        """Return whether it has died before the agent had ended."""
+        """Return whether it died before the agent had ended."""
         if self.has_closed:
             return False
         state = engine.inspect(self.name)
@@ -249,7 +249,7 @@ class ModelsHelper(Helper):
         return not is_running and not self.has_closed
 
     def report(self, engine: Engine) -> JsonObject:
-        """Return what is unusual about it, for the evidence."""
+        """Return unusual facts about it, for the evidence."""
         try:
             replaced = sum(row.get("what") == "replaced" for row in self._log(engine))
         except ContainerFailed as error:
@@ -271,9 +271,9 @@ MAX_CONNECTIONS_REPORTED = 200
 class EgressProxy(Helper):
     """The proxy through which a container of a trial reaches hosts, and the network of both.
 
-    Each container has a proxy and an internal network of its own, so that no trial reaches or
-    disturbs another. The engine restarts a proxy that dies, so that trials finish with nobody
-    watching. The network has the name of the proxy's container.
+    Each container has its own proxy and internal network, so that no trial reaches or disturbs
+    another. The engine restarts a proxy that dies, so trials do not need a coordinator. The network
+    has the name of the proxy's container.
     """
 
     kind = HelperKind.EGRESS
@@ -282,7 +282,7 @@ class EgressProxy(Helper):
     def provide(self, engine: Engine, image: str | None) -> None:
         """Make sure that the network exists and the proxy listens in it. Can be repeated.
 
-        `image` is the id of its image. Raises `ContainerFailed` if the engine cannot have it, and
+        `image` is the id of its image. Raises `ContainerFailed` if the engine cannot run it, and
         `EngineUnavailable` if the image is gone.
         """
         config = self._config(image)
@@ -305,7 +305,7 @@ class EgressProxy(Helper):
         self._run(engine, config, BRIDGE)
 
     def report(self, engine: Engine) -> JsonObject:
-        """Return what the proxy did, for the evidence: refused destinations first."""
+        """Return the proxy's connections for the evidence, refused destinations first."""
         report: JsonObject = {"allowed_hosts": list(self.allowed_hosts)}
         try:
             log = self._log(engine)
@@ -332,9 +332,9 @@ def _merged(log: list[JsonObject]) -> list[JsonObject]:
 
 
 def restart_stopped_proxies(engine: Engine, labels: Mapping[str, str]) -> None:
-    """Start the egress proxies of an attempt that somebody has stopped.
+    """Start the stopped egress proxies of an attempt.
 
-    An attempt goes on without one that cannot be started: its evidence has the proxy's log.
+    An attempt continues without a proxy that cannot be started: its evidence has the proxy's log.
     """
     proxy_labels = dict(labels) | {Labels.HELPER: HelperKind.EGRESS.value}
     for container in engine.containers_with_labels(proxy_labels):

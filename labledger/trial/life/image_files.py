@@ -1,10 +1,8 @@
-"""The files that an image has where its trial puts other files, or mounts an output folder.
+"""The image's files at places where a trial mounts output folders or puts files.
 
-With `image_files: keep` they stay. labledger reads them from the image, in a container that never
-runs, so an agent can neither add to them nor change them. Output folders begin with these files.
-The grader's output folders, and the places of its files, get them again just before the grader's
-command, whatever the agent left there. An image's tar is as untrusted as any output: nothing is
-written through a link, and devices and FIFOs are left out.
+With `image_files: keep`, they stay. labledger reads them in a container that never runs, so agents
+cannot change them. Output folders begin with these files, and graders get them again. An image's
+tar is untrusted: nothing is written through a link.
 """
 
 from __future__ import annotations
@@ -45,14 +43,14 @@ _PATHS_PER_COMMAND = 100
 
 @contextmanager
 def container_of_image(engine: Engine, spec: AttemptSpec) -> Iterator[ContainerFiles]:
-    """Yield a container of an attempt's image that never runs, and remove it.
+    """Provide a container of an attempt's image that never runs, and remove it afterwards.
 
-    Also remove the container that a killed process left for this slot.
+    Also removes the container that a killed process left for this slot.
     """
     labels = spec.labels() | {Labels.HELPER: "image"}
     of_slot = {key: value for key, value in labels.items() if key != Labels.ATTEMPT}
-    for left in engine.containers_with_labels(of_slot):
-        engine.remove(left.container_id)
+    for container in engine.containers_with_labels(of_slot):
+        engine.remove(container.container_id)
     name = f"{spec.container_name}-image-{secrets.token_hex(4)}"
     config = {
         "Image": spec.image_id,
@@ -68,14 +66,16 @@ def container_of_image(engine: Engine, spec: AttemptSpec) -> Iterator[ContainerF
 
 
 def kept_outputs(spec: AttemptSpec, phase: str) -> list[tuple[str, str]]:
-    """Return the output folders of a phase in which the image's files stay: names and paths.
+    """Return names and paths of a phase's output folders in which the image's files stay.
 
     The folders of a separate grader begin empty. A regrading restores the folders of an agent.
     """
     is_separate = spec.grading_mode is GradingMode.SEPARATE
     if is_separate if phase == "grader" else not spec.runs_agent:
         return []
-    return [(each.name, each.path) for each in outputs_of(spec, phase) if each.keeps_image_files]
+    return [
+        (output.name, output.path) for output in outputs_of(spec, phase) if output.keeps_image_files
+    ]
 
 
 def grader_places(spec: AttemptSpec) -> list[str]:
@@ -91,22 +91,24 @@ def grader_places(spec: AttemptSpec) -> list[str]:
 
 @contextmanager
 def fetched(spec: AttemptSpec, engine: Engine, folder: Path) -> Iterator[None]:
-    """Copy the image's files at all these places below `folder`, for the time of a block.
+    """Copy the image's files from all these places below `folder`, for the time of a block.
 
     The copy is removed afterwards, so no other process can change it before the grader gets it.
     Raises `OSError`, and `ContainerFailed` or `EngineUnavailable` if the engine cannot read it.
     """
     places = [path for _, path in kept_outputs(spec, "agent")] + grader_places(spec)
-    wanted = [path for path in places if lab_folder.read_cached(_nothing_at(spec, path)) is None]
+    missing_paths = [
+        path for path in places if lab_folder.read_cached(_nothing_at(spec, path)) is None
+    ]
 
     def copy_all() -> None:
         shutil.rmtree(folder / _FOLDER, ignore_errors=True)
         with container_of_image(engine, spec) as files:
-            for path in wanted:
+            for path in missing_paths:
                 if not _copy(files, path, KeptFiles.at(folder, path)):
                     lab_folder.store_cached(_nothing_at(spec, path), b"")
 
-    if wanted:
+    if missing_paths:
         retry_engine_errors(copy_all)
     try:
         yield
@@ -128,13 +130,13 @@ def fill_outputs(spec: AttemptSpec, folder: Path) -> None:
     if not spec.runs_agent:
         return
     for name, path in (*kept_outputs(spec, "agent"), *kept_outputs(spec, "grader")):
-        kept = KeptFiles.at(folder, path)
-        if not kept.exists():
+        image_copy = KeptFiles.at(folder, path)
+        if not image_copy.exists():
             continue
-        shutil.copytree(kept.content, folder / name, symlinks=True, dirs_exist_ok=True)
+        shutil.copytree(image_copy.content, folder / name, symlinks=True, dirs_exist_ok=True)
         (folder / name).chmod(OPEN_FOLDER)
         if spec.starts_as_root:
-            _restore(folder / name, kept.facts())
+            _restore(folder / name, image_copy.facts())
         else:
             # Without root, no user could delete the image's files.
             set_modes(folder / name, OPEN_FOLDER, OPEN_FILE)
@@ -172,7 +174,7 @@ class KeptFiles:
         """
         unpacking = _Unpacking(self.content)
         unpacking.unpack(stream)
-        if not unpacking.made:
+        if not unpacking.kinds:
             shutil.rmtree(self.content, ignore_errors=True)
             return False
         facts = [[os.fsencode(name).hex(), values] for name, values in unpacking.facts.items()]
@@ -184,7 +186,7 @@ class KeptFiles:
         return self.content.is_dir()
 
     def facts(self) -> dict[str, tuple[int, int, int]]:
-        """Return mode, user and group of each file that is no ordinary file of root, by name."""
+        """Return mode, user and group of each file, by name, except ordinary files of root."""
         listed = json.loads((self.folder / _FACTS).read_bytes())
         return {os.fsdecode(bytes.fromhex(name)): tuple(values) for name, values in listed}
 
@@ -206,8 +208,8 @@ class KeptFiles:
     def restoring_lines(self, path: str, names: Collection[str], failed: int) -> Iterator[str]:
         """Yield shell commands that give copies below `path` their owners and permissions.
 
-        Folders come last, the deepest first. Until then, only root can change their content, so no
-        process of the agent can put a link in a command's way.
+        Folders come last, deepest first. Until then, only root can change their content, so no
+        process of the agent can divert a command with a link.
         """
         facts = {name: facts for name, facts in self.facts().items() if name in names}
         folders = {n for n in facts if self._is_folder(n)}
@@ -240,7 +242,7 @@ def _command(words: str, paths: list[str], failed: int) -> str:
 
 
 def _lay_over(newer: Path, target: Path) -> None:
-    """Copy a folder over another one. Folders are merged, anything else takes its place."""
+    """Copy a folder over another one. Folders are merged; anything else is replaced."""
     with os.scandir(newer) as entries:
         for entry in entries:
             path = target / entry.name
@@ -261,13 +263,13 @@ def _lay_over(newer: Path, target: Path) -> None:
 # -- reading an image
 
 
-def _copy(files: ContainerFiles, path: str, kept: KeptFiles) -> bool:
+def _copy(files: ContainerFiles, path: str, image_copy: KeptFiles) -> bool:
     """Copy the content of the folder at a path. Return False if there is nothing."""
     with files.tar_of(path) as stream:
         if stream is None:
             return False
         try:
-            return kept.unpack(stream)
+            return image_copy.unpack(stream)
         except (tarfile.TarError, ValueError, EOFError) as error:
             raise ContainerFailed(f"{path} of the image cannot be read: {error}") from error
 
@@ -278,12 +280,12 @@ class _Unpacking:
 
     top: Path
     facts: dict[str, tuple[int, int, int]] = field(default_factory=dict)
-    made: dict[str, bytes] = field(default_factory=dict)
+    kinds: dict[str, bytes] = field(default_factory=dict)
     """The kind of each unpacked member of the tar, by name below the folder."""
     _links: dict[str, str] = field(default_factory=dict)
 
     def unpack(self, stream: Readable) -> None:
-        """Unpack a tar whose first member is the folder; nothing if that is no folder."""
+        """Unpack a tar if its first member is a folder."""
         archive = open_stream(stream)
         name_of_top = ""
         for member in each_member(archive):
@@ -301,8 +303,8 @@ class _Unpacking:
 
     def _can_make(self, name: str) -> bool:
         parent = name.rpartition("/")[0]
-        in_folder = not parent or self.made.get(parent) == tarfile.DIRTYPE
-        return is_safe_name(name) and in_folder and name not in self.made
+        in_folder = not parent or self.kinds.get(parent) == tarfile.DIRTYPE
+        return is_safe_name(name) and in_folder and name not in self.kinds
 
     def _make(self, archive: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> None:
         target = self.top / name
@@ -312,7 +314,7 @@ class _Unpacking:
             self._links[name] = member.linkname
         elif member.islnk():
             earlier = member.linkname.strip("/").partition("/")[2]
-            if self.made.get(earlier) != tarfile.REGTYPE:
+            if self.kinds.get(earlier) != tarfile.REGTYPE:
                 return
             shutil.copy2(self.top / earlier, target)
         elif member.isreg():
@@ -321,7 +323,7 @@ class _Unpacking:
             target.chmod(0o755 if member.mode & stat.S_IXUSR else 0o644)
         else:
             return
-        self.made[name] = tarfile.REGTYPE if member.islnk() else member.type
+        self.kinds[name] = tarfile.REGTYPE if member.islnk() else member.type
         facts = (stat.S_IMODE(member.mode), member.uid, member.gid)
         usual = {0o755} if member.isdir() else _ORDINARY_MODES
         if (member.uid, member.gid) != (0, 0) or not (member.issym() or facts[0] in usual):

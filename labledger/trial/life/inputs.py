@@ -1,10 +1,8 @@
 """Prepare a trial folder before its container starts, and the files of a sealed grader.
 
-The folder is made under `incoming` and renamed when it is complete, so that no process ever writes
-into another's trial. Values of secrets are never written into any of these files. A sealed grader's
-files are mounted from the start in a folder that only root can enter (`unreadable`), or added when
-the agent has ended: to the stopped container between its two parts (`after_agent`), or to the
-running container, which waits for them (`delivered`).
+The folder is filled under `incoming` and renamed when it is complete. Secrets are never written
+into these files. A sealed grader's files are mounted in a folder that only root can enter
+(`unreadable`), or added when the agent has ended (`after_agent`, `delivered`).
 """
 
 from __future__ import annotations
@@ -31,16 +29,15 @@ from labledger.trial.life.start_limiter import TrialContext
 from labledger.trial.output_folders import output_mounts
 
 _ENTRYPOINT_ARGUMENTS = ("sh", "-c", "sleep infinity")
-"""What an image's entrypoint is to run when it has done its own work."""
+"""The arguments of an image's entrypoint: the command to run after its own work."""
 
 
 def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
     """Create the folder of a trial, which must not exist, with everything its container mounts.
 
-    It is filled under another name and renamed at the end, if the run still belongs to this
-    process: a process that was suspended meanwhile never writes into the trial of another. Raises
-    `WaitAbandoned`, and `EvidenceIncomplete` if the stored trial that a regrading grades again
-    cannot be restored.
+    It is filled under another name, and renamed only if the run still belongs to this process. A
+    process that was suspended therefore never writes into another process's trial. Raises
+    `WaitAbandoned`, and `EvidenceIncomplete` if a regrading cannot restore the stored trial.
     """
     incoming = spec.plan.run_dir / shared_files.INCOMING
     incoming.mkdir(parents=True, exist_ok=True)
@@ -100,13 +97,13 @@ def _is_mounted_at_start(spec: AttemptSpec, phase: str) -> bool:
 
 
 def write_phase_script(spec: AttemptSpec, phase: str, folder: Path, fetched: Path) -> None:
-    """Write the script of a phase into `folder`; with the grader's, also its task's files.
+    """Write the script of a phase into `folder`; for the grader, also its files of the task.
 
-    `fetched` has what the image has at their places.
+    `fetched` has the image's files at their places.
     """
     enter = f"cd {shlex.quote(spec.workspace)} || exit 126"
     if phase == "grader" and not spec.has_mounted_workspace:
-        # The agent may have deleted the folder: its grader says what that means.
+        # The agent may have deleted the folder. Its grader decides what that means.
         enter = f"cd {shlex.quote(spec.workspace)} || cd / || exit 126"
     plan = spec.settings.phase(phase)
     if phase == "agent" and spec.uses_models:
@@ -141,9 +138,9 @@ def _write_collect_scripts(spec: AttemptSpec, folder: Path) -> None:
 
 
 def _write_script(spec: AttemptSpec, name: str, plan: PhasePlan, enter: str, folder: Path) -> None:
-    """Write the script of a phase, a collect command or the entrypoint, which `name` says.
+    """Write the script of a phase, a collect command or the entrypoint, named by `name`.
 
-    All but the agent's have no token of models.
+    Only the agent's script has the token for models.
     """
     script = phase_script(plan, contract.secret_variables(spec.plan.environment), enter)
     preamble = trial_networks.phase_preamble(spec, name)
@@ -191,7 +188,7 @@ def grader_mounts(spec: AttemptSpec) -> list[JsonObject]:
     staged = contract.mount(spec.plan.sealed_dir, f"{contract.SEALED}/grader", read_only=True)
     match spec.sealing:
         case Sealing.NONE if spec.settings.is_sealed and not spec.runs_agent:
-            # A separate grader's container, to which no agent comes.
+            # No agent runs in a separate grader's container.
             return [staged]
         case Sealing.NONE | Sealing.SEPARATE:
             return []
@@ -223,8 +220,8 @@ def unseal(spec: AttemptSpec, engine: Engine, phases: str) -> None:
 def deliver(spec: AttemptSpec, engine: Engine) -> None:
     """Put the grader's files into a running container that waits for them.
 
-    Can be repeated after an interruption at any point. Each folder appears as a whole, and one that
-    is there is left alone: the grader may use it, if another coordinator has delivered it.
+    Can be repeated after an interruption at any point. Each folder appears as a whole. An existing
+    folder is left alone, because the grader may use it if another coordinator has delivered it.
     """
     new = Path(tempfile.mkdtemp(dir=spec.folder, prefix="unsealing."))
     try:
@@ -237,7 +234,7 @@ def deliver(spec: AttemptSpec, engine: Engine) -> None:
 
 
 def _fill(spec: AttemptSpec, engine: Engine, folder: Path) -> None:
-    """Write into `folder` what `/agentlab/sealed` holds while the grader runs."""
+    """Write the content of `/agentlab/sealed` during grading into `folder`."""
     shutil.copytree(spec.plan.sealed_dir, folder / "grader")
     fault_points.fault_point("inside_unseal", spec.slot.schedule_idx)
     make_readable_folder(folder / "in")

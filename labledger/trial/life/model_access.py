@@ -1,8 +1,8 @@
-"""What an attempt's agent has for its models: a grant and a token, and the gateway that serves it.
+"""Give an attempt's agent access to its models: a grant, a token, and the gateway.
 
-The grant is durable before the container is created, so that whatever happens to coordinator and
-gateway, the gateway knows what the agent may ask. The token is in the container's environment
-alone: only its digest is written to a file. A new container has a new one.
+The grant is durable before the container is created, so the gateway knows it whatever happens to
+coordinator and gateway. The token is only in the container's environment. Only its digest is
+written to a file. A new container gets a new token.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
 
 ADDRESS = f"http://127.0.0.1:{contract.MODELS_PORT}"
-"""The gateway's address as agents see it."""
+"""The gateway's address for agents."""
 INSTRUCTION_FILE = "instruction.md"
 """In the inputs of a trial: the instruction of an agent with a profile."""
 INSTRUCTION_PATH = f"{contract.IN}/{INSTRUCTION_FILE}"
 WITHOUT_TOKEN = f"unset {TOKEN}\n"
-"""The shell lines with which phases other than the agent's begin."""
+"""The first shell line of phases other than the agent's."""
 _TOKEN_BYTES = 32
 
 
 def grant(spec: AttemptSpec, gateway: GatewayClient | None) -> str:
     """Grant an attempt its models, and return its token.
 
-    The grant is durable and the gateway serves it when this returns. Raises `GatewayUnavailable`,
-    also if it refuses the grant, `ArtifactChanged` if the record to replay was changed, and
-    `OSError`.
+    When this returns, the grant is durable and the gateway serves it. Raises `GatewayUnavailable`,
+    also if the gateway refuses the grant. Raises `ArtifactChanged` if the record to replay was
+    changed, and `OSError`.
     """
     client = _require(gateway)
     token = secrets.token_urlsafe(_TOKEN_BYTES)
@@ -78,7 +78,9 @@ def _grant(spec: AttemptSpec, token: str, *, shares_caps: bool) -> ModelGrant:
         run_limits=models.run_limits or none,
         shared=shares_caps and models.has_shared_limits,
         # Another model of the run may serve a call.
-        prices=spec.plan.prices.of_providers(each.name for each in models.granted_providers).prices,
+        prices=spec.plan.prices.of_providers(
+            provider.name for provider in models.granted_providers
+        ).prices,
         unstated_output=models.unstated_output or UNSTATED_OUTPUT,
         waiting=models.waiting or Waiting.EXCLUDED,
         # A gateway that starts again finds in the attempt's own record which answers it has had.
@@ -88,7 +90,7 @@ def _grant(spec: AttemptSpec, token: str, *, shares_caps: bool) -> ModelGrant:
 
 
 def _record(spec: AttemptSpec) -> str | None:
-    """Return the file with the calls that answer an attempt; None if its providers do.
+    """Return the file with the calls that answer an attempt, or None if providers answer.
 
     Raises `ArtifactChanged`, and `FileNotFoundError`.
     """
@@ -100,7 +102,7 @@ def _record(spec: AttemptSpec) -> str | None:
 def serve_again(spec: AttemptSpec, gateway: GatewayClient | None) -> None:
     """Make sure that the gateway serves an attempt whose container an earlier process started.
 
-    Whoever keeps the gateway running starts it again if it has died, and it serves the grant again.
+    If the gateway has died, its keeper starts it again, and it serves the grant again.
     """
     if gateway is not None and (spec.folder / GRANT).exists():
         try:
@@ -110,8 +112,7 @@ def serve_again(spec: AttemptSpec, gateway: GatewayClient | None) -> None:
 
 
 def note_container(spec: AttemptSpec, container: str) -> None:
-    """Tell the gateway the id of the agent's container, so that computing does not count as
-    waiting.
+    """Give the gateway the id of the agent's container, so that it can tell computing from waiting.
 
     Raises `OSError`.
     """
@@ -124,7 +125,7 @@ class ClosedModels:
     """The problems of an attempt's models when they were closed."""
 
     problem: str | None = None
-    """Why the journal of calls may not be complete; None if it is complete and durable."""
+    """Why the journal of calls may be incomplete; None if it is complete and durable."""
     lost: str | None = None
     """Why the gateway could not write the journal, although it ran."""
 

@@ -1,11 +1,8 @@
-"""Notices when programs that trials share are touched on this machine while trials run.
+"""Notice when programs that trials share are touched on this machine while trials run.
 
-Containers mount them read-only: staged programs, files of tasks, and installed agents. A process
-compares their digests when it first uses them, and their fingerprints from then on. A fingerprint
-shows whether anything was touched, even if it was put back. The trial folder holds the fingerprints
-from the trial's start, so that a later coordinator can compare them, too. A trial whose programs
-were touched is an `infra_error`. Before the next trial starts, the digests are compared again, and
-a difference stops the run.
+Containers mount staged programs, files of tasks and installed agents read-only. A process compares
+their digests at the first use, and their fingerprints afterwards. A fingerprint shows a touch even
+if the file was put back. A trial with touched programs is an `infra_error`.
 """
 
 from __future__ import annotations
@@ -30,11 +27,11 @@ from labledger.trial.life import shared_files
 from labledger.trial.trial_plan import TrialAgent
 
 _NOTE = "programs.json"
-"""The file in a trial folder with the fingerprints that the trial started with."""
+"""The file in a trial folder with the fingerprints at the trial's start."""
 _MANY = 5000
 _RARELY_S = 10.0
-"""If something has more entries than the first number, it is checked once in this many seconds.
-Checking 30,000 entries takes a quarter of a second of a processor."""
+"""A folder with many entries is checked once in this many seconds. Checking 30,000 entries takes a
+quarter of a second of a processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ class _Shared:
     """Something that trials share, and the comparison of its digests."""
 
     name: str
-    """For a person."""
+    """A name for messages."""
     tops: tuple[Path, ...]
     alone: tuple[Path, ...]
     require_unchanged: Callable[[], None]
@@ -53,7 +50,10 @@ class _Shared:
 
 @dataclass(slots=True)
 class ProgramWatch:
-    """Watches the programs of a run. Thread-safe."""
+    """Watches the programs of a run. Thread-safe.
+
+    Before the next trial starts, digests are compared again, and a difference stops the run.
+    """
 
     require_staged: Callable[[], None]
     """Raises `LedgerError` if a staged program of the run differs from its digest."""
@@ -66,14 +66,14 @@ class ProgramWatch:
     def note_start(self, spec: AttemptSpec) -> None:
         """Write a trial's fingerprints into its folder, once everything matches its digests.
 
-        Raises `LedgerError` if something does not.
+        A later coordinator can compare them. Raises `LedgerError` if something does not match.
         """
         marks = {shared.name: self._verify(shared) for shared in self._shared_by(spec)}
         note = {"script": shared_files.trial_script_name(), "marks": marks}
         (spec.folder / _NOTE).write_bytes(canonical_json.dump_bytes(note))
 
     def find_touched(self, spec: AttemptSpec) -> tuple[str, ...]:
-        """Return which of a trial's programs were touched since it started, as sentences.
+        """Return a sentence for each of a trial's programs that was touched since it started.
 
         Returns nothing for a trial that another version of labledger started.
         """
@@ -122,10 +122,10 @@ class ProgramWatch:
             return state.digest
 
     def _look(self, shared: _Shared) -> Fingerprint:
-        """Return the current or a very recent fingerprint. The lock is held."""
+        """Return the current or a very recent fingerprint. The caller holds the lock."""
         began = clock.monotonic()
-        if (known := self._looks.get(shared.tops)) and began - known[0] < _RARELY_S:
-            return known[1]
+        if (last_look := self._looks.get(shared.tops)) and began - last_look[0] < _RARELY_S:
+            return last_look[1]
         state = shared.look()
         if state.entries > _MANY:
             self._looks[shared.tops] = (began, state)
@@ -156,7 +156,7 @@ class ProgramWatch:
 def _read_note(folder: Path) -> dict[str, str]:
     """Return the fingerprints in a trial folder by name.
 
-    Returns none if there is no note, or if another version wrote it, whose script differs.
+    Returns none without a note, or if another version, with another script, wrote it.
     """
     try:
         note = json.loads((folder / _NOTE).read_bytes())

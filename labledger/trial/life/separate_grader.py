@@ -1,10 +1,8 @@
-"""Grade a trial in a second container, which gets artifacts of the agent's and nothing else of it.
+"""Grade a trial in a second container, which gets only artifacts of the agent's container.
 
-The agent's container stops after its collect commands. The declared artifacts are taken from it and
-stored, and `first_part.json` names them, before anything else happens: from then on the trial does
-not need the agent's container any more. The grader's container has a folder, name and label of its
-own; `grader_spec` describes it like an attempt that only grades. It can be replaced by another one,
-because what it gets is durable; no container is started twice.
+When the agent's container has stopped, the declared artifacts are taken, stored, and named in
+`first_part.json`. From then on, the trial does not need that container. The grader's container
+(`grader_spec`) can be replaced, because its inputs are durable.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ _GRADER_GONE = "its grader's container was removed; the grader runs again on the
 def grader_spec(spec: AttemptSpec, agent_part: AgentPart | None = None) -> AttemptSpec:
     """Return the description of the grader's container of an attempt.
 
-    Without `agent_part` it only identifies the container.
+    Without `agent_part`, it only identifies the container.
     """
     kind = GraderPart()
     if agent_part is not None:
@@ -55,9 +53,9 @@ def grader_spec(spec: AttemptSpec, agent_part: AgentPart | None = None) -> Attem
 
 
 def is_due(spec: AttemptSpec) -> bool:
-    """Return True if an earlier coordinator has stored the agent part of a separate trial.
+    """Return whether an earlier coordinator has stored the agent part of a separate trial.
 
-    What became of the agent's container since then does not matter.
+    The agent's container is not needed afterwards.
     """
     if not spec.has_grader_container or attempt_notes.is_marked_not_started(spec.folder):
         return False
@@ -69,12 +67,12 @@ def grade_if_due(
 ) -> ContainerExit:
     """Take the artifacts, run the grader's container, and return how the trial ended.
 
-    `state` is of the agent's container, which has stopped. `part_start` is the monotonic time at
-    which it was started. Returns how that container ended if the trial is not graded.
+    If the trial is not graded, return how the agent's container ended. `state` describes that
+    container, which has stopped. `part_start` is the monotonic time of its start.
 
-    Raises `OSError` or `ContainerFailed` if this host cannot take the artifacts or run the grader;
-    the call can be repeated. Raises `NoSuchContainer` if the agent's container is gone, and
-    `WaitAbandoned` and `EngineUnavailable`.
+    Raises `OSError` or `ContainerFailed` if this host cannot take the artifacts or run the grader.
+    The call can be repeated. Raises `NoSuchContainer` if the agent's container is gone,
+    `WaitAbandoned`, and `EngineUnavailable`.
     """
     agent_part = AgentPart.read(spec.folder)
     if agent_part is None:
@@ -83,11 +81,11 @@ def grade_if_due(
             return ended
         model_access.close(spec, context.gateway)
         fault_points.fault_point("before_artifacts", spec.slot.schedule_idx)
-        taken = take_artifacts(context.engine, artifact_source(spec), state, redactor_for(spec))
-        if taken.refused is not None:
-            return replace(ended, artifacts=taken)
+        artifacts = take_artifacts(context.engine, artifact_source(spec), state, redactor_for(spec))
+        if artifacts.refused is not None:
+            return replace(ended, artifacts=artifacts)
         fault_points.fault_point("after_artifacts", spec.slot.schedule_idx)
-        agent_part = replace(agent_part, artifacts=taken)
+        agent_part = replace(agent_part, artifacts=artifacts)
         agent_part.write(spec.folder)
     return grade(spec, context, agent_part)
 
@@ -95,7 +93,7 @@ def grade_if_due(
 def adopt(spec: AttemptSpec, context: TrialContext) -> tuple[ContainerExit, float]:
     """Continue with the grader of an attempt for which `is_due` is true.
 
-    Return how the trial ended, and the monotonic time since which it was waited for.
+    Return how the trial ended, and the monotonic time at which the wait began.
     """
     wait_start = clock.monotonic()
     agent_part = AgentPart.read(spec.folder)
@@ -134,7 +132,7 @@ def grade(spec: AttemptSpec, context: TrialContext, agent_part: AgentPart) -> Co
 
 
 def _started_container(spec: AttemptSpec, part: AttemptSpec, context: TrialContext) -> str:
-    """Return the id of the grader's container, which has been started: create it if necessary."""
+    """Return the id of the started grader's container. Create it if necessary."""
     state = None
     # A coordinator creates the folder before the container.
     if spec.container_may_exist or part.folder.exists():
@@ -182,14 +180,14 @@ def _wait(part: AttemptSpec, context: TrialContext, container: str) -> Container
     ended = wait_for_grader(part, context, container)
     status = ended.exit_status
     if ended.exit_status_forged or status not in {None, *ExitStatus.ALL, *ExitStatus.OF_ENGINE}:
-        # No agent comes to this container: it was the grader, or its image.
+        # No agent runs in this container, so the grader or its image ended it.
         refusal = f"the grader's container ended with status {status}, which trial.sh did not set"
         return replace(ended, exit_status_forged=False, start_refused=refusal)
     return ended
 
 
 def remove_grader_container(engine: Engine, spec: AttemptSpec) -> None:
-    """Remove the grader's container of an attempt, if it is there. Raises `ContainerFailed`."""
+    """Remove the grader's container of an attempt, if it exists. Raises `ContainerFailed`."""
     state = find_container(engine, grader_spec(spec))
     if state is not None:
         engine.remove(state.container_id)

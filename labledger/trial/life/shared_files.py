@@ -1,13 +1,8 @@
 """The files that trials of a run share: staged programs, and the files of tasks.
 
-`stage_dependencies` copies the staged files of every phase into the run folder once; `trial.sh`
-lies beside them. Containers mount these files for reading only, so that a difference from the
-frozen digests was made from outside. Callers look for one before another process uses the files.
-
-Each tar with files of a task is unpacked once into the run folder. The agent's files are mounted
-from there, in trials of their variants only. The grader's are linked beside its phase script,
-wherever that is, so that they are sealed as the script is; `files.sh` copies them to their paths
-just before the command, with what the image has there if that is to stay.
+They are copied or unpacked once into the run folder, and containers mount them read-only. A
+difference from the frozen digests was therefore made from outside. Callers check for one before
+another process uses the files.
 """
 
 from __future__ import annotations
@@ -52,9 +47,10 @@ from labledger.trial.stored_trial import EvidenceIncomplete
 INCOMING = "incoming"
 """The folder, in the run folder, in which files and folders are filled before they are renamed."""
 _SEALED = "sealed"
-"""The folder beside the staged files with those of a sealed grader."""
+"""The folder beside the staged files for a sealed grader's files."""
 COPY_SCRIPT = "files.sh"
-"""The script beside `grader.sh` that `trial.sh` runs before it, as the container's user."""
+"""The script beside `grader.sh` that `trial.sh` runs before it, as the container's user. It copies
+the grader's files of the task to their paths."""
 
 _COPY_FAILED = 125
 """The grader's exit status if its files could not be copied."""
@@ -74,10 +70,10 @@ def trial_script_name() -> str:
 
 
 def share_trial_script(deps: Path) -> None:
-    """Copy `trial.sh` to the folder that all containers of a run mount, unless it has been copied.
+    """Copy `trial.sh` to the folder that all containers of a run mount, unless it is there.
 
     The copy gets its name when it is complete and durable. Any user of a container can read it.
-    Raises `LedgerError` if a copy that exists was changed.
+    Raises `LedgerError` if an existing copy was changed.
     """
     script = deps / trial_script_name()
     if script.exists():
@@ -97,10 +93,11 @@ def stage_dependencies(
     """Copy the staged files of every phase to `deps`/<phase>/, once for the whole run.
 
     `files` are by phase. If the grader is `sealed`, its files go to the folder `sealed` beside
-    `deps`, and `deps`/grader becomes a link to the path that they get in a container. Each further
-    set of files, which an extension of the run added, gets its own folders. Raises `LedgerError` if
-    a file is missing from the artifact store or was changed there, or if the folders exist and
-    differ from `files`.
+    `deps`, and `deps`/grader becomes a link to their path in a container. Each further set of
+    files, added by an extension of the run, gets its own folders.
+
+    Raises `LedgerError` if a file is missing from the artifact store or was changed there, or if
+    the folders exist and differ from `files`.
     """
     _require_unchanged(deps.parent, find_changes(files, deps, sealed=sealed))
     for file_set in FileSet.all_of(files):
@@ -162,7 +159,7 @@ def _open_folders(top: Path) -> None:
 def require_unchanged_files_of_tasks(
     run_folder: Path, store: ArtifactStore, tars: Sequence[str] | None = None
 ) -> None:
-    """Compare what was unpacked of the files of tasks, of all or of these tars, with the tars.
+    """Compare the unpacked files of tasks with their tars: all of them, or these tars.
 
     Raises `LedgerError` if one differs.
     """
@@ -175,14 +172,14 @@ def _require_unchanged(run_folder: Path, changes: Iterator[str]) -> None:
         raise LedgerError(
             f"what the trials of this run get is not what it was started with: {change}; "
             "no further trial was started",
-            hint="trials that ran since may have used it, so find out who changed it; to go on "
+            hint="trials that ran since may have used it, so find out who changed it. To continue "
             f"with what the run was started with, wait until none of its containers runs, delete "
             f"the folders deps*, sealed* and unpacked in {run_folder}, and resume",
         )
 
 
 def find_changes(files: PhaseFiles, deps: Path, *, sealed: bool) -> Iterator[str]:
-    """Yield how the staged programs of a run differ from `files`, each as a sentence.
+    """Yield a sentence for each difference of a run's staged programs from `files`.
 
     Files that are not in `files` count as differences. Sets of files without a folder have not been
     staged, and are skipped.
@@ -218,7 +215,7 @@ def _set_changes(files: PhaseFiles, deps: Path, sealed_folder: Path | None) -> I
 
 
 def _files_below(top: Path) -> Iterator[Path]:
-    """Yield everything below a folder but the folders, without following links."""
+    """Yield everything below a folder except folders, without following links."""
     for folder, folders, names in os.walk(top):
         links = [name for name in folders if Path(folder, name).is_symlink()]
         yield from (Path(folder, name) for name in sorted([*names, *links]))
@@ -239,7 +236,7 @@ def _script_changes(path: Path) -> Iterator[str]:
 
 
 def _digest(path: Path) -> str | None:
-    """Return the SHA-256 (hex) of a regular file, None for anything else."""
+    """Return the SHA-256 (hex) of a regular file, or None for anything else."""
     return None if path.is_symlink() or not path.is_file() else content_digest(path)
 
 
@@ -262,9 +259,9 @@ def writable_copies(spec: AttemptSpec) -> dict[str, str]:
 
 
 def unpack_agent_files(spec: AttemptSpec, folder: Path) -> None:
-    """Unpack what an agent's container mounts; its own copies into `folder`, a trial folder.
+    """Unpack the files that an agent's container mounts. Its own copies go into `folder`.
 
-    Raises `LedgerError` if a tar is gone.
+    `folder` is a trial folder. Raises `LedgerError` if a tar is gone.
     """
     for index, files in enumerate(_agent_files(spec)):
         if files.writable:
@@ -283,19 +280,20 @@ def _is_root_agent(spec: AttemptSpec) -> bool:
 
 def _agent_files(spec: AttemptSpec) -> list[TaskFiles]:
     files = spec.task.files or () if spec.runs_agent else ()
-    return [each for each in files if each.is_for_agent_of(spec.slot.variant_id)]
+    return [task_files for task_files in files if task_files.is_for_agent_of(spec.slot.variant_id)]
 
 
 def place_grader_files(spec: AttemptSpec, folder: Path, fetched: Path) -> None:
     """Put the task's files for its grader, and the script that copies them, into `folder`.
 
-    `folder` has the grader's phase script, and `fetched` what the image has at the places of files.
-    Raises `LedgerError` if a tar is gone, in a regrading `EvidenceIncomplete`.
+    `folder` has the grader's phase script, so the files are sealed as the script is. `fetched` has
+    the image's files at their places. Raises `LedgerError` if a tar is gone; in a regrading
+    `EvidenceIncomplete`.
     """
     lines: list[str] = []
     for name, path in image_files.kept_outputs(spec, "grader"):
-        kept = KeptFiles.at(fetched, path)
-        lines += _kept_output(spec, kept, path, folder / _FILES / f"output-{Path(name).name}")
+        image_copy = KeptFiles.at(fetched, path)
+        lines += _kept_output(spec, image_copy, path, folder / _FILES / f"output-{Path(name).name}")
     graders = [files for files in spec.task.files or () if files.recipient == "grader"]
     for index, files in enumerate(graders):
         lines += _placed_files(spec, files, KeptFiles.at(fetched, files.path), folder, index)
@@ -304,21 +302,21 @@ def place_grader_files(spec: AttemptSpec, folder: Path, fetched: Path) -> None:
 
 
 def _placed_files(
-    spec: AttemptSpec, files: TaskFiles, kept: KeptFiles, folder: Path, index: int
+    spec: AttemptSpec, files: TaskFiles, image_copy: KeptFiles, folder: Path, index: int
 ) -> Iterator[str]:
     """Copy files of the task to `folder`, and yield the commands that copy them to their path.
 
     The commands replace existing files and links by a fresh copy. A volume of the image cannot be
-    removed, so it is emptied, and the copy goes into it.
+    removed, so it is emptied and filled.
     """
     target = folder / _FILES / str(index)
     if not target.parent.exists():
         make_readable_folder(target.parent)
     _copy_files(spec, files, target)
     remaining: set[str] = set()
-    if kept.exists():
-        own, target = target, target.with_name(f"merged-{index}")
-        remaining = kept.under(own, target)
+    if image_copy.exists():
+        copied_files, target = target, target.with_name(f"merged-{index}")
+        remaining = image_copy.under(copied_files, target)
     path, parent = shlex.quote(files.path), shlex.quote(posixpath.dirname(files.path))
     source = f"${{0%/*}}/{_FILES}/{target.name}"
     yield f"rm -rf -- {path} || {{ [ -d {path} ] && [ ! -L {path} ]; }} || exit {_COPY_FAILED}"
@@ -330,20 +328,22 @@ def _placed_files(
     if files.user is not None:
         yield f"chown -R -- {shlex.quote(files.user)} {path} || exit {_COPY_FAILED}"
     elif remaining and spec.starts_as_root:
-        yield from kept.restoring_lines(files.path, remaining, _COPY_FAILED)
+        yield from image_copy.restoring_lines(files.path, remaining, _COPY_FAILED)
 
 
-def _kept_output(spec: AttemptSpec, kept: KeptFiles, path: str, target: Path) -> Iterator[str]:
+def _kept_output(
+    spec: AttemptSpec, image_copy: KeptFiles, path: str, target: Path
+) -> Iterator[str]:
     """Copy the image's files of an output folder to `target`, and yield the commands that use them.
 
-    `trial.sh` has emptied the folder. Until the files are there, only root can write to it, if the
-    container starts as root.
+    `trial.sh` has emptied the folder. If the container starts as root, only root can write there
+    until the files are back.
     """
-    if not kept.exists():
+    if not image_copy.exists():
         return
     if not target.parent.exists():
         make_readable_folder(target.parent)
-    shutil.copytree(kept.content, target, symlinks=True)
+    shutil.copytree(image_copy.content, target, symlinks=True)
     names = " ".join(shlex.quote(f"{path}/{child}") for child in image_files.names_of(target))
     quoted = shlex.quote(path)
     if spec.starts_as_root:
@@ -351,16 +351,16 @@ def _kept_output(spec: AttemptSpec, kept: KeptFiles, path: str, target: Path) ->
     yield f"rm -rf -- {names} || exit {_COPY_FAILED}"
     yield f'cp -RP -- "${{0%/*}}/{_FILES}/{target.name}/." {quoted} || exit {_COPY_FAILED}'
     if spec.starts_as_root:
-        yield from kept.restoring_lines(path, kept.facts(), _COPY_FAILED)
+        yield from image_copy.restoring_lines(path, image_copy.facts(), _COPY_FAILED)
         yield f"chmod 777 -- {quoted} || exit {_COPY_FAILED}"
 
 
 def find_changes_of_task_files(
     run_folder: Path, store: ArtifactStore, tars: Sequence[str] | None = None
 ) -> Iterator[str]:
-    """Yield how unpacked files of tasks differ from their tars, each as a sentence.
+    """Yield a sentence for each difference of unpacked files of tasks from their tars.
 
-    `tars` are digests; None compares whatever was unpacked into the run folder.
+    `tars` are digests; None compares everything that was unpacked into the run folder.
     """
     unpacked = run_folder / _UNPACKED
     if tars is None:
@@ -384,14 +384,14 @@ def _find_change(store: ArtifactStore, tar: str, folder: Path) -> str | None:
 
 
 _copied_from: dict[Path, str] = {}
-"""The fingerprints of unpacked folders from which this process made a copy that fitted the tar."""
+"""The fingerprints of unpacked folders from which this process made a copy that matched the tar."""
 
 
 def _copy_files(spec: AttemptSpec, files: TaskFiles, target: Path) -> None:
-    """Make a trial's own copy of unpacked files, which fits their tar.
+    """Make a trial's own copy of unpacked files, which matches their tar.
 
-    The copy is compared with the tar unless the unpacked files have not been touched since another
-    copy of them fitted. Not hard links: touching them would touch what other trials get. Raises
+    The copy is compared with the tar unless the unpacked files are untouched since another copy
+    matched. Hard links would not do: touching them would touch other trials' files. Raises
     `LedgerError` if the copy differs.
     """
     source, store = _unpack(spec, files), ArtifactStore(spec.plan.store_root)
@@ -436,7 +436,7 @@ def _unpack(spec: AttemptSpec, files: TaskFiles) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with filled_folder(folder) as partial:
         TarSeed(store, files.tar).fill(partial)
-        # As in a checkout: programs that refuse files which others can write accept them.
+        # As in a checkout. Some programs refuse files that others can write.
         set_modes(partial, 0o755, 0o644)
         partial.chmod(0o755)
         sync_tree(partial)

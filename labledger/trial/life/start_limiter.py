@@ -1,10 +1,8 @@
-"""What an attempt gets from its process: the limits of how many trials run, start and collect.
+"""Limit how many trials run, start and collect at once, and give attempts their collaborators.
 
-The `StartLimiter` also knows until when the run's lease is certain to be valid (`allow_until`).
-Before a trial creates, starts or deletes something that another coordinator may use, it must ask
-the limiter, because this process may have been suspended for any time. All threads of an executor
-share one. A thread that works on an attempt gets a `TrialContext` from its executor: nothing that
-an attempt depends on is thread-local or global to the process.
+The `StartLimiter` also knows until when the run's lease is certainly valid (`allow_until`). A trial
+must ask it before it creates, starts or deletes anything that another coordinator may use, because
+this process may have been suspended. All threads of an executor share one.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from labledger.trial.life.program_watch import ProgramWatch
 
 
 class StartRefused(LabLedgerError):
-    """This process does not start the trial: the run is stopping, or a person recalled it.
+    """This process does not start the trial, because the run is stopping or a user recalled it.
 
     Nothing of the trial is left behind, except as `LeftToNextProcess` says.
     """
@@ -37,46 +35,48 @@ class StartRefused(LabLedgerError):
 class LeftToNextProcess(StartRefused):
     """The run is stopping, and an agent has run in the trial, or may have.
 
-    The trial stays as it is, and the next process goes on with it.
+    The trial stays as it is, and the next process continues it.
     """
 
 
 class WaitAbandoned(LabLedgerError):
-    """The run is being abandoned: this trial is not awaited any more; its container continues."""
+    """The run is being abandoned.
+
+    This process stops waiting for the trial; its container continues.
+    """
 
 
 MAX_STARTING = 8
 """How many containers are created or started at once."""
 
 MAX_COLLECTING = 2
-"""How many ended trials are collected at once: each may have left tens of megabytes."""
+"""How many ended trials are collected at once. Each may have left tens of megabytes."""
 
 _MAX_ENGINE_WAIT_S = 5.0
 """Seconds that one engine call waits for a container, between checks for `abandon`."""
 
 _MAX_FILE_WAIT_S = 1.0
-"""Seconds for which files are polled between two questions to the engine."""
+"""Seconds for which files are polled between two requests to the engine."""
 
 _FILE_POLL_S = 0.03
 """Seconds between two looks at files that a container is to write."""
 
 
 class RunPermits:
-    """The permits to run a trial, of which there are `width`. Limiters of several runs may share
-    them.
+    """A pool of `width` permits to run a trial. Limiters of several runs may share it.
 
-    A permit that gets free goes to the run with the fewest running trials, and in it to the lowest
-    turn. Thread-safe.
+    A free permit goes to the run with the fewest running trials, and there to the lowest turn.
+    Thread-safe.
     """
 
     def __init__(self, width: int) -> None:
         self.width = width
         self.changed = threading.Condition()
-        """Held while anything of the permits, or of a limiter that shares them, changes."""
+        """Held while the permits, or a limiter that shares them, change."""
         self.free = width
         """How many permits are free; negative while more trials run than are allowed."""
         self.waiting: list[tuple[StartLimiter, int]] = []
-        """Who waits for a permit, and its turn."""
+        """The limiters and turns that wait for a permit."""
 
     @property
     def busy(self) -> int:
@@ -84,23 +84,32 @@ class RunPermits:
         return self.width - self.free
 
     def set_width(self, width: int) -> None:
-        """Change how many trials run at once. Those that run go on."""
+        """Change how many trials run at once. Running trials continue."""
         with self.changed:
             self.free += width - self.width
             self.width = width
             self.changed.notify_all()
 
     def next_waiting(self) -> tuple[StartLimiter, int] | None:
-        """Return who gets the next free permit, None if nobody who may start waits for one."""
-        candidates = [each for each in self.waiting if each[0].lets_start(each[1])]
-        return min(candidates, key=lambda each: (each[0].running_trials, each[1]), default=None)
+        """Return the limiter and turn that get the next free permit, or None.
+
+        Turns that may not start are skipped.
+        """
+        candidates = [
+            candidate for candidate in self.waiting if candidate[0].lets_start(candidate[1])
+        ]
+        return min(
+            candidates,
+            key=lambda candidate: (candidate[0].running_trials, candidate[1]),
+            default=None,
+        )
 
 
 class StartLimiter:
     """Lets at most as many trials run at once as there are permits, while others prepare.
 
     It also stops trials from touching folders and containers once the run may belong to another
-    coordinator. Thread-safe.
+    coordinator. A *turn* identifies a trial; the lowest starts first. Thread-safe.
     """
 
     def __init__(
@@ -112,13 +121,13 @@ class StartLimiter:
         owns_attempts: bool = False,
         is_held_back: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`permits` are shared with other runs; by default there are `width` for this one.
+        """Create a limiter with `width` permits, or with `permits` shared with other runs.
 
-        While `is_held_back` is true, trials that are prepared are not started. It is asked whenever
+        While `is_held_back` returns true, prepared trials are not started. It is called whenever
         something changes, such as by `allow_until`.
 
-        `clock` is that of `allow_until`. With `owns_attempts`, the attempts belong to this process
-        for ever, as those of a host do: only their starts need to be allowed.
+        `clock` is the clock of `allow_until`. With `owns_attempts`, the attempts belong to this
+        process for ever, as a host's do, and only their starts need permission.
         """
         self._permits = permits or RunPermits(width)
         self._changed = self._permits.changed
@@ -142,7 +151,8 @@ class StartLimiter:
         self._held: set[int] = set()
         """Turns that wait for `release`."""
         self._kept: set[int] = set()
-        """Turns whose permits are kept until they come again: their trials may run meanwhile."""
+        """Turns whose permits are reserved until they come again. Their trials may run
+        meanwhile."""
         self._expected: set[int] = set()
         """Turns that have come again, with a permit until it is known whether their trials run."""
         self._abandoned = False
@@ -155,12 +165,12 @@ class StartLimiter:
             self._changed.notify_all()
 
     def reopen(self) -> None:
-        """Let trials start again: another coordinator continues the run."""
+        """Let trials start again, because another coordinator continues the run."""
         with self._changed:
             self._closed = False
 
     def refuse(self, turns: Iterable[int]) -> None:
-        """Let the trials of these turns not start, until `refuse_no_more`. Others go on."""
+        """Refuse to start the trials of these turns, until `refuse_no_more`. Others continue."""
         with self._changed:
             self._refused.update(turns)
             self._changed.notify_all()
@@ -170,7 +180,7 @@ class StartLimiter:
             self._refused.discard(turn)
 
     def hold(self, turns: Iterable[int]) -> None:
-        """Let the trials of these turns wait, prepared or not, until `release`. Others go on."""
+        """Let the trials of these turns wait, prepared or not, until `release`. Others continue."""
         with self._changed:
             self._held.update(turns)
 
@@ -190,19 +200,19 @@ class StartLimiter:
     def allow_until(self, unix_time: float) -> None:
         """Allow starts until `unix_time`, and none later until this is called again.
 
-        The time is one of the limiter's clock, which is not the system's on a host.
+        The time is by the limiter's clock, which is not the system's on a host.
         """
         with self._changed:
             self._allowed_until = unix_time
             self._changed.notify_all()
 
     def set_width(self, width: int) -> None:
-        """Change how many trials run at once. Those that run go on."""
+        """Change how many trials run at once. Running trials continue."""
         self._permits.set_width(width)
 
     @property
     def starting_allowed(self) -> bool:
-        """True while the run is certain to belong to this process."""
+        """True while the run certainly belongs to this process."""
         return self.may_start or (self._owns_attempts and not self._abandoned)
 
     @property
@@ -217,7 +227,7 @@ class StartLimiter:
 
     @property
     def known_to_run(self) -> int:
-        """How many trials hold a permit. Expected trials, which may have ended, are not counted."""
+        """How many trials hold a permit, without expected trials, which may have ended."""
         with self._changed:
             return self.running_trials - len(self._expected)
 
@@ -227,7 +237,7 @@ class StartLimiter:
         return self._permits.free
 
     def require_starting_allowed(self) -> None:
-        """Wait until the run is certain to belong to this process. Raises `WaitAbandoned`."""
+        """Wait until the run certainly belongs to this process. Raises `WaitAbandoned`."""
         with self._changed:
             self._changed.wait_for(lambda: self._abandoned or self.starting_allowed)
             if self._abandoned:
@@ -238,14 +248,14 @@ class StartLimiter:
     ) -> int | None:
         """Wait for a trial's container. Return its exit status, or None after its deadline.
 
-        `container` is its id, `deadline_s` its deadline in seconds, by default that of all phases.
-        Its state is polled as well, in case the engine fails to report its end. Raises
-        `WaitAbandoned` if the run belongs to another coordinator by then.
+        `container` is its id. `deadline_s` is its deadline in seconds, by default the deadline of
+        all phases. Its state is polled as well, in case the engine fails to report its end. Raises
+        `WaitAbandoned` if the run may belong to another coordinator by then.
         """
         status = None
         start, limit_s = clock.monotonic(), spec.deadline_s if deadline_s is None else deadline_s
-        while (left := _left_s(spec, start, limit_s)) > 0:
-            status = engine.wait(container, min(_MAX_ENGINE_WAIT_S, left))
+        while (left_s := _left_s(spec, start, limit_s)) > 0:
+            status = engine.wait(container, min(_MAX_ENGINE_WAIT_S, left_s))
             if status is None:
                 status = self._ended_status(engine, spec, container)
             if status is not None:
@@ -265,14 +275,13 @@ class StartLimiter:
     ) -> tuple[bool, int | None]:
         """Wait until something has happened in a trial's container, or until it has stopped.
 
-        Return whether it has happened and, if not, the exit status, None after the deadline.
-        `happened` is called every `_FILE_POLL_S` seconds, and as often `stops_soon`, which says
-        that the engine's own wait is likely to return soon. Raises as `wait` does, and
-        `NoSuchContainer`.
+        Return whether it has happened and, if not, the exit status; None after the deadline.
+        `happened` is called every `_FILE_POLL_S` seconds. So is `stops_soon`, which says that the
+        engine's own wait is likely to return soon. Raises as `wait` does, and `NoSuchContainer`.
         """
         start = clock.monotonic()
-        while (left := _left_s(spec, start, deadline_s)) > 0:
-            status, until = None, clock.monotonic() + min(_MAX_FILE_WAIT_S, left)
+        while (left_s := _left_s(spec, start, deadline_s)) > 0:
+            status, until = None, clock.monotonic() + min(_MAX_FILE_WAIT_S, left_s)
             while clock.monotonic() < until and not self._abandoned:
                 if happened():
                     self.require_starting_allowed()
@@ -282,7 +291,7 @@ class StartLimiter:
                     break
                 clock.sleep(_FILE_POLL_S)
             if status is None:
-                # Unlike the engine's own wait, polled files do not tell that a container is gone.
+                # Unlike the engine's own wait, polled files do not show that a container is gone.
                 engine.inspect_existing(container)
                 status = self._ended_status(engine, spec, container)
             if status is not None:
@@ -292,7 +301,7 @@ class StartLimiter:
         return False, None
 
     def _ended_status(self, engine: Engine, spec: AttemptSpec, container: str) -> int | None:
-        """Return the exit status of a container that has ended, else None; report it if paused.
+        """Return the exit status of an ended container, else None. Reports a paused one.
 
         Raises `WaitAbandoned`.
         """
@@ -304,7 +313,7 @@ class StartLimiter:
         if spec.uses_egress_proxy:
             restart_stopped_proxies(engine, spec.labels())
         if spec.uses_models and ModelsHelper.of(spec).is_lost(engine):
-            # Its agent reaches no model any more.
+            # Its agent can no longer reach a model.
             engine.kill(container)
         if state is not None and state.status == "paused":
             self.paused.put(spec)
@@ -312,16 +321,16 @@ class StartLimiter:
         return None
 
     def was_seen_paused(self, container: str) -> bool:
-        """Return True if a container was seen paused while a thread waited for it."""
+        """Return whether a container was seen paused while a thread waited for it."""
         return container in self._seen_paused
 
     @contextmanager
     def running(self, turn: int, *, has_begun: bool = False) -> Iterator[None]:
-        """Wait for one of the permits to run and hold it; the lowest `turn` gets the next.
+        """Wait for a permit to run and hold it. The lowest `turn` gets the next permit.
 
-        Raises `StartRefused` if the limiter is closed while waiting, or the turn refused. With
-        `has_begun`, the agent of the trial has ended: it is graded, though its turn is refused, and
-        a closed limiter raises `LeftToNextProcess`.
+        Raises `StartRefused` if the limiter is closed while waiting, or the turn is refused. With
+        `has_begun`, the agent of the trial has ended. Such a trial is graded even if it is refused,
+        and a closed limiter raises `LeftToNextProcess`.
         """
         permits, entry = self._permits, (self, turn)
 
@@ -345,7 +354,7 @@ class StartLimiter:
 
     @contextmanager
     def reservation(self, turn: int) -> Iterator[None]:
-        """Hold a permit to run, even if none is free: for a trial that is running already."""
+        """Hold a permit to run, even if none is free, for a trial that is running already."""
         with self._changed:
             self.give_back(turn)
             self._change_free_permits(-1)
@@ -354,7 +363,7 @@ class StartLimiter:
 
     @contextmanager
     def _holding(self, turn: int) -> Iterator[None]:
-        """Free a permit at the end, or keep it: without an engine to ask, the trial may run."""
+        """Free a permit at the end. Keep it without an engine, because the trial may be running."""
         try:
             yield
         except EngineUnavailable:
@@ -367,7 +376,7 @@ class StartLimiter:
         self._change_free_permits(+1)
 
     def expect(self, turn: int) -> None:
-        """Take a permit, even if none is free, for a trial that may run already."""
+        """Take a permit, even if none is free, for a trial that may be running already."""
         with self._changed:
             if turn not in self._kept | self._expected:
                 self._change_free_permits(-1)
@@ -375,16 +384,19 @@ class StartLimiter:
             self._expected.add(turn)
 
     def keep(self, turn: int) -> None:
-        """Keep the permit of a trial, if it has one: without an engine to ask, it may run."""
+        """Keep the permit of a trial, if it has one.
+
+        Without an engine, the trial may be running.
+        """
         with self._changed:
             if turn in self._expected:
                 self._expected.discard(turn)
                 self._kept.add(turn)
 
     def give_back(self, turn: int) -> None:
-        """Free the permit of a trial of which it is known now that it does not run, if it has one.
+        """Free the permit of a trial that is now known not to run, if it has one.
 
-        Does not concern one that is held by `running` or `reservation`.
+        Does not affect permits held by `running` or `reservation`.
         """
         with self._changed:
             if turn in self._kept | self._expected:
@@ -393,14 +405,15 @@ class StartLimiter:
                 self._change_free_permits(+1)
 
     def give_back_kept(self, turn: int) -> None:
-        """Free what is kept for other trials than this one, which has its turn before them.
+        """Release the places reserved for later trials, if this trial has none.
 
-        It would wait for them, and they for its place. A host goes on with each by itself.
+        Otherwise, this trial would wait for those trials, and they would wait for its place. A host
+        continues each trial independently, so nothing is released there.
         """
         with self._changed:
             if turn not in self._kept and not self._owns_attempts:
-                for each in list(self._kept):
-                    self.give_back(each)
+                for reserved_turn in list(self._kept):
+                    self.give_back(reserved_turn)
 
     def _change_free_permits(self, permits: int) -> None:
         with self._changed:
@@ -412,8 +425,8 @@ class StartLimiter:
 def _left_s(spec: AttemptSpec, start: float, limit_s: float) -> float:
     """Return how many seconds are left of a deadline `limit_s` after the monotonic time `start`.
 
-    The deadline moves by the time that limits of providers hold the agent back, as `trial.sh` moves
-    its own.
+    The deadline is extended by the time that providers' limits hold the agent back, as in
+    `trial.sh`.
     """
     waited_s = attempt_notes.waited_s(spec.folder) if spec.uses_models else 0.0
     return start + limit_s + waited_s - clock.monotonic()
@@ -432,9 +445,9 @@ class TrialContext:
     report_restart: Callable[[AttemptSpec, str], None]
     """Called with each restart reason, as soon as it is durable. Thread-safe."""
     gateway: GatewayClient | None = None
-    """The gateway of this host; None where no agent has models."""
+    """The gateway of this host; None if no agent has models."""
     programs: ProgramWatch | None = None
-    """Watches what the trials of the run share; None for no watch."""
+    """Watches the files that trials of the run share; None for no watch."""
 
     def record_restart(self, spec: AttemptSpec, reason: str) -> None:
         """Record durably why an attempt is started again, and report it."""

@@ -1,12 +1,8 @@
-"""The network of each phase of a trial: its configuration, its change for the grader, its end.
+"""The networks of a trial's phases: their configuration, the change for the grader, their removal.
 
-A container has the agent's network from its creation. If the grader's differs, the host moves the
-container between the two parts, when the agent part has been stored and the grader has not started;
-a separate grader's container is created with the grader's. With `allowlist` it is an internal
-network with an egress proxy. A container that may write raw packets shares no bridge with others:
-its network `full` is a private one. Each step may be interrupted and repeated, also by another
-coordinator, so it must be safe to repeat. Networks are removed only when the containers of the
-attempt are gone.
+A container is created with the agent's network. If the grader's differs, the host moves the
+container between the two parts. Each step may be interrupted and repeated, also by another
+coordinator. Networks are removed only when the containers of the attempt are gone.
 """
 
 from __future__ import annotations
@@ -33,27 +29,27 @@ from labledger.trial.life.helper_containers import (
 from labledger.trial.life.start_limiter import TrialContext
 
 Part = Literal["agent", "grader"]
-"""Whose network it is: that of setup and agent, or that of the grader."""
+"""The user of a network: `agent` for setup and agent, `grader` for the grader."""
 
 PARTS: tuple[Part, ...] = ("agent", "grader")
 
 _ENGINES_NETWORKS = {"none": "none", "full": "default"}
-"""What the engine calls the network of a mode, in a container's configuration."""
+"""The engine's name for a mode in a container's configuration."""
 
 _REACHED_DIRECTLY = "localhost,127.0.0.1,::1"
 PROXY_VARIABLES = {
     **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), PROXY_URL),
     **dict.fromkeys(("NO_PROXY", "no_proxy"), _REACHED_DIRECTLY),
 }
-"""What tells programs to use the proxy."""
+"""The environment variables that make programs use the proxy."""
 
 _RESOLVER_FILES = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
 _PUBLIC_RESOLVERS = ["8.8.8.8", "8.8.4.4"]
-"""What the engine gives containers as well if the machine has only a resolver on loopback."""
+"""The engine adds these servers if the machine has only a resolver on loopback."""
 
 
 def first_part(spec: AttemptSpec) -> Part:
-    """Return whose network the attempt's container has when it is created."""
+    """Return the part whose network the attempt's container has at its creation."""
     return "agent" if spec.runs_agent else "grader"
 
 
@@ -75,17 +71,20 @@ def is_changed_between(spec: AttemptSpec) -> bool:
 
 
 def proxy_of(spec: AttemptSpec, part: Part) -> EgressProxy | None:
-    """Return the proxy of a part's network, None if it has none."""
+    """Return the proxy of a part's network, or None."""
     network = network_of(spec, part)
     if not network.is_allowlist:
         return None
-    # The container of a separate grader has a name that says so already.
+    # The container of a separate grader already has a name that says so.
     suffix = "-egress" if part == "agent" or spec.part else "-grader-egress"
     return EgressProxy(f"{spec.container_name}{suffix}", spec.labels(), network.allowed_hosts)
 
 
 def _private_network(spec: AttemptSpec, part: Part) -> str | None:
-    """Return the name of a part's private network with a way out, None if it has none."""
+    """Return the name of a part's private network with a way out, or None.
+
+    A container that may write raw packets shares no bridge with others, so it needs one.
+    """
     is_private = spec.settings.runtime.rights is Rights.DOCKER
     if not is_private or network_of(spec, part).mode != "full":
         return None
@@ -95,7 +94,7 @@ def _private_network(spec: AttemptSpec, part: Part) -> str | None:
 def network_config(spec: AttemptSpec, part: Part) -> tuple[JsonObject, JsonObject]:
     """Return the configuration of a new container's network, and its part of `HostConfig`.
 
-    A trial whose agent has models is in the network of its models helper, by which it is named.
+    A trial whose agent has models is in the network of its models helper.
     """
     if part == "agent" and spec.uses_models:
         helper = ModelsHelper.of(spec)
@@ -108,14 +107,14 @@ def _own_network_config(spec: AttemptSpec, part: Part) -> tuple[bool, JsonObject
     """Return whether a new container never gets a network, and its part of `HostConfig`."""
     network, proxy = network_of(spec, part), proxy_of(spec, part)
     changed = part == "agent" and is_changed_between(spec)
-    own = _private_network(spec, part) if proxy is None else proxy.name
-    host_config: JsonObject = {"NetworkMode": own or _ENGINES_NETWORKS[network.mode]}
-    modes = {each.mode for each in networks_of_container(spec)}
+    network_name = _private_network(spec, part) if proxy is None else proxy.name
+    host_config: JsonObject = {"NetworkMode": network_name or _ENGINES_NETWORKS[network.mode]}
+    modes = {phase_network.mode for phase_network in networks_of_container(spec)}
     if "allowlist" in modes:
-        # Some engines resolve names for containers of internal networks too, on the machine's
-        # behalf. With name servers of its own, a container asks them from its own network.
+        # Some engines resolve names for containers of internal networks too, through the machine's
+        # servers. With its own name servers, a container asks them from its own network.
         host_config["Dns"] = _name_servers() if "full" in modes else ["127.0.0.1"]
-    # A container that is created without network support could not be put into one later.
+    # A container that is created without network support could not join a network later.
     return network.mode == "none" and not changed, host_config
 
 
@@ -144,7 +143,7 @@ def has_own_network(spec: AttemptSpec, part: Part) -> bool:
 
 
 def _name_servers() -> list[str]:
-    """Return this machine's name servers that containers can ask."""
+    """Return this machine's name servers that containers can reach."""
     for path in _RESOLVER_FILES:
         servers = []
         with suppress(OSError):
@@ -165,7 +164,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def provide_first_network(spec: AttemptSpec, context: TrialContext) -> None:
-    """Provide the network that the attempt's container is created with."""
+    """Provide the network for the creation of the attempt's container."""
     part = first_part(spec)
     provide_network(spec, context, part)
     if part == "agent" and spec.uses_models:
@@ -180,9 +179,10 @@ def provide_first_network(spec: AttemptSpec, context: TrialContext) -> None:
 
 
 def provide_network(spec: AttemptSpec, context: TrialContext, part: Part) -> str:
-    """Return the engine's name of a part's network. Its egress proxy, if it has one, listens.
+    """Provide a part's network, and return the engine's name for it.
 
-    Can be repeated. Raises `ContainerFailed` and `EngineUnavailable`.
+    Its egress proxy, if it has one, listens. Can be repeated. Raises `ContainerFailed` and
+    `EngineUnavailable`.
     """
     proxy, private = proxy_of(spec, part), _private_network(spec, part)
 
@@ -201,7 +201,7 @@ def provide_network(spec: AttemptSpec, context: TrialContext, part: Part) -> str
 def change_network(spec: AttemptSpec, context: TrialContext, container: str) -> None:
     """Give the container, whose agent part has ended, the network of its grader.
 
-    It may run or have stopped. Can be repeated.
+    It may be running or stopped. Can be repeated.
     """
     if is_changed_between(spec):
         network = provide_network(spec, context, "grader")
@@ -210,18 +210,18 @@ def change_network(spec: AttemptSpec, context: TrialContext, container: str) -> 
 
 
 def remove_networks(spec: AttemptSpec, engine: Engine) -> None:
-    """Remove what an attempt had for its networks. Its containers must be gone."""
+    """Remove an attempt's networks and their helpers. Its containers must be gone."""
     has_private = any(_private_network(spec, part) for part in PARTS)
     if has_private or spec.uses_egress_proxy or spec.uses_models:
         remove_helpers(engine, spec.labels())
 
 
 def reports(spec: AttemptSpec, engine: Engine) -> JsonObject:
-    """Return what the proxies of an attempt did, by part; {} if it has none."""
-    found: JsonObject = {}
+    """Return the connections of an attempt's proxies, by part; {} if it has none."""
+    reports_by_part: JsonObject = {}
     for part in PARTS:
         proxy = proxy_of(spec, part) if has_own_network(spec, part) else None
-        # That of a grader which did not run was never created.
+        # The proxy of a grader that did not run was never created.
         if proxy is not None and (part == first_part(spec) or engine.inspect(proxy.name)):
-            found[part] = proxy.report(engine)
-    return found
+            reports_by_part[part] = proxy.report(engine)
+    return reports_by_part

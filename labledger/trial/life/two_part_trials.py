@@ -1,10 +1,8 @@
 """Two-part trials: the stored agent part, and a container that is started again for its grader.
 
-With a grader that is sealed until the agent has ended (`after_agent`), the container stops after
-the agent part, so that the engine guarantees that no process of the agent is left. The grader's
-files are then put in place, and the container is started again for the grader part. The outcome of
-the agent part is stored first, in `first_part.json` on the host, where no container can change it.
-A later coordinator finds there that the grader part is due.
+With `after_agent`, the container stops after the agent part, so that no process of the agent is
+left. The outcome is stored in `first_part.json`, which no container can change. Then the container
+is started again, with the grader's files.
 """
 
 from __future__ import annotations
@@ -36,10 +34,10 @@ _AGENT_PART = "first_part.json"
 
 @dataclass(frozen=True, slots=True)
 class AgentPart:
-    """The stored outcome of a trial's agent part. Field names are those of `first_part.json`."""
+    """The stored outcome of a trial's agent part. `first_part.json` has the same field names."""
 
     engines_start: str
-    """The engine's start time of this part; a second start of the container has another."""
+    """The engine's start time of this part. A second start of the container has another."""
     started_at: str
     ended_at: str
     duration_ms: int
@@ -49,11 +47,11 @@ class AgentPart:
     seen: FilesystemChanges
     disk_was_full: bool
     unchecked_processes: str | None = None
-    """`delivered`: why the engine could not say whether a process of the agent was left, if so."""
+    """`delivered`: why the engine could not list processes of the agent; None if it could."""
     processes_left: bool | None = None
-    """`delivered`, with processes kept: whether any runs on; None if it is not known."""
+    """`delivered` with kept processes: whether any is still running; None if unknown."""
     artifacts: TakenArtifacts | None = None
-    """What was taken for a separate grader or, `delivered`, to be kept."""
+    """The artifacts for a separate grader or, with `delivered`, to be kept."""
 
     @classmethod
     def of(
@@ -61,7 +59,8 @@ class AgentPart:
     ) -> Self:
         """Return the outcome of an agent part that ended as `ended`.
 
-        `state` is the container's. `changes` are those of its file system before grading.
+        `state` describes the container. `changes` are the changes of its file system before
+        grading.
         """
         return cls(
             state.started_at,
@@ -85,8 +84,8 @@ class AgentPart:
             name: tuple(value) if isinstance(value, list) else value
             for name, value in fields["seen"].items()
         }
-        taken = fields.get("artifacts")
-        artifacts = None if taken is None else TakenArtifacts.from_json(taken)
+        stored = fields.get("artifacts")
+        artifacts = None if stored is None else TakenArtifacts.from_json(stored)
         return cls(**fields | {"seen": FilesystemChanges(**seen), "artifacts": artifacts})
 
     def write(self, folder: Path) -> None:
@@ -134,15 +133,15 @@ def combined_exit(agent_part: AgentPart, grader_part: ContainerExit) -> Containe
 
 
 _START_FAILED_STATUSES = frozenset({126, 127})
-"""Exit statuses that the engine sets if the container's command is missing or cannot be run."""
+"""The engine's exit statuses if the container's command is missing or cannot be run."""
 _KILLED_STATUSES = ExitStatus.OF_ENGINE - {125, 126, 127}
 """Exit statuses of a running container that was killed from outside."""
 
 
 def grading_is_due(spec: AttemptSpec, state: ContainerState) -> bool:
-    """Return True if a stopped container is to be started again for its grader.
+    """Return whether to start a stopped container again for its grader.
 
-    The agent can forge the exit status on which this depends; `run_grader_part_if_due` checks it.
+    The agent can forge the exit status on which this depends. `run_grader_part_if_due` checks it.
     """
     if spec.sealing is not Sealing.AFTER_AGENT:
         return False
@@ -157,10 +156,10 @@ def run_grader_part_if_due(
 ) -> ContainerExit:
     """Run the grader part if it is due, and return how the trial ended.
 
-    The container must have stopped. `part_start` is the monotonic time at which the part that has
-    ended began.
+    The container must have stopped. `part_start` is the monotonic time at which the ended part
+    began.
 
-    Raises `OSError` or `ContainerFailed` if this host cannot start the grader part; the container
+    Raises `OSError` or `ContainerFailed` if this host cannot start the grader part. The container
     stays, and the call can be repeated. Raises `WaitAbandoned` and `EngineUnavailable` while it
     waits for the grader part.
     """
@@ -219,9 +218,9 @@ def wait_for_grader(spec: AttemptSpec, context: TrialContext, container: str) ->
 
 
 def _combine_parts(agent_part: AgentPart, grader_part: ContainerExit) -> ContainerExit:
-    """Return both parts as one exit; say so if the second start could not run the grader."""
+    """Return both parts as one exit. Say so if the second start could not run the grader."""
     refusal, status = grader_part.start_refused, grader_part.exit_status
     if status is not None and status not in ExitStatus.ALL | _KILLED_STATUSES:
-        # `trial.sh` did not run to its end: the agent may have destroyed files that it needs.
+        # `trial.sh` did not run to its end. The agent may have destroyed files that it needs.
         refusal = f"the container could not run its grader: its second start ended with {status}"
     return replace(combined_exit(agent_part, grader_part), start_refused=refusal)

@@ -1,8 +1,8 @@
 """Run one attempt at a slot in its container, and return a validated result.
 
-The container and the trial folder stay until the coordinator has made the result durable and
-`remove_attempt` is called. At most one container of an attempt runs. No container is created or
-started while the run may belong to another coordinator.
+The container and the trial folder stay until the coordinator has made the result durable and calls
+`remove_attempt`. At most one container of an attempt runs. No container is created or started while
+the run may belong to another coordinator.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ from labledger.trial.life.start_limiter import StartRefused, TrialContext, WaitA
 from labledger.trial.stored_trial import EvidenceIncomplete
 
 _IN_PARTS = frozenset({Sealing.AFTER_AGENT, Sealing.DELIVERED, Sealing.SEPARATE})
-"""How the trials are sealed that may not be over when their container has ended."""
+"""Kinds of sealing whose trials may not be over when their container has ended."""
 
 
 def run_attempt(spec: AttemptSpec, context: TrialContext) -> AttemptResult:
     """Run one attempt, or adopt its existing container, and return the collected result.
 
-    Leaves the container and the trial folder in place: the coordinator removes them when the
-    result is durable. `spec.kind` says which phases run; for some trials none does.
+    Leaves the container and the trial folder in place. The coordinator removes them when the result
+    is durable. `spec.kind` decides which phases run; for some trials, none does.
 
-    Raises `StartRefused` or `WaitAbandoned` when the run is stopping, and `EngineUnavailable`,
+    Raises `StartRefused` or `WaitAbandoned` when the run is stopping. Raises `EngineUnavailable`,
     `DiskFull` or `OutputUnreadable` when the trial's outcome cannot be determined yet. Every other
     failure becomes the status of the result.
     """
@@ -97,7 +97,7 @@ def run_attempt(spec: AttemptSpec, context: TrialContext) -> AttemptResult:
     except OSError as error:
         message = f"{error.strerror}: {error.filename}"
         if error.errno in DISK_FULL_ERRNOS:
-            # After a suspension of this process, the folder may belong to another coordinator.
+            # If this process was suspended, the folder may belong to another coordinator.
             if context.limiter.starting_allowed:
                 _delete(spec, context)
             raise DiskFull(f"a trial could not be prepared: {message}") from error
@@ -131,13 +131,13 @@ def _collect_result(
         with context.limiter.collecting:
             return collect_result(spec, ended, isolation, container, egress, models)
     except (OSError, ContainerFailed) as error:
-        # A later check could find space again: the incomplete artifact was deleted.
+        # A later check could find free space, because the incomplete artifact was deleted.
         context.full_disks.record_write_error(spec.plan.store_root, error)
         raise output_unreadable_error(spec, error) from error
 
 
 def _model_use(spec: AttemptSpec, context: TrialContext) -> ModelUse | None:
-    """End what the agent may ask of models, and return what it asked; None if it has none."""
+    """End the agent's access to models, and return its calls; None if it has no models."""
     if not spec.uses_models:
         return None
     helper = ModelsHelper.of(spec)
@@ -155,7 +155,7 @@ def _model_use(spec: AttemptSpec, context: TrialContext) -> ModelUse | None:
 
 
 def _has_unreadable_files(folder: Path) -> bool:
-    """Return True if this process's user cannot read some file or folder below `folder`."""
+    """Return whether this process's user cannot read some file or folder below `folder`."""
     pending: list[str | Path] = [folder]
     while pending:
         try:
@@ -187,7 +187,7 @@ def remove_attempt(spec: AttemptSpec, context: TrialContext, *, keep_folder: boo
 
 
 def cancel_attempt(spec: AttemptSpec, context: TrialContext, reason: str) -> None:
-    """Remove the container and folder of an attempt that is to be started again.
+    """Remove the container and folder of an attempt that will be started again.
 
     `reason` is recorded as the restart reason before anything is removed.
     """
@@ -228,13 +228,13 @@ def _delete(spec: AttemptSpec, context: TrialContext) -> None:
     try:
         shutil.rmtree(spec.folder, ignore_errors=True)
     except RecursionError:
-        # Very deep folders exceed Python's recursion limit; `rm` does not recurse.
+        # Very deep folders exceed Python's recursion limit. `rm` does not recurse.
         remove = [find_program("rm") or "/bin/rm", "-rf", "--", str(spec.folder)]
         subprocess.run(remove, check=False, stderr=subprocess.DEVNULL)
 
 
 def _run_container(spec: AttemptSpec, context: TrialContext) -> ContainerExit:
-    """Run a new container. Replace one with the same name that never started.
+    """Run a new container. Replace a container with the same name that never started.
 
     Such a container exists if its coordinator died while the engine created it, or if the engine
     created it and reported an error.
@@ -257,13 +257,14 @@ def _run_container(spec: AttemptSpec, context: TrialContext) -> ContainerExit:
 def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExit:
     engine, limiter = context.engine, context.limiter
     if spec.container_may_exist or spec.folder.exists():
-        # Checked immediately before deleting: if this process was suspended, folder and container
+        # Checked immediately before deleting. If this process was suspended, folder and container
         # may belong to another coordinator by now.
         limiter.require_starting_allowed()
         attempt_notes.mark_not_started(spec.folder)
         if spec.has_grader_container:
             separate_grader.remove_grader_container(engine, spec)
-        # A models helper has mounted files of the folder: it cannot serve those of another.
+        # The helper container has mounted this trial folder. It cannot serve a trial in another
+        # folder.
         trial_networks.remove_networks(spec, engine)
         remove_folder(spec, context)
     inputs.prepare_trial_folder(spec, context)
@@ -312,9 +313,9 @@ def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExi
 
 
 def _remove_unstarted(spec: AttemptSpec, context: TrialContext, container: str) -> None:
-    """Remove a container that was not to be started, or could not be.
+    """Remove a container that could not be started, or was not to be started.
 
-    It is removed by its id: its name and folder may belong to another coordinator by now.
+    It is removed by its id, because its name and folder may belong to another coordinator by now.
     """
     state = context.engine.inspect(container)
     if context.limiter.starting_allowed and (state is None or not state.has_started):
@@ -328,7 +329,7 @@ def _remove_unstarted(spec: AttemptSpec, context: TrialContext, container: str) 
 def _wait(spec: AttemptSpec, context: TrialContext, container: str) -> tuple[int | None, bool]:
     """Wait for a container that was just started.
 
-    Return its exit status, None after its deadline, and whether it was removed meanwhile.
+    Return its exit status (None after its deadline), and whether it was removed meanwhile.
     """
     try:
         if spec.sealing is Sealing.DELIVERED:
@@ -339,7 +340,7 @@ def _wait(spec: AttemptSpec, context: TrialContext, container: str) -> tuple[int
 
 
 def _memory_limit_hit(engine: Engine, container: str, exit_status: int | None) -> bool:
-    """Return True if the memory limit killed a process. Inspects the container of failures only."""
+    """Return whether the memory limit killed a process. Inspects only containers that failed."""
     if exit_status == ExitStatus.GRADED:
         return False
     try:
@@ -349,12 +350,14 @@ def _memory_limit_hit(engine: Engine, container: str, exit_status: int | None) -
 
 
 def _was_paused(context: TrialContext, ended: ContainerExit) -> bool:
-    """Return True if a container was paused from outside.
+    """Return whether a container was paused from outside.
 
     If no thread saw it paused, the engine's event log is read, for failed trials only.
     """
     containers = [
-        each for each in (ended.container_id, ended.other_container_id) if each is not None
+        container_id
+        for container_id in (ended.container_id, ended.other_container_id)
+        if container_id is not None
     ]
     if any(map(context.limiter.was_seen_paused, containers)):
         return True
@@ -366,7 +369,7 @@ def _was_paused(context: TrialContext, ended: ContainerExit) -> bool:
 def _fix_permissions(engine: Engine, spec: AttemptSpec) -> None:
     """Run a helper container that gives the host's user all permissions on a trial's outputs.
 
-    Another one does the same for the outputs of a separate grader.
+    A second helper does the same for the outputs of a separate grader.
     """
     if spec.has_grader_container and spec.grader_folder.is_dir():
         _fix_permissions(engine, separate_grader.grader_spec(spec))
