@@ -1,8 +1,8 @@
 """Folders of installed agents: digests, manifests, tars, and the check before they are used.
 
-An agent's entry in the cache is a folder with `manifest.json` and `tree`, which containers mount.
-It gets its name when it is complete. Its name has a digest of everything that it was made from, so
-that a changed profile, or another Python, is another entry.
+An entry of the cache is a folder with `manifest.json` and `tree`, which containers mount. It gets
+its name when it is complete. The name has a digest of all inputs, so that a changed profile or
+another Python gives another entry.
 """
 
 from __future__ import annotations
@@ -34,35 +34,35 @@ SCHEMA = "labledger.agent_tree.v1"
 
 @dataclass(frozen=True, slots=True)
 class InstalledAgent(Section):
-    """An installed agent, as its manifest says. Trials that it runs in have it as evidence."""
+    """The manifest of an installed agent. The agent's trials have it as evidence."""
 
     name: str
     version: str
     machine: str
     """The architecture, as `uname -m` prints it."""
     runtime: str
-    """What it runs on: `native`, or such as ``node 24.19.0`` or ``python 3.12.4``."""
+    """The runtime: `native`, or for example ``node 24.19.0`` or ``python 3.12.4``."""
     packages: Mapping[str, str]
     """The digest of each package, as its registry states it, such as
     ``pypi:NAME==VERSION`` with ``sha256:…``."""
     tree_sha256: str
     """The digest of all files: names, contents, links and whether they are executable."""
     size: int
-    """In bytes."""
+    """The size of all files, in bytes."""
     schema_version: str = SCHEMA
     folder: Path = field(default=Path(), compare=False)
-    """What containers mount read-only at `launch.folder_of(name)`. Not in the manifest."""
+    """The folder that containers mount at `launch.folder_of(name)`. Not in the manifest."""
 
 
 def walk(tree: Path) -> Iterator[Path]:
-    """Yield everything in a folder, in an order that depends on the names alone."""
+    """Yield everything in a folder, in an order that depends only on the names."""
     for folder, folders, files in os.walk(tree):
         folders.sort()
         yield from (Path(folder, name) for name in sorted([*folders, *files]))
 
 
 def tree_digest(tree: Path) -> tuple[str, int]:
-    """Return the digest of a folder's files, and how many bytes they have. Raises `OSError`."""
+    """Return the digest of a folder's files, and their size in bytes. Raises `OSError`."""
     digest = hashlib.sha256()
     size = 0
     for path in walk(tree):
@@ -83,23 +83,23 @@ def tree_digest(tree: Path) -> tuple[str, int]:
 
 
 _digested: dict[tuple[Path, str], tuple[str, int]] = {}
-"""Results of `tree_digest` by folder and fingerprint. No process reads one state twice."""
+"""Results of `tree_digest` by folder and fingerprint, so that no state is read twice."""
 
 
 def known_digest(tree: Path) -> tuple[str, int]:
-    """Return `tree_digest`, from an earlier call if nothing was touched. Raises `OSError`."""
+    """Return `tree_digest`, or its earlier result if nothing was touched. Raises `OSError`."""
     state = fingerprint([tree], [tree.parent])
     key = tree, state.digest
     if key in _digested:
         return _digested[key]
-    found = tree_digest(tree)
+    digest = tree_digest(tree)
     if state.is_settled and fingerprint([tree], [tree.parent]) == state:
-        _digested[key] = found
-    return found
+        _digested[key] = digest
+    return digest
 
 
 def read_entry(entry: Path) -> InstalledAgent | None:
-    """Return the agent of an entry as its manifest says; None if there is none that is readable."""
+    """Return the agent in an entry's manifest; None if the manifest is missing or unreadable."""
     try:
         stored = InstalledAgent.from_json(json.loads((entry / MANIFEST).read_bytes()))
     except (OSError, ValueError, TypeError, AttributeError):
@@ -108,9 +108,9 @@ def read_entry(entry: Path) -> InstalledAgent | None:
 
 
 def checked_entry(entry: Path) -> InstalledAgent | None:
-    """Return the agent of an entry if its files are as they were installed, else None.
+    """Return the agent of an entry if its files are unchanged, else None.
 
-    Returns None if another user could change the files.
+    Also returns None if another user could change the files.
     """
     stored = read_entry(entry)
     try:
@@ -124,27 +124,27 @@ def checked_entry(entry: Path) -> InstalledAgent | None:
 
 
 def tar_of_tree(tree: Path) -> Iterator[bytes]:
-    """Yield a tar of a folder's files, which is the same for the same files. Raises `OSError`."""
+    """Yield a deterministic tar of a folder's files. Raises `OSError`."""
     return tar_chunks(_members(tree))
 
 
 def _members(tree: Path) -> Iterator[tuple[TarEntry, Iterator[bytes]]]:
     for path in walk(tree):
-        status, own = path.lstat(), str(path.relative_to(tree))
+        status, relative = path.lstat(), str(path.relative_to(tree))
         if stat.S_ISLNK(status.st_mode):
-            yield TarEntry(own, tarfile.SYMTYPE, target=str(path.readlink())), iter(())
+            yield TarEntry(relative, tarfile.SYMTYPE, target=str(path.readlink())), iter(())
         elif stat.S_ISREG(status.st_mode):
             is_program = status.st_mode & 0o111 != 0
-            yield TarEntry(own, tarfile.REGTYPE, status.st_size, is_program), file_pieces(path)
+            yield TarEntry(relative, tarfile.REGTYPE, status.st_size, is_program), file_pieces(path)
         elif stat.S_ISDIR(status.st_mode):
-            yield TarEntry(own, tarfile.DIRTYPE), iter(())
+            yield TarEntry(relative, tarfile.DIRTYPE), iter(())
 
 
 def unpack_tree(tar: Path, agent: InstalledAgent, entry: Path) -> InstalledAgent:
-    """Make an entry from a tar of an agent's files, and return the agent as it is there.
+    """Make an entry from a tar of an agent's files, and return the agent in it.
 
-    An earlier entry of the name is replaced. Raises `LabLedgerError` if the files are not those of
-    the agent, and `OSError`.
+    Replaces an earlier entry of the same name. Raises `LabLedgerError` if the files do not match
+    the agent's digest, and `OSError`.
     """
     entry.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{entry.name}.new-", dir=entry.parent))
@@ -168,7 +168,7 @@ def unpack_tree(tar: Path, agent: InstalledAgent, entry: Path) -> InstalledAgent
 
 
 def _unpack(tar: Path, tree: Path) -> None:
-    """Unpack a tar that `tar_of_tree` has made. Raises `ValueError` for unsafe names and links."""
+    """Unpack a tar from `tar_of_tree`. Raises `ValueError` for unsafe names and links."""
     links: dict[str, str] = {}
     with tar.open("rb") as stream, open_stream(stream) as archive:
         for member in each_member(archive):
@@ -181,7 +181,7 @@ def _unpack(tar: Path, tree: Path) -> None:
             elif member.issym():
                 if not link_stays_inside(member.name, member.linkname):
                     raise ValueError(f"{member.name!r} is a link that leads out")
-                # Made last, so that nothing is written to where one leads.
+                # Created last, so that nothing is written through a link.
                 links[member.name] = member.linkname
             elif member.isreg():
                 with path.open("xb") as file:

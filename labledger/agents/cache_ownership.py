@@ -24,25 +24,26 @@ class CacheNotOwn(LabLedgerError):
 
 
 def require_own(folder: Path) -> None:
-    """Raise `CacheNotOwn` if a user other than this one, or root, could exchange a folder.
+    """Raise `CacheNotOwn` if another user than this one or root could replace a folder.
 
-    Checks the folder and its existing parents, also where links lead.
+    Checks the folder and its existing parents, and the targets of links.
     """
     for path in _with_parents(folder):
         if (reason := _foreign(path)) is not None:
             raise CacheNotOwn(
                 f"labledger neither installs nor uses agents in {folder}: {path} {reason}",
                 hint="set XDG_CACHE_HOME to a folder that only you can change, or restore the "
-                "owner and the mode of that one",
+                "owner and the mode of this one",
             )
 
 
 def make_own_folder(folder: Path, *, below: Path) -> None:
-    """Make a folder and its parents, which only this user can change. Raises `CacheNotOwn`.
+    """Create a folder and its parents, so that only this user can change them.
 
-    Also makes `below`. The umask may let a group change new folders.
+    New folders at or below `below` get the mode 755, because the umask may let a group change
+    them. Raises `CacheNotOwn`.
     """
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(exist_ok=True)
         if path == below or path.is_relative_to(below):
@@ -51,7 +52,7 @@ def make_own_folder(folder: Path, *, below: Path) -> None:
 
 
 def is_own_entry(entry: Path, tree: Path) -> bool:
-    """Return whether everything in an entry belongs to this user or root, with the usual modes.
+    """Return whether all files of an entry belong to this user or root and have the usual modes.
 
     `tree` is the part of the entry that containers mount. Raises `OSError`.
     """
@@ -64,7 +65,7 @@ def is_own_entry(entry: Path, tree: Path) -> bool:
 
 
 def _with_parents(folder: Path) -> Iterator[Path]:
-    """Yield the folder and its existing parents, by their names and by where links lead."""
+    """Yield the folder and its existing parents, as named and with links followed."""
     named = folder.absolute()
     real = Path(os.path.realpath(named))
     for path in dict.fromkeys((named, *named.parents, real, *real.parents)):
@@ -79,7 +80,7 @@ def _foreign(path: Path) -> str | None:
     if status.st_uid not in (0, user):
         return f"belongs to {_user_name(status.st_uid)}"
     if stat.S_ISLNK(status.st_mode) or status.st_mode & stat.S_ISVTX:
-        # A link has no mode. In a sticky folder, other users cannot exchange this user's files.
+        # A link has no mode. In a sticky folder, other users cannot replace this user's files.
         return None
     if status.st_mode & stat.S_IWOTH:
         return "can be changed by every user"
@@ -89,7 +90,7 @@ def _foreign(path: Path) -> str | None:
 
 
 def _is_private_group(group: int, user: int) -> bool:
-    """Return whether a group has one member: many systems give each user one of the same name."""
+    """Return whether a group is the user's private one, which many systems name like the user."""
     if group == 0:
         return True
     try:

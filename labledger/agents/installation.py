@@ -1,8 +1,8 @@
 """Install agents into folders that containers mount, each once on a machine.
 
-The folders are in a cache, by default the user's. Whoever installs an agent holds its lock, and
-others wait for that; an agent appears under its name when it is complete. What containers mount is
-checked against its digest first, and rebuilt where it differs.
+The folders are in a cache, by default the user's. An installing process holds the agent's lock, and
+others wait for it. An agent gets its name when it is complete. Its files are checked against their
+digest before use, and rebuilt if they differ.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from labledger.records.canonical_json import dump_bytes, sha256_hex
 from labledger.text import duration, format_size
 
 MAX_AT_ONCE = 3
-"""How many agents are installed at the same time."""
+"""The most agents that are installed at the same time."""
 
 _PRELUDE = Path(__file__).with_name("prelude.sh")
 _FORMAT = 1
-"""Counts up when the same inputs become another folder."""
+"""Incremented when the same inputs give another folder."""
 _PINNED = re.compile(r"[0-9][0-9A-Za-z.+-]{0,63}")
 
 Report = Callable[[str], None]
@@ -62,7 +62,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class AgentTarget:
-    """What is installed: an agent at a version, for containers of this machine's architecture."""
+    """An agent at a version, for containers of this machine's architecture."""
 
     profile: AgentProfile
     version: str
@@ -76,7 +76,7 @@ class AgentTarget:
 def check_version(profile: AgentProfile, version: str, cache: Path | None = None) -> None:
     """Raise `InvalidInput` for a version that is not pinned, such as ``latest`` or ``^2``.
 
-    The message names the newest version, if the package's registry can be asked.
+    The message names the newest version, if the package's registry answers.
     """
     if profile.source.registry is Registry.FOLDER and version != profile.version:
         message = f"found {version!r}; its folder has the version {profile.version}"
@@ -94,9 +94,9 @@ def check_version(profile: AgentProfile, version: str, cache: Path | None = None
 
 
 def unsupported(profile: AgentProfile) -> str | None:
-    """Return why an agent cannot be installed on this machine; None if nothing is known against it.
+    """Return why an agent cannot be installed on this machine; None if no reason is known.
 
-    Nothing is installed to find out.
+    Installs nothing.
     """
     libc, machine = own_runtime.own_libc(), os.uname().machine
     if sys.platform != "linux" or libc is None:
@@ -112,7 +112,7 @@ def unsupported(profile: AgentProfile) -> str | None:
 
 
 def find_installed(target: AgentTarget, cache: Path | None = None) -> InstalledAgent | None:
-    """Return an agent as it was installed, or None. Does not check its files.
+    """Return an installed agent, or None. Does not check its files.
 
     `cache` is the folder of installed agents; None for the folder in the user's cache. Raises
     `CacheNotOwn`.
@@ -156,9 +156,8 @@ def install(
     """Install missing agents, several at a time, and return all agents in their order.
 
     Checks the files of agents that are already installed, and rebuilds changed ones. `report` gets
-    a line, from any thread, whenever an installation begins or ends. Raises `InvalidInput` with
-    every agent that could not be installed, or not with the files that its target asks for, and
-    `CacheNotOwn`.
+    a line, from any thread, when an installation begins or ends. Raises `InvalidInput` with every
+    agent that could not be installed or has another digest than its target, and `CacheNotOwn`.
     """
     problems: list[Problem] = []
     for target in targets:
@@ -187,9 +186,9 @@ def install(
 
 
 def find_change(target: AgentTarget, cache: Path | None = None) -> str | None:
-    """Return how the installed files differ from the digest that a target asks for, or None.
+    """Return how the installed files differ from a target's digest; None if they do not.
 
-    Returns None, too, if the agent is not installed. Raises `CacheNotOwn`.
+    Also returns None if the agent is not installed. Raises `CacheNotOwn`.
     """
     top = _cache(cache)
     manifests = [*(top / target.profile.name).glob(f"*/{MANIFEST}")]
@@ -207,7 +206,7 @@ def find_change(target: AgentTarget, cache: Path | None = None) -> str | None:
 
 
 def _cache(cache: Path | None) -> Path:
-    """Return the folder of installed agents. Raises `LabLedgerError` where there can be none."""
+    """Return the folder of installed agents. Raises `LabLedgerError` without a home folder."""
     if cache is not None:
         return cache
     top = cache_folder()
@@ -220,7 +219,7 @@ def _cache(cache: Path | None) -> Path:
 
 
 def _entry(top: Path, target: AgentTarget) -> Path:
-    """Return where an agent's folder is, by what it is made from."""
+    """Return the path of an agent's entry, whose name has a digest of its inputs."""
     profile = target.profile
     source = profile.source
     made_from = [
@@ -242,7 +241,7 @@ def _entry(top: Path, target: AgentTarget) -> Path:
 
 
 def _constraints(target: AgentTarget) -> list[bytes]:
-    """Return the constraints of the profile's own version, none for another version."""
+    """Return the constraints file of the profile's own version; empty for other versions."""
     path = target.profile.folder / CONSTRAINTS
     is_tested = target.version == target.profile.version
     return [path.read_bytes()] if is_tested and path.exists() else []
@@ -268,9 +267,9 @@ def _install_one(top: Path, target: AgentTarget, report: Report) -> InstalledAge
 
 
 def _find_same(top: Path, target: AgentTarget) -> InstalledAgent | None:
-    """Return the installed agent with the digest that a target asks for, or None.
+    """Return the installed agent with a target's digest, or None.
 
-    The agent may be from another state of the profile, or on another Python than the newest.
+    It may come from another state of the profile, or use another Python.
     """
     if target.tree_sha256 is None:
         return None
@@ -284,7 +283,7 @@ def _find_same(top: Path, target: AgentTarget) -> InstalledAgent | None:
 
 
 def _require_same(target: AgentTarget, agent: InstalledAgent) -> InstalledAgent:
-    """Return the agent. Raises `LabLedgerError` if its files are not what the target asks for."""
+    """Return the agent. Raises `LabLedgerError` if it has another digest than the target."""
     if target.tree_sha256 in (None, agent.tree_sha256):
         return agent
     raise LabLedgerError(
@@ -302,7 +301,7 @@ def _origin(profile: AgentProfile) -> str:
 
 
 def _make(top: Path, entry: Path, target: AgentTarget) -> InstalledAgent:
-    """Make an entry, which gets its name at the end."""
+    """Make an entry. It gets its name at the end."""
     with _new_folder(entry) as folder:
         if target.profile.source_sha256 is not None:
             source = folder / "source"
@@ -333,7 +332,7 @@ def _make(top: Path, entry: Path, target: AgentTarget) -> InstalledAgent:
 
 
 def _fill(top: Path, tree: Path, target: AgentTarget) -> tuple[str, dict[str, str]]:
-    """Put an agent and what it runs on into a folder. Return the runtime and the packages."""
+    """Put an agent and its runtime into a folder. Return the runtime and the packages."""
     mount = folder_of(target.profile.name)
     if target.profile.source.registry is Registry.FOLDER:
         return _fill_from_folder(top, tree, mount, target.profile)
@@ -362,10 +361,10 @@ def _fill_from_pypi(tree: Path, mount: str, target: AgentTarget) -> tuple[str, d
 def _fill_from_folder(
     top: Path, tree: Path, mount: str, profile: AgentProfile
 ) -> tuple[str, dict[str, str]]:
-    """Put the program of a folder, and what it needs, into `tree`.
+    """Put the program of a folder, and its dependencies, into `tree`.
 
-    Only packages from registries are made independent of images. This step starts the dynamic
-    loader on them, and a program in another person's folder could use that to act.
+    Only packages from registries are made independent of images. That step runs the dynamic loader
+    on them, which a program in another person's folder could abuse.
     """
     source = profile.source
     runtime, packages, facts = "native", dict[str, str](), None
@@ -411,7 +410,7 @@ def _fill_from_npm(node: NodeTools, tree: Path, target: AgentTarget) -> tuple[st
 
 
 def _make_readable(tree: Path) -> None:
-    """Let every user of a container read and start what the owner can."""
+    """Let every user of a container read and start everything that the owner can."""
     for path in walk(tree):
         if not path.is_symlink():
             mode = path.stat().st_mode
@@ -424,7 +423,7 @@ def _tool_folder(top: Path, requirement: str) -> Path:
 
 
 def _tool(top: Path, requirement: str) -> Path:
-    """Return the folder of a tool, which is installed from PyPI if it is not there."""
+    """Return the folder of a tool. Install it from PyPI if it is missing."""
     entry = _tool_folder(top, requirement)
     require_own(entry)
     make_own_folder(entry.parent, below=top)
@@ -441,13 +440,13 @@ def _tool(top: Path, requirement: str) -> Path:
 
 @contextmanager
 def _new_folder(entry: Path) -> Iterator[Path]:
-    """Yield a new folder beside an entry; what is left of it at the end is removed.
+    """Yield a new folder beside an entry, and remove it at the end unless it was renamed.
 
-    The caller has the entry's lock, so that what an earlier process left is removed, too.
+    The caller holds the entry's lock, so folders of earlier processes are removed, too.
     """
     prefix = f".{entry.name}.new-"
-    for left in entry.parent.glob(f"{prefix}*"):
-        shutil.rmtree(left, ignore_errors=True)
+    for leftover in entry.parent.glob(f"{prefix}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=entry.parent))
     folder.chmod(0o755)
     try:
@@ -458,7 +457,7 @@ def _new_folder(entry: Path) -> Iterator[Path]:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock that other processes, and other threads, wait for."""
+    """Hold a lock that other processes and threads wait for."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

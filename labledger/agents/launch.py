@@ -1,8 +1,8 @@
 """How an agent with a profile is started in a container.
 
-A profile's folder is mounted read-only at `folder_of(NAME)`, and the command is its `launch`, a
-program that needs nothing of the image but a POSIX shell and `mkdir`. It reads the variables below,
-writes the agent's settings to a temporary folder, and becomes the agent.
+Its folder is mounted read-only at `folder_of(NAME)`. The command is the folder's `launch`, which
+needs only a POSIX shell and `mkdir` from the image. It reads the variables below, writes the
+agent's settings to a temporary folder, and becomes the agent.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from labledger.records.model_calls import Api
 from labledger.text import near_names
 
 MOUNT = "/opt/labledger/agents"
-"""Where containers have the folders of agents."""
+"""The folder of all agents in a container."""
 LOGS_FOLDER = "/agentlab/out/agent"
-"""The folder that `launch` makes for the agent's own logs."""
+"""The folder that `launch` creates for the agent's own logs."""
 
 MODEL = "AGENTLAB_MODEL"
 """The variable with the model's name, as its provider spells it."""
@@ -36,21 +36,21 @@ INSTRUCTION = "AGENTLAB_INSTRUCTION_PATH"
 """The variable with the path of the instruction, a file in UTF-8. `resolve` does not set it."""
 
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][^\s\"'`\\$]{0,199}")
-"""Agents' settings are written with it: no spaces, and no quotes."""
+"""Without spaces and quotes, because `launch` writes it into settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentLaunch:
-    """What starts an agent in a container."""
+    """The command and the environment that start an agent in a container."""
 
     command: tuple[str, ...]
-    """`launch` of the mounted folder, and the arguments that the options became."""
+    """`launch` in the mounted folder, and the arguments of the options."""
     env: Mapping[str, str]
-    """All but `URL`, `TOKEN` and `INSTRUCTION`."""
+    """The variables, except `URL`, `TOKEN` and `INSTRUCTION`."""
     logs: Mapping[str, str]
     """The agent's own logs: by name, the path in the container, or `stdout`."""
     options: Mapping[str, Value]
-    """The options with their values, defaults among them."""
+    """The values of the options, with defaults."""
 
 
 def folder_of(name: str) -> str:
@@ -65,11 +65,11 @@ def resolve(
     *,
     api: Api | None = None,
 ) -> AgentLaunch:
-    """Return what starts an agent with a model, as its provider spells it, and options.
+    """Return the command and environment that start an agent with a model and options.
 
-    Values of options may be given as text. `api` is the one that the model's provider speaks; None
-    for the first of the profile's. Raises `InvalidInput` with each option that is unknown or has an
-    unusable value, and for an API that the agent does not speak.
+    `model` is the provider's spelling. Values of options may be text. `api` is the API of the
+    provider; None means the profile's first one. Raises `InvalidInput` with each unknown option and
+    each unusable value, and for an API that the agent does not speak.
     """
     given = options or {}
     problems = [
@@ -122,7 +122,7 @@ def _arguments(option: ProfileOption, value: Value) -> list[str]:
 
 
 def _text(value: Value) -> str:
-    """Return a value as a variable or an argument has it: a boolean is 1 or nothing."""
+    """Return a value as text for a variable or an argument. A boolean is 1 or empty."""
     if isinstance(value, bool):
         return "1" if value else ""
     return str(value)

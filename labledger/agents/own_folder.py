@@ -1,8 +1,8 @@
-"""A folder with the user's own agent: its files, their digest, and what it asks to be installed.
+"""A folder with the user's own agent: its files, their digest, and its dependencies.
 
-The folder and its files are part of an experiment. The files are copied, and none of them runs on
-this machine. Their digest is in the plan, so a changed file is a changed experiment. Packages and
-repositories come from elsewhere, so they need the user's permission.
+The folder and its files are part of an experiment, and their digest is in the plan. The files are
+copied, and none of them runs on this machine. Packages and repositories come from elsewhere, so
+they need the user's permission.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from labledger.files.project_files import open_regular
 from labledger.host_programs import find_program
 
 PROGRAM, REPOSITORIES = "program", "git"
-"""Where an installed agent has the folder's own files, and the repositories' files."""
+"""The folders of an installed agent with the folder's own files, and with the repositories."""
 MAX_FILES = 10_000
 MAX_BYTES = 1 << 30
 SKIPPED = frozenset({"__pycache__", ".git", ".lab"})
@@ -41,8 +41,8 @@ SKIPPED = frozenset({"__pycache__", ".git", ".lab"})
 def source_digest(folder: Path) -> str:
     """Return the digest of a folder's files: names, contents, and whether they are executable.
 
-    Raises `InvalidInput` for links, for anything but regular files, and for too many or too large
-    files.
+    Raises `InvalidInput` for anything except regular files, such as links, and for too many or too
+    large files.
     """
     digest = hashlib.sha256()
     try:
@@ -60,9 +60,9 @@ def source_digest(folder: Path) -> str:
 
 
 def files_of(folder: Path) -> Iterator[Path]:
-    """Yield the files of an agent's folder, in an order that depends on the names alone.
+    """Yield the files of an agent's folder, in an order that depends only on the names.
 
-    Raises `InvalidInput` as `source_digest` does.
+    Raises `InvalidInput` in the same cases as `source_digest`.
     """
     count = size = 0
     for current, folders, names in os.walk(folder):
@@ -71,7 +71,7 @@ def files_of(folder: Path) -> Iterator[Path]:
             path = Path(current, name)
             status = path.lstat()
             if not stat.S_ISREG(status.st_mode):
-                message = "is a link or no regular file; copy the file into the folder"
+                message = "is a link or not a regular file; copy the file into the folder"
                 raise InvalidInput("the agent's folder", [Problem(str(path), message)])
             count, size = count + 1, size + status.st_size
             if count > MAX_FILES or size > MAX_BYTES:
@@ -93,10 +93,10 @@ def copy_source(profile: AgentProfile, target: Path) -> None:
                 shutil.copyfileobj(file, written)
                 is_executable = os.fstat(file.fileno()).st_mode & stat.S_IXUSR
             copy.chmod(0o755 if is_executable else 0o644)
-        found = source_digest(target)
+        digest = source_digest(target)
     except (InvalidInput, OSError) as error:
         raise _changed(profile) from error
-    if found != profile.source_sha256:
+    if digest != profile.source_sha256:
         raise _changed(profile)
 
 
@@ -110,7 +110,7 @@ def _changed(profile: AgentProfile) -> LabLedgerError:
 def fetch_repositories(profile: AgentProfile, tree: Path) -> dict[str, str]:
     """Put the files of a profile's repositories, at their commits, into `tree`.
 
-    Runs no hook, no filter and no helper of git, and asks for no password. Returns the commits by
+    Runs no hook, filter or helper of git, and asks for no password. Returns the commits by
     ``git:URL``. Raises `ClientFailed`.
     """
     for repository in profile.source.git:
@@ -135,7 +135,7 @@ def fetch_repositories(profile: AgentProfile, tree: Path) -> dict[str, str]:
         run(purpose, [*safe, *checkout], env=env)
         shutil.rmtree(bare)
         _refuse_links_out(folder)
-    return {f"git:{each.url}": each.commit for each in profile.source.git}
+    return {f"git:{repository.url}": repository.commit for repository in profile.source.git}
 
 
 _GIT_SETTINGS = tuple(
@@ -162,13 +162,13 @@ def _refuse_links_out(folder: Path) -> None:
 
 
 def asked_packages(profile: AgentProfile) -> tuple[str, ...]:
-    """Return what a folder's agent needs from elsewhere, in the words of its permission."""
+    """Return the packages and repositories that an agent needs, in the words of a permission."""
     source = profile.source
     return (
         *([f"{source.package} from {source.registry}"] if source.package else []),
         *(f"{package} from pypi" for package in source.packages),
         *(f"{package} from npm" for package in source.npm),
-        *(f"{each.url} at {each.commit}" for each in source.git),
+        *(f"{repository.url} at {repository.commit}" for repository in source.git),
     )
 
 
@@ -177,15 +177,15 @@ def read_folder(folder: Path) -> AgentProfile:
 
     Raises `InvalidInput` with the problems of its files.
     """
-    # First: the profile could be a FIFO, or a link to a secret file.
+    # Check the files first: the profile could be a FIFO, or a link to a secret file.
     digest = source_digest(folder)
     return replace(read_profile(folder), source_sha256=digest)
 
 
 def known_profile(name: str, version: str, folder: str, source_sha256: str | None) -> AgentProfile:
-    """Return the profile of a run's agent. Its folder may be gone or changed by now.
+    """Return the profile of a run's agent, whose folder may be missing or changed.
 
-    The files of such a folder cannot be installed, but an agent that is already installed is used.
+    Such a folder cannot be installed, but an agent that is already installed can be used.
     """
     path = Path(folder)
     try:

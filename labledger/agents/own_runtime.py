@@ -1,10 +1,8 @@
-"""Programs that run in any image: with a loader and libraries of their own, beside them.
+"""Make programs run in any image, with their own loader and libraries beside them.
 
-A dynamic program names its loader by an absolute path, which an image may not have, and gets the
-image's libraries, which may be of another C library or too old. Here the loader and the libraries
-of this machine are put into the agent's folder, whose path in a container is fixed, and the program
-names them: `PT_INTERP` for the loader, `DT_RPATH` for the libraries. No environment variable is
-needed, so that programs of the image that the agent starts are not affected.
+A dynamic program names its loader by an absolute path, and otherwise gets the image's libraries,
+which may not fit. So this machine's loader and libraries are copied into the agent's folder, and
+the program names them (`PT_INTERP`, `DT_RPATH`). The image's own programs are not affected.
 """
 
 from __future__ import annotations
@@ -30,14 +28,14 @@ PYTHON, PACKAGES = "python", "app"
 """The folders of the Python and of the virtual environment with the packages."""
 
 _OF_LOADER = ("libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2")
-"""What glibc loads by name when a program asks for users and hosts."""
+"""Libraries that glibc loads by name when a program looks up users and hosts."""
 _LISTED = re.compile(r"^\s*(\S+) => (/\S+)", re.MULTILINE)
 _LEFT_OUT = shutil.ignore_patterns(
     *("__pycache__", "site-packages", "dist-packages", "sitecustomize.py", "config-*"),
     *("test", "tests", "idlelib", "turtledemo", "tkinter", "ensurepip", "lib2to3"),
     *("_tkinter*.so", "_test*.so", "_ctypes_test*.so", "nis*.so"),
 )
-"""What a Python has that a program needs for nothing, or that is this machine's alone."""
+"""Parts of a Python that programs do not need, or that fit only this machine."""
 _PROBE = """
 import json, os, sys, sysconfig
 executable = getattr(sys, "_base_executable", None) or sys.executable
@@ -56,7 +54,7 @@ class PythonFacts:
     """A Python of this machine."""
 
     python: Path
-    """By which it was found; it may be that of a virtual environment."""
+    """The path by which it was found, which may be in a virtual environment."""
     version: str
     executable: Path
     stdlib: Path
@@ -70,13 +68,13 @@ class PythonFacts:
 
     @property
     def folder_name(self) -> str:
-        """The name of the folder of its modules, below `lib`."""
+        """The name of the modules' folder below `lib`, such as `python3.12`."""
         return "python{}.{}".format(*self.minor)
 
 
 @cache
 def python_facts(python: Path) -> PythonFacts:
-    """Return the facts of a Python. Raises `ClientFailed`."""
+    """Ask a Python for its version and its paths. Raises `ClientFailed`."""
     facts = json.loads(run(f"{python}", [*isolated(python), "-c", _PROBE], timeout_s=60))
     stdlib = Path(facts["stdlib"])
     modules = Path(facts["modules"] or stdlib / "lib-dynload")
@@ -86,18 +84,18 @@ def python_facts(python: Path) -> PythonFacts:
 
 
 def find_python(oldest: tuple[int, int], newest: tuple[int, int]) -> PythonFacts | None:
-    """Return the Python that runs labledger if its version fits, else the newest on the path."""
+    """Return the Python that runs labledger if its version fits, else the newest on the `PATH`."""
     if oldest <= sys.version_info[:2] <= newest:
         return python_facts(Path(interpreter()))
     for minor in range(newest[1], oldest[1] - 1, -1):
-        if found := find_program(f"python3.{minor}"):
-            return python_facts(Path(found))
+        if program := find_program(f"python3.{minor}"):
+            return python_facts(Path(program))
     return None
 
 
 @cache
 def own_loader() -> Path | None:
-    """Return the dynamic loader of this machine's C library; None if it has none that is known."""
+    """Return the dynamic loader of this machine's C library; None if it is not found."""
     for path in map(Path, ("/proc/self/exe", "/bin/sh", "/bin/ls")):
         interpreter = interpreter_of(path)
         if interpreter is not None and interpreter.exists():
@@ -135,17 +133,17 @@ def interpreter_of(path: Path) -> Path | None:
 
 
 def _is_elf(header: bytes) -> bool:
-    """Return whether first bytes are those of a 64-bit ELF file for this machine."""
+    """Return whether a file with these first bytes is a 64-bit ELF file for this machine."""
     machines = {"x86_64": 62, "aarch64": 183}
     is_known = header[:6] == b"\x7fELF\x02\x01" and len(header) >= 20
     return is_known and struct.unpack_from("<H", header, 18)[0] == machines.get(os.uname().machine)
 
 
 def copy_python(facts: PythonFacts, tree: Path, mount: str) -> Path:
-    """Put a Python and an empty virtual environment of it into a folder that becomes `mount`.
+    """Put a Python and an empty virtual environment into `tree`, which is mounted at `mount`.
 
-    Returns the folder for packages. The Python finds its library by where it lies, and the virtual
-    environment finds the Python by `mount`. Raises `OSError`.
+    Returns the folder for packages. The Python finds its library by its own location, and the
+    virtual environment finds the Python by `mount`. Raises `OSError`.
     """
     library = tree / PYTHON / "lib" / facts.folder_name
     shutil.copytree(facts.stdlib, library, ignore=_LEFT_OUT)
@@ -166,22 +164,22 @@ def copy_python(facts: PythonFacts, tree: Path, mount: str) -> Path:
 
 
 def compile_modules(facts: PythonFacts, tree: Path, mount: str) -> None:
-    """Compile all modules, as a container cannot: the same files give the same bytes."""
+    """Compile all modules, which containers cannot do. The same files give the same bytes."""
     flags = ["-q", "-j", "0", "--invalidation-mode", "unchecked-hash", "-s", str(tree), "-p", mount]
     folders = [str(tree / PYTHON / "lib"), str(tree / PACKAGES / "lib")]
     command = [*isolated(facts.python), "-m", "compileall", *flags, *folders]
-    # A package may hold templates that are no Python.
+    # A package may contain templates that are not Python.
     run("compileall", ["sh", "-c", '"$@" >/dev/null 2>&1 || true', "sh", *command])
 
 
 def make_independent(patchelf: Path, tree: Path, mount: str) -> None:
-    """Make the dynamic programs in a folder run in any image once it is mounted at `mount`.
+    """Make the dynamic programs in `tree` run in any image that has it mounted at `mount`.
 
-    Programs for another loader than this machine's are left as they are. Raises `ClientFailed`.
+    Skips programs for another loader than this machine's. Raises `ClientFailed`.
     """
     loader = own_loader()
     if loader is None:
-        raise ClientFailed("this machine has no dynamic loader that is known")
+        raise ClientFailed("this machine has no known dynamic loader")
     programs, objects = [], []
     for path in sorted(tree.rglob("*")):
         if path.is_symlink() or not path.is_file():
@@ -205,38 +203,38 @@ def make_independent(patchelf: Path, tree: Path, mount: str) -> None:
         flags = ["--set-interpreter", f"{rpath}/{loader.name}"]
         _set_run_path(patchelf, path, _run_path(patchelf, path), rpath, flags)
     for path in [*objects, *copied]:
-        # A DT_RUNPATH, which most have, switches off the program's DT_RPATH for what they need.
+        # A DT_RUNPATH, which most have, disables the program's DT_RPATH for their own libraries.
         if run_path := _run_path(patchelf, path):
             _set_run_path(patchelf, path, run_path, rpath)
 
 
 def _copy_libraries(loader: Path, files: Iterable[Path], libraries: Path) -> list[Path]:
-    """Copy the loader, and the libraries of this machine that files need, and return the latter."""
+    """Copy the loader and the libraries that files need. Return the copied libraries."""
     tree = libraries.parent
-    found = {loader.name: loader}
+    copied = {loader.name: loader}
     for path in files:
         command = [str(loader), "--list", str(path)]
         done = subprocess.run(command, capture_output=True, check=False, cwd=SAFE_FOLDER)
         for name, library in _LISTED.findall(os.fsdecode(done.stdout)):
             if not Path(library).is_relative_to(tree):
-                found.setdefault(name, Path(library))
-    if (libc := found.get("libc.so.6")) is not None:
+                copied.setdefault(name, Path(library))
+    if (libc := copied.get("libc.so.6")) is not None:
         beside = {name: libc.parent / name for name in _OF_LOADER}
-        found |= {name: path for name, path in beside.items() if path.exists()}
-    for name, library in found.items():
+        copied |= {name: path for name, path in beside.items() if path.exists()}
+    for name, library in copied.items():
         shutil.copy2(library, libraries / name)
-    return [libraries / name for name in sorted(found) if name != loader.name]
+    return [libraries / name for name in sorted(copied) if name != loader.name]
 
 
 def _run_path(patchelf: Path, path: Path) -> str:
-    """Return where a file looks for libraries, separated by colons; nothing if it does not say."""
+    """Return the library paths of a file, separated by colons; empty if it has none."""
     return run("patchelf", [str(patchelf), "--print-rpath", str(path)]).strip()
 
 
 def _set_run_path(
     patchelf: Path, path: Path, run_path: str, added: str, flags: Iterable[str] = ()
 ) -> None:
-    """Keep the library paths of a file that are relative to it, and append `added`."""
+    """Keep the relative library paths of a file, and append `added`."""
     relative = [item for item in run_path.split(":") if item.startswith("$ORIGIN")]
     path.chmod(path.stat().st_mode | 0o200)
     joined = ":".join([*relative, added])

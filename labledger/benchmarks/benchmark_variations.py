@@ -1,7 +1,7 @@
-"""Variations of a benchmark that `labledger check` runs, and what it knows of a task without a run.
+"""Variations of a benchmark for `labledger check`, and the facts about a task without a run.
 
-Each function returns a changed copy: with replications, without a network, or with the agent that
-searches for the solution. What only the agents that must pass get of a task is its solution.
+Each function returns a changed copy: with replications, without a network, or with other settings.
+A task's files for agents that must pass are its solution.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from labledger.files.durable_files import EmptyFolder, FileContent
 from labledger.records import JsonObject
 
 _MAX_FILE_BYTES = 1 << 18
-"""Larger files of a solution or of tests are not looked at."""
+"""Larger files of solutions and tests are ignored, in bytes."""
 
 
 def with_repeats(benchmark: Benchmark, repeats: int) -> Benchmark:
-    """Return a benchmark that runs each agent so many times on each task."""
+    """Return a benchmark that runs each agent `repeats` times on each task."""
     design = {**benchmark.defaults.get("design", {}), "replications": repeats}
     return replace(benchmark, defaults={**benchmark.defaults, "design": design})
 
 
 def without_concurrency(benchmark: Benchmark) -> Benchmark:
-    """Return a benchmark whose format does not say how many trials run at once."""
+    """Return a benchmark that does not set how many trials run at once."""
     design = {**benchmark.defaults.get("design", {})}
     design.pop("max_concurrency", None)
     return replace(benchmark, defaults={**benchmark.defaults, "design": design})
 
 
 def passing_agents(benchmark: Benchmark) -> list[str]:
-    """Return the names of the agents that must pass."""
+    """Return the names of the agents that must pass every task."""
     return [agent.name for agent in benchmark.agents if agent.expects == "pass"]
 
 
@@ -86,18 +86,18 @@ def _offline_row(row: JsonObject) -> JsonObject:
 
 @dataclass(frozen=True, slots=True)
 class TaskContents:
-    """What the agents and the grader get of each task, by its id."""
+    """The files of agents and graders for each task, by the task's id."""
 
     solutions: Mapping[str, Mapping[str, bytes]]
-    """The files that only agents which must pass get, if no other task has them too."""
+    """The files that only agents which must pass get, and that no other task shares."""
     tests: Mapping[str, Mapping[str, bytes]]
-    """The files that only its grader gets, if no other task has them too."""
+    """The files that only the grader gets, and that no other task shares."""
     without_solution: frozenset[str]
-    """The tasks for which an agent that needs files to pass gets no file with content."""
+    """The tasks without a file with content for an agent that needs files to pass."""
 
 
 def task_contents(benchmark: Benchmark, globs: Sequence[str] = ()) -> TaskContents:
-    """Return what can be said of the tasks that globs select without running them."""
+    """Return the contents of the tasks that `globs` select, without running them."""
     chosen = tuple(row for row in benchmark.tasks if selects(globs, row["id"]))
     benchmark = replace(benchmark, tasks=chosen)
     solvers = set(passing_agents(benchmark))
@@ -126,7 +126,7 @@ def _entries(row: JsonObject) -> Sequence[JsonObject]:
 
 
 def _files_by_folder(benchmark: Benchmark) -> dict[str, dict[str, FileContent]]:
-    """Return the files of each folder that a task names, by their names in it."""
+    """Return the files of each folder that a task names, by their names in the folder."""
     folders = {entry["directory"] for row in benchmark.tasks for entry in _entries(row)}
     files: dict[str, dict[str, FileContent]] = {folder: {} for folder in folders}
     for name, content in benchmark.files.items():
@@ -141,7 +141,7 @@ def _has_content(files: Mapping[str, Mapping[str, FileContent]], entry: JsonObje
 
 
 def _says_anything(given: FileContent) -> bool:
-    """Return whether a file has more than blank lines and comments (such as a first `#!` line)."""
+    """Return whether a file has more than blank lines and comments, such as a first `#!` line."""
     if isinstance(given, Path) and given.stat().st_size > _MAX_FILE_BYTES:
         return True
     if not isinstance(given, Path | bytes):
@@ -170,7 +170,7 @@ def _own_files(
 
 
 def _small_content(given: FileContent) -> bytes:
-    """Return a file's content; nothing for a link, a folder, and a file that is too large."""
+    """Return a file's content; empty for links, folders, and files that are too large."""
     if isinstance(given, Path):
         return given.read_bytes() if given.stat().st_size <= _MAX_FILE_BYTES else b""
     return given if isinstance(given, bytes) and len(given) <= _MAX_FILE_BYTES else b""
@@ -181,13 +181,13 @@ def _small_content(given: FileContent) -> bytes:
 
 def agent_limit_s(benchmark: Benchmark, row: JsonObject) -> float:
     """Return the time limit of the agent on a task, in seconds."""
-    own = (row.get("runtime") or {}).get("agent") or {}
+    agent_settings = (row.get("runtime") or {}).get("agent") or {}
     default = benchmark.defaults["runtime"]["agent"].get("timeout_s", TIMEOUT_S["agent"])
-    return float(row.get("timeout_s") or own.get("timeout_s") or default)
+    return float(row.get("timeout_s") or agent_settings.get("timeout_s") or default)
 
 
 def grader_limit_s(benchmark: Benchmark, row: JsonObject) -> float:
     """Return the time limit of the grader of a task, in seconds."""
-    own = (row.get("runtime") or {}).get("grader") or {}
+    grader_settings = (row.get("runtime") or {}).get("grader") or {}
     default = benchmark.defaults["benchmark"]["grader"].get("timeout_s", TIMEOUT_S["grader"])
-    return float(own.get("timeout_s") or default)
+    return float(grader_settings.get("timeout_s") or default)

@@ -1,4 +1,4 @@
-"""Say in one sentence in which form a benchmark file is, if labledger does not read that form."""
+"""Describe the form of a benchmark file in one sentence, if labledger cannot read it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FORMS: tuple[tuple[bytes, str, str], ...] = (
 def as_json_text(what: str, path: Path, content: bytes) -> bytes:
     """Return the content of a JSON file without a byte order mark.
 
-    Raises `InvalidInput` that says `what` failed, and in which form the file is, for another form.
+    For another form, raises `InvalidInput` that says what the form is, and that `what` failed.
     """
     content = content.removeprefix(codecs.BOM_UTF8)
     head = content[:_HEAD].lstrip()

@@ -1,15 +1,8 @@
-"""Formats of benchmarks: the protocol, how `FORMAT:LOCATION` finds one, its agents, its tasks.
+"""Formats of benchmarks: their protocol, the search for `FORMAT:LOCATION`, and their agents.
 
-A package adds a format as an entry point of the group `labledger.benchmarks`, under the format's
-name, that loads an object with the attributes of `BenchmarkFormat`; the formats of this package use
-the same protocol. Entry points are looked up only when such a reference is given, so that other
-commands start fast. Whatever is wrong with a format of another package is reported as
+A package adds a format as an entry point of the group `labledger.benchmarks`. Entry points are
+looked up only for such references, so that other commands start fast. A failure of a format is
 `InvalidInput` with the package's name.
-
-An agent with a profile is given on the command line as
-`--agent NAME[@VERSION]:model=MODEL[,OPTION=VALUE…]`. Each becomes an agent of the benchmark, and so
-a variant of its experiment, which has the profile in place of the benchmark's own command. What the
-words mean is checked with the experiment.
 """
 
 from __future__ import annotations
@@ -38,7 +31,7 @@ ENTRY_POINT_GROUP = "labledger.benchmarks"
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkAgent:
-    """An agent that comes with a benchmark; it becomes a variant of the experiment."""
+    """An agent of a benchmark, which becomes a variant of the experiment."""
 
     name: str
     """Its name for `--agent`, and the variant's id."""
@@ -46,22 +39,22 @@ class BenchmarkAgent:
     bindings: JsonObject = field(default_factory=dict)
     """The variant's bindings, which no other variant can read."""
     files: Mapping[str, FileContent] = field(default_factory=dict)
-    """Files beside the experiment that are needed for this agent only, by name. They are staged
-    for every variant of the experiment: what this agent alone may read belongs in `files` of the
-    tasks, with its name in `variants`."""
+    """Files beside the experiment that only this agent needs, by name. All variants can read them.
+    Files that only this agent may read belong in `files` of the tasks, with its name in
+    `variants`."""
     runtime: JsonObject = field(default_factory=dict)
     """The variant's own `runtime`."""
     task_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """By task id, environment variables of the variant's agent that are for this task. The variant
-    has those of all selected tasks: equal names must have equal values."""
+    """Environment variables of the agent, by task id. The variant has the variables of all
+    selected tasks, so equal names must have equal values."""
     expects: Literal["pass", "fail"] | None = None
-    """The verdict that it must have on every task of a working benchmark, which `labledger check`
-    tests; None if there is none."""
+    """The verdict that it must have on every task of a working benchmark; None if there is none.
+    `labledger check` tests it."""
     needs_files: bool = False
-    """Whether it can pass only tasks that have files for it: to `labledger check`, a task without
-    such files, or with empty ones, is a task without a solution."""
+    """Whether it can pass only tasks with files for it. For `labledger check`, a task without such
+    files, or with empty ones, has no solution."""
     given_as: str | None = None
-    """What `--agent` may call it beside its name: its kind and argument. Set by labledger."""
+    """Another name for `--agent`: its kind and argument. Set by labledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,68 +63,68 @@ class RefusedTask:
 
     task_id: str
     reason: str
-    """What is not supported, and what would be needed."""
+    """The unsupported feature, and what would be needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadingNote:
-    """Something in a benchmark that the user should know and that does not prevent a run."""
+    """A fact about a benchmark that the user should know, and that does not prevent a run."""
 
     message: str
     task_id: str | None = None
-    """The task that it is about; None for the benchmark as a whole."""
+    """The id of its task; None for the benchmark as a whole."""
     where: str | None = None
-    """The file that it is about."""
+    """The path of its file."""
     is_ignored: bool = True
-    """Whether something was ignored, which `strict` refuses."""
+    """Whether a key or value was ignored, which `strict` refuses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """What a format reads from a location."""
+    """The content of a location, as a format reads it."""
 
     name: str
-    """The benchmark's name: of the experiment, its suite and its scores."""
+    """The name of the benchmark, the experiment, its suite and its scores."""
     version: str
     """The version of the data, such as a release or a digest; recorded with every score."""
     split: str
     tasks: tuple[JsonObject, ...]
     """The tasks that can be run, each a line of `tasks.jsonl` (schema `task_v1`). Entries of
-    their `files` are left out for variants that are not in the experiment. A value of an `env` may
-    be `${NAME:-DEFAULT}`: it becomes `${NAME}` if NAME is set outside, and else DEFAULT."""
+    `files` for variants outside the experiment are left out. A value of an `env` may be
+    `${NAME:-DEFAULT}`. It becomes `${NAME}` if NAME is set outside, otherwise DEFAULT."""
     files: Mapping[str, FileContent]
-    """The files beside the experiment by relative name: graders, agents, tests. A path is a file
-    that is copied."""
+    """The files beside the experiment, by relative name: graders, agents, tests. A path is
+    copied."""
     agents: tuple[BenchmarkAgent, ...]
-    """The agents that come along; the first is the baseline."""
+    """The agents of the benchmark. The first one is the baseline."""
     defaults: JsonObject
     """The sections `runtime`, `benchmark`, `metrics`, `design` and `images` of `experiment.yaml`.
-    In `benchmark` name, version and split may be left out; `runtime.image` is the image unless
-    `--image` names another."""
+    In `benchmark`, name, version and split may be left out. `--image` overrides
+    `runtime.image`."""
     description: str = ""
     refused: tuple[RefusedTask, ...] = ()
     notes: tuple[ReadingNote, ...] = ()
     """The keys, values and names that were ignored or changed."""
     unread: tuple[str, ...] = ()
-    """The ids of tasks that were not selected, and so were not read."""
+    """The ids of tasks that were not read, because they were not selected."""
     cluster: str | None = None
-    """The field of a task's row whose values group tasks that resemble each other, such as
-    `task.repo`; None if there is none. Comparisons take the groups as the sample."""
+    """The field of a task's row that groups similar tasks, such as `task.repo`; None without one.
+    Comparisons use the groups as the sample."""
 
 
 @runtime_checkable
 class BenchmarkFormat(Protocol):
-    """What the entry point of a format loads.
+    """The object that the entry point of a format loads.
 
-    `labledger run NAME:LOCATION` calls `read`, and runs the experiment that `translate` makes of
-    the `Benchmark`. `read` writes nothing but caches, and the same input gives the same
-    `Benchmark`: the experiment is then the same byte for byte.
+    `labledger run NAME:LOCATION` calls `read`, translates the `Benchmark` into an experiment, and
+    runs it. `read` may write only caches. The same input must give the same `Benchmark`, so that
+    the experiment is the same byte for byte.
     """
 
     name: str
     """The word before the colon."""
     agents: tuple[str, ...]
-    """The names of the agents that come along, the first of them the baseline."""
+    """The names of the benchmark's agents. The first one is the baseline."""
 
     def read(self, location: str) -> Benchmark:
         """Return the benchmark at `location`, the text after the colon.
@@ -143,16 +136,16 @@ class BenchmarkFormat(Protocol):
 
 @runtime_checkable
 class AgentKinds(Protocol):
-    """What a format also has whose agents can be given with an argument, as `--agent KIND:ARG`.
+    """A format that also accepts agents with an argument, as `--agent KIND:ARG`.
 
-    A format without such agents does not have these attributes.
+    Other formats do not have these attributes.
     """
 
     agent_kinds: tuple[str, ...]
-    """The words before the colon."""
+    """The accepted kinds: the words before the colon."""
 
     def add_agent(self, benchmark: Benchmark, kind: str, argument: str) -> Benchmark:
-        """Return `benchmark` with one more agent, its last: that of a kind with an argument.
+        """Return `benchmark` with one more agent at the end, of this kind and with this argument.
 
         Raises `labledger.InvalidInput`.
         """
@@ -164,10 +157,9 @@ class SelectiveFormat(Protocol):
     """A format that can also read only the selected tasks of a large benchmark."""
 
     def read_selected(self, location: str, globs: Sequence[str]) -> Benchmark:
-        """Return what `read` does, with the ids that no glob matches in `unread`.
+        """Return the benchmark with the tasks that a glob matches. `unread` has the other ids.
 
-        A task that is read is the same whatever is selected beside it. Raises
-        `labledger.InvalidInput`.
+        A task must not depend on which other tasks are selected. Raises `labledger.InvalidInput`.
         """
         ...
 
@@ -187,9 +179,9 @@ class BenchmarkReference:
 
 
 def parse_reference(text: str) -> BenchmarkReference | None:
-    """Return the reference that `text` is, or None if it is a path.
+    """Return the reference in `text`; None if it is a path.
 
-    A path that exists is a path, whatever colons it contains.
+    An existing path is a path, even if it contains colons.
     """
     match = _REFERENCE.fullmatch(text)
     if match is None or Path(text).exists():
@@ -200,13 +192,12 @@ def parse_reference(text: str) -> BenchmarkReference | None:
 def read_benchmark(
     reference: BenchmarkReference, agents: Sequence[str] = (), globs: Sequence[str] = ()
 ) -> Benchmark:
-    """Return the benchmark that a reference names, with its agents of `agents` that have arguments.
+    """Return the benchmark that a reference names, with an added agent for each `KIND:ARGUMENT`.
 
-    An agent is given by its name, or as `KIND:ARGUMENT` where the format has agents of this kind;
-    it is then added to the benchmark. Tasks that no glob selects may be left unread; without globs,
-    every task is read. Raises `InvalidInput` if there is no such format, if it
-    cannot be loaded, if it fails, and with every problem that it finds in the location or in an
-    argument.
+    `agents` has names of agents, and `KIND:ARGUMENT` if the format has agents of this kind. Tasks
+    that no glob selects may be left unread. Without globs, every task is read. Raises
+    `InvalidInput` if the format does not exist, cannot be loaded or fails, and with every problem
+    of the location or of an argument.
     """
     benchmark_format, package = _load_format(reference)
     function, read = "read", partial(benchmark_format.read, reference.location)
@@ -229,7 +220,7 @@ def read_benchmark(
 def _checked(
     reference: BenchmarkReference, package: str, function: str, call: Callable[[], Benchmark]
 ) -> Benchmark:
-    """Return the benchmark that a `function` of a format returns. Raises `InvalidInput`."""
+    """Call a function of a format, and return its benchmark. Raises `InvalidInput`."""
     try:
         benchmark = call()
     except LabLedgerError:
@@ -246,7 +237,7 @@ def _checked(
 
 
 def _load_format(reference: BenchmarkReference) -> tuple[BenchmarkFormat, str]:
-    """Return the format of a reference and the name of the package that it is from."""
+    """Return the format of a reference, and the name of its package."""
     name = reference.format_name
     registered = plug_ins.registered(ENTRY_POINT_GROUP)
     if name not in registered:
@@ -291,14 +282,15 @@ _MAX_ID = 64
 
 
 def with_profiled_agents(benchmark: Benchmark, given: Sequence[str]) -> Benchmark:
-    """Return a benchmark with an agent for each word in `given` that names a profile.
+    """Return a benchmark with an agent for each item of `given` that names a profile.
 
+    The form is `NAME[@VERSION]:model=MODEL[,OPTION=VALUE…]`. The experiment checks the values.
     Agents of the benchmark itself take precedence over profiles of the same name. The folder of the
-    user's own agent becomes a part of the experiment. Raises `InvalidInput` for words that name a
-    profile and do not have the form above, and for a folder without a valid profile.
+    user's own agent becomes a part of the experiment. Raises `InvalidInput` for an item of another
+    form that names a profile, and for a folder without a valid profile.
     """
-    own = {agent.given_as or agent.name for agent in benchmark.agents}
-    parsed = {words: _GIVEN.fullmatch(words) for words in given if words not in own}
+    benchmark_names = {agent.given_as or agent.name for agent in benchmark.agents}
+    parsed = {words: _GIVEN.fullmatch(words) for words in given if words not in benchmark_names}
     profiles = find_profiles() if any(parsed.values()) else {}
     agents: dict[str, JsonObject] = {}
     files: dict[str, FileContent] = {}
@@ -325,7 +317,7 @@ def with_profiled_agents(benchmark: Benchmark, given: Sequence[str]) -> Benchmar
 
 
 def _add_folder(folder: Path, files: dict[str, FileContent]) -> str:
-    """Add the files of an agent's folder; return the profile's path beside the experiment.
+    """Add the files of an agent's folder. Return the profile's path beside the experiment.
 
     Raises `InvalidInput`, and `PermissionNeeded` if the folder is a link out of its project.
     """
@@ -333,16 +325,18 @@ def _add_folder(folder: Path, files: dict[str, FileContent]) -> str:
     require_location(folder, str(folder))
     profile = read_folder(folder)
     top = f"agents/{profile.name}"
-    own = {f"{top}/{path.relative_to(folder).as_posix()}": path for path in files_of(folder)}
-    if any(files.get(name, path) != path for name, path in own.items()):
+    folder_files = {
+        f"{top}/{path.relative_to(folder).as_posix()}": path for path in files_of(folder)
+    }
+    if any(files.get(name, path) != path for name, path in folder_files.items()):
         problem = Problem(Parameter("agents"), f"two folders hold an agent {profile.name}")
         raise InvalidInput("the agents given", [problem])
-    files |= own
+    files |= folder_files
     return f"./{top}"
 
 
 def _authored_agent(match: re.Match[str]) -> JsonObject:
-    """Return the `runtime.agent` that words mean. Raises `ValueError`."""
+    """Return the `runtime.agent` of a parsed item. Raises `ValueError`."""
     agent: JsonObject = {"profile": match["name"]}
     if match["version"] is not None:
         agent["version"] = match["version"]
@@ -365,7 +359,7 @@ def _authored_agent(match: re.Match[str]) -> JsonObject:
 
 
 def _variant_ids(agents: Sequence[JsonObject]) -> list[str]:
-    """Return an id for the variant of each agent: its profile, with what tells it from others."""
+    """Return an id for each agent's variant: its profile, and distinguishing settings if needed."""
     profiles = Counter(agent["profile"] for agent in agents)
     ids: list[str] = []
     for agent in agents:
@@ -378,6 +372,8 @@ def _variant_ids(agents: Sequence[JsonObject]) -> list[str]:
 
 
 def unused_id(name: str, used: Collection[str]) -> str:
-    """Return a variant's id that begins with `name` and is not used."""
+    """Return an unused variant id that begins with `name`."""
     numbered = (f"{name[: _MAX_ID - 4]}-{number}" for number in count(2))
-    return next(each for each in chain([name[:_MAX_ID]], numbered) if each not in used)
+    return next(
+        candidate for candidate in chain([name[:_MAX_ID]], numbered) if candidate not in used
+    )

@@ -1,10 +1,8 @@
 """The formats `humaneval` and `mbpp`: tasks whose answer is one Python program, graded by tests.
 
-The agent sees the task's prompt. Tests are in `tests.jsonl`, which is sealed: the agent's user
-cannot read it. Reference solutions are in one folder, which the tasks' `files` name for the agent
-`gold`: the containers of other variants do not have it. Without `gold` there is no such folder.
-Agent and grader are `python_agent_program.py` and `python_grader_program.py`, which run in
-containers and import nothing of labledger.
+The agent sees the prompt. Tests are in `tests.jsonl`, which is sealed. Only the containers of the
+agent `gold` have the folder with the reference solutions. `python_agent_program.py` and
+`python_grader_program.py` run in containers and import nothing of labledger.
 """
 
 from __future__ import annotations
@@ -21,11 +19,11 @@ from labledger.records import JsonObject
 GOLD, EMPTY = AGENTS = ("gold", "empty")
 ANSWER_FILE = "solution.py"
 TIME_LIMIT_S = 30
-"""Seconds that the tests of one answer may take."""
+"""The time limit of the tests of one answer, in seconds."""
 
 _HIDING = (
-    "The agent runs as nobody and cannot read tests.jsonl, which is sealed. Reference solutions\n"
-    "are in no container but those of the variant gold."
+    "The agent runs as an unprivileged user and cannot read tests.jsonl, which is sealed. Only\n"
+    "containers of the variant gold have the reference solutions."
 )
 _SOLUTIONS = "solutions"
 _PROGRAMS = Path(__file__).parent
@@ -37,20 +35,20 @@ class PythonTask:
 
     task_id: str
     payload: JsonObject
-    """What the agent sees."""
+    """The fields that the agent sees."""
     solution: str
-    """The reference solution, a whole program."""
+    """The reference solution, a complete program."""
     setup: str
-    """Run after the answer and before the tests, in the same namespace."""
+    """Code that runs after the answer and before the tests, in the same namespace."""
     tests: tuple[str, ...]
-    """Statements, all of which must run without an exception."""
+    """Statements that must all run without an exception."""
     challenge_tests: tuple[str, ...] = ()
-    """Counted beside the verdict, and not part of it."""
+    """Statements that are counted, but do not affect the verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class PythonTasksFormat:
-    """Reads `NAME:FILE`, in which each row is a task whose answer is one Python program."""
+    """Reads `NAME:FILE`. Each row of the file is a task whose answer is one Python program."""
 
     name: str
     read_task: Callable[[TaskRow], PythonTask]
@@ -58,7 +56,7 @@ class PythonTasksFormat:
     agents: tuple[str, ...] = AGENTS
 
     def read(self, location: str) -> Benchmark:
-        """Return the benchmark of a file. Raises `InvalidInput` with every problem."""
+        """Return the benchmark in a file. Raises `InvalidInput` with every problem."""
         tasks, digest = read_tasks(location, self.name, self.read_task)
         return Benchmark(
             name=self.name,
@@ -157,7 +155,7 @@ _HUMANEVAL_DESCRIPTION = (
 
 
 def _read_humaneval_task(row: TaskRow) -> PythonTask:
-    """Return the task of a row of OpenAI's HumanEval, which is one JSON object a line.
+    """Return the task of a row of OpenAI's HumanEval, one JSON object per line.
 
     Each row is a function's signature and docstring (`prompt`), the body that solves it
     (`canonical_solution`), and tests that define `check(candidate)`. An answer is a whole program.
@@ -192,10 +190,10 @@ _MBPP_DESCRIPTION = (
 
 
 def _read_mbpp_task(row: TaskRow) -> PythonTask:
-    """Return the task of a row of MBPP, whole (JSONL) or sanitized (an array).
+    """Return the task of a row of MBPP, complete (JSONL) or sanitized (an array).
 
-    Each row is a sentence (`text`, in the sanitized form `prompt`), a program (`code`) and
-    assertions (`test_list`), which are part of what the agent sees: they name the function and its
+    Each row has a sentence (`text`, in the sanitized form `prompt`), a program (`code`) and
+    assertions (`test_list`). The agent sees the assertions, because they name the function and its
     arguments.
     """
     row.require_known_keys(_MBPP_KEYS)

@@ -1,12 +1,8 @@
 """The agent `solution-search`, which searches an agent's readable files for its task's solution.
 
-`with_search` adds the agent to a benchmark. Only its containers have the solution and the tests, at
-`/labledger-search`. `solution_search.sh` searches files and Git objects for them, and prints lines
-that `read_matches` reads. The agent changes nothing, so it must not pass.
-
-A file is like the solution if it has at least half of the solution's groups of lines. A group has
-three consecutive lines, or fewer if there are fewer. Short groups are ignored, because many files
-have them.
+Only its containers have the solution and the tests. `solution_search.sh` searches files and Git
+objects, and prints lines for `read_matches`. A file matches if it has at least half of the
+solution's groups of three consecutive lines. Short groups are ignored.
 """
 
 from __future__ import annotations
@@ -53,7 +49,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Something that the search found."""
+    """A match that the search found."""
 
     kind: Kind
     where: str
@@ -64,7 +60,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The result of a search."""
+    """The findings of one trial of the agent."""
 
     matches: tuple[Match, ...] = ()
     other_commits: str | None = None
@@ -108,7 +104,7 @@ def _limit(row: JsonObject) -> JsonObject:
 
 
 def wanted_files(solution: Mapping[str, bytes], tests: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the files of the folder `_PLACE`."""
+    """Return the files that the agent gets in the folder `_PLACE`."""
     wanted: dict[str, bytes] = {}
     for kind, given in ((Kind.SOLUTION, solution), (Kind.TESTS, tests)):
         largest = sorted(given.values(), key=len, reverse=True)[:_MAX_FILES]
@@ -138,7 +134,7 @@ def _lines(texts: Collection[str]) -> bytes:
 
 
 def line_groups(content: bytes, *, is_whole: bool = False) -> list[str]:
-    """Return the groups of lines by which a file, or the added lines of a patch, are recognized.
+    """Return the groups of lines that identify a file, or the added lines of a patch.
 
     `is_whole` says that there is no other file. Then a single line may be enough.
     """
@@ -188,7 +184,7 @@ def _windows(block: list[str]) -> Iterator[list[str]]:
 
 
 def stands_in_task(row: JsonObject, solution: Mapping[str, bytes]) -> bool:
-    """Return whether a task's text, which its agent gets, has at least half of a solution."""
+    """Return whether the text that the agent gets has at least half of a solution."""
     texts = "\n".join(_texts(row["task"]))
     lines = _stripped(texts.split("\n"))
     there = {

@@ -1,9 +1,8 @@
 """Read the rows of a benchmark file: JSONL or one JSON array, plain or gzip.
 
-Each row keeps the line that it begins at, and the problems of all rows are collected with their
-lines before they are raised; what is wrong with many rows is said once. The rows are those of
-another project. HumanEval and MBPP have no runner that ignores keys, so unknown keys are refused: a
-key such as `plus_input` of an extended HumanEval changes what an answer must do.
+The problems of all rows are collected with their lines, and raised together. A problem of many rows
+is reported once. Unknown keys are refused, because a key such as `plus_input` of an extended
+HumanEval changes what an answer must do.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from labledger.records import JsonObject, canonical_json
 from labledger.text import quoted
 
 MAX_BYTES = 256 << 20
-"""The largest file that is read, in bytes after decompression."""
+"""The most bytes of a file that are read, after decompression."""
 
 ROW_KEYS = {
     "humaneval": ("task_id", "prompt", "canonical_solution", "test", "entry_point"),
     "mbpp": ("task_id", "code", "test_list"),
     "swebench": ("instance_id", "repo", "base_commit"),
 }
-"""The keys that every row of a format has, by which a file of another format is recognized."""
+"""The keys of every row of a format, which identify files of another format."""
 
 _MAX_KEYS_SHOWN = 8
 
@@ -55,7 +54,8 @@ class TaskRow:
     problems: list[Problem] = field(default_factory=list)
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Return a field that is text; `default` if it is missing, unless that is None."""
+        """Return a text field; `default` if it is missing. A missing field without a default is a
+        problem."""
         value = self.fields.get(name, default)
         if isinstance(value, str):
             return value
@@ -63,7 +63,7 @@ class TaskRow:
         return ""
 
     def texts(self, name: str, *, required: bool = False) -> list[str]:
-        """Return a field that is a list of text. One that is not `required` may be missing."""
+        """Return a field with a list of text. It may be missing, unless it is `required`."""
         value = self.fields.get(name, None if required else [])
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             self.add_problem(name, "is missing" if value is None else "expected a list of text")
@@ -73,7 +73,7 @@ class TaskRow:
         return value
 
     def task_id(self, prefix: str = "") -> str:
-        """Return the field `task_id`, which is text or a number, behind `prefix`."""
+        """Return `prefix` and the field `task_id`, which is text or a number."""
         value = self.fields.get("task_id")
         task_id = f"{prefix}{value}"
         if value is None:
@@ -88,7 +88,7 @@ class TaskRow:
     def require_python(self, name: str, *programs: str) -> None:
         """Add a problem for each program of a field that cannot be parsed.
 
-        A test that is no program would fail for every answer.
+        Such a test would fail for every answer.
         """
         for program in programs:
             try:
@@ -113,10 +113,10 @@ class TaskRow:
 def read_tasks(
     location: str, format_name: str, read_task: Callable[[TaskRow], Task]
 ) -> tuple[list[Task], str]:
-    """Return what `read_task` returns for each row of a file, and the SHA-256 (hex) of the file.
+    """Return the results of `read_task` for each row of a file, and the SHA-256 (hex) of the file.
 
-    The digest is of the content after decompression. Raises `InvalidInput` with every problem that
-    the rows have, and for a task id that two rows have.
+    The digest covers the decompressed content. Raises `InvalidInput` with all problems of the rows,
+    including a task id that two rows share.
     """
     what = f"cannot read {format_name}:{location}"
     path = Path(location)
@@ -127,7 +127,7 @@ def read_tasks(
 
 
 def read_content(what: str, path: Path, project: ProjectFiles) -> bytes:
-    """Return the content of a file, decompressed. Raises `InvalidInput` that says `what` failed.
+    """Return the decompressed content of a file. Raises `InvalidInput` with the summary `what`.
 
     Raises `PermissionNeeded` for a file that leads out of its project.
     """
@@ -143,7 +143,7 @@ def read_content(what: str, path: Path, project: ProjectFiles) -> bytes:
 
 
 def json_rows(path: Path, content: bytes) -> Iterator[TaskRow | Problem]:
-    """Yield each row of JSON lines or of a JSON array, or why it is none."""
+    """Yield each row of JSON lines or of a JSON array, or its problem."""
     for line, row_text in _row_texts(content):
         try:
             fields = canonical_json.loads(row_text)
@@ -166,10 +166,10 @@ def tasks_of_rows(
     *,
     id_key: str = "task_id",
 ) -> list[Task]:
-    """Return what `read_task` returns for each row.
+    """Return the results of `read_task` for each row.
 
-    Raises `InvalidInput` with every problem, or with what the file looks like if its rows are
-    not of the format.
+    Raises `InvalidInput` with every problem. If the rows belong to another format, the only problem
+    names that format.
     """
     rows = list(rows)
     if (wrong_file := _wrong_file(path, rows, format_name)) is not None:
@@ -182,7 +182,7 @@ def tasks_of_rows(
             problems.append(row)
             continue
         tasks.append(read_task(row))
-        # A number and the same text are one id, as both become text.
+        # A number and the same text are one id, because both become text.
         first = lines_by_id.setdefault(str(row.fields.get(id_key)), row.line)
         if first != row.line and not row.problems:
             row.add_problem(id_key, f"is already used by line {first}")
@@ -195,7 +195,7 @@ def tasks_of_rows(
 
 
 def _wrong_file(path: Path, rows: Sequence[TaskRow | Problem], format_name: str) -> Problem | None:
-    """Return what a file looks like none of whose rows is of the format; None if one may be."""
+    """Return the problem of a file without rows of the format; None if it may have some."""
     objects = [row for row in rows if isinstance(row, TaskRow)]
     keys = ROW_KEYS[format_name]
     first = rows[0] if rows else None
@@ -205,9 +205,9 @@ def _wrong_file(path: Path, rows: Sequence[TaskRow | Problem], format_name: str)
     if not objects or any(row.fields.keys() >= set(keys) for row in objects):
         return None
     first_row = objects[0].fields
-    others = [name for name, own in ROW_KEYS.items() if first_row.keys() >= set(own)]
+    others = [name for name, row_keys in ROW_KEYS.items() if first_row.keys() >= set(row_keys)]
     if not others and any(key in first_row for key in keys):
-        return None  # It is of the format, with mistakes.
+        return None  # The file has the format, with mistakes.
     shown = ", ".join(list(first_row)[:_MAX_KEYS_SHOWN])
     shown += ", …" if len(first_row) > _MAX_KEYS_SHOWN else ""
     message = f"a row of {format_name} has {', '.join(keys)}; found {shown or 'no key'}"
@@ -226,7 +226,7 @@ def _row_texts(content: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _array_items(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield each item of a JSON array. Where it cannot go on, the rest is the last item."""
+    """Yield each item of a JSON array. After a syntax error, the rest is the last item."""
     text = content.decode("utf-8", "surrogateescape")
     decoder = json.JSONDecoder()
     line, counted = 1, 0

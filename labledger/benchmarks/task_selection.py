@@ -11,13 +11,13 @@ from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.text import counted, counted_of, named_briefly, near_names
 
 _MAX_NEAR_TASKS = 3
-"""How many task ids a hint names."""
+"""The most task ids that a hint names."""
 _MAX_NAMED = 3
-"""How many tasks are named in a note about many tasks."""
+"""The most tasks that a note about many tasks names."""
 
 
 def require_no_refused(benchmark: Benchmark, globs: Sequence[str]) -> None:
-    """Raise `InvalidInput` with every refused task that `globs` select. No glob selects all."""
+    """Raise `InvalidInput` with every refused task that `globs` select. Without globs, all are."""
     refused = refusals(benchmark, globs)
     if refused:
         raise InvalidInput(
@@ -46,7 +46,7 @@ def require_known_tasks(benchmark: Benchmark, globs: Sequence[str]) -> None:
 
 
 def refuse(benchmark: Benchmark, reasons: Mapping[str, str]) -> Benchmark:
-    """Return a benchmark in which the tasks with these ids cannot be run, for these reasons."""
+    """Return a benchmark that also refuses the tasks in `reasons`, for these reasons."""
     refused = tuple(RefusedTask(task_id, reason) for task_id, reason in reasons.items())
     return replace(
         benchmark,
@@ -56,14 +56,14 @@ def refuse(benchmark: Benchmark, reasons: Mapping[str, str]) -> Benchmark:
 
 
 def require_some_selected(benchmark: Benchmark, globs: Sequence[str]) -> None:
-    """Raise `InvalidInput` with every refused task if no other one is selected."""
+    """Raise `InvalidInput` with every refused task if no usable task is selected."""
     if not any(selects(globs, row["id"]) for row in benchmark.tasks):
         message = f"{benchmark.name} has no selected task that can be run"
         raise InvalidInput(message, refusals(benchmark, globs))
 
 
 def refusals(benchmark: Benchmark, globs: Sequence[str] = ()) -> list[Problem]:
-    """Return a problem for each refused task that globs select."""
+    """Return a problem for each refused task that `globs` select."""
     return [
         Problem(task.task_id, task.reason)
         for task in benchmark.refused
@@ -72,7 +72,7 @@ def refusals(benchmark: Benchmark, globs: Sequence[str] = ()) -> list[Problem]:
 
 
 def selects(globs: Sequence[str], task_id: str) -> bool:
-    """Return whether globs select a task. No glob selects all."""
+    """Return whether `globs` select a task. Without globs, every task is selected."""
     return not globs or any(fnmatchcase(task_id, glob) for glob in globs)
 
 
@@ -104,7 +104,7 @@ def refuse_ignored(benchmark: Benchmark) -> Benchmark:
 
 
 def skipped_warning(benchmark: Benchmark) -> str | None:
-    """Return how many tasks an experiment of the benchmark leaves out; None if it has all."""
+    """Return a warning about the tasks that an experiment leaves out; None if it has all."""
     skipped = [task.task_id for task in benchmark.refused]
     if not skipped:
         return None

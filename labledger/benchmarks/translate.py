@@ -1,10 +1,8 @@
-"""Make an ordinary experiment of a benchmark: its files by name, the same bytes for the same input.
+"""Translate a benchmark into the files of an ordinary experiment.
 
-`labledger init --from` writes them to a folder for a person to edit; a run has them in the lab
-folder, so that resume, regrade and the reader of a run find what ran. There each has a folder of
-its own below `benchmarks`, named by its digest, which is written whole under another name and then
-renamed: a folder with this name is complete. Nothing below the API knows that such an experiment
-came from a benchmark.
+The same input gives the same bytes. `labledger init --from` writes the files to a folder to edit. A
+run has them in the lab folder, in a complete folder that is named by its digest. Code below the API
+does not know that it is a benchmark.
 """
 
 from __future__ import annotations
@@ -49,10 +47,12 @@ TASKS_FILE = "tasks.jsonl"
 _YAML_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|0o[0-7]+")
 _ENV_DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*):-(.*)\}", re.DOTALL)
 _MAX_REASON, _MAX_REASONS, _MIN_REASON = 500, 1_000_000, 40
-"""How many characters of a reason an experiment records, and of all reasons. An experiment file has
-a limit of its own."""
+"""The most characters of one reason, and of all reasons, that an experiment records.
+
+The last one is the least for each reason. Experiment files have a limit of their own.
+"""
 _MAX_SKIPPED = 10_000
-"""How many tasks that cannot be run an experiment records, each by its id."""
+"""The most refused tasks that an experiment records by id."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _COMMENTS = {
     "dataset": "The tasks that the agent sees, one JSON object a line.",
@@ -60,7 +60,7 @@ _COMMENTS = {
     "runtime.agent and bind here what differs between its variants.",
     "runtime": "Every trial has a container of this image.",
     "benchmark": "How answers are graded, in the same container, after the agent has ended.",
-    "metrics": "What is kept of each trial beside the verdict.",
+    "metrics": "The values that are stored for each trial, in addition to the verdict.",
     "images": "How images are built that this machine does not have and cannot pull.",
 }
 
@@ -93,12 +93,14 @@ def translate(
 ) -> TranslatedExperiment:
     """Return the experiment that runs `agents` on every task of a benchmark that can be run.
 
-    `agents` are names of the benchmark's agents, one variant each, the first the baseline; all, if
-    none is named. `image` overrides the benchmark's own image, and `default_image` is for one that
-    has none. `outside` are the variables that the environment sets: `${NAME:-DEFAULT}` refers to
-    NAME if it is among them, and is empty if NAME is. `task_globs` are the selected tasks, for
-    variables of agents that only certain tasks need; all tasks are in the experiment. Raises
-    `InvalidInput` for an unknown agent, for an `image` beside tasks that all have their own, and if
+    - `agents` are names of the benchmark's agents, by default all. Each is a variant, and the first
+      one is the baseline.
+    - `image` overrides the benchmark's image. `default_image` is used if neither exists.
+    - `outside` has the variables that the environment sets. `${NAME:-DEFAULT}` refers to NAME if it
+      is among them, and is empty if NAME is empty.
+    - `task_globs` select the tasks whose variables the agents get. The experiment has all tasks.
+
+    Raises `InvalidInput` for an unknown agent, for an `image` if all tasks have their own, and if
     no task can be run.
     """
     _require_usable(benchmark)
@@ -127,19 +129,19 @@ def translate(
 
 def _image(benchmark: Benchmark, given: str | None, default: str) -> str | None:
     """Return the experiment's image; None if every task has its own."""
-    own: str | None = benchmark.defaults["runtime"].get("image")
-    if all("image" in row for row in benchmark.tasks) and not own:
+    default_image: str | None = benchmark.defaults["runtime"].get("image")
+    if all("image" in row for row in benchmark.tasks) and not default_image:
         if given is not None:
             problem = Problem(
                 Parameter("image"), f"every task of {benchmark.name} names its own image"
             )
             raise InvalidInput("the options are not valid", [problem])
         return None
-    return given or own or default
+    return given or default_image or default
 
 
 def _row_for(row: JsonObject, variants: Sequence[str]) -> JsonObject:
-    """Return a task's row without the files that are for other variants alone."""
+    """Return a task's row without files that only other variants get."""
     if "files" not in row:
         return row
     entries = []
@@ -154,7 +156,7 @@ def _row_for(row: JsonObject, variants: Sequence[str]) -> JsonObject:
 
 
 def _needed_files(benchmark: Benchmark, rows: Sequence[JsonObject]) -> dict[str, FileContent]:
-    """Return the benchmark's files without folders that only dropped entries of rows use."""
+    """Return the benchmark's files without the folders of dropped entries."""
     before, after = (
         {e["directory"] for row in some for e in row.get("files", ()) if "directory" in e}
         for some in (benchmark.tasks, rows)
@@ -168,7 +170,7 @@ def _needed_files(benchmark: Benchmark, rows: Sequence[JsonObject]) -> dict[str,
 
 
 def _without_env_defaults(value: Any, outside: Mapping[str, str]) -> Any:
-    """Return a section in which no variable of an `env` has a default any more."""
+    """Return a section whose `env` values have their defaults replaced."""
     if isinstance(value, list):
         return [_without_env_defaults(item, outside) for item in value]
     if not isinstance(value, dict):
@@ -190,12 +192,12 @@ def _without_default(text: Any, outside: Mapping[str, str]) -> Any:
     name, default = match.groups()
     if name not in outside:
         return str(default).replace("$", "$$")
-    # A run refuses an empty variable, which is usually a lost secret; this one may be empty.
+    # A run refuses an empty variable, which is usually a lost secret. This one may be empty.
     return f"${{{name}}}" if outside[name].strip() else ""
 
 
 def _require_usable(benchmark: Benchmark) -> None:
-    """Raise `InvalidInput` for what a format of another package must not return."""
+    """Raise `InvalidInput` for values that a format of another package must not return."""
     problems = []
     if not _NAME.fullmatch(benchmark.name):
         problems.append(f"its name {benchmark.name!r} is not of letters, digits and _ . -")
@@ -217,13 +219,15 @@ def _require_usable(benchmark: Benchmark) -> None:
     ]
     links = {name for name, content in contents.items() if isinstance(content, LinkTo)}
     problems += [
-        f"its file {name!r} lies beneath a link"
+        f"its file {name!r} is below a link"
         for name in sorted(names)
         if any(str(folder) in links for folder in PurePosixPath(name).parents)
     ]
     try:
-        own = [[agent.bindings, agent.runtime, dict(agent.task_env)] for agent in benchmark.agents]
-        json.dumps([*benchmark.tasks, benchmark.defaults, own])
+        settings = [
+            [agent.bindings, agent.runtime, dict(agent.task_env)] for agent in benchmark.agents
+        ]
+        json.dumps([*benchmark.tasks, benchmark.defaults, settings])
     except (TypeError, ValueError, RecursionError) as error:
         problems.append(f"its tasks, defaults or bindings are not JSON: {error}")
     if problems:
@@ -258,7 +262,7 @@ def _document(
     image: str | None,
     experiment_id: str,
 ) -> JsonObject:
-    """Return `experiment.yaml` as JSON, its sections in the order in which they are written."""
+    """Return `experiment.yaml` as JSON, with its sections in the written order."""
     defaults = benchmark.defaults
     runtime: JsonObject = {} if image is None else {"image": image}
     runtime |= {key: value for key, value in defaults["runtime"].items() if key != "image"}
@@ -292,7 +296,7 @@ def _document(
 
 
 def _skipped(benchmark: Benchmark) -> list[JsonObject]:
-    """Return the tasks that cannot be run, as the experiment and its runs record them."""
+    """Return the refused tasks as the experiment and its runs record them."""
     named = benchmark.refused[:_MAX_SKIPPED]
     most = max(_MIN_REASON, min(_MAX_REASON, _MAX_REASONS // len(named)))
     skipped = [
@@ -317,9 +321,9 @@ def _variant(agent: BenchmarkAgent, task_globs: Sequence[str]) -> JsonObject:
     runtime = dict(agent.runtime)
     env = {
         name: value
-        for task_id, own in agent.task_env.items()
+        for task_id, task_settings in agent.task_env.items()
         if selects(task_globs, task_id)
-        for name, value in own.items()
+        for name, value in task_settings.items()
     }
     if env:
         own_agent = runtime.get("agent", {})
@@ -353,7 +357,7 @@ def _experiment_text(benchmark: Benchmark, document: JsonObject) -> str:
 
 
 def _dumper() -> type[yaml.SafeDumper]:
-    """Return a dumper that quotes each text that YAML 1.2 reads as a number, such as 12e4."""
+    """Return a dumper that quotes text that YAML 1.2 reads as a number, such as 12e4."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
@@ -369,9 +373,9 @@ _DIGITS = 16
 
 @contextmanager
 def temporary_copy(experiment: TranslatedExperiment) -> Iterator[Path]:
-    """Yield the path of the `experiment.yaml` in a folder that exists while the block runs.
+    """Yield the path of `experiment.yaml` in a folder that exists while the block runs.
 
-    An error that leaves the block names the benchmark in place of the folder.
+    An error from the block names the benchmark instead of the folder.
     """
     with scratch_folder("experiment") as folder:
         _write_files(experiment, folder)
@@ -383,15 +387,15 @@ def temporary_copy(experiment: TranslatedExperiment) -> Iterator[Path]:
 
 
 def without_folder(message: str, folder: Path, name: str) -> str:
-    """Return a message about a translated benchmark that names no file of a temporary copy."""
+    """Return a message in which the benchmark's name replaces the folder of a temporary copy."""
     return message.replace(f"{folder}/", f"{name}: ")
 
 
 def store_experiment(experiment: TranslatedExperiment, folder: Path) -> Path:
-    """Return the path of the `experiment.yaml` in `folder`/NAME-DIGEST, written if it is missing.
+    """Return the path of `experiment.yaml` in `folder`/NAME-DIGEST. Write it if it is missing.
 
-    Raises `InvalidInput` if somebody has changed a file there, and `LabLedgerError` if the folder
-    cannot be written.
+    Raises `InvalidInput` if a file there was changed, and `LabLedgerError` if the folder cannot be
+    written.
     """
     target = folder / f"{experiment.name}-{experiment.digest[:_DIGITS]}"
     try:
@@ -409,7 +413,7 @@ def store_experiment(experiment: TranslatedExperiment, folder: Path) -> Path:
 
 def _require_same(experiment: TranslatedExperiment, target: Path) -> None:
     changed = [
-        Problem(str(target / name), "differs from what the benchmark is translated to")
+        Problem(str(target / name), "differs from the translation of the benchmark")
         for name, content in experiment.files.items()
         if (present := content_on_disk(target / name)) is None
         or content_key(present) != content_key(content)

@@ -1,7 +1,7 @@
 """The artifact store: content-addressed files beside the ledger.
 
-A file is written once, and durable before it appears under its name. Only garbage collection
-removes files, and only while no other process may rely on one (`in_use`, `alone`).
+A file is written once, and is durable before it gets its name. Only garbage collection removes
+files, and only while no other process may need one (`in_use`, `alone`).
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ class ArtifactStore:
         return _NAME.fullmatch(text) is not None
 
     def path(self, sha256: str) -> Path:
-        """Return the path of an artifact, which need not exist."""
+        """Return the path of an artifact, whether it exists or not."""
         return self.root / "sha256" / sha256[:2] / sha256
 
     @property
     def staged_events(self) -> Path:
-        """The folder of event files of results that are not committed yet."""
+        """The folder with the event files of results that are not committed yet."""
         return self.root / "staged"
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Keep garbage collection away during a block that writes artifacts or relies on them.
+        """Keep garbage collection away during a block that writes or needs artifacts.
 
         Any number of processes may use the store. Waits while artifacts are being removed. A
-        process that may not write in the lab folder writes no artifacts either: nothing is locked.
+        process that may not write to the lab folder writes no artifacts, so it takes no lock.
         """
         try:
             descriptor = self._open_lock()
@@ -80,7 +80,7 @@ class ArtifactStore:
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Keep others from using the store during a block. Yields False if one uses it already."""
+        """Keep other processes from using the store. Yields False if one already uses it."""
         descriptor = self._open_lock()
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,10 +102,10 @@ class ArtifactStore:
         return self.path(sha256).is_file()
 
     def keeps(self, sha256: str) -> bool:
-        """Return whether an artifact exists unchanged, and survives a power cut from now on.
+        """Return whether an artifact exists unchanged, and make its name durable.
 
-        The process that wrote it may have died, or failed, before its name was durable. If the file
-        was changed, keep a copy of it in `damaged`: the caller will replace it.
+        The process that wrote it may have died before the name was durable. If the file was
+        changed, keep a copy of it in `damaged`, because the caller will replace it.
         """
         if not self.contains(sha256):
             return False
@@ -120,7 +120,7 @@ class ArtifactStore:
         return True
 
     def _keep_damaged(self, sha256: str) -> None:
-        """Give a changed file a second name. It keeps its own name until it is replaced."""
+        """Give a changed file a second name. The first name stays until the file is replaced."""
         target = self.root / "damaged" / f"{sha256}.{secrets.token_hex(4)}"
         make_folder(target.parent)
         try:
@@ -133,9 +133,9 @@ class ArtifactStore:
         )
 
     def checked(self, sha256: str) -> Path:
-        """Return the path of an artifact whose content fits its name.
+        """Return the path of an artifact after checking its content against its name.
 
-        The content is read once a process, and again when the file has another time or size. Raises
+        Each process reads the content once, and again if the file's time or size changes. Raises
         `ArtifactChanged`, and `FileNotFoundError`.
         """
         path = self.path(sha256)
@@ -151,7 +151,7 @@ class ArtifactStore:
         return path
 
     def find_damage(self, sha256: str, size: int) -> str | None:
-        """Return how a file differs from what its name says, as the rest of a sentence, or None."""
+        """Return how a file differs from its name and size, as the rest of a sentence, or None."""
         try:
             with self.path(sha256).open("rb") as handle:
                 digest = hashlib.file_digest(handle, "sha256").hexdigest()
@@ -163,14 +163,14 @@ class ArtifactStore:
         return None if digest == sha256 and has_size else "was changed in the store"
 
     def put_bytes(self, content: bytes) -> str:
-        """Store `content` durably and return its SHA-256 in hex."""
+        """Store `content` durably. Return its SHA-256 in hex."""
         sha256 = sha256_hex(content)
         if not self.keeps(sha256):
             self.put_stream(iter([content]))
         return sha256
 
     def put_stream(self, chunks: Iterator[bytes]) -> tuple[str, int]:
-        """Store a stream durably, in flat memory; return its SHA-256 in hex and its size."""
+        """Store a stream durably, in constant memory. Return its SHA-256 in hex and its size."""
         hasher = hashlib.sha256()
         size = 0
         with new_file(self.root / "incoming") as handle:
@@ -185,21 +185,21 @@ class ArtifactStore:
         return hasher.hexdigest(), size
 
     def put_file(self, source: Path) -> tuple[str, int]:
-        """Store a file's content durably; return its SHA-256 in hex and its size."""
+        """Store a file's content durably. Return its SHA-256 in hex and its size."""
         with source.open("rb") as handle:
             return self.put_stream(iter(lambda: handle.read(1 << 20), b""))
 
 
 @lru_cache(maxsize=4096)
 def _digest_of(path: Path, *_: object) -> str:
-    """Return the SHA-256 (hex) of a file. Further arguments are those that change with it."""
+    """Return the SHA-256 (hex) of a file. The other arguments make the cache notice changes."""
     return content_digest(path)
 
 
 def _sync_name(artifact: Path) -> None:
-    """Make an artifact's name durable, and the name of its folder.
+    """Make the names of an artifact and of its folder durable.
 
-    Another thread may have created the folder and not have made its name durable yet.
+    Another thread may have created the folder without making its name durable yet.
     """
     sync_folder(artifact.parent)
     sync_folder(artifact.parent.parent)

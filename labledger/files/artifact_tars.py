@@ -1,10 +1,8 @@
 """Tars whose members a container chose: declared artifacts, and files of workspaces.
 
-What an agent left is hostile: links that lead out of their artifact, devices, huge or sparse files
-and very many names. Only files, folders, and links that stay inside are packed; the rest is left
-out and named. A stored tar is not trusted either: reading one writes nothing, and whatever is not
-as packed is refused or skipped. Tars are streamed, so that memory stays flat, and the same files
-give the same bytes, so that a digest is reproducible.
+The content is hostile: links that lead out, devices, huge or sparse files, very many names. Only
+files, folders, and links that stay inside are packed. Stored tars are not trusted either. Tars are
+streamed, and the same files give the same bytes.
 """
 
 from __future__ import annotations
@@ -47,39 +45,39 @@ from labledger.records import JsonObject
 from labledger.records.outcomes import Reason
 
 MAX_BYTES = 1024 * MIB
-"""How large the artifacts of a trial may be together, as a tar."""
+"""The most bytes of all artifacts of a trial, as a tar."""
 MAX_READ_BYTES = 8 * MAX_BYTES
-"""How many bytes are read for them, including what is excluded."""
+"""The most bytes that are read for them, including excluded files."""
 MAX_MEMBERS = 100_000
-"""How many files, folders and links they may have together."""
+"""The most files, folders and links of all artifacts together."""
 MAX_NAMED = 20
-"""How many names that were left out are recorded."""
+"""The most names of left-out members that are recorded."""
 MAX_NOTABLE = 100
 _MAX_NAME_CHARACTERS = 300
 
 
 class ArtifactsRefused(LabLedgerError):
-    """What an agent left as artifacts exceeds a limit or cannot be read."""
+    """The artifacts of an agent exceed a limit or cannot be read."""
 
 
 @dataclass(slots=True)
 class PackedArtifact:
-    """A declared artifact as it was packed."""
+    """The result of packing a declared artifact."""
 
     path: str
-    """In the agent's container."""
+    """Its path in the agent's container."""
     to: str
-    """In the grader's container."""
+    """Its path in the grader's container."""
     kind: str = "missing"
     """`file`, `folder`, or `missing`."""
     members: int = 0
     size: int = 0
-    """Bytes of its files."""
+    """The bytes of its files."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """The first names that are not in the tar, and why."""
+    """The first names that are not in the tar, with the reasons."""
     left_out_total: int = 0
     link: str | None = None
-    """Where the path leads in the agent's container if it is a symbolic link."""
+    """The target in the agent's container, if the path is a symbolic link."""
 
     def leave_out(self, name: str, why: str) -> None:
         self.left_out_total += 1
@@ -97,7 +95,7 @@ class PackedArtifact:
 
 @dataclass(slots=True)
 class ArtifactPacker:
-    """Packs artifacts one after the other, within limits for all of them together."""
+    """Packs artifacts one after the other, within common limits."""
 
     is_notable: Callable[[str], bool] = lambda _name: False
     notable: list[str] = field(default_factory=list)
@@ -111,12 +109,12 @@ class ArtifactPacker:
     ) -> Iterator[bytes]:
         """Yield the members of an artifact in pieces, without the end of the tar.
 
-        `stream` is a tar of its path: the first member is the path itself. `packed` is filled in;
-        if the path is a symbolic link, with nothing but `link`. Raises `ArtifactsRefused`.
+        `stream` is a tar whose first member is the artifact's path itself. Fills in `packed`. If
+        the path is a symbolic link, sets only `link`. Raises `ArtifactsRefused`.
         """
         excluded = _Exclusions(exclude)
         contents: dict[str, bool] = {}
-        """Whether each file is packed, by its name below the path: another name may refer to it."""
+        """Whether each file is packed, by its name below the path. Hard links may refer to it."""
         links: set[str] = set()
         for archive, member in _members(stream, packed.path):
             self._count_read(member, packed.path)
@@ -180,7 +178,7 @@ class ArtifactPacker:
 
 @dataclass(slots=True)
 class _Exclusions:
-    """Globs of names that are left out: of a whole name, or of its end after any `/`."""
+    """Globs of left-out names. A glob matches a whole name, or its end after any `/`."""
 
     globs: tuple[str, ...]
     _pattern: re.Pattern[str] | None = None
@@ -193,7 +191,7 @@ class _Exclusions:
             self._pattern = re.compile(alternatives, re.DOTALL)
 
     def covers(self, name: str) -> bool:
-        """Return True for an excluded name, and for what is below one. Parents come first."""
+        """Return True for an excluded name, and for names below one. Ask for parents first."""
         if self._pattern is None:
             return False
         steps = name.split("/")
@@ -236,14 +234,14 @@ def _piece(content: IO[bytes], remaining: int, path: str) -> bytes:
 
 
 def _header(name: str, member: tarfile.TarInfo, link: str) -> bytes:
-    """Return the header of a member under another name: without owner, set-id bits and the rest."""
+    """Return a header for a member under another name, without owner and set-id bits."""
     is_link = member.issym() or member.islnk()
     return TarEntry(
         name,
         tarfile.REGTYPE if member.isreg() else member.type,
         member.size if member.isreg() else 0,
         target=link if is_link else "",
-        # Its owner can always change it: a grader that is root needs no other permission.
+        # The owner can always change it. A grader that is root needs no other permission.
         mode=(member.mode & 0o777) | (0o700 if member.isdir() else 0o600),
         mtime=max(0, int(member.mtime)),
     ).header
@@ -269,7 +267,7 @@ def _below(to: str, name: str) -> str:
 
 
 def safe_names(stream: Readable) -> Iterator[str]:
-    """Yield the names in a stored tar. Raises `ArtifactsRefused` for one that is not as packed."""
+    """Yield the names in a stored tar. Raises `ArtifactsRefused` for an unsafe member."""
     for _, member in _members(stream, "stored"):
         is_known = member.isreg() or member.isdir() or member.issym() or member.islnk()
         if not is_safe_name(member.name) or not is_known or member.issparse():
@@ -278,7 +276,7 @@ def safe_names(stream: Readable) -> Iterator[str]:
 
 
 def open_modes(tar: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield a packed tar with permissions for every user: for a grader that is not root."""
+    """Yield a packed tar with permissions for every user, for a grader that is not root."""
     for archive, member in _members(PieceStream(iter(tar)), "stored"):
         if member.isdir() or member.isreg():
             member.mode |= 0o777 if member.isdir() or member.mode & 0o100 else 0o666
@@ -287,7 +285,7 @@ def open_modes(tar: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def without(stream: Readable, names: Iterable[str]) -> Iterator[bytes]:
-    """Yield a packed tar without the files of some names, and without other names for them."""
+    """Yield a packed tar without the files in `names`, and without hard links to them."""
     left_out = set(names)
     for archive, member in _members(stream, "stored"):
         if member.name in left_out or (member.islnk() and member.linkname in left_out):
@@ -310,7 +308,7 @@ def _copied(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[bytes
 
 
 CAP = 32 * MIB
-"""The limit of such a tar in bytes."""
+"""The most bytes of a tar of workspace files."""
 
 _TYPES = {"file": tarfile.REGTYPE, "link": tarfile.SYMTYPE, "folder": tarfile.DIRTYPE}
 _KINDS = {type_flag: kind for kind, type_flag in _TYPES.items()}
@@ -326,14 +324,14 @@ def _header_size(name: str, entry: Entry) -> int:
     texts = [len(name.encode()) + (entry.kind == "folder")]
     if entry.kind == "link":
         texts.append(entry.size)
-    # A long text takes a header and blocks of its own.
+    # A long name or target takes a header and blocks of its own.
     return BLOCK + sum(BLOCK + padded(n + 1) for n in texts if n > tarfile.LENGTH_NAME)
 
 
 def tar_of(entries: Mapping[str, Entry], paths: Mapping[str, Path]) -> Iterator[bytes]:
-    """Yield a tar of files, links and folders in pieces, each from its own path.
+    """Yield a tar of files, links and folders in pieces. `paths` has the path of each name.
 
-    Raises `UnsafeFile` or `OSError` if a file is not what its entry says.
+    Raises `UnsafeFile` or `OSError` if a file does not match its entry.
     """
     try:
         yield from tar_chunks(
@@ -362,13 +360,13 @@ class Member:
     kind: str
     executable: bool
     target: bytes
-    """The target of a link, else empty."""
+    """The target of a link; empty for other kinds."""
     content: Iterator[bytes]
-    """Of a file, in pieces. Read it before you take the next member from the iterator."""
+    """The content of a file, in pieces. Read it before the next member."""
 
 
 def members(file: BinaryIO) -> Iterator[Member]:
-    """Yield the files, links and folders of a stored tar. Nothing is written.
+    """Yield the files, links and folders of a stored tar. Writes nothing.
 
     Raises `tarfile.TarError`, `ValueError` or `EOFError` if it cannot be read.
     """

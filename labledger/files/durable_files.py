@@ -1,9 +1,8 @@
-"""Files that appear under their name as a whole, and are durable once they do.
+"""Write files that appear under their names as a whole, and are durable when they do.
 
-A reader sees the old content or the new one, never a part; a file that could not be finished is
-deleted. The ledger is written in place, and mirrors are appended to; other files of a lab that must
-survive a crash, and a mirror that is rebuilt, must be written with these functions. `write_content`
-alone does not make durable what it writes.
+A reader sees the old or the new content, never a part. Use these functions for every file of a lab
+that must survive a crash, except the ledger and appended mirrors. `write_content` alone does not
+make its files durable.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 _NAMELESS_REFUSED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
-"""How `open` fails on a file system that has no files without a name."""
+"""The errors of `open` on a file system that cannot create files without a name."""
 
 Fence = Callable[[], AbstractContextManager[object]]
-"""Returns a context in which this process still owns what it writes; entering it raises if not."""
+"""Returns a context that raises on entry if this process no longer owns the written files."""
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write or replace `path` as a whole. Raises `OSError`; `path` is then unchanged."""
+    """Write or replace `path` as a whole. On `OSError`, `path` is unchanged."""
     with replace_file(path) as handle:
         handle.write(content)
 
@@ -38,8 +37,7 @@ def replace_file(
 ) -> Iterator[BinaryIO]:
     """Yield a file that gets the name `path`, within `fence`, when the block ends without error.
 
-    Folders above it are created. `mode` is reduced by the umask. Raises `OSError`; `path` is then
-    unchanged.
+    Creates missing folders above it. The umask reduces `mode`. On `OSError`, `path` is unchanged.
     """
     with new_file(path.parent, f".{path.name}.", mode=mode) as handle:
         yield handle
@@ -47,7 +45,7 @@ def replace_file(
 
 
 def delete_unfinished(path: Path) -> None:
-    """Delete what processes that were killed while they wrote `path` left under hidden names."""
+    """Delete the hidden files that killed writers of `path` left."""
     for part in path.parent.iterdir() if path.parent.is_dir() else ():
         if part.name.startswith(f".{path.name}."):
             part.unlink(missing_ok=True)
@@ -57,9 +55,9 @@ def delete_unfinished(path: Path) -> None:
 def create_file(path: Path) -> Iterator[BinaryIO]:
     """Yield a file that gets the new name `path`, durable, when the block ends without error.
 
-    Until then it has no name: nothing is left of it if this process is killed. On a file system
-    without such files it has a hidden name in the same folder. Raises `FileExistsError` if the name
-    is taken by then, and `OSError`.
+    Until then it has no name, so that nothing remains if this process is killed. On a file system
+    without such files, it has a hidden name in the same folder. Raises `FileExistsError` if the
+    name exists by then, and `OSError`.
     """
     make_folder(path.parent)
     descriptor = _open_nameless(path.parent)
@@ -79,7 +77,7 @@ def create_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def _open_nameless(folder: Path) -> int | None:
-    """Open a new file without a name in `folder`; None if that cannot be, or it could get none."""
+    """Open a new file without a name in `folder`; None if the system cannot create or name it."""
     try:
         descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -97,14 +95,14 @@ def _open_path(descriptor: int) -> str:
 
 
 def refuse_existing(path: Path) -> None:
-    """Raise `FileExistsError` if there is anything at `path`."""
+    """Raise `FileExistsError` if anything exists at `path`."""
     if os.path.lexists(path):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
 
 
 @contextmanager
 def new_file(folder: Path, prefix: str = "", *, mode: int = 0o600) -> Iterator[BinaryIO]:
-    """Yield a new file in `folder`, which is created if missing. See `publish`.
+    """Yield a new file in `folder`, which is created if missing. `publish` names it.
 
     If the block ends with an error, the file is deleted.
     """
@@ -134,13 +132,13 @@ def set_aside(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder and those above it if they are missing, with durable names."""
+    """Create a folder and its missing parents, with durable names."""
     if not folder.is_dir():
         make_folder(folder.parent)
         try:
             folder.mkdir()
         except FileExistsError:
-            # Another process may have been first.
+            # Another process may have created it first.
             if not folder.is_dir():
                 reason = os.strerror(errno.ENOTDIR)
                 raise NotADirectoryError(errno.ENOTDIR, reason, str(folder)) from None
@@ -151,8 +149,8 @@ def make_folder(folder: Path) -> None:
 def filled_folder(target: Path) -> Iterator[Path]:
     """Yield a new folder, which gets the name `target` when the block ends without error.
 
-    Until then it has a hidden name beside it. It is removed if the block raises, or if another
-    process has given a folder of the same content that name meanwhile. What is in it is not made
+    Until then, it has a hidden name beside `target`. It is removed if the block raises, or if
+    another process creates `target` first, with the same content. Files in it are not made
     durable. Raises `OSError`.
     """
     import shutil  # Late: it takes longer than a small query.
@@ -171,7 +169,7 @@ def filled_folder(target: Path) -> Iterator[Path]:
 
 
 def sync_tree(folder: Path) -> None:
-    """Make all files in a folder, and in those below it, durable with their names."""
+    """Make everything in a folder and in its subfolders durable, with all names."""
     for path in folder.rglob("*"):
         if path.is_symlink():
             continue
@@ -197,25 +195,27 @@ def sync_folder(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LinkTo:
-    """A symbolic link in place of a file. It is written as it is and never followed."""
+    """A symbolic link in place of a file. It is written unchanged and never followed."""
 
     target: str
 
 
 @dataclass(frozen=True, slots=True)
 class EmptyFolder:
-    """A folder that holds nothing, in place of a file."""
+    """An empty folder in place of a file."""
 
 
 FileContent = bytes | Path | LinkTo | EmptyFolder
-"""The content of a file, the file that it is copied from, or what is there in place of a file. A
-copy keeps its executable bit."""
+"""The content of a file, the path of a file to copy, or a link or folder in place of a file.
+
+A copy keeps its executable bit.
+"""
 
 _CHUNK = 1 << 20
 
 
 def write_content(target: Path, content: FileContent) -> None:
-    """Write a new file whole, or a link or folder. Raises `FileExistsError` and `OSError`."""
+    """Write a new file, link or folder. Raises `FileExistsError` and `OSError`."""
     if isinstance(content, LinkTo):
         target.symlink_to(content.target)
         return
@@ -252,7 +252,7 @@ def content_digest(content: bytes | Path) -> str:
 
 
 def content_key(content: FileContent) -> str:
-    """Return a text that differs if what `write_content` writes differs. Raises `OSError`."""
+    """Return a text that identifies the result of `write_content`. Raises `OSError`."""
     if isinstance(content, LinkTo):
         return f"{content_digest(os.fsencode(content.target))} link"
     if isinstance(content, EmptyFolder):
@@ -262,7 +262,7 @@ def content_key(content: FileContent) -> str:
 
 
 def content_on_disk(path: Path) -> FileContent | None:
-    """Return what `write_content` may have written at a path; None if it wrote nothing there."""
+    """Return the content that `write_content` may have written at a path; None without any."""
     if path.is_symlink():
         return LinkTo(os.readlink(path))  # noqa: PTH115
     if path.is_dir():

@@ -1,10 +1,8 @@
 """Fingerprints of folders show whether anything in them was touched, without reading the files.
 
-A fingerprint has the file system's facts on each entry: its inode, mode, owner, size, and the times
-of its last change of content (mtime) and of anything (ctime). Exchanging a file and putting it back
-changes an inode or a ctime. Users cannot set a ctime; only a changed clock could hide such a
-change. The times have steps of some milliseconds. A fingerprint that is taken within one step after
-a change does not show a further change, and is marked as not settled.
+A fingerprint has the inode, mode, owner, size and times of each entry. Replacing a file and putting
+it back changes an inode or a ctime, which users cannot set. Only a changed clock could hide such a
+change.
 """
 
 from __future__ import annotations
@@ -19,22 +17,22 @@ from pathlib import Path
 from labledger import clock
 
 _STEP_NS = 50_000_000
-"""Longer than the step of any file system's times."""
+"""Longer than the resolution of any file system's times, in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """The file system's facts on some files and folders."""
+    """The digest of the file system's facts about files and folders."""
 
     digest: str
     is_settled: bool
-    """False if something changed so recently that a further change might not show."""
+    """False after a change so recent that a further change might have the same times."""
     entries: int
-    """How many files, links and folders it has."""
+    """The number of files, links and folders."""
 
 
 def fingerprint(tops: Iterable[Path], alone: Iterable[Path] = ()) -> Fingerprint:
-    """Return the fingerprint of `tops` with everything in them, and of `alone` without content.
+    """Return the fingerprint of `tops` with all entries, and of `alone` without their entries.
 
     Does not follow links. A missing path is part of the fingerprint. Raises `OSError`.
     """
@@ -59,7 +57,7 @@ def fingerprint(tops: Iterable[Path], alone: Iterable[Path] = ()) -> Fingerprint
 def _all(
     tops: Iterable[Path], alone: Iterable[Path]
 ) -> Iterator[tuple[str, os.stat_result | None]]:
-    """Yield names below the tops, with the file system's facts on each."""
+    """Yield the names below the tops, with the file system's facts about each."""
     for path in alone:
         yield "", _status(path)
     for top in tops:
@@ -78,10 +76,10 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def entries_below(top: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield everything below a folder, in an order that depends on the names alone."""
+    """Yield everything below a folder, in an order that depends only on the names."""
     with os.scandir(top) as children:
-        found = sorted(children, key=lambda child: child.name)
-    for child in found:
+        entries = sorted(children, key=lambda child: child.name)
+    for child in entries:
         status = child.stat(follow_symlinks=False)
         yield child.path, status
         if stat.S_ISDIR(status.st_mode):

@@ -1,19 +1,8 @@
-"""The lab folder, and labledger's folders outside of it: the user's cache, temporary folders.
+"""The lab folder, and labledger's other folders: the user's cache, and temporary folders.
 
-The lab folder holds the ledger, the artifact store and the run folders. Every command finds it in
-the same way: an explicit path, `LABLEDGER_DIR`, or the nearest `.lab` folder upwards from the
-working directory. It is closed to other users of the machine. A ledger on a network file system is
-refused before it is created, upgraded or opened for writing: SQLite's shared memory and locks do
-not work between machines, and WAL mode can lose commits there.
-
-`settings.yaml` in the lab folder, which a person writes, has what is set for every run. A lab
-without it has no settings. An unknown field, or a version that this labledger does not know, is an
-error: a setting that was misspelled must not be ignored.
-
-Only speed depends on a file of the cache: one is used if it is complete and belongs to this user.
-Its name contains a digest of everything that the content depends on. A temporary folder is locked
-by the process that made it, and removed when that process is done; the folder of a process that was
-killed is removed by whoever next makes one for the same purpose.
+The lab folder holds the ledger, the artifact store and the run folders. It is closed to other users
+of the machine. A ledger on a network file system is refused, because SQLite's shared memory and
+locks do not work between machines, and commits can be lost.
 """
 
 from __future__ import annotations
@@ -36,12 +25,12 @@ FOLDER = ".lab"
 VARIABLE = "LABLEDGER_DIR"
 SETTINGS_SCHEMA = "lab_settings_v1"
 MAX_SETTINGS_BYTES = 1 << 20
-"""The largest file of settings that is read."""
+"""The most bytes of a settings file that are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabFolder:
-    """The paths of one lab folder. Nothing in it exists until a run is created."""
+    """The paths of one lab folder. They exist only after a run is created."""
 
     root: Path
 
@@ -49,7 +38,7 @@ class LabFolder:
     def find(cls, given: Path | str | None = None) -> LabFolder:
         """Return the lab folder `given`, else `$LABLEDGER_DIR`, else the nearest `.lab` upwards.
 
-        If there is none upwards, return the one that would be created in the working directory.
+        Without one upwards, return the folder that would be created in the working directory.
         """
         if given is not None:
             return cls(Path(given).absolute())
@@ -72,7 +61,7 @@ class LabFolder:
 
     @property
     def settings(self) -> Path:
-        """The file of the lab's settings, which need not exist."""
+        """The file of the lab's settings, which may be missing."""
         return self.root / "settings.yaml"
 
     @property
@@ -81,17 +70,17 @@ class LabFolder:
 
     @property
     def benchmarks(self) -> Path:
-        """The folder of the experiments that benchmarks were translated to."""
+        """The folder of translated benchmarks."""
         return self.root / "benchmarks"
 
     @property
     def builds(self) -> Path:
-        """The folder of the logs of images that were built."""
+        """The folder of the logs of image builds."""
         return self.root / "builds"
 
     @property
     def gateway(self) -> Path:
-        """The folder of the model gateway: its sockets, its log, what attempts used."""
+        """The folder of the model gateway: its sockets, its log, and its list of attempts."""
         return self.root / "gateway"
 
     def run_folder(self, run_id: str) -> Path:
@@ -100,8 +89,8 @@ class LabFolder:
     def create(self) -> None:
         """Create the lab folder, closed to other users of this machine.
 
-        The folder becomes trusted if it was missing or empty: see `lab_trust`. A folder that other
-        users could write to until now loses the user's trust, because they may have changed it.
+        A folder that was missing or empty becomes trusted: see `lab_trust`. A folder that other
+        users could write to loses the user's trust, because they may have changed it.
         """
         is_new = self._make_root()
         with suppress(FileExistsError), (self.root / ".gitignore").open("xb") as ignore:
@@ -121,10 +110,10 @@ class LabFolder:
         try:
             self.root.mkdir(0o700)
         except FileExistsError:
-            make_folder(self.root)  # Raises for anything but a folder.
+            make_folder(self.root)  # Raises for anything except a folder.
             is_mine = self._close()
             return is_mine and next(self.root.iterdir(), None) is None
-        self.root.chmod(0o700)  # An umask may have taken rights from this user, too.
+        self.root.chmod(0o700)  # The umask may have removed rights of this user.
         sync_folder(self.root.parent)
         return True
 
@@ -135,8 +124,8 @@ class LabFolder:
 
         status = self.root.stat()
         was_open = bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
-        # Before, because this process may be killed in between. After, because other users can put
-        # the old mark back until the folder is closed.
+        # Forget before closing, because this process may be killed in between. Forget again after
+        # closing, because other users could restore the old mark until then.
         if was_open:
             permissions.forget_lab_folder(self.root)
         self.root.chmod(0o700)
@@ -145,7 +134,11 @@ class LabFolder:
         return status.st_uid == os.geteuid()
 
     def read_settings(self) -> JsonObject:
-        """Return the settings of the lab. Raises `InvalidInput` with every problem of the file."""
+        """Return the settings of the lab, which are empty without a file.
+
+        Unknown fields and versions are errors, so that a misspelled setting is not ignored. Raises
+        `InvalidInput` with every problem of the file.
+        """
         # Imported late: that module imports this one.
         from labledger.files.project_files import read_regular
 
@@ -166,7 +159,7 @@ class LabFolder:
         except NotYaml as error:
             raise InvalidInput(f"cannot read {path}", [Problem(str(path), str(error))]) from None
         if not isinstance(document, dict):
-            # The file is not a settings file and may be a secret, so no message repeats its text.
+            # The file may be a secret instead of settings, so no message repeats its text.
             json_schemas.refuse_problems(path, [((), "expected a mapping")])
         json_schemas.refuse_problems(path, json_schemas.problems(document, SETTINGS_SCHEMA))
         return document
@@ -177,11 +170,11 @@ NETWORK = frozenset(
         *("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "beegfs", "glusterfs"),
         *("fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.rclone", "fuse.gcsfuse"),
         *("gpfs", "fuse.ceph-fuse", "fuse.juicefs"),
-        # Folders of the host in a virtual machine; WSL shows the drives of Windows as 9p.
+        # Folders of the host in a virtual machine. WSL shows the drives of Windows as 9p.
         *("9p", "drvfs", "vboxsf", "prl_fs", "fuse.vmhgfs-fuse"),
     }
 )
-"""Types of file systems to which several systems can write, as Linux names them."""
+"""Linux names of the file systems to which several systems can write."""
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _OCTAL = re.compile(r"\\([0-7]{3})")
@@ -190,7 +183,7 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 def refuse_network(path: Path) -> None:
     """Raise `LedgerError` if `path` is on a network file system.
 
-    Nothing is checked where there is no `mountinfo`, as on macOS.
+    Without `mountinfo`, as on macOS, nothing is checked.
     """
     try:
         mounts = _MOUNTS.read_text("utf-8", "surrogateescape")
@@ -216,7 +209,7 @@ def file_system_type(path: Path, mounts: str) -> str | None:
             continue
         mount = Path(_OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4]))
         if absolute.is_relative_to(mount) and len(mount.parts) >= depth:
-            # Of two mounts on one path, the later hides the earlier.
+            # A later mount on the same path hides the earlier one.
             depth, type_at_depth = len(mount.parts), after.split()[0]
     return type_at_depth
 
@@ -225,7 +218,10 @@ def file_system_type(path: Path, mounts: str) -> str | None:
 
 
 def read_cached(name: str) -> bytes | None:
-    """Return what was stored under a name; None if it is missing, damaged or another user's."""
+    """Return the cached content of a name; None if it is missing, damaged or another user's.
+
+    The name must contain a digest of everything that the content depends on.
+    """
     top = cache_folder()
     if top is None:
         return None
@@ -240,18 +236,18 @@ def read_cached(name: str) -> bytes | None:
 
 
 def store_cached(name: str, content: bytes) -> None:
-    """Store content under a name, if possible."""
+    """Cache content under a name, if possible. Only speed may depend on it."""
     top = cache_folder()
     if top is None:
         return
     try:
         write_file(top / name, sha256_hex(content).encode() + b"\n" + content)
     except OSError:
-        return  # The caller computes the content again next time.
+        return  # Without a cache, the caller computes the content again.
 
 
 def expand_home(path: str) -> Path:
-    """Return a path with `~` or `~USER` at its start replaced, if that user has a home folder."""
+    """Return a path with a leading `~` or `~USER` replaced, if that user has a home folder."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -268,14 +264,15 @@ def cache_folder() -> Path | None:
 
 
 _RANDOM = "[a-z0-9_]" * 8
-"""The pattern of the unique part of a name from `tempfile`."""
+"""The glob of the unique part of a name from `tempfile`."""
 
 
 @contextmanager
 def scratch_folder(purpose: str, place: Path | None = None) -> Iterator[Path]:
-    """Yield a new empty folder in `place`, by default `$TMPDIR`, and remove it with its content.
+    """Yield a new empty folder in `place`, by default `$TMPDIR`, and remove it at the end.
 
-    `purpose` is a part of its name. Raises `OSError`.
+    The folder is locked meanwhile. Folders of killed processes with the same `purpose`, which is a
+    part of the name, are removed first. Raises `OSError`.
     """
     # Imported late: they take longer than a small query, and every command finds the lab.
     import shutil
@@ -284,13 +281,13 @@ def scratch_folder(purpose: str, place: Path | None = None) -> Iterator[Path]:
     root = place or Path(tempfile.gettempdir())
     prefix = f"labledger-{purpose}-"
     if place is not None:
-        # Users have folders of their own there, and their names may begin alike.
+        # Users have folders of their own there, whose names may begin in the same way.
         prefix = f".labledger-{purpose}-unfinished-"
     for path in root.glob(f"{prefix}{_RANDOM if place else '*'}"):
         _remove_if_abandoned(path)
     while True:
         path = Path(tempfile.mkdtemp(prefix=prefix, dir=root))
-        # Another process may take it for an abandoned one, and remove it, before it is locked.
+        # Before it is locked, another process may remove it as abandoned.
         try:
             descriptor = _open_folder(path)
         except FileNotFoundError:
@@ -299,7 +296,7 @@ def scratch_folder(purpose: str, place: Path | None = None) -> Iterator[Path]:
         if path.exists():
             break
         os.close(descriptor)
-    # Not the locked folder itself: an upgrade of a ledger in it would lock it again, and wait.
+    # Do not yield the locked folder itself. Upgrading a ledger in it would wait for the lock.
     inner = path / "files"
     try:
         inner.mkdir()
@@ -310,7 +307,7 @@ def scratch_folder(purpose: str, place: Path | None = None) -> Iterator[Path]:
 
 
 def _remove_if_abandoned(path: Path) -> None:
-    """Remove a folder of this user that no process has locked."""
+    """Remove a folder if it belongs to this user and no process has locked it."""
     import shutil
 
     with suppress(OSError):
@@ -328,7 +325,7 @@ def _open_folder(path: Path) -> int:
 
 
 def _lock(descriptor: int, kind: int) -> bool:
-    """Lock a folder. Return False if it is locked, or on a file system that has no locks."""
+    """Lock a folder. Return False if it is locked, or if the file system has no locks."""
     try:
         fcntl.flock(descriptor, kind)
     except OSError:

@@ -1,14 +1,8 @@
-"""Whether a lab folder is trusted. Only then do its settings and the receivers in its ledger act.
+"""Whether a lab folder is trusted. Only then do its settings and stored receivers act.
 
-A lab folder may have been cloned, copied or found in another user's folder, with settings and rows
-that run commands as this user. It is trusted once this user has created it with labledger, or has
-allowed it with `labledger allow`. Both store a permission in the user's own settings. The
-permission names the folder's real path, inode and owner, and a random mark in the folder. So a
-copy, a folder of the same name, and an older state of the folder on another inode are other
-folders. A folder that was moved needs a new permission, too.
-
-A folder is not trusted if other users could change it unnoticed: if one of them owns the settings
-or the ledger, can write to the folder, or can replace what a path or a link leads to.
+A copied or cloned lab folder may contain settings and rows that run commands as this user. It is
+trusted after this user has created it with labledger, or allowed it with `labledger allow`, and
+only if other users cannot change it unnoticed.
 """
 
 from __future__ import annotations
@@ -30,7 +24,13 @@ from labledger.files.replaceable_paths import replaceable_at
 
 @dataclass(frozen=True, slots=True)
 class LabTrust:
-    """Whether the settings and receivers of a lab folder act."""
+    """Whether the settings and receivers of a lab folder act.
+
+    A permission in the user's own settings names the folder's real path, inode and owner, and a
+    random mark in the folder. So a copy, a moved folder, or an older state of the folder on another
+    inode needs a new permission. A folder is never trusted if other users own its settings or
+    ledger, can write to it, or can replace the target of its path or links.
+    """
 
     lab: LabFolder
     why_not: str | None
@@ -40,8 +40,8 @@ class LabTrust:
 
     @classmethod
     def of(cls, lab: LabFolder) -> Self:
-        """Return whether a lab folder is trusted. A missing folder has no settings and no
-        receivers."""
+        """Return whether a lab folder is trusted. A missing folder is, because it has no settings
+        and no receivers."""
         try:
             folder = lab.root.stat()
         except OSError:
@@ -59,21 +59,21 @@ class LabTrust:
         return self.why_not is None
 
     def sentence(self) -> str:
-        """Return one sentence on what does not act, and what the user can do."""
+        """Return a sentence about the receivers that are not notified, and the remedy."""
         return (
             f"labledger does not notify the receivers that {self.lab.root} names: {self.why_not}; "
             f"{self.remedy()}"
         )
 
     def refuse(self) -> NoReturn:
-        """Raise `PermissionNeeded` if a user asked for an action that needs trust."""
+        """Raise `PermissionNeeded`, for an action that needs trust."""
         raise PermissionNeeded(
             f"the lab {self.lab.root} names receivers that labledger must not notify",
             [Problem(str(self.lab.root), self.why_not or "", hint=self.remedy())],
         )
 
     def remedy(self) -> str:
-        """Return what the user can do about it."""
+        """Return what the user can do to make the folder trusted."""
         if self.is_allowable:
             return f"if you trust it, allow it: `labledger allow {shlex.quote(str(self.lab.root))}`"
         return (
@@ -83,7 +83,7 @@ class LabTrust:
 
 
 def permission_to_ask_for(lab: LabFolder) -> Permission | None:
-    """Return the permission that makes a lab folder trusted, None if it is already trusted.
+    """Return the permission that would make a lab folder trusted; None if it is trusted.
 
     Marks the folder, so that the permission covers only this folder. Raises `LabLedgerError` if no
     permission can make it trusted.
@@ -95,13 +95,13 @@ def permission_to_ask_for(lab: LabFolder) -> Permission | None:
         raise LabLedgerError(
             f"the lab {lab.root} cannot be allowed: {trust.why_not}", hint=trust.remedy()
         )
-    with suppress(OSError):  # This user may only have the right to read another user's folder.
+    with suppress(OSError):  # This user may not be allowed to write to another user's folder.
         permissions.mark_lab_folder(lab.root)
     return permissions.of_lab_folder(lab.root)
 
 
 def trust_new(lab: LabFolder) -> None:
-    """Trust a lab folder that this process has created, if this user has a place to store that."""
+    """Trust a lab folder that this process has created, if the permission can be stored."""
     with suppress(LabLedgerError, OSError):
         permissions.mark_lab_folder(lab.root)
         new = permissions.of_lab_folder(lab.root)
@@ -112,7 +112,7 @@ def _changed_by_others(lab: LabFolder, folder: os.stat_result) -> str | None:
     """Return why users other than this one and the folder's owner may have changed the lab."""
     if folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return f"other users can write to it (its mode is {stat.S_IMODE(folder.st_mode):o})"
-    # SQLite takes rows from the last two, too.
+    # SQLite also reads rows from the last two files.
     ledger_files = [lab.ledger.with_name(lab.ledger.name + end) for end in ("", "-wal", "-journal")]
     for path in (lab.settings, *ledger_files):
         try:
@@ -121,13 +121,13 @@ def _changed_by_others(lab: LabFolder, folder: os.stat_result) -> str | None:
             continue
         if status.st_uid not in (folder.st_uid, os.geteuid()):
             return f"{path.name} in it belongs to the user with the id {status.st_uid}"
-        # A run closes the folder to other users, but what they wrote before is still there.
+        # A run closes the folder to other users, but their earlier changes remain.
         if status.st_mode & stat.S_IWOTH:
             mode = stat.S_IMODE(status.st_mode)
             return f"other users can write to {path.name} in it (its mode is {mode:o})"
         if path.is_symlink() and (place := _replaceable(path, folder)) is not None:
             return f"{path.name} in it is a link, and {place}"
-    # A team may share the folder above: another lab in its place has another inode and mark.
+    # A team may share the folder above. Another lab in its place has another inode and mark.
     return _replaceable(lab.root, folder, may_share=True)
 
 

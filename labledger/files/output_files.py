@@ -1,12 +1,8 @@
 """Write a user's output to a path: a file, a device, a pipe, or the target of a link.
 
-Only regular files are replaced, each as a whole: the old content stays until the new one is
-durable, and the mode is kept. A link stays, and the file behind it is replaced or created. Devices,
-pipes and the descriptors of this process (`/dev/stdout`, `/dev/fd/N`) are written to as they are. A
-folder or a socket is an error, and so is a file of a ledger.
-
-Every output at a path that the user names must be written with these functions. A missing folder
-is created first, whichever command writes: see `make_folder_for`.
+A regular file is replaced as a whole, and keeps its mode. A link stays, and its target is replaced
+or created. Devices, pipes and descriptors are written directly. Folders, sockets and files of a
+ledger are errors.
 """
 
 from __future__ import annotations
@@ -35,10 +31,10 @@ _OF_LEDGER = frozenset({_LEDGER, f"{_LEDGER}-wal", f"{_LEDGER}-shm"})
 def open_output(
     out: str | Path | BinaryIO, fence: Fence = nullcontext, *, needs_seek: bool = False
 ) -> AbstractContextManager[BinaryIO]:
-    """Return the context of an output: `replace_output` for a path, or a stream.
+    """Return the context of an output: `replace_output` for a path, or the given stream.
 
-    A stream stays open at its end, and `fence` does not concern it. Formats that end with offsets
-    need positions: with `needs_seek`, a stream, a device or a pipe gets everything at the end.
+    A stream stays open, and `fence` does not affect it. With `needs_seek`, for formats that end
+    with offsets, a stream, device or pipe gets the whole content at the end.
     """
     if isinstance(out, str | Path):
         return replace_output(Path(out), fence, needs_seek=needs_seek)
@@ -46,9 +42,9 @@ def open_output(
 
 
 def make_folder_for(out: str | Path | BinaryIO) -> None:
-    """Create the folder of an output that the user names, if it is missing.
+    """Create the missing folder of an output that the user names.
 
-    Raises `InvalidInput` if that is not possible.
+    Every command that writes such an output calls this. Raises `InvalidInput` if it fails.
     """
     if not isinstance(out, str | Path):
         return
@@ -65,11 +61,11 @@ def make_folder_for(out: str | Path | BinaryIO) -> None:
 def replace_output(
     path: Path, fence: Fence = nullcontext, *, needs_seek: bool = False
 ) -> Iterator[BinaryIO]:
-    """Yield the output at `path`: see the module. `needs_seek` is the same as in `open_output`.
+    """Yield the output at `path`, as the module describes. For `needs_seek`, see `open_output`.
 
-    New content gets its name within `fence`. In a lab folder, a file is closed to other users, and
-    a folder, FIFO, device or link of its name is replaced. Raises `LabLedgerError`; a file at
-    `path` is then unchanged.
+    New content gets its name within `fence`. In a lab folder, the file is closed to other users,
+    and a folder, FIFO, device or link of its name is replaced. On `LabLedgerError`, a file at
+    `path` is unchanged.
     """
     try:
         with _opened(path, fence, needs_seek=needs_seek) as handle:
@@ -79,10 +75,9 @@ def replace_output(
 
 
 def scratch_folder_of(path: Path) -> Path | None:
-    """Return a folder on an output's disk, for unfinished parts; None for the folder `$TMPDIR`.
+    """Return a folder for unfinished parts, on the disk of an output; None for devices and pipes.
 
-    Returns None for devices and pipes. Raises `LabLedgerError` for an output that cannot be
-    written.
+    None means `$TMPDIR`. Raises `LabLedgerError` for an output that cannot be written.
     """
     try:
         target = path if _is_in_lab(path) else _target(path)
@@ -130,8 +125,7 @@ def _replaced_file(target: Path, fence: Fence) -> Iterator[BinaryIO]:
         replaced = target.stat()
     except FileNotFoundError:
         replaced = None
-    # The kernel subtracts the umask. To read the umask here, it would have to be set, for every
-    # thread.
+    # Let the kernel apply the umask. Reading it here would change it for all threads.
     with replace_file(target, fence, mode=0o666 if replaced is None else 0o600) as handle:
         if replaced is not None:
             with suppress(PermissionError):
@@ -154,7 +148,7 @@ def _target(path: Path) -> Path | int:
             break
         place = place.parent / place.readlink()
     with suppress(FileNotFoundError):
-        path.stat()  # The kernel decides whether links are followed, and how many.
+        path.stat()  # Let the kernel decide how many links it follows.
         return place
     if path.is_symlink() and not place.parent.is_dir():
         raise LabLedgerError(
@@ -174,7 +168,7 @@ def _own_descriptor(place: Path) -> int | None:
     if match is None or int(match[1]) != os.getpid():
         return None
     number = int(match[2])
-    # Inherited descriptors are inheritable; descriptors that Python and SQLite open are not.
+    # Inherited descriptors are inheritable. Descriptors that Python and SQLite open are not.
     if not os.get_inheritable(number):
         raise LabLedgerError(f"could not write descriptor {number}: it was not given to labledger")
     return number
@@ -199,7 +193,7 @@ def _is_special(target: Path) -> bool:
 
 @contextmanager
 def _stream(target: Path | int) -> Iterator[BinaryIO]:
-    """Yield a buffered stream to a device, a pipe or a descriptor, written whole at the end."""
+    """Yield a buffered stream to a device, a pipe or a descriptor, and flush it at the end."""
     if isinstance(target, int):
         descriptor = os.dup(target)
     else:
@@ -210,9 +204,9 @@ def _stream(target: Path | int) -> Iterator[BinaryIO]:
 
 
 class _UnseekableFile(FileIO):
-    """A file that is written from its present position. A pipe without a reader takes everything.
+    """A file that is written from its current position.
 
-    So the command ends as it does for `labledger … | head`.
+    Writing to a pipe without a reader succeeds, so that `labledger … | head` ends without an error.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -234,14 +228,14 @@ class _UnseekableFile(FileIO):
 
 
 class _TerminalFile(_UnseekableFile):
-    """A terminal, on which what containers wrote is escaped, as on stdout."""
+    """A terminal. Control characters in the output are escaped, as on stdout."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor)
         self._decoder = getincrementaldecoder("utf-8")("backslashreplace")
 
     def isatty(self) -> bool:
-        # Nothing is drawn with escapes, which would be escaped here.
+        # Prevents drawing with escape sequences, which would be escaped here.
         return False
 
     def write(self, content: Any) -> int:
@@ -252,7 +246,7 @@ class _TerminalFile(_UnseekableFile):
 @contextmanager
 def _spooled(stream: BinaryIO) -> Iterator[BinaryIO]:
     """Yield a temporary file, and copy it to a stream at the end."""
-    # Imported late: with the random numbers for its names it takes longer than a small query.
+    # Imported late: it takes longer than a small query.
     from tempfile import TemporaryFile
 
     with TemporaryFile() as file:
@@ -262,6 +256,6 @@ def _spooled(stream: BinaryIO) -> Iterator[BinaryIO]:
 
 
 def _is_in_lab(path: Path) -> bool:
-    """Return whether a folder above `path` holds a ledger."""
+    """Return whether a folder above `path` contains a ledger."""
     folder = Path(os.path.realpath(path.parent))
     return any(os.access(parent / _LEDGER, os.F_OK) for parent in (folder, *folder.parents))

@@ -1,9 +1,8 @@
-"""Make a unified diff of what an agent changed, and apply such a patch again.
+"""Make a unified diff of an agent's changes, and apply such a patch again.
 
-Size and effort are limited. Files that a diff cannot represent, such as binaries, are named in it
-and listed as `unpatchable`, so that a tar can hold them. Paths are untrusted, and quoted as git
-does. A stored patch is not trusted: names in it are never used as paths, and a caller must compare
-each restored file with the expected digest.
+Size and effort are limited. Files that a diff cannot represent are named in it and listed as
+`unpatchable`, so that a tar can hold them. A stored patch is not trusted: its names are never used
+as paths, and callers must check each restored file.
 """
 
 from __future__ import annotations
@@ -20,15 +19,17 @@ from labledger.files.workspace_listing import Entry, Listing
 from labledger.files.workspace_seed import Seed
 
 MAX_PATCHED = 256 * 1024
-"""A text of more bytes is named in the patch, not compared line by line."""
+"""A file with more bytes is named in the patch, but not compared line by line."""
 PATCH_CAP = 1 * MIB
 _MAX_SEED_BYTES = 64 * MIB
-"""How many bytes of the seed's files are held in memory; further files are not compared."""
+"""The most bytes of the seed's files that are held in memory. Others are not compared."""
 
 _MAX_FILE_PAIRS = 4_000_000
 _MAX_PAIRS = 4 * _MAX_FILE_PAIRS
-"""How many pairs of lines are compared, in one file and in all files. A file with more gets one
-hunk, from its first changed line to its last: `difflib` can take more than quadratic time.
+"""The most pairs of lines that are compared, in one file and in all files.
+
+A file with more pairs gets one hunk, from its first to its last changed line, because `difflib` can
+take more than quadratic time.
 """
 _CONTEXT = 3
 
@@ -49,7 +50,7 @@ class _Change:
 
     @property
     def why_not_compared(self) -> str | None:
-        """A description of the content that cannot be compared; None if both can."""
+        """A description of the content that cannot be compared; None if both contents can."""
         for entry, content in ((self.after, self.new), (self.before, self.old)):
             if entry is not None and content is None:
                 return f"{entry.kind} of {entry.size:,} bytes, not compared"
@@ -63,7 +64,7 @@ class Patch:
     pieces: list[tuple[str, bytes]] = field(default_factory=list)
     """Each path with its lines in the patch."""
     unpatchable: list[str] = field(default_factory=list)
-    """Paths whose present content follows from neither the seed nor the patch."""
+    """Paths whose current content cannot be restored from the seed and the patch."""
     end: bytes = b""
 
     @property
@@ -72,9 +73,9 @@ class Patch:
 
 
 def patch(seed: Seed, workspace: Path, before: Listing, after: Listing) -> Patch:
-    """Return the patch from the seed to the present workspace, of at most `PATCH_CAP` bytes.
+    """Return the patch from the seed to the current workspace, of at most `PATCH_CAP` bytes.
 
-    Binary, large and other files are named in lines of their own between the diffs.
+    Files that cannot be compared, such as binary ones, are named in separate lines.
     """
     names = {
         n for n in before.entries | after.entries if before.entries.get(n) != after.entries.get(n)
@@ -99,9 +100,9 @@ def patch_of(
     old_content: Callable[[str], bytes | None],
     new_content: Callable[[str], bytes | None],
 ) -> Patch:
-    """Return the patch of some names, in their order, of at most `PATCH_CAP` bytes.
+    """Return the patch of `names`, in this order, of at most `PATCH_CAP` bytes.
 
-    The contents of files come from the callables, None if a file is not to be compared.
+    `old_content` and `new_content` return a file's content, or None if it must not be compared.
     """
     result = Patch()
     budget = _DiffBudget()
@@ -125,7 +126,7 @@ def patch_of(
 
 
 def seeded_texts(seed: Seed, names: Container[str] | None = None) -> dict[str, bytes]:
-    """Return the contents of a seed's files, of all or of some names, that a patch compares."""
+    """Return the contents of a seed's files that a patch compares. None means all names."""
     contents: dict[str, bytes] = {}
     bytes_left = _MAX_SEED_BYTES
     for seeded in seed.entries():
@@ -174,7 +175,7 @@ def _file_patch(change: _Change, budget: _DiffBudget) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _DiffBudget:
-    """Diffs files within a limit of pairs of lines to compare."""
+    """Compares files within a limit of pairs of lines."""
 
     pairs_left: int = _MAX_PAIRS
 
@@ -184,7 +185,7 @@ class _DiffBudget:
             return _one_hunk(old, new)
         self.pairs_left -= pairs
         lines = difflib.unified_diff(old, new, n=_CONTEXT)
-        next(lines), next(lines)  # The `---` and `+++` lines, which are written with git's quoting.
+        next(lines), next(lines)  # Skip `---` and `+++`. The caller writes them with git's quoting.
         return lines
 
 
@@ -231,7 +232,7 @@ def _terminated(name: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """Return a path as git writes it: quoted as in C if it holds special characters."""
+    """Return a path as git writes it: quoted as in C if it has special characters."""
     if name.isprintable() and '"' not in name and "\\" not in name:
         return name
     return '"' + "".join(_ESCAPES.get(char) or _octal(char) for char in name) + '"'
@@ -249,11 +250,11 @@ _NO_NEWLINE = b"\\ No newline at end of file\n"
 
 
 class PatchMismatch(Exception):
-    """A patch does not match the file that it should change."""
+    """A patch does not match the file that it changes."""
 
 
 def pieces_by_name(patch: bytes, names: Iterable[str]) -> dict[str, list[bytes]]:
-    """Return the lines that a patch has for each of `names` that it changes as a text."""
+    """Return the lines of a patch for each of `names` that it changes as text."""
     by_header = {header(name).encode(): name for name in names}
     by_name: dict[str, list[bytes]] = {}
     lines: list[bytes] = []
@@ -269,7 +270,7 @@ def pieces_by_name(patch: bytes, names: Iterable[str]) -> dict[str, list[bytes]]
 
 
 def apply_piece(piece: list[bytes], old: bytes) -> bytes:
-    """Return a file's content after its piece of a patch. Raises `PatchMismatch`."""
+    """Apply a file's piece of a patch to its old content. Raises `PatchMismatch`."""
     before = list(io.BytesIO(old))
     after: list[bytes] = []
     position = 0
@@ -291,18 +292,18 @@ def apply_piece(piece: list[bytes], old: bytes) -> bytes:
 
 
 def _hunks(piece: list[bytes]) -> Iterator[tuple[int, list[tuple[bytes, bytes]]]]:
-    """Yield each hunk: the old line, from 0, before which it begins, and its lines with signs."""
+    """Yield each hunk: the index of its first old line, and its lines with their signs."""
     changes: list[tuple[bytes, bytes]] | None = None
     start = 0
     for line in piece:
         if match := _HUNK.fullmatch(line):
             if changes is not None:
                 yield start, changes
-            # A hunk that changes no line of the old file names the one before it.
+            # A hunk without old lines names the line before it.
             start = int(match[1]) - (match[2] is None or int(match[2]) > 0)
             changes = []
         elif changes is None:
-            continue  # Modes and names.
+            continue  # A line with a mode or a name.
         elif line == _NO_NEWLINE and changes:
             sign, text = changes[-1]
             changes[-1] = sign, text.removesuffix(b"\n")

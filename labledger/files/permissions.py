@@ -1,13 +1,8 @@
-"""Stores which actions of other people's files the user has allowed, in the user's own settings.
+"""Store which actions of other people's files the user has allowed, in the user's own settings.
 
-An experiment, an imported run or a lab folder may ask for an action on this machine: a command, a
-secret, an address, a path outside its project. Each action is a `Permission`, which names exactly
-what would happen. Once the user has allowed it, its digest is stored. Any difference, even one word
-of a command, needs a new permission. `LABLEDGER_ALLOW` allows digests for one process, such as in
-CI.
-
-The store is used only if this user owns it and other users cannot write to it. Code that acts must
-first call `require` with everything that it is about to do, so that the user is asked once.
+An experiment, an imported run or a lab folder may ask for an action, such as a command or a secret.
+A `Permission` names exactly what would happen, and its digest is stored. Any difference needs a new
+one. `LABLEDGER_ALLOW` allows digests.
 """
 
 from __future__ import annotations
@@ -44,7 +39,7 @@ SCHEMA = "labledger.permissions.v1"
 """The `schema_version` of the stored permissions."""
 FILE = "permissions.json"
 MAX_BYTES = 16 << 20
-"""The largest permissions file that is read."""
+"""The most bytes of a permissions file that are read."""
 _DIGITS = frozenset("0123456789abcdef")
 _SHORTEST_PREFIX = 8
 
@@ -56,30 +51,30 @@ class Permission(JsonForm):
     kind: str
     """The kind of action, such as `lab_folder`."""
     subject: Mapping[str, str | tuple[str, ...]]
-    """What exactly is allowed."""
+    """The exact action, as members that the digest covers."""
     sentence: str
-    """The same in plain words, for the user. It begins with a verb."""
+    """The action in plain words, for the user. It begins with a verb."""
     where: str = ""
-    """The place that asks for it, such as the name of a provider. Not part of the permission."""
+    """The source of the request, such as the name of a provider. Not part of the digest."""
 
     _JSON = ("digest", "kind", "subject", "sentence")
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 (hex) of exactly this permission."""
+        """The SHA-256 (hex) of kind and subject."""
         return canonical_json.digest({"kind": self.kind, "subject": _plain(self.subject)})
 
 
 _LAB_FOLDER = "lab_folder"
 _MARK = "folder-mark"
-"""The file of a lab folder with random digits. Another folder in its place does not have them."""
+"""The file of a lab folder with random digits, which no other folder has."""
 _MARK_BYTES = 16
 
 
 def of_lab_folder(folder: Path) -> Permission:
     """Return the permission that lets a lab folder's settings and receivers act.
 
-    It covers this folder with its owner and its mark. A copy is another folder. Raises `OSError`.
+    It covers this folder with its owner and its mark, but no copy of it. Raises `OSError`.
     """
     real = folder.resolve(strict=True)
     status = real.stat()
@@ -102,7 +97,7 @@ def mark_lab_folder(folder: Path) -> None:
 
 
 def forget_lab_folder(folder: Path) -> None:
-    """Remove the user's trust from a lab folder, by a new mark, if it has one. Raises `OSError`."""
+    """Remove the user's trust from a lab folder by replacing its mark. Raises `OSError`."""
     mark = folder / _MARK
     if os.path.lexists(mark):
         set_aside(mark)
@@ -110,7 +105,7 @@ def forget_lab_folder(folder: Path) -> None:
 
 
 def _mark_of(folder: Path) -> str:
-    """Return the mark of a lab folder; nothing if it has none."""
+    """Return the mark of a lab folder; empty if it has none."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         with os.fdopen(os.open(folder / _MARK, flags), "rb") as file:
@@ -128,25 +123,28 @@ def is_of_lost_folder(allowed: AllowedPermission) -> bool:
 
 @dataclass(frozen=True)
 class AllowedPermission(JsonForm):
-    """A permission that the user's settings hold."""
+    """A stored permission."""
 
     digest: str
     sentence: str
     allowed_at: str
     """When it was allowed, in UTC."""
     document: JsonObject = field(default_factory=dict)
-    """Kind and subject; empty if it was allowed by its digest alone."""
+    """Kind and subject; empty if it was allowed only by its digest."""
 
 
 @dataclass(frozen=True, slots=True)
 class PermissionStore:
-    """The file with one user's permissions."""
+    """The file with one user's permissions.
+
+    It is used only if this user owns it and other users cannot write to it.
+    """
 
     path: Path
 
     @classmethod
     def of_user(cls) -> Self:
-        """Return the store in this user's settings, which need not exist.
+        """Return the store in this user's settings, whether it exists or not.
 
         Raises `LabLedgerError` if this user has no home folder.
         """
@@ -168,8 +166,8 @@ class PermissionStore:
     def read(self) -> Mapping[str, AllowedPermission]:
         """Return the allowed permissions by digest.
 
-        Raises `LabLedgerError` for a file that another user owns or can write, and for a damaged
-        file. Such a file is refused, not ignored.
+        Raises `LabLedgerError` for a damaged file, and for a file that another user owns or can
+        write. Such a file is not ignored.
         """
         try:
             content = self._read_safely()
@@ -177,7 +175,7 @@ class PermissionStore:
             return {}
         except OSError as error:
             raise self._refused(f"it cannot be read: {error.strerror}") from None
-        return {each.digest: each for each in self._parsed(content)}
+        return {permission.digest: permission for permission in self._parsed(content)}
 
     def add(
         self,
@@ -188,29 +186,29 @@ class PermissionStore:
     ) -> None:
         """Allow permissions, and digests without a description.
 
-        Also removes permissions that can be forgotten. Raises `LabLedgerError`.
+        Removes the permissions for which `forget` returns True. Raises `LabLedgerError`.
         """
         now = clock.utc_now()
         new = [
             AllowedPermission(
-                each.digest,
-                each.sentence,
+                permission.digest,
+                permission.sentence,
                 now,
-                {"kind": each.kind, "subject": _plain(each.subject)},
+                {"kind": permission.kind, "subject": _plain(permission.subject)},
             )
-            for each in permissions
+            for permission in permissions
         ]
-        new += [AllowedPermission(each, "allowed by its digest", now) for each in digests]
+        new += [AllowedPermission(digest, "allowed by its digest", now) for digest in digests]
         with self._changing() as allowed:
-            for each in [each for each in allowed.values() if forget(each)]:
-                del allowed[each.digest]
-            for each in new:
-                allowed.setdefault(each.digest, each)
+            for permission in [permission for permission in allowed.values() if forget(permission)]:
+                del allowed[permission.digest]
+            for permission in new:
+                allowed.setdefault(permission.digest, permission)
 
     def remove(self, digests: Iterable[str]) -> tuple[AllowedPermission, ...]:
-        """Revoke permissions, and return them. Digests may be cut to 8 digits.
+        """Revoke permissions, and return them. Digests may be shortened to 8 digits.
 
-        Raises `InvalidInput` if a digest is unknown or not unique. Then nothing is revoked.
+        If a digest is unknown or not unique, raises `InvalidInput` and revokes nothing.
         """
         with self._changing() as allowed:
             named = [_named(digest, allowed) for digest in digests]
@@ -218,11 +216,13 @@ class PermissionStore:
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, AllowedPermission]]:
-        """Yield the allowed permissions, and store them when the block ends. Other processes
-        wait."""
+        """Yield the allowed permissions, and store them when the block ends.
+
+        Other processes wait.
+        """
         folder = self.path.parent
         try:
-            # Before the folder is created, which would be refused later, and before it is closed,
+            # Check before creating a folder that would be refused later, and before closing it,
             # which would hide that other users could write to it.
             self._check_folder(must_exist=False)
             make_folder(folder)
@@ -254,11 +254,11 @@ class PermissionStore:
         return content
 
     def _check_folder(self, *, must_exist: bool = True) -> None:
-        """Refuse a store whose folder, or a folder above, lets other users replace it."""
+        """Raise `LabLedgerError` if other users can replace the store through a folder above it."""
         folder = self.path.parent
         if must_exist or folder.exists():
             self._check_owner(folder.stat(), "its folder")
-        nearest = next(each for each in (folder, *folder.parents) if each.exists())
+        nearest = next(path for path in (folder, *folder.parents) if path.exists())
         if (problem := replaceable_at(nearest / FILE)) is not None:
             raise self._refused(problem)
 
@@ -303,27 +303,30 @@ def _plain(subject: Mapping[str, str | tuple[str, ...]]) -> JsonObject:
 
 
 def _document(allowed: Iterable[AllowedPermission]) -> bytes:
-    entries = [each.as_json() for each in sorted(allowed, key=lambda each: each.digest)]
+    entries = [
+        permission.as_json()
+        for permission in sorted(allowed, key=lambda permission: permission.digest)
+    ]
     document = {"schema_version": SCHEMA, "permissions": entries}
     return json.dumps(document, indent=1).encode() + b"\n"
 
 
 def _named(digest: str, allowed: Mapping[str, AllowedPermission]) -> str:
-    found = [each for each in allowed if each.startswith(digest)]
-    if len(digest) < _SHORTEST_PREFIX or len(found) != 1:
-        message = f"found {digest!r}, which begins {counted(len(found), 'allowed digest')}"
+    matches = [candidate for candidate in allowed if candidate.startswith(digest)]
+    if len(digest) < _SHORTEST_PREFIX or len(matches) != 1:
+        message = f"found {digest!r}, which begins {counted(len(matches), 'allowed digest')}"
         hint = "`labledger allow --list` shows them"
         raise InvalidInput("the permission", [Problem("DIGEST", message, hint=hint)])
-    return found[0]
+    return matches[0]
 
 
 def is_digest(text: str) -> bool:
-    """Return whether a text is a whole digest."""
+    """Return whether a text has the form of a complete digest."""
     return len(text) == 64 and set(text) <= _DIGITS
 
 
 def allowed_by_variable(environment: Mapping[str, str] = os.environ) -> frozenset[str]:
-    """Return the digests in `LABLEDGER_ALLOW`. Raises `InvalidInput` for anything else in it."""
+    """Return the digests in `LABLEDGER_ALLOW`. Raises `InvalidInput` for other words."""
     words = environment.get(VARIABLE, "").replace(",", " ").split()
     wrong = [word for word in words if not is_digest(word)]
     if wrong:
@@ -345,16 +348,17 @@ def missing(permissions: Iterable[Permission]) -> tuple[Permission, ...]:
 
     Raises `LabLedgerError` if the stored permissions cannot be read safely.
     """
-    asked = {each.digest: each for each in permissions}
+    asked = {permission.digest: permission for permission in permissions}
     open_digests = asked.keys() - allowed_by_variable() if asked else set()
     if open_digests:
         open_digests -= PermissionStore.of_user().read().keys()
-    return tuple(each for digest, each in asked.items() if digest in open_digests)
+    return tuple(permission for digest, permission in asked.items() if digest in open_digests)
 
 
 def require(permissions: Iterable[Permission], name: str) -> None:
-    """Raise one `PermissionNeeded` for everything in `needed` that the user has not allowed.
+    """Raise one `PermissionNeeded` for all permissions that the user has not given.
 
+    Call this once with everything that the code is about to do, so that the user is asked once.
     `name` is the argument for `labledger allow`: a path, or the id of a run.
     """
     needed = missing(permissions)
@@ -363,19 +367,22 @@ def require(permissions: Iterable[Permission], name: str) -> None:
 
 
 def refusal(needed: Sequence[Permission], name: str, *, by_name: bool = True) -> PermissionNeeded:
-    """Return the error that lists what is not allowed, and how to allow it.
+    """Return the error that lists the missing permissions, and how to allow them.
 
-    Without `by_name`, `labledger allow` does not take the name, and the user allows the digests.
+    Without `by_name`, `labledger allow` does not accept the name, and the user allows the digests.
     """
-    problems = [Problem(each.where or name, f"it would {each.sentence}") for each in needed]
+    problems = [
+        Problem(permission.where or name, f"it would {permission.sentence}")
+        for permission in needed
+    ]
     subject = f"{name} needs your permission"
-    names = [name] if by_name else [each.digest for each in needed]
+    names = [name] if by_name else [permission.digest for permission in needed]
     return PermissionNeeded(subject, problems, hint=hint_for(needed, *names), needed=tuple(needed))
 
 
 def hint_for(needed: Sequence[Permission], *names: str) -> str:
-    """Return how the user allows the needed permissions. `labledger allow` takes the names."""
-    digests = ",".join(each.digest for each in needed)
+    """Return how to allow the needed permissions. `names` are arguments of `labledger allow`."""
+    digests = ",".join(permission.digest for permission in needed)
     return (
         f"if you trust it, allow exactly this: `labledger allow {shlex.join(names)}`; where "
         f"nothing can be asked, such as in CI, set {VARIABLE}={digests}"

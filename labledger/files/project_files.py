@@ -1,13 +1,8 @@
 """Which files an experiment may read without a permission, and how they are opened.
 
-Experiments of one project share data, so an experiment may read everything in its project. The
-project is the repository that holds the experiment, or else the folder that holds its lab, or else
-the experiment's own folder. The home folder as a whole is never a project. A path that leads out of
-the project, also through a link, needs the user's permission. The file that was opened decides
-where a path leads, and never an earlier look at the path.
-
-A benchmark's location is a path that the user names. It is judged alike: what it leads to must be
-in the project of the folder that the user named, unless the path has no link.
+An experiment may read everything in its project: the repository that holds it, or else the folder
+that holds its lab, or else its own folder, but never the whole home folder. Paths out of the
+project need the user's permission, also through links.
 """
 
 from __future__ import annotations
@@ -37,11 +32,12 @@ _KINDS = {
 
 
 def open_regular(path: Path) -> tuple[BufferedReader, Path]:
-    """Open a regular file, and return it with its real path. Never blocks.
+    """Open a regular file without blocking, and return it with its real path.
 
-    Raises `OSError` for anything else, such as a FIFO, and for a path that changes meanwhile.
+    The opened file decides where the path leads. Raises `OSError` for other kinds, such as a FIFO,
+    and for a path that changes meanwhile.
     """
-    # A device may act when it is opened.
+    # Opening a device may trigger an action.
     _require_regular(path.stat(), path)
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     file = os.fdopen(os.open(path, flags), "rb")
@@ -77,7 +73,7 @@ def _require_regular(status: os.stat_result, path: Path) -> None:
 
 
 def open_without_link(path: Path) -> BufferedReader:
-    """Open a file that an earlier look found to be regular. Raises `OSError` for a link."""
+    """Open a file that was regular before. Raises `OSError` if it is now a link or another kind."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     file = os.fdopen(os.open(path, flags), "rb")
     try:
@@ -90,24 +86,27 @@ def open_without_link(path: Path) -> BufferedReader:
 
 @dataclass(frozen=True)
 class ProjectFiles:
-    """The files of one experiment's or benchmark's project, and its requests for files outside."""
+    """The files of one experiment's or benchmark's project, and permissions for other files."""
 
     name: str
     """The argument for `labledger allow`."""
     root: Path
     """The project's folder, without links."""
     is_allowed_by_name: bool = True
-    """Whether `labledger allow` takes the name. Otherwise it takes the digests."""
+    """Whether `labledger allow` accepts the name. Otherwise it needs the digests."""
     _needed: dict[str, Permission] = field(default_factory=dict)
 
     @classmethod
     def of(cls, folder: Path, name: str | Path) -> Self:
-        """Return the files of the project to which a folder belongs."""
+        """Return the files of the project that a folder belongs to."""
         return cls(str(name), _project_of(Path(os.path.realpath(folder))))
 
     @classmethod
     def of_location(cls, path: Path, name: str, *, is_allowed_by_name: bool = True) -> Self:
-        """Return the files of the project that a path was named in, before any link in it."""
+        """Return the files of the project that contains a benchmark's location.
+
+        The folder that the user named, before any link, decides the project.
+        """
         return cls(name, _project_of(_named_folder(path)), is_allowed_by_name=is_allowed_by_name)
 
     def open(self, path: Path) -> BufferedReader:
@@ -124,8 +123,8 @@ class ProjectFiles:
     def may_read(self, path: Path) -> bool:
         """Return whether a folder or file that a task or a build names may be read.
 
-        If not, remembers the missing permission for `refuse`. A permission covers everything that
-        is named in the same folder, because a dataset names many files.
+        If not, remembers the missing permission for `refuse`. One permission covers all named files
+        of a folder, because a dataset names many.
         """
         return self._may_read(Path(os.path.realpath(path)), exact=False)
 
@@ -145,7 +144,7 @@ class ProjectFiles:
     def _permission(self, real: Path, *, exact: bool) -> Permission:
         outside = f"which is outside of the project {self.root}"
         subject = {"project": str(self.root)}
-        # A whole home folder, or a whole machine, is too much for one permission.
+        # One permission must not cover a whole home folder or machine.
         if exact or _is_too_wide(real.parent):
             subject["path"] = str(real)
             return Permission("outside_path", subject, f"read {real}, {outside}", "files")
@@ -154,15 +153,15 @@ class ProjectFiles:
         return Permission("outside_folder", subject, sentence, "files")
 
     def require(self, others: Iterable[Permission] = ()) -> None:
-        """Raise `PermissionNeeded` if the user has not allowed everything that was asked for.
+        """Raise `PermissionNeeded` if a permission is missing so far.
 
-        The error also asks for `others`, which alone are no reason to refuse.
+        The error also asks for `others`, which are no reason to refuse by themselves.
         """
         if self._needed:
             self.refuse(others)
 
     def refuse(self, others: Iterable[Permission] = ()) -> NoReturn:
-        """Raise `PermissionNeeded` with everything that was asked for so far."""
+        """Raise `PermissionNeeded` with all permissions that are missing so far."""
         needed = (*self._needed.values(), *permissions.missing(others))
         raise permissions.refusal(needed, self.name, by_name=self.is_allowed_by_name)
 
@@ -180,12 +179,12 @@ def require_location(path: Path, name: str) -> None:
 def _named_folder(path: Path) -> Path:
     """Return the real folder of the first link in a path, or the folder of a path without a link.
 
-    A link counts below the working directory, and as the last name. The user has chosen the rest.
+    Only links below the working directory, and the last name, count. The user chose the rest.
     """
     place, working_dir = path.absolute(), Path.cwd()
-    below = [each for each in place.parents if each.is_relative_to(working_dir)]
-    candidates = [place, *(each for each in below if each != working_dir)]
-    links = [each for each in candidates if each.is_symlink()]
+    below = [path for path in place.parents if path.is_relative_to(working_dir)]
+    candidates = [place, *(path for path in below if path != working_dir)]
+    links = [path for path in candidates if path.is_symlink()]
     return (
         Path(os.path.realpath(links[-1].parent)) if links else Path(os.path.realpath(place)).parent
     )
@@ -215,10 +214,10 @@ def _is_too_wide(folder: Path) -> bool:
 
 
 def _has_marker(candidate: Path, marker: str, folder: Path) -> bool:
-    """Return whether a folder's owner makes it a project.
+    """Return whether a folder has a marker, and its owner may make it a project.
 
-    The owner must be this user or the experiment's owner. Another user who can write to a folder
-    above cannot make it a project.
+    The owner must be this user or the experiment's owner. So another user who can write to a
+    folder above cannot make it a project.
     """
     try:
         owners = {(candidate / marker).lstat().st_uid, candidate.stat().st_uid}

@@ -1,8 +1,7 @@
 """Whether other users of the machine can put another file or folder at a path.
 
-The owner and the mode of a file do not show this. A user who can write to a folder on the way to a
-file can rename what is in it and put a link there, for example to another file of the same owner.
-The way includes the folder of every link that is followed.
+The owner and mode of a file do not show this. A user who can write to a folder on the way to a file
+can rename its entries and put a link there. The way includes the folder of every link on it.
 """
 
 from __future__ import annotations
@@ -20,13 +19,12 @@ _MAX_LINKS = 40
 def replaceable_at(
     path: Path, *, owners: Collection[int] = (), may_share: bool = False
 ) -> str | None:
-    """Return where other users can replace what a path leads to, as a sentence; None if nowhere.
+    """Return a sentence that names where other users can replace a path's target; None if nowhere.
 
-    Trusts this user, root and `owners`. In a folder with the sticky bit, such as `/tmp`, users
-    replace only their own entries. A group that can write counts as other users, except the group
-    that only this user is in. The last name may be missing. With `may_share`, folders may belong to
-    others or be open to a group, and only folders that every user can write to count. Raises
-    `OSError`.
+    Trusts this user, root and `owners`. In a folder with the sticky bit, such as `/tmp`, users can
+    replace only their own entries. A group with write access counts as other users, unless only
+    this user is in it. The last name may be missing. With `may_share`, only folders that every user
+    can write to count. Raises `OSError`.
     """
     trusted = {os.geteuid(), 0, Path("/").stat().st_uid, *owners}
     for folder, entry in _steps(path):
@@ -58,7 +56,7 @@ def _steps(path: Path) -> Iterator[tuple[Path, Path]]:
             continue
         links += 1
         if links > _MAX_LINKS:
-            return  # Opening the path fails.
+            return  # Opening the path would fail.
         target = entry.readlink()
         if target.is_absolute():
             folder = Path("/")
@@ -80,7 +78,7 @@ def _others_can_write(status: os.stat_result, *, may_share: bool) -> bool:
 
 
 def _is_private_group(group_id: int) -> bool:
-    """Return whether a group is this user's own, as systems with the umask 002 create it."""
+    """Return whether a group is this user's private group, as on systems with the umask 002."""
     try:
         user = pwd.getpwuid(os.geteuid())
         group = grp.getgrgid(group_id)

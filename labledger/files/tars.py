@@ -1,18 +1,8 @@
-"""Write deterministic tars, stream hostile ones, make the tar of a small folder, and archives.
+"""Write deterministic tars, stream hostile ones, pack small folders, and read and write archives.
 
-A deterministic tar depends on nothing but its entries: by default owners, times and most
-permissions are left out. Its bytes are part of stored digests and never change. A tar that a
-container chose is read as a stream, member by member, so that memory stays flat whatever it holds:
-the caller decides what a member may be, and `untrusted_files` which names and links are safe.
-`small_tar` makes what an engine would make of a folder, if it holds a few plain files, folders and
-links; no link is followed, and no process may be left that could change the folder. Such a tar is
-as untrusted as an engine's.
-
-An archive is a tar of regular files, compressed with gzip, in one pass. Nothing but the headers of
-a tar's first version is used, so that the reader needs no library that trusts an archive: it holds
-at most a piece of a file in memory, and accepts neither links nor folders nor extensions. gzip
-makes nothing more than about a thousand times smaller, which bounds what a small file can become.
-`upkeep.archives` decides which files an archive has.
+A deterministic tar depends only on its entries. Its bytes are part of stored digests and never
+change. Hostile tars are read as a stream, member by member, so that memory stays constant.
+`untrusted_files` decides which names and links are safe.
 """
 
 from __future__ import annotations
@@ -40,7 +30,7 @@ END = bytes(2 * BLOCK)
 
 
 class SizeChanged(Exception):
-    """A member's content is not as long as announced. The argument is the member's name."""
+    """The content of a member has another size than announced. The argument is its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +41,12 @@ class TarEntry:
     kind: bytes
     """`tarfile.DIRTYPE`, `REGTYPE` or `SYMTYPE`."""
     size: int = 0
-    """Of a file, in bytes."""
+    """The size of a file, in bytes."""
     executable: bool = False
     target: str = ""
-    """The target of a link, as written."""
+    """The unchanged target of a link."""
     mode: int | None = None
-    """Permissions; by default those that the kind and `executable` imply."""
+    """The permissions. By default, `kind` and `executable` decide them."""
     uid: int = 0
     gid: int = 0
     mtime: int = 0
@@ -64,7 +54,7 @@ class TarEntry:
 
     @property
     def header(self) -> bytes:
-        """Its header, after those of a long name or target."""
+        """The header block, with preceding blocks for a long name or target."""
         info = tarfile.TarInfo(self.name)
         info.type, info.size, info.linkname = self.kind, self.size, self.target
         plain_file = self.kind == tarfile.REGTYPE and not self.executable
@@ -74,7 +64,10 @@ class TarEntry:
 
 
 def tar_chunks(members: Iterable[tuple[TarEntry, Iterable[bytes]]]) -> Iterator[bytes]:
-    """Yield a tar of members, each with its content in pieces. Raises `SizeChanged`."""
+    """Yield a tar of members, each with its content in pieces.
+
+    By default, owners, times and most permissions are left out. Raises `SizeChanged`.
+    """
     for entry, content in members:
         yield entry.header
         remaining = entry.size
@@ -92,7 +85,7 @@ def tar_chunks(members: Iterable[tuple[TarEntry, Iterable[bytes]]]) -> Iterator[
 def entry_on_disk(path: Path, name: str, status: os.stat_result) -> TarEntry | None:
     """Return the entry of a folder, a link or a regular file; None for anything else.
 
-    `status` is that of `path` itself, which is not followed if it is a link.
+    `status` describes `path` itself, without following a link.
     """
     if stat.S_ISDIR(status.st_mode):
         return TarEntry(name, tarfile.DIRTYPE)
@@ -105,9 +98,9 @@ def entry_on_disk(path: Path, name: str, status: os.stat_result) -> TarEntry | N
 
 
 def pieces(content: Readable, size: int) -> Iterator[bytes]:
-    """Yield a content of `size` bytes in pieces, and one byte more where it has grown.
+    """Yield `size` bytes of content in pieces, and one more byte if it has grown.
 
-    `tar_chunks` then raises `SizeChanged`.
+    `tar_chunks` raises `SizeChanged` for the extra byte.
     """
     bytes_left = size + 1
     while bytes_left and (piece := content.read(min(bytes_left, MIB))):
@@ -116,7 +109,7 @@ def pieces(content: Readable, size: int) -> Iterator[bytes]:
 
 
 def padded(size: int) -> int:
-    """Return how many bytes content of `size` bytes takes in a tar, which has whole blocks."""
+    """Return how many bytes a content of `size` bytes takes in a tar, in whole blocks."""
     return size + -size % BLOCK
 
 
@@ -128,13 +121,13 @@ class Readable(Protocol):
 
 @dataclass(slots=True)
 class PieceStream:
-    """A content that comes in pieces, as a stream that can be read once."""
+    """A stream that is made of pieces and can be read once."""
 
     pieces: Iterator[bytes]
     _left: bytes = b""
 
     def read(self, size: int, /) -> bytes:
-        """Return at most `size` bytes, none at the end. Raises what the pieces raise."""
+        """Return at most `size` bytes, none at the end. Errors of the iterator pass through."""
         while not self._left:
             piece = next(self.pieces, None)
             if piece is None:
@@ -145,7 +138,7 @@ class PieceStream:
 
 
 def read_whole(stream: Readable, size: int) -> bytes:
-    """Return the next `size` bytes of a stream; fewer only where it ends."""
+    """Return the next `size` bytes of a stream, or fewer at its end."""
     pieces = []
     while size > 0 and (piece := stream.read(size)):
         pieces.append(piece)
@@ -154,20 +147,20 @@ def read_whole(stream: Readable, size: int) -> bytes:
 
 
 def open_stream(stream: Any) -> tarfile.TarFile:
-    """Return a tar that is read once, from its beginning to its end, without seeking.
+    """Return a tar that is read once, from beginning to end, without seeking.
 
-    Raises `tarfile.ReadError` for a stream that is empty or no tar.
+    Raises `tarfile.ReadError` for a stream that is empty or not a tar.
     """
     return tarfile.open(fileobj=stream, mode="r|", encoding="utf-8", errors="surrogateescape")
 
 
 def each_member(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield the members of a tar that is read once. Read a content before the next member.
+    """Yield the members of a tar that is read once. Read each content before the next member.
 
-    Raises `tarfile.TarError`, `ValueError` or `EOFError` if the tar cannot be read on.
+    Raises `tarfile.TarError`, `ValueError` or `EOFError` if the tar cannot be read.
     """
     while (member := archive.next()) is not None:
-        # The library remembers all members, which may be millions.
+        # The library keeps all members in memory, which may be millions.
         archive.members = []  # type: ignore[attr-defined]
         yield member
 
@@ -181,17 +174,19 @@ def content_of(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[by
 
 MAX_ENTRIES = 1000
 MAX_BYTES = MIB
-"""Of all files together. The tar is held in memory."""
+"""The most bytes of all files of a small folder. The tar is held in memory."""
 
 
 class _NeedsEngine(Exception):
-    """The folder holds something that is not read here."""
+    """The folder exceeds a limit, so the engine must read it."""
 
 
 def small_tar(folder: Path, name: str) -> io.BytesIO | None:
-    """Return a tar of a folder with what is below it, as `name`; None if the engine is to read it.
+    """Return a tar of a small folder, as `name`; None if the engine must read it instead.
 
-    A folder comes before what it holds, names in the order of their bytes, as from an engine.
+    The tar is the same as from an engine: folders come before their entries, and names are sorted
+    by their bytes. No link is followed. No process may change the folder meanwhile. The tar is as
+    untrusted as an engine's.
     """
     file = io.BytesIO()
     try:
@@ -234,11 +229,11 @@ def _add(archive: tarfile.TarFile, folder: Path, name: str) -> None:
 # -- archives
 
 MAGIC = b"\x1f\x8b"
-"""The first bytes of what gzip wrote."""
+"""The first bytes of a gzip file."""
 
 _LEVEL = 6
-"""Of gzip: 1 is three times as fast and makes files a third larger; xz makes them a quarter smaller
-and takes twenty times as long."""
+"""The level of gzip. Level 1 is three times as fast, and its files are a third larger. The files of
+xz are a quarter smaller, but take twenty times as long."""
 _PIECE = 1 << 20
 
 
@@ -253,11 +248,11 @@ class ArchivedFile:
     name: str
     size: int
     chunks: Iterator[bytes]
-    """The content in pieces. Raises `ArchiveDamaged` where it ends early."""
+    """The content in pieces. Raises `ArchiveDamaged` if it ends early."""
 
 
 def is_archive(path: Path) -> bool:
-    """Return whether a regular file begins as an archive does."""
+    """Return whether a file begins like an archive."""
     try:
         with path.open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -268,8 +263,9 @@ def is_archive(path: Path) -> bool:
 def write_archive(path: Path, files: Iterable[tuple[str, int, Iterable[bytes]]]) -> None:
     """Write a new archive of files, given as name, size and content in pieces.
 
-    The name `path` appears once the archive is complete and durable. Raises `FileExistsError` if
-    the name is taken by then, `OSError`, and `LabLedgerError` for content that has another size.
+    An archive is a tar of regular files, compressed with gzip. `path` appears when the archive is
+    complete and durable. Raises `FileExistsError` if the name exists by then, `OSError`, and
+    `LabLedgerError` for content of another size.
     """
     members = ((TarEntry(name, tarfile.REGTYPE, size), content) for name, size, content in files)
     with (
@@ -285,10 +281,11 @@ def write_archive(path: Path, files: Iterable[tuple[str, int, Iterable[bytes]]])
 
 @contextmanager
 def open_archive(path: Path) -> Iterator[Iterator[ArchivedFile]]:
-    """Yield the files of an archive in their order.
+    """Yield the files of an archive in their order, in constant memory.
 
-    Raises `ArchiveDamaged` where the file ends early, goes on after its end, or holds anything but
-    regular files, and `OSError`.
+    Accepts only plain headers of regular files, so that no library has to trust the archive. gzip
+    bounds the content to about a thousand times the size of the file. Raises `OSError`, and
+    `ArchiveDamaged` if the file ends early, continues after its end, or holds another kind.
     """
     with path.open("rb") as file, gzip.GzipFile(fileobj=file, mode="rb") as content:
         try:
@@ -302,7 +299,7 @@ def _files(content: gzip.GzipFile) -> Iterator[ArchivedFile]:
         header = _read_exactly(content, BLOCK)
         if header == END[:BLOCK]:
             if _read_exactly(content, BLOCK) != END[BLOCK:] or content.read(1):
-                raise ArchiveDamaged("goes on after its end")
+                raise ArchiveDamaged("continues after its end")
             return
         entry = _parse_header(header)
         chunks = _chunks(content, entry.size)

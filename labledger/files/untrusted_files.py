@@ -1,11 +1,8 @@
-"""Read files that a container could write safely, and say which names and links are safe.
+"""Read files that a container could write, and decide which names and links are safe.
 
 Such a folder may hold links, FIFOs, devices or huge files, and may change while it is read. Only
-regular files with one name are opened, without following links or blocking, and every read has a
-limit. Outputs and workspaces must be read through this module.
-
-Names in tars and workspaces come from containers, tasks and imported ledgers. A rule about what may
-be written or packed below a folder stands here once.
+regular files with one name are opened, without following links or blocking, and every read is
+limited. All outputs and workspaces are read here.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ SCORE_CAP = 1 * MIB
 EVENTS_CAP = 32 * MIB
 PHASES_CAP = 4096
 MAX_VALUES = 1_000_000
-"""How many JSON values an output may hold. Parsed, each takes up to about 200 bytes."""
+"""The most JSON values of an output. Parsed, each takes up to about 200 bytes."""
 
 
 class UnsafeFile(LabLedgerError):
@@ -90,7 +87,7 @@ class UntrustedFile:
 
     @contextmanager
     def opened(self) -> Iterator[BinaryIO | None]:
-        """Open the file, however large it is; None if there is none."""
+        """Open the file, whatever its size; None if there is none."""
         try:
             folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError as error:
@@ -144,9 +141,9 @@ def open_checked(
 ) -> int:
     """Open a file for reading if `check` accepts it, and return the descriptor.
 
-    A container may exchange the file at any time, also for a device, and some devices act when they
-    are opened. So what is checked is the very file that is opened. No link is followed. Raises
-    `OSError`, and what `check` raises.
+    A container may replace the file at any time, also by a device that acts when it is opened. So
+    `check` gets the status of the very file that is then opened. No link is followed. Raises
+    `OSError`, and the errors of `check`.
     """
     flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
     seen = os.open(path, flags, dir_fd=dir_fd)
@@ -166,7 +163,7 @@ def head_chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def read_optional(folder: Path, name: str, cap: int) -> tuple[bytes | None, str | None]:
-    """Return an optional output's content, and why it could not be read, if so."""
+    """Return the content of an optional output, or the reason why it could not be read."""
     try:
         return UntrustedFile(folder, name).read(cap), None
     except UnsafeFile as error:
@@ -176,16 +173,16 @@ def read_optional(folder: Path, name: str, cap: int) -> tuple[bytes | None, str 
 def read_ascii(folder: Path, name: str, cap: int) -> str:
     """Return a small text of `trial.sh`, which any process of the container could have written.
 
-    It is empty if there is none, or none that can be read safely.
+    Returns an empty text if the file is missing or cannot be read safely.
     """
     content, _ = read_optional(folder, name, cap)
     return (content or b"").decode("ascii", "replace")
 
 
 def remove_device_files(top: Path) -> None:
-    """Delete the files of devices below a folder, as far as this user may. Follow no link.
+    """Delete device files below a folder, as far as this user may. Follow no link.
 
-    A program that copies or searches a folder that a container wrote would read the devices.
+    Otherwise, a program that copies or searches the folder would read the devices.
     """
     pending = [str(top)]
     while pending:
@@ -203,7 +200,7 @@ def remove_device_files(top: Path) -> None:
 
 
 def is_text(name: str) -> bool:
-    """Return True for a name that is UTF-8, and of which nothing was replaced."""
+    """Return whether a name is UTF-8 without replacement characters."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -212,7 +209,7 @@ def is_text(name: str) -> bool:
 
 
 def is_safe_name(name: str) -> bool:
-    """Return True for a relative path without empty, `.` or `..` components."""
+    """Return whether a name is a relative path without empty, `.` or `..` parts."""
     return "\0" not in name and all(step not in {"", ".", ".."} for step in name.split("/"))
 
 
@@ -228,10 +225,10 @@ def parents(name: str) -> Iterator[str]:
 
 
 def link_stays_inside(name: str, target: str) -> bool:
-    """Return True if a symbolic link cannot lead out of the top folder, through whatever it passes.
+    """Return whether a symbolic link cannot lead out of the top folder, even through other links.
 
-    Steps upwards are allowed only at the beginning, where they leave real folders if no name lies
-    below a link. After a name, which may be a link, the same step could lead anywhere.
+    Steps upwards are allowed only at the beginning, where they leave real folders if no name is
+    below a link. After a name, which may be a link, a step upwards could lead anywhere.
     """
     if not name or not target or target.startswith("/"):
         return False

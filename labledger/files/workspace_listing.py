@@ -1,9 +1,8 @@
 """List the files of a workspace, and inspect the folders that a listing leaves out.
 
-A workspace is untrusted: no link is followed, only regular files are read, and the number of files,
-the length of names and the bytes read are limited. A listing has kind, size and digest of each
-file, before and after a trial. Small folders that it leaves out, such as `.git` or `node_modules`,
-have a digest, which shows whether they are still as seeded; caches and large folders have none.
+A workspace is untrusted: no link is followed, only regular files are read, and everything is
+limited. A listing has kind, size and digest of each file. Small unlisted folders, such as `.git`,
+have a digest that shows whether they changed.
 """
 
 from __future__ import annotations
@@ -36,30 +35,30 @@ UNLISTED_FOLDERS = frozenset(
         *(".venv", "venv", "site-packages", "node_modules"),
     }
 )
-"""Folders of dependencies, caches or history: a listing names them but not their files."""
+"""Folders of dependencies, caches or history. A listing names them, but not their files."""
 CACHES = frozenset({".cache", ".mypy_cache", ".pytest_cache", ".ruff_cache", "__pycache__"})
-"""Those of `UNLISTED_FOLDERS` that no result depends on."""
+"""The unlisted folders that no result depends on."""
 
 MAX_ENTRIES = 20_000
 MAX_NAMES = 4 * MIB
-"""The limit of all names in a listing together, in characters."""
+"""The most characters of all names in a listing together."""
 MAX_HASHED = 64 * MIB
 """A larger file has no digest."""
 HASHING_BUDGET = 1024 * MIB
-"""How many bytes of a workspace are read for digests; a file larger than what is left has none."""
+"""The most bytes of a workspace that are read for digests. Later files have no digest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     kind: str
-    """`file`, `link` or `other`; of an unlisted folder also `folder`, for an empty one."""
+    """`file`, `link` or `other`; in unlisted folders also `folder`, for an empty folder."""
     size: int
     sha256: str | None = None
-    """Of a file's content, or of a link's target."""
+    """The digest of a file's content, or of a link's target."""
     executable: bool = False
 
     def has_same_content(self, other: Entry | None) -> bool:
-        """Return True if both are certain to have the same content."""
+        """Return whether both certainly have the same content."""
         mine = (self.kind, self.sha256)
         return self.sha256 is not None and other is not None and mine == (other.kind, other.sha256)
 
@@ -135,7 +134,7 @@ class Listing:
 
 
 def list_seed(seed: Seed) -> Listing:
-    """Return the listing of a seed."""
+    """List the files of a seed as a workspace would have them."""
     listing = Listing()
     for seeded in seed.entries():
         if UNLISTED_FOLDERS.isdisjoint(Path(seeded.name).parts[:-1]):
@@ -150,7 +149,7 @@ def seeded_entry(seeded: SeedEntry) -> Entry:
 
 
 def list_folder(workspace: Path) -> Listing:
-    """Return the listing of a folder. Follows no link and opens only regular files."""
+    """List the files of a workspace. Follows no link and opens only regular files."""
     listing = Listing(empty=[])
     budget = HASHING_BUDGET
     for name, child in _walk(workspace, listing):
@@ -162,7 +161,7 @@ def list_folder(workspace: Path) -> Listing:
 
 
 def entry_of(child: os.DirEntry[str], budget: int) -> Entry:
-    """Return the entry of a file, link or other; a file larger than `budget` has no digest."""
+    """Return the entry of anything but a folder. A file larger than `budget` has no digest."""
     try:
         status = child.stat(follow_symlinks=False)
         if stat.S_ISLNK(status.st_mode):
@@ -181,7 +180,7 @@ def entry_of(child: os.DirEntry[str], budget: int) -> Entry:
 
 
 def _walk(top: Path, listing: Listing) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Yield everything but folders, folder by folder. Not recursive: folders may be deep."""
+    """Yield all entries except folders, folder by folder. Not recursive, as folders may be deep."""
     pending = [""]
     folder_count = 0
     while pending and not listing.truncated:
@@ -208,7 +207,7 @@ def _walk(top: Path, listing: Listing) -> Iterator[tuple[str, os.DirEntry[str]]]
 
 
 def _children(folder: Path) -> list[os.DirEntry[str]]:
-    """Return a folder's children by name, at most one more than a listing may hold."""
+    """Return a folder's children by name, at most one more than the limit of a listing."""
     with os.scandir(folder) as children:
         return sorted(islice(children, MAX_ENTRIES + 1), key=lambda child: child.name)
 
@@ -235,7 +234,7 @@ def is_cache(folder: str) -> bool:
 def inspect_unlisted_folders(workspace: Path, listing: Listing) -> dict[str, FolderContents]:
     """Return the contents of unlisted folders, except caches.
 
-    Folders are left out if they are too large or contain what cannot be stored exactly.
+    Leaves out folders that are too large or contain files that cannot be stored exactly.
     """
     contents: dict[str, FolderContents] = {}
     files, bytes_left = MAX_FILES, MAX_BYTES
@@ -273,7 +272,7 @@ def _read_folder(
 def _child_names(
     workspace: Path, folder: str, files: int, bytes_left: int
 ) -> dict[str, os.DirEntry[str] | None] | None:
-    """Return the files below a folder by name, and empty folders as None, without reading them.
+    """Return the files below a folder by name, and empty folders as None, without their contents.
 
     Return None if a limit is exceeded or a name is not UTF-8. Raises `OSError`.
     """
@@ -308,7 +307,7 @@ def digest(entries: FolderContents) -> str:
 
 
 def seeded_unlisted_folders(seed: Seed, folders: Iterable[str]) -> dict[str, FolderContents]:
-    """Return the contents of some folders of a seed."""
+    """Return the contents that a seed gives to some unlisted folders."""
     contents: dict[str, FolderContents] = {folder: {} for folder in folders}
     if contents:
         for seeded in seed.entries():

@@ -1,7 +1,8 @@
 """The seed of a workspace: the files that it has before any phase runs.
 
-A seed is given inline in the task or as a tar in the artifact store. It may come from an imported
-ledger, so its names are checked: nothing is written outside of the workspace or through a link.
+A seed is given inline in the task, or as a tar in the artifact store. It may come from an imported
+ledger. So its names are checked, and nothing is written outside of the workspace or through a
+link.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from labledger.files.tars import TarEntry, tar_chunks
 from labledger.files.untrusted_files import is_safe_name, parents
 
 OPEN_FOLDER = OPEN_PROGRAM = 0o777
-"""Containers may run as any user; the run folder above is closed to other users of the host."""
+"""Containers may run as any user. The run folder above is closed to other users of the host."""
 OPEN_FILE = 0o666
 _CHUNK = 1 << 20
 
@@ -45,7 +46,7 @@ class UnsafeSeed(OSError):
 
 @dataclass(slots=True)
 class _NameChecker:
-    """Checks the names of a seed while a workspace is filled with it."""
+    """Checks the names of a seed while it fills a workspace."""
 
     links: set[str] = field(default_factory=set)
 
@@ -78,9 +79,9 @@ class InlineSeed:
 
 
 class TarSeed:
-    """A seed stored as a tar in the artifact store. What was changed there is never used.
+    """A seed stored as a tar in the artifact store. A changed tar is never used.
 
-    Each method raises `ArtifactChanged` or `FileNotFoundError` for a tar that is not as stored.
+    Each method raises `ArtifactChanged` or `FileNotFoundError` if the tar changed or is missing.
     """
 
     def __init__(self, store: ArtifactStore, sha256: str) -> None:
@@ -130,7 +131,7 @@ class TarSeed:
 
 
 def _fits(path: Path, member: tarfile.TarInfo, archive: tarfile.TarFile) -> bool:
-    """Return whether a path is what `TarSeed.fill` makes of a member."""
+    """Return whether a path has the content that `TarSeed.fill` writes for a member."""
     if member.issym():
         return path.is_symlink() and str(path.readlink()) == member.linkname
     if path.is_symlink() or member.isdir() or not path.is_file():
@@ -146,7 +147,7 @@ def _fits(path: Path, member: tarfile.TarInfo, archive: tarfile.TarFile) -> bool
 
 
 def seed_tar(seed: Seed, workspace: str) -> Iterator[bytes]:
-    """Yield a tar that fills a folder of a container, open to any user of it.
+    """Yield a tar that fills a folder of a container, open to all its users.
 
     `workspace` is the absolute path of the folder. Raises `UnsafeSeed`.
     """
@@ -157,7 +158,7 @@ def _members(
     entries: Iterator[SeedEntry], top: str, now: int
 ) -> Iterator[tuple[TarEntry, Iterable[bytes]]]:
     checker = _NameChecker()
-    made: set[str] = set()
+    made_folders: set[str] = set()
 
     def entry_at(name: str, kind: bytes, mode: int, size: int = 0, target: str = "") -> TarEntry:
         path = f"{top}/{name}".lstrip("/")
@@ -166,8 +167,8 @@ def _members(
     for entry in entries:
         checker.check(entry.name, is_link=entry.is_link)
         for folder in reversed([*parents(entry.name)]):
-            if folder not in made:
-                made.add(folder)
+            if folder not in made_folders:
+                made_folders.add(folder)
                 yield entry_at(folder, tarfile.DIRTYPE, OPEN_FOLDER), ()
         if entry.is_link:
             target = os.fsdecode(entry.content)
@@ -182,7 +183,7 @@ Seed = InlineSeed | TarSeed
 
 
 def make_folders(workspace: Path, relative: Path) -> None:
-    """Make the folder `relative` of a workspace, and its parents, open to any user.
+    """Create the folder `relative` of a workspace, and its parents, open to any user.
 
     Raises `NotADirectoryError` for a link.
     """
@@ -196,7 +197,7 @@ def make_folders(workspace: Path, relative: Path) -> None:
 
 
 def set_modes(top: Path, folder_mode: int, file_mode: int) -> None:
-    """Give everything below a folder these permissions: programs, as folders, `folder_mode`."""
+    """Set the permissions of all entries below a folder. Programs get `folder_mode`, too."""
     for current, folders, names in os.walk(top):
         for path in (Path(current, name) for name in (*folders, *names)):
             if not path.is_symlink():
@@ -211,6 +212,6 @@ def make_readable_folder(folder: Path, mode: int = 0o755) -> None:
 
 
 def write_readable_file(path: Path, text: str) -> None:
-    """Write a file that any user of a container can read. Names in it may be of other bytes."""
+    """Write a file that any user of a container can read. The text may have surrogate escapes."""
     path.write_text(text, "utf-8", "surrogateescape")
     path.chmod(0o644)

@@ -13,10 +13,11 @@ from labledger.gateway.process import serve
 
 
 def main() -> None:
-    """Serve the folder that is the first argument, detached; the second is a descriptor.
+    """Serve the folder in the first argument, in a detached child process.
 
-    The descriptor is closed once the gateway answers. If it does not, the reason is written there
-    first. This process waits until then: only the parent of a process learns that it was killed.
+    The second argument is a descriptor. The child closes it when it answers. If the child fails,
+    the reason is written to the descriptor first. This process waits for either, because only a
+    parent learns that its child was killed.
     """
     folder, report = Path(sys.argv[1]), int(sys.argv[2])
     is_started, starts = os.pipe()
@@ -43,7 +44,7 @@ def main() -> None:
 
 
 def _report_end(child: int, report: int) -> None:
-    """Write which signal ended a starting gateway; nothing if no signal did."""
+    """Write to `report` which signal ended a starting gateway, if one did."""
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         os.write(report, ended_by(os.WTERMSIG(status)).encode())

@@ -1,8 +1,8 @@
-"""Which requests of an attempt are admitted: by token, path, model and what else they ask for.
+"""Decide which requests of an attempt are admitted.
 
-Everything is judged by the grant and by allow-lists, before anything is sent to the provider. What
-is forwarded are the bytes that were judged: a body in which two readers could see two things, such
-as one that names a member twice, is refused.
+The grant and allow-lists decide by token, path, model and content, before anything is sent. The
+gateway forwards exactly the bytes that it judged. It refuses a body that two readers could read
+differently, such as one that names a member twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from labledger.records.model_calls import Api
 from labledger.records.model_grants import CallLimits, ModelGrant, ProviderConfig
 
 MAX_BODY = 32 << 20
-"""How many bytes a request's body may have; providers take no more."""
+"""The most bytes of a request body. Providers accept no more."""
 _MAX_VALUES = 200_000
 _MAX_DEPTH = 200
 TOKEN_HEADERS = ("authorization", "x-api-key", "x-goog-api-key", "api-key")
@@ -34,17 +34,17 @@ _BEARER = "bearer "
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a request goes, by its path."""
+    """The provider, API and endpoint that a request path names."""
 
     provider: ProviderConfig
     api: Api
     endpoint: Endpoint
     path: str
-    """What is appended to the provider's address, as it came, without a token."""
+    """The unchanged path and query for the provider's address, without a token."""
 
     @property
     def family(self) -> Family:
-        """How the API asks and answers."""
+        """The rules of the API."""
         return FAMILIES[self.api]
 
 
@@ -55,11 +55,11 @@ class Admission:
         self._grant = grant
         self._providers = {provider.name: provider for provider in grant.providers}
         limits = (grant.limits, grant.variant_limits, grant.run_limits)
-        self._traces = any(_counts_tokens(each) for each in limits)
+        self._traces = any(_counts_tokens(caps) for caps in limits)
 
     def check_token(self, headers: Mapping[str, str], target: str) -> None:
         """Raise `Refused` if a request does not carry the attempt's token."""
-        # All are compared, so that the time taken says nothing of the token.
+        # Compare all words, so that the elapsed time reveals nothing about the token.
         matches = [self._is_token(word) for word in _tokens(headers, target, self._providers)]
         if not any(matches):
             raise Refused(401, "token", "labledger: the request has no token of this trial")
@@ -73,7 +73,7 @@ class Admission:
         return self._providers.get(_split(raw.partition("?")[0])[1])
 
     def target(self, method: str, raw: str) -> Target:
-        """Return where a request with a raw target goes. Raises `Refused`."""
+        """Return the target that a raw path and query name. Raises `Refused`."""
         path, _, query = raw.partition("?")
         _, _, below = _split(path)
         provider = self.provider_of(raw)
@@ -87,7 +87,7 @@ class Admission:
         raise Refused(404, "endpoint", f"labledger: {method} of this path is not granted")
 
     def read(self, target: Target, body: bytes) -> tuple[Asked, JsonObject]:
-        """Return what a body asks for. Raises `Refused`."""
+        """Return the facts of a request body, and its document. Raises `Refused`."""
         try:
             document = loads(body, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES)
         except MalformedJson as error:
@@ -102,14 +102,14 @@ class Admission:
         return replace(asked, turns=None, trace=trace), document
 
     def check_grant(self, target: Target, asked: Asked) -> None:
-        """Raise `Refused` if a request asks for what the attempt is not granted."""
+        """Raise `Refused` if a request needs a model or feature that is not granted."""
         granted = self._grant.models.get(target.provider.name, ())
         if asked.model not in granted:
             raise Refused(
                 target.family.forbidden,
                 "model_not_granted",
-                f"labledger: this trial may not ask for the model {asked.model!r}, "
-                f"but for {', '.join(granted) or 'none'}",
+                f"labledger: this trial may not use the model {asked.model!r}; "
+                f"allowed: {', '.join(granted) or 'none'}",
             )
         if missing := sorted(asked.features.difference(self._grant.features)):
             names = ", ".join(missing)
@@ -119,30 +119,30 @@ class Admission:
 
 
 def _counts_tokens(limits: CallLimits) -> bool:
-    """Return whether a cap counts what requests use, and not only requests."""
+    """Return whether a cap limits tokens or dollars, and not only requests."""
     return limits.usd is not None or limits.tokens is not None
 
 
 def error_of(target: Target | None, status: int, message: str) -> JsonObject:
-    """Return an error in the form of the API that a request means."""
+    """Return an error in the form of the request's API."""
     return (target.family.error if target else plain_error)(status, message)
 
 
 def _split(path: str) -> tuple[str, str, str]:
-    """Return what stands before a path, its first part, and the rest with its slash."""
+    """Return the text before a path, its first part, and the rest with its slash."""
     before, _, rest = path.partition("/")
     name, slash, below = rest.partition("/")
     return before, "" if before else name, slash + below
 
 
 def is_greeting(method: str, raw: str) -> bool:
-    """Return whether a request only asks if somebody is there."""
+    """Return whether a request only checks that a server answers."""
     _, _, below = _split(raw.partition("?")[0])
     return method in {"HEAD", "GET"} and below in {"", "/"}
 
 
 def _kept_query(query: str, family: Family) -> str:
-    """Return a query without a token, as it came. Raises `Refused` for a parameter not allowed."""
+    """Return a query without its token. Raises `Refused` for a parameter that is not allowed."""
     kept: dict[str, str] = {}
     for piece in query.split("&") if query else ():
         name = piece.partition("=")[0]

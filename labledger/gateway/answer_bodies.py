@@ -1,4 +1,4 @@
-"""Bodies of answers, which pass to the agent piece by piece, and the usage in the pieces."""
+"""Read the usage in the pieces of an answer's body, while they pass to the agent."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from labledger.gateway.families.event_stream import (
 from labledger.gateway.refusals import sentence_in
 
 MAX_WHOLE = 64 << 20
-"""How many bytes a body may have to be read as one JSON value."""
+"""The most bytes of a body that is read as one JSON value."""
 MAX_START = 4096
-"""How many first bytes, after empty lines, may leave the kind of a body open."""
+"""After this many bytes, without leading empty lines, the kind of a body must be known."""
 
 
 class StreamBody(Protocol):
@@ -27,7 +27,7 @@ class StreamBody(Protocol):
 
     @property
     def has_read(self) -> bool:
-        """Whether anything of an answer was read."""
+        """Whether any part of an answer was read."""
 
     @property
     def detail(self) -> str | None:
@@ -37,10 +37,10 @@ class StreamBody(Protocol):
         """Read a piece. Raises `AnswerCut` if the body is too long."""
 
     def end(self) -> None:
-        """Read what the end of the body completes."""
+        """Read the last event or value, which the end of the body completes."""
 
     def may_end_with(self, piece: bytes, /) -> bool:
-        """Whether the answer may be complete with a piece that was read."""
+        """Return whether the answer may be complete with this piece, which was read."""
 
 
 class EventsBody:
@@ -65,7 +65,7 @@ class EventsBody:
 
     def _take(self, event: Event) -> None:
         if self._reader.finished:
-            return  # The call has ended, or does so after this piece.
+            return  # The call has ended, or ends after this piece.
         if "usage" in event.data:
             if event.document is None:
                 self._reader.note_unread()
@@ -145,7 +145,7 @@ class LabeledBody:
 
 
 def documents_of(body: bytes) -> list[Any]:
-    """Return the JSON value of a body, or its JSON objects, one a line.
+    """Return the JSON value of a body, or its JSON objects, one per line.
 
     Raises `ValueError` if it is neither, and `RecursionError`.
     """
@@ -153,15 +153,15 @@ def documents_of(body: bytes) -> list[Any]:
         return [json.loads(body)]
     except ValueError:
         documents = [json.loads(line) for line in body.splitlines() if line.strip()]
-        if len(documents) < 2 or not all(isinstance(each, dict) for each in documents):
+        if len(documents) < 2 or not all(isinstance(document, dict) for document in documents):
             raise
         return documents
 
 
 def read_body(reader: AnswerReader, body: bytes) -> None:
-    """Read an answer in one JSON value, or a stream of JSON objects, one a line.
+    """Read an answer that is one JSON value, or a stream of JSON objects, one per line.
 
-    Raises as `documents_of`.
+    Raises the same errors as `documents_of`.
     """
     documents = documents_of(body)
     for text in [body] if len(documents) == 1 else body.splitlines():
@@ -175,6 +175,6 @@ def read_body(reader: AnswerReader, body: bytes) -> None:
 
 
 def note_ambiguous(reader: AnswerReader, text: bytes) -> None:
-    """Note if a part of an answer that may say its usage says it twice, with different values."""
+    """Note if a part of an answer states a usage twice, with different values."""
     if b"usage" in text and is_ambiguous(text):
         reader.note_ambiguous()

@@ -1,10 +1,8 @@
-"""Pass an answer to the agent as it comes, and read its usage on the side.
+"""Pass an answer to the agent, and read its usage on the side.
 
-The first bytes decide whether an answer is a stream of events, a JSON object or an array, because
-its label may be wrong. Pieces of a stream pass as they come. Only a piece that may complete the
-answer waits, until the end of the call is durable in the journal, or until more follows. A transfer
-that ended properly is a whole answer. If only the closing of the connection ends it, the API's own
-end mark decides.
+The first bytes decide the kind of answer, because labels may be wrong. A piece that may complete
+the answer waits until the end of the call is durable, or until more follows. Without a length or
+chunks, the API's end mark decides whether it is whole.
 """
 
 from __future__ import annotations
@@ -40,10 +38,10 @@ from labledger.gateway.refusals import read_refusal
 from labledger.records.model_calls import CallState
 
 _STALLED_S = 300.0
-"""How long an agent may take for a piece of an answer, in seconds."""
+"""How long an agent may take to accept a piece of an answer, in seconds."""
 _BYTES_FOR_A_TOKEN = 2048
 _BYTES_MORE = 4 << 20
-"""More bytes than an answer of so many tokens has, with all that events repeat."""
+"""Together, more bytes than an answer can have, including the text that events repeat."""
 
 
 class Relay:
@@ -58,7 +56,7 @@ class Relay:
         recording: Recording | None,
         background: Callable[[asyncio.Future[None]], None],
     ) -> None:
-        """`background` gets tasks that continue after the answer was given up."""
+        """`background` gets tasks that continue after the agent gave up the answer."""
         self._request, self._call, self._charging = request, call, charging
         self._reader = charging.reader
         self._max_bytes = _BYTES_MORE + _BYTES_FOR_A_TOKEN * output_tokens
@@ -109,7 +107,7 @@ class Relay:
     async def _body(
         self, pieces: AsyncIterator[bytes], label: str
     ) -> tuple[StreamBody | None, AsyncIterator[bytes]]:
-        """Return the body of a stream, None for an answer in one piece; and all its pieces.
+        """Return the body of a stream and all its pieces. An answer in one piece has no body.
 
         An answer that is labeled as a stream begins for the agent at once. Otherwise the first
         bytes decide.
@@ -161,7 +159,7 @@ class Relay:
     async def _stream(
         self, answer: Answer, headers: Headers, pieces: AsyncIterator[bytes], body: StreamBody
     ) -> web.StreamResponse:
-        # Without a length, the agent sees the end only when it is durable.
+        # Without a length, the agent sees the end only after it is durable.
         kept = CIMultiDict(_without_length(headers))
         response = web.StreamResponse(status=answer.status, headers=kept)
         await response.prepare(self._request)
@@ -189,7 +187,7 @@ class Relay:
         if held:
             await self._write(response, held)
         if cut is not None or reason is not None:
-            # Its agent sees that the answer has no end.
+            # The closed connection shows the agent that the answer has no end.
             if self._request.transport is not None:
                 self._request.transport.close()
             return response
@@ -197,7 +195,7 @@ class Relay:
         return response
 
     def _missing(self, answer: Answer, body: StreamBody, cut: AnswerCut | None) -> str | None:
-        """Read the end of a stream. Return a word why it is not whole; None if it is."""
+        """Read the end of a stream. Return the reason why it is not whole; None if it is."""
         body.end()
         self._note_error(body)
         self._reader.transferred = answer.is_framed and cut is None
@@ -207,7 +205,7 @@ class Relay:
         return (cut or AnswerCut()).reason
 
     async def _end(self, state: CallState, reason: str | None) -> None:
-        """Journal, durably, how the answer ended, unless that was done."""
+        """Journal durably how the answer ended, unless that is already done."""
         if self._call.has_ended:
             return
         if self._reader.failed:
@@ -218,14 +216,14 @@ class Relay:
         await asyncio.shield(self._call.durable())
 
     async def _record(self, *, is_cut: bool) -> None:
-        """Write the record of the answer: what is journaled as ended can be replayed."""
+        """Write the record of the answer. Its end is journaled later, so it can be replayed."""
         if self._recording:
             if is_cut:
                 self._recording.note_cut()
             await asyncio.shield(self._recording.end())
 
     async def _write(self, response: web.StreamResponse, piece: bytes) -> None:
-        """Give a piece to the agent, which takes them at its own speed."""
+        """Send a piece to the agent, which reads at its own speed."""
         self._writing_since = self._loop.time()
         if self._stall_timer is None:
             self._stall_timer = self._loop.call_later(_STALLED_S, self._end_stalled)
@@ -235,14 +233,15 @@ class Relay:
             self._call.leave(**self._facts())
             if self._request.transport is not None:
                 self._request.transport.abort()
-            raise ConnectionResetError("the agent takes no more of the answer") from None
+            raise ConnectionResetError("the agent no longer reads the answer") from None
         finally:
             self._writing_since = None
 
     def _end_stalled(self) -> None:
-        """Close the agent's connection if it took too long for a piece, which fails its write.
+        """Close the agent's connection if it took too long to accept a piece.
 
-        One timer serves all pieces, because most are taken at once.
+        The pending write then fails. One timer serves all pieces, because most are accepted at
+        once.
         """
         self._stall_timer = None
         if self._writing_since is None:
@@ -278,7 +277,7 @@ class Relay:
         return web.Response(status=answer.status, headers=kept, body=bytes(body))
 
     def _says_usage(self, body: bytes) -> bool:
-        """Read an error. Return whether it says what its request used, which is then charged."""
+        """Read an error. Return whether it states a usage, which is then charged."""
         if self._charging.counts_tokens:
             return False
         note_ambiguous(self._reader, body)

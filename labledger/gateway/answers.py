@@ -1,8 +1,8 @@
 """An answer to a request, from a provider or a record, or a failure to get one.
 
-All headers of the answer pass to the agent, except the headers of one connection. The provider gets
-only the request headers on an allow-list. Another header could choose another account, or provoke a
-failure that looks like the provider's. This module needs no HTTP library.
+The agent gets all headers of the answer, except the headers of one connection. The provider gets
+only request headers on an allow-list, because others could choose another account, or provoke a
+failure that looks like the provider's.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _PASSED = frozenset(
         *("x-session-affinity", "x-session-id"),
     }
 )
-"""The request headers that the provider gets, in lower case: the headers by which agents with a
-profile describe their request and themselves."""
+"""The request headers that the provider gets, in lower case. Agents with a profile use them to
+describe their request and themselves."""
 _PASSED_PREFIXES = ("x-stainless-", "x-codex-", "x-claude-code-")
 _MAX_PASSED = 64
-"""How many headers of a request pass, and how many characters a name and a value may have."""
+"""The most headers of a request that pass. Below: the most characters of a name and a value."""
 _MAX_NAME = 100
 _MAX_VALUE = 4096
 _REQUEST_IDS = ("request-id", "x-request-id")
 
 
 class Answer(Protocol):
-    """An answer whose head has come."""
+    """An answer whose headers have arrived."""
 
     @property
     def status(self) -> int:
@@ -47,24 +47,25 @@ class Answer(Protocol):
 
     @property
     def headers(self) -> Headers:
-        """The headers as they came."""
+        """The unchanged headers."""
 
     @property
     def key(self) -> str | None:
-        """The key that the answer must not show."""
+        """The provider's key, which must be masked in the answer."""
 
     @property
     def is_framed(self) -> bool:
-        """Whether `pieces` ends without `AnswerCut` only if nothing is missing.
+        """Whether a length or chunks mark the end of the body.
 
-        Otherwise only the closing of the connection ends it, which a cut does too.
+        `pieces` then raises `AnswerCut` if anything is missing. Otherwise the connection closes in
+        the same way after a whole answer and after a cut.
         """
 
     def pieces(self) -> AsyncIterator[bytes]:
         """Yield the body as it comes. Raises `AnswerCut` if it ends too early."""
 
     def close(self) -> None:
-        """Take no more of it."""
+        """Stop reading the answer."""
 
 
 class AnswerCut(Exception):
@@ -88,22 +89,22 @@ class Progress:
     """How far a call has come on its way to the provider."""
 
     waited_s: float = 0.0
-    """How long it waited for limits of the provider, in seconds."""
+    """How long it waited because of the provider's limits, in seconds."""
     sent: bool = False
-    """Whether the provider may have it, and has not said that it met a limit."""
+    """Whether the provider may have the request, and has not reported a limit for it."""
 
 
 def for_provider(received: Iterable[tuple[str, str]], key_headers: Mapping[str, str]) -> Headers:
     """Return the headers of a request with the provider's key instead of the agent's token.
 
-    Only headers of the allow-list pass, each once, with printable ASCII of a bounded length. They
-    ask for an answer without compression: its usage is read while it passes.
+    Only headers on the allow-list pass, each once, with printable ASCII of a bounded length. The
+    result asks for an answer without compression, so that the gateway can read its usage.
     """
-    own = {name.lower() for name in key_headers}
+    key_names = {name.lower() for name in key_headers}
     kept: dict[str, tuple[str, str]] = {}
     for name, value in received:
         lower = name.lower()
-        if lower not in own and lower not in kept and _passes(lower, value):
+        if lower not in key_names and lower not in kept and _passes(lower, value):
             kept[lower] = (name, value)
     passed = list(kept.values())[:_MAX_PASSED]
     return [*passed, ("Accept-Encoding", "identity"), *key_headers.items()]
@@ -121,7 +122,7 @@ def for_agent(received: Iterable[tuple[str, str]], key: str | None) -> Headers:
     received = list(received)
     removed = _connection_names(received)
     if any(name.lower() == "content-encoding" for name, _ in received):
-        # It is decoded on the way, so that its usage can be read.
+        # The HTTP library decodes the body, so that the gateway can read its usage.
         removed |= {"content-encoding", "content-length"}
     return [(name, masked(value, key)) for name, value in received if name.lower() not in removed]
 
@@ -132,6 +133,6 @@ def _connection_names(headers: Headers) -> set[str]:
 
 
 def request_id(headers: Mapping[str, str], longest: int) -> str | None:
-    """Return the provider's name for a call."""
-    found = next((headers[name] for name in _REQUEST_IDS if headers.get(name)), None)
-    return found[:longest] if found else None
+    """Return the provider's id of a call, cut to `longest` characters; None without one."""
+    value = next((headers[name] for name in _REQUEST_IDS if headers.get(name)), None)
+    return value[:longest] if value else None

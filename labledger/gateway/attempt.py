@@ -1,8 +1,8 @@
-"""One open attempt: its grant, its socket, its journal, and what happens to a request.
+"""One open attempt: its grant, its socket, its journal, and the way of its requests.
 
-A request is judged, reserved against the caps, journaled, sent to the provider, and its answer is
-passed on. A request that is not admitted gets an error in the form of its API, with a status that
-agents do not repeat.
+The gateway judges a request, reserves its worst case against the caps, journals it, sends it to the
+provider, and passes the answer on. A refused request gets an error in the form of its API, with a
+status that agents do not retry.
 """
 
 from __future__ import annotations
@@ -64,20 +64,20 @@ from labledger.records.model_grants import (
 
 _log = logging.getLogger("labledger.gateway")
 _PARALLEL = 32
-"""How many requests of an attempt are under way at once; others wait."""
+"""How many requests of an attempt are in progress at once; others wait."""
 _MAX_FIELD = 64 << 10
 _BODY_S = 120.0
 _LARGE_BODY_S = 30.0
-"""How long a request may take to arrive, in seconds. Shorter if others may wait for its memory."""
+"""How long a large request may take to arrive, in seconds. Others may wait for its memory."""
 _CLOSING_S = 0.1
 _SHARE_S = 600.0
-"""How long a call waits for more of a cap that hosts share, in seconds."""
+"""How long a call waits for a larger share of a cap, in seconds."""
 _DO_NOT_RETRY = {"x-should-retry": "false"}
-"""What the clients of Anthropic and OpenAI go by, whatever the status."""
+"""The clients of Anthropic and OpenAI obey this header, whatever the status."""
 
 
 class BadGrant(Exception):
-    """A grant cannot be used. The text continues a sentence that begins with its file."""
+    """A grant cannot be used. The message continues a sentence that begins with its file."""
 
 
 def read_grant(trial: Path) -> ModelGrant:
@@ -101,9 +101,9 @@ class Accounts:
 
 
 class SharedWork:
-    """What a gateway's attempts share besides the providers. For one event loop.
+    """Memory and workers that all attempts of a gateway share. For one event loop.
 
-    `journal_s` is how long calls wait for a journal that cannot be written.
+    `journal_s` is how many seconds calls wait for a journal that cannot be written.
     """
 
     def __init__(self, journal_s: float = PATIENCE_S) -> None:
@@ -112,13 +112,13 @@ class SharedWork:
         self.judges = RequestJudges()
 
     def close(self) -> None:
-        """End what it started."""
+        """End the workers."""
         self.judges.close()
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call that is admitted."""
+    """An admitted call."""
 
     request: web.BaseRequest
     target: Target
@@ -138,7 +138,7 @@ class Attempt:
         upstream: Upstream,
         work: SharedWork,
     ) -> None:
-        """Take up the attempt in a trial's folder. Raises `OSError`, `ValueError`, `BadGrant`."""
+        """Open the attempt in a trial's folder. Raises `OSError`, `ValueError`, `BadGrant`."""
         self.trial, self.grant, self.accounts = trial, grant, accounts
         self._upstream = upstream
         self._admission = Admission(grant)
@@ -151,7 +151,7 @@ class Attempt:
         )
         journal = Journal.open(trial / JOURNAL, work.journal_s)
         try:
-            # If the record is missing, or not readable, say so before a container starts.
+            # Fail before a container starts if the record is missing or cannot be read.
             self._replay = _replay(trial, grant, journal)
             socket = trial / SOCKET
             socket.parent.mkdir(mode=0o755, exist_ok=True)
@@ -159,7 +159,7 @@ class Attempt:
         except BaseException:
             journal.close()
             raise
-        # From here on nothing fails: calls are counted in accounts that others share.
+        # Nothing below may fail, because calls are counted in accounts that others share.
         caps = Caps(limits, self._prices)
         self.calls = Calls(journal, caps, grant.schedule_idx, replayed=self._replay is not None)
         self._faults = FaultFinder(grant, self.calls, upstream)
@@ -172,17 +172,17 @@ class Attempt:
         self._places = asyncio.Semaphore(_PARALLEL)
         self._bodies, self._judges = BodyShare(work.bodies), work.judges
         self._judging = asyncio.Lock()
-        """Held while a request is judged, so that attempts take turns."""
+        """Held while a request is judged, so that attempts alternate."""
         self._background: set[asyncio.Future[None]] = set()
         self._runner: web.ServerRunner | None = None
 
     @property
     def problem(self) -> str | None:
-        """What does not work; None if all does."""
+        """Why a journal or file cannot be written; None if there is no problem."""
         return self.calls.journal.trouble or self.waited.problem
 
     async def serve(self) -> None:
-        """Answer at the attempt's socket."""
+        """Answer requests at the attempt's socket."""
         server = web.Server(
             self._handle,
             handler_cancellation=True,
@@ -199,8 +199,8 @@ class Attempt:
     async def close(self, *, find_faults: bool = True) -> None:
         """Admit no more requests, end open requests, and make the journal durable.
 
-        With `find_faults`, waits until the fault of each failed call is found. Otherwise the
-        gateway that closes the attempt finds it. Raises `JournalBroken`.
+        With `find_faults`, waits until the fault of each failed call is known. Otherwise the
+        next gateway finds it when it closes the attempt. Raises `JournalBroken`.
         """
         self.calls.closing = True
         path = self.trial / SOCKET
@@ -239,7 +239,7 @@ class Attempt:
             if target is not None:
                 self.calls.turn_away(target)
             if request.writer.output_size:
-                # The agent has got a part of the answer, and sees that the end is missing.
+                # The agent has a part of the answer. The lost connection shows that it has no end.
                 raise ConnectionResetError("the answer cannot be journaled") from None
             return _error(target, 503, "labledger: the journal of calls cannot be written")
         except NoAnswer as failure:
@@ -273,7 +273,7 @@ class Attempt:
             return await self._forward(_Call(request, target, judged, body, worst), call)
 
     async def _held_body(self, request: web.BaseRequest, stack: AsyncExitStack) -> HeldBody:
-        """Return a request's body, which the stack releases. Raises `Refused`."""
+        """Return the body of a request. `stack` releases it. Raises `Refused`."""
         room = _room_for(request)
         has_room = self._bodies.has_room(room)
         with nullcontext() if has_room else self.waited.waiting():
@@ -282,7 +282,7 @@ class Attempt:
         return body
 
     async def _judged(self, target: Target, body: HeldBody) -> Judged:
-        """Return what a body asks for. Raises `Refused`."""
+        """Return the facts of an admissible body. Raises `Refused`."""
         canonical = self.grant.record or self._replay is not None
         async with self._judging:
             judged = await self._judges.judge(
@@ -295,7 +295,7 @@ class Attempt:
     async def _reserved(
         self, request: web.BaseRequest, target: Target, asked: Asked
     ) -> tuple[OpenCall, WorstCase]:
-        """Begin a call with the most that it can use. Raises `CapReached`, and `Refused`."""
+        """Reserve the worst case of a call, and begin it. Raises `CapReached`, and `Refused`."""
         asked = self._known.bounded(asked)
         trace = asked.trace
         most = None if trace is None else self._known.most_tokens(trace, _betas(request))
@@ -313,7 +313,7 @@ class Attempt:
                 async with asyncio.timeout(_SHARE_S):
                     return await self.calls.begin(target, model, worst)
         except TimeoutError:
-            message = "labledger: what this host may use of the caps of the run is used up"
+            message = "labledger: this host has used up its share of the run's caps"
             raise Refused(503, NO_SHARE, message) from None
 
     async def _forward(self, asking: _Call, call: OpenCall) -> web.StreamResponse:
@@ -381,7 +381,7 @@ class Attempt:
         return Recording(self.trial / RECORD, call.number, judged.canonical, persist)
 
     def _finish_later(self, work: asyncio.Future[None]) -> None:
-        """Let something end in the background, at the latest when the attempt is closed."""
+        """Let `work` end in the background. Closing the attempt waits for it."""
         self._background.add(work)
         work.add_done_callback(self._background.discard)
         # The journal says how the call ended. Without its record, the call cannot be replayed.
@@ -409,7 +409,7 @@ def _replay(trial: Path, grant: ModelGrant, journal: Journal) -> Replay | None:
 
 
 async def _meet_expectation(request: web.BaseRequest) -> None:
-    """Make a client send the body that it holds back. Raises `Refused` if it expects more."""
+    """Ask a client for the body that it holds back. Raises `Refused` for other expectations."""
     expected = ",".join(request.headers.getall("Expect", ())).strip().lower()
     if not expected or request.version < HttpVersion11:
         return
@@ -417,18 +417,18 @@ async def _meet_expectation(request: web.BaseRequest) -> None:
         message = "labledger: `100-continue` is the only expectation that can be met"
         raise Refused(417, "expectation", message)
     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    # The size of the answer itself begins with 0.
+    # Count only the bytes of the answer itself.
     request.writer.output_size = 0
 
 
 def _room_for(request: web.BaseRequest) -> int:
-    """Return how much memory a request's body takes while it is read. Raises `Refused`."""
+    """Return how many bytes of memory reading a body takes. Raises `Refused`."""
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise Refused(415, "encoded", "labledger: send the body without an encoding")
     length = request.content_length
     if length is not None and length > MAX_BODY:
         raise _too_large()
-    # Its pieces, and the whole.
+    # The pieces and the joined body exist at the same time.
     return 2 * (MAX_BODY if length is None else length)
 
 

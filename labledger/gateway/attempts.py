@@ -1,10 +1,8 @@
-"""All open attempts of a gateway, the accounts that they share, and the list of them on the disk.
+"""All open attempts of a gateway, the accounts that they share, and the list of them on disk.
 
-Opening and closing are idempotent and durable: an attempt is on the list before its socket listens,
-and when it is closed, the list has what it used, by run and variant. The list is a file of JSON
-lines. A gateway that starts again opens what is open in it; what they used is in their journals. An
-attempt that is opened again is no longer counted as closed. An incomplete last line is ignored. The
-file is written anew at each start.
+The list is a file of JSON lines. An attempt is on it before its socket listens. The line of a
+closed attempt has its use. A restarted gateway reopens the open attempts, and reads their use from
+their journals.
 """
 
 from __future__ import annotations
@@ -33,13 +31,13 @@ from labledger.records.model_grants import GRANT, CapShare, ShareUse
 _log = logging.getLogger("labledger.gateway")
 SCHEMA = "labledger.gateway_attempts.v1"
 _KEPT_S = 90 * 86_400.0
-"""For how long after its last attempt was closed it is known what a variant used."""
+"""How long a variant's totals are kept after its last attempt was closed, in seconds."""
 
 _RECENT = 2000
-"""How many closed attempts are remembered one by one, so that they may be opened again."""
+"""How many closed attempts are listed one by one, so that they can be opened again."""
 
 Variant = tuple[str, str]
-"""A run and a variant of it, by their ids."""
+"""The ids of a run and of one of its variants."""
 
 
 class Attempts:
@@ -58,7 +56,7 @@ class Attempts:
             run.totals = run.totals.plus(closed.totals)
         self._problems: list[str] = []
         self._lost: dict[Path, str] = {}
-        """Why the journals of recently closed attempts lack calls."""
+        """Why the journals of recently closed attempts are incomplete, by folder."""
 
     def _variant(self, run_id: str, variant_id: str) -> Account:
         return self._variants.setdefault((run_id, variant_id), Account("variant"))
@@ -70,7 +68,7 @@ class Attempts:
         return len(self._open)
 
     async def take_up(self) -> None:
-        """Open again what was open when the gateway ended."""
+        """Reopen the attempts that were open when the previous gateway ended."""
         for folder in list(self._listed.folders):
             try:
                 await self._serve(folder)
@@ -78,11 +76,14 @@ class Attempts:
                 if (folder / GRANT).exists():
                     self._problems.append(f"could not open {folder} again: {error}")
                 else:
-                    # Trials are removed once their calls are committed.
+                    # A trial folder is removed after its calls are committed.
                     self._listed.note_lost(folder)
 
     async def open(self, folder: Path) -> None:
-        """Serve an attempt by its grant, also if that has changed. Raises `LabLedgerError`."""
+        """Serve an attempt by its grant. A changed grant replaces the earlier one.
+
+        Opening is durable and idempotent. Raises `LabLedgerError`.
+        """
         async with self._locked(folder):
             try:
                 grant = read_grant(folder)
@@ -106,9 +107,9 @@ class Attempts:
                 ) from None
 
     def _count_closed(self, closed: tuple[Variant, CallTotals] | None, sign: int) -> None:
-        """Add what a closed attempt used to its accounts.
+        """Add the totals of a closed attempt to its accounts.
 
-        With `sign` -1 subtract it: it is open again, and its journal counts it.
+        With `sign` -1 subtract them, because the attempt is open again and its journal counts them.
         """
         if closed is None:
             return
@@ -131,7 +132,7 @@ class Attempts:
         self._lost.pop(folder, None)
 
     def take_shares(self, run_id: str, shares: Iterable[CapShare]) -> list[ShareUse]:
-        """Go by shares in the caps of a run. Return what became of them."""
+        """Apply shares in the caps of a run. Return what each account uses of its share."""
         uses = []
         for share in shares:
             variant = share.variant_id
@@ -140,9 +141,9 @@ class Attempts:
         return uses
 
     async def close(self, folder: Path) -> str | None:
-        """Close an attempt. Its journal is then complete and durable.
+        """Close an attempt. Return None if its journal is complete and durable.
 
-        Otherwise returns why it is not, also if the attempt is closed again. Raises
+        Otherwise return the reason, also when the attempt is closed again. Raises
         `LabLedgerError`.
         """
         async with self._locked(folder):
@@ -165,11 +166,11 @@ class Attempts:
             message = f"could not note that the trial in {folder} is closed: {error}"
             if folder not in self._lost:
                 raise LabLedgerError(message) from None
-            # The same disk has lost the journal, and the client learns about it.
+            # The client already learns that the same disk lost the journal.
             self._problems.append(message)
 
     async def leave_all(self) -> None:
-        """End what is under way, and leave the attempts open on the list."""
+        """End all calls, and leave the attempts open on the list."""
         await asyncio.gather(*map(self._leave, list(self._open.values())))
         self._open.clear()
         self._work.close()
@@ -190,7 +191,7 @@ class Attempts:
             self._locks.pop(folder, None)
 
     def variants(self) -> tuple[VariantTotals, ...]:
-        """Return what each variant used, with its open attempts."""
+        """Return the totals and the number of open attempts of each variant."""
         opened: defaultdict[Variant, int] = defaultdict(int)
         for attempt in self._open.values():
             opened[attempt.grant.run_id, attempt.grant.variant_id] += 1
@@ -200,30 +201,33 @@ class Attempts:
         )
 
     def problems(self) -> tuple[str, ...]:
-        """Return what does not work."""
+        """Return why journals and other files cannot be written."""
         now = (attempt.problem for attempt in self._open.values())
         return (*self._problems[-20:], *(problem for problem in now if problem))
 
 
 @dataclass
 class ClosedTotals:
-    """What the closed attempts of a variant used."""
+    """The totals of a variant's closed attempts."""
 
     totals: CallTotals = field(default_factory=CallTotals)
     at: str = ""
-    """When the last of them was closed."""
+    """When the last one was closed."""
 
 
 class OpenAttempts:
-    """The list. Only the process that holds the gateway's lock may write it."""
+    """The list on disk. Only the process that holds the gateway's lock may write it."""
 
     def __init__(self, path: Path) -> None:
-        """Read the list and write it anew. Raises `OSError`, and `LabLedgerError`."""
+        """Read the list and rewrite it. Ignores an incomplete last line.
+
+        Raises `OSError`, and `LabLedgerError`.
+        """
         self._path = path
         self.folders: dict[Path, Variant] = {}
         self.closed: dict[Variant, ClosedTotals] = {}
         self._recent: dict[Path, tuple[Variant, CallTotals]] = {}
-        """What the attempts used that were closed last; `closed` has it, too."""
+        """The totals of the attempts that were closed last. `closed` includes them."""
         for number, line in enumerate(_lines(path), 1):
             try:
                 self._read(json.loads(line), number)
@@ -231,7 +235,7 @@ class OpenAttempts:
                 raise LabLedgerError(
                     f"could not read the open attempts of the gateway: {path}, line {number}: "
                     f"{error}",
-                    hint="remove the file; what closed attempts used is then not known for caps",
+                    hint="remove the file; caps then no longer count what closed attempts used",
                 ) from None
         before = clock.later(clock.utc_now(), -_KEPT_S)
         in_use = set(self.folders.values())
@@ -286,23 +290,23 @@ class OpenAttempts:
         return recent
 
     def note_opened(self, folder: Path, variant: Variant) -> tuple[Variant, CallTotals] | None:
-        """Write, durably, that an attempt is open. Raises `OSError`.
+        """Write durably that an attempt is open. Raises `OSError`.
 
-        Returns what it used, and for which variant, if it was closed before: that is in its journal
-        and no longer counted as closed.
+        If it was closed before, return its variant and totals. They are no longer counted as
+        closed, because its journal has them.
         """
         self._append(_opened_row(folder, variant))
         self.folders[folder] = variant
         return self._reopen(folder)
 
     def note_closed(self, folder: Path, totals: CallTotals) -> None:
-        """Write, durably, that an attempt is closed, and what it used. Raises `OSError`."""
+        """Write durably that an attempt is closed, with its totals. Raises `OSError`."""
         variant, at = self.folders[folder], clock.utc_now()
         self._append(_closed_row(folder, variant, totals, at))
         self._add(folder, variant, totals, at)
 
     def note_lost(self, folder: Path) -> None:
-        """Write, durably, that an attempt cannot be served any more. Raises `OSError`."""
+        """Write durably that an attempt can no longer be served. Raises `OSError`."""
         run_id, variant_id = self.folders.pop(folder)
         row = {"event": "lost", "folder": str(folder)}
         self._append({**row, "run_id": run_id, "variant_id": variant_id})
@@ -316,7 +320,6 @@ class OpenAttempts:
         os.fdatasync(self._descriptor)
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._descriptor)
 
 

@@ -1,8 +1,7 @@
 """Limit the bytes of requests that a gateway holds in memory, shared fairly among its attempts.
 
-An attempt always has room for a usual request. Beyond that, its bodies use a budget of the whole
-gateway, and attempts with large bodies take turns. If a part is too large at this moment, it waits,
-and no later part passes it.
+Each attempt has room of its own for a usual request. Larger bodies use a common budget, which
+attempts get in turn. A body that does not fit waits, and no later body passes it.
 """
 
 from __future__ import annotations
@@ -13,21 +12,23 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 OWN_BYTES = 2 << 20
-"""What each attempt has to itself."""
+"""The bytes that each attempt has for itself."""
 TOTAL_BYTES = 256 << 20
-"""What all attempts together may hold beyond their own."""
+"""The common budget of all attempts, in bytes."""
 MOST_BYTES = TOTAL_BYTES // 4
-"""What one attempt may hold of the common budget."""
+"""The most bytes of the common budget that one attempt may hold."""
 
 
 class BodyBudget:
     """The budget of a gateway. For one event loop."""
 
-    def __init__(self, total: int = TOTAL_BYTES, most: int = MOST_BYTES, own: int = OWN_BYTES):
-        self.total, self.most, self.own = total, most, own
+    def __init__(
+        self, total: int = TOTAL_BYTES, most: int = MOST_BYTES, own_bytes: int = OWN_BYTES
+    ):
+        self.total, self.most, self.own_bytes = total, most, own_bytes
         self.used = 0
         self.turns: deque[BodyShare] = deque()
-        """The attempts that wait; the first one has the next turn."""
+        """The attempts that wait. The first one is served next."""
 
     def wake(self) -> None:
         """Serve waiting attempts while there is room, one request of each in turn."""
@@ -61,20 +62,20 @@ class BodyShare:
         self.waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def cost_of(self, size: int) -> int:
-        """Return how many bytes of the budget this many more bytes would use."""
-        own = self._budget.own
-        return max(0, self._held + size - own) - max(0, self._held - own)
+        """Return how many bytes of the common budget `size` more bytes would use."""
+        free_bytes = self._budget.own_bytes
+        return max(0, self._held + size - free_bytes) - max(0, self._held - free_bytes)
 
     def may_hold(self, size: int) -> bool:
-        """Return whether the attempt's own limit allows this many more bytes."""
-        return not self._held or self._held + size <= self._budget.own + self._budget.most
+        """Return whether the limit of one attempt allows `size` more bytes."""
+        return not self._held or self._held + size <= self._budget.own_bytes + self._budget.most
 
     def has_room(self, size: int) -> bool:
-        """Return whether this many more bytes fit without waiting."""
+        """Return whether `size` more bytes fit without waiting."""
         return self.cost_of(size) == 0 and not self.waiting
 
     def change(self, size: int) -> None:
-        """Count this many more bytes, or fewer."""
+        """Count `size` more bytes. A negative size releases bytes."""
         self._budget.used += self.cost_of(size)
         self._held += size
         if size < 0:
@@ -82,7 +83,7 @@ class BodyShare:
 
     @asynccontextmanager
     async def hold(self, size: int) -> AsyncIterator[HeldBody]:
-        """Hold memory for a body of this many bytes, as soon as there is room."""
+        """Reserve memory for a body of `size` bytes, as soon as there is room."""
         if self.has_room(size):
             self.change(size)
         else:
@@ -123,16 +124,16 @@ class HeldBody:
 
     @property
     def data(self) -> bytes:
-        """The body; empty before it came and after it was released."""
+        """The body; empty before it arrives and after it is released."""
         return self._data
 
     def take(self, data: bytes) -> None:
-        """Hold a body, and no more memory than its size."""
+        """Keep a body, and release reserved memory beyond its size."""
         self._data = data
         self._resize()
 
     def note_copy(self, size: int) -> None:
-        """Hold this many more bytes beside the body, until the end."""
+        """Count a copy of `size` bytes beside the body, until the end."""
         self._copy = size
         self._resize()
 
@@ -142,7 +143,7 @@ class HeldBody:
         self._resize()
 
     def release(self) -> None:
-        """Forget everything."""
+        """Release the body and its copy."""
         self._copy = 0
         self.forget()
 

@@ -1,8 +1,8 @@
 """The journal of an attempt's calls: a file of lines, which outlives the gateway.
 
-A file system can be full for a moment, or fail. Lines that are not durable yet stay in memory. The
-gateway writes them again at the same place until that succeeds, because the kernel may have dropped
-them after a failed sync. Calls wait for their lines, but not longer than the patience.
+Lines that are not durable stay in memory. After a failed sync, the kernel may have dropped them, so
+the gateway writes them again at the same place until that succeeds. Calls wait for their lines, at
+most for the patience.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from labledger.records.model_calls import (
 PATIENCE_S = 120.0
 """How long a call waits for a journal that cannot be written, in seconds."""
 _CLOSING_S = 10.0
-"""The same when the attempt is closed."""
+"""The same while the attempt is being closed."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _MAX_UNWRITTEN = 8 << 20
-"""How many bytes of lines are kept in memory while they cannot be written."""
+"""The most bytes of lines that stay in memory while they cannot be written."""
 _MAX_RAW_USAGE = 16 << 10
-"""How many bytes of the provider's own report on usage are kept."""
+"""The most bytes of the provider's own usage report that are kept."""
 
 
 class JournalBroken(LabLedgerError):
@@ -51,8 +51,8 @@ class JournalBroken(LabLedgerError):
 class Journal:
     """The open journal of an attempt's calls. Two processes must not open it at once.
 
-    After a crash, the journal continues at its end: a torn last line is removed, and numbers
-    continue.
+    After a crash, the journal continues at its end. A torn last line is removed, and the numbers of
+    calls continue.
     """
 
     def __init__(self, path: Path, descriptor: int, held: CallJournal, patience_s: float) -> None:
@@ -65,14 +65,14 @@ class Journal:
         """The lines that are not durable yet."""
         self._failures = 0
         self._must_rewrite = False
-        """Whether these lines may be missing in the file."""
+        """Whether the unsynced lines may be missing in the file."""
         self._writing: asyncio.Task[None] | None = None
         self._thread: asyncio.Future[None] | None = None
         self._waiters = 0
         self.trouble: str | None = None
-        """Why the journal cannot be written at this moment."""
+        """Why the journal cannot be written now; None if it can."""
         self.held_back: Callable[[bool], object] = lambda _: None
-        """Called when calls begin to wait for a broken journal, and when they stop waiting."""
+        """Called with True when calls begin to wait for a broken journal, and then with False."""
 
     @classmethod
     def open(cls, path: Path, patience_s: float = PATIENCE_S) -> Journal:
@@ -103,12 +103,11 @@ class Journal:
         return [self._calls[number] for number in sorted(self._calls)]
 
     def is_judged(self, number: int) -> bool:
-        """Return whether the search for the fault of a failed call has ended, with or without a
-        result."""
+        """Return whether the gateway has judged whose fault a failed call was."""
         return number in self._judged
 
     def judge(self, number: int, fault: CallFault | None, *, needless: bool) -> None:
-        """Write whose fault a failed call was; `sync` makes it durable. Raises `JournalBroken`.
+        """Write whose fault a failed call was. `sync` makes it durable. Raises `JournalBroken`.
 
         The call was `needless` if only other models ever answered the agents of the variant.
         """
@@ -124,9 +123,9 @@ class Journal:
         return call
 
     def end(self, call: ModelCall) -> None:
-        """Write how a call ended; `sync` makes it durable. Raises `JournalBroken`.
+        """Write how a call ended. `sync` makes the line durable. Raises `JournalBroken`.
 
-        Keeps the provider's own words only if canonical JSON can hold them.
+        Raw usage is kept only if canonical JSON can hold it.
         """
         if self._calls[call.call].state is not CallState.UNKNOWN:
             raise ValueError(f"call {call.call} has ended before")
@@ -137,7 +136,7 @@ class Journal:
         self._calls[call.call] = call
 
     def _write(self, row: JsonObject) -> None:
-        """Write a line, so that it outlives this process, unless the journal is broken."""
+        """Write a line. Unless the write fails, the line outlives this process."""
         line = _line(row)
         if len(self._unsynced) + len(line) > _MAX_UNWRITTEN:
             raise self._broken()
@@ -163,7 +162,7 @@ class Journal:
                 raise self._broken() from None
 
     async def _make_durable(self) -> None:
-        """Make the present lines durable, with as many tries as necessary."""
+        """Make all written lines durable. Retry until that succeeds."""
         try:
             pause_s = _FIRST_PAUSE_S
             while True:
@@ -197,13 +196,13 @@ class Journal:
         os.fdatasync(self._descriptor)
 
     def _fail(self, error: OSError) -> None:
-        """Note that lines may not be in the file: a failed sync may have dropped them."""
+        """Note that lines may be missing in the file, because a failed sync can drop them."""
         self._failures += 1
         self._must_rewrite = True
         self._set_trouble(f"could not write {self._path}: {error.strerror}")
 
     async def persist(self, path: Path, write: Callable[[], None]) -> None:
-        """Write a file beside the journal, with as many tries as necessary.
+        """Write a file beside the journal. Retry until the patience ends.
 
         `write` raises `OSError` on failure. Raises `JournalBroken`.
         """
@@ -244,7 +243,7 @@ class Journal:
         return JournalBroken(self.trouble or f"could not write {self._path} in time")
 
     async def settle(self) -> None:
-        """Make all lines durable, in a shorter time, and stop trying. Raises `JournalBroken`."""
+        """Make all lines durable within a short time, then stop trying. Raises `JournalBroken`."""
         try:
             async with asyncio.timeout(_CLOSING_S):
                 await self.sync()
@@ -257,9 +256,9 @@ class Journal:
                 await asyncio.wait({self._thread}, timeout=_CLOSING_S)
 
     def close(self) -> None:
-        """Make all lines durable in a single try, and close the journal. Raises `JournalBroken`."""
+        """Try once to make all lines durable, and close the journal. Raises `JournalBroken`."""
         if self._thread is not None and not self._thread.done():
-            # The thread may still write: its file stays open.
+            # The thread may still write, so its file stays open.
             raise self._broken()
         try:
             if self._unsynced:
@@ -276,7 +275,7 @@ def _line(row: JsonObject) -> bytes:
 
 
 def _write_at(descriptor: int, data: bytes, offset: int) -> None:
-    """Write all of some bytes at a place of a file. Raises `OSError`."""
+    """Write `data` at an offset of a file, completely. Raises `OSError`."""
     written = 0
     while written < len(data):
         written += os.pwrite(descriptor, data[written:], offset + written)
@@ -286,7 +285,7 @@ _WORDS = (
     *("model_served", "request_id", "detail", "effort", "service_tier", "price_condition"),
     "cost_unknown",
 )
-"""Fields that may hold words of the agent or of the provider."""
+"""Fields with text from the agent or the provider."""
 
 
 def _can_be_kept(raw_usage: JsonObject | None) -> bool:

@@ -1,9 +1,8 @@
-"""The calls of one attempt, each reserved, journaled and ended exactly once, and their journal.
+"""The calls of one attempt. Each is reserved, journaled and ended exactly once.
 
-A call is written to the journal before the provider is asked, so that a killed gateway leaves it as
-unknown. It is durable before the agent gets the first byte: it is written while the provider works.
-Its end is durable before the attempt's next call is admitted, and before the agent gets the last
-bytes of its answer. Whatever happens to a call, its reservation is released.
+A call is in the journal before the provider is asked, so a killed gateway leaves it as unknown. Its
+beginning is durable before the agent gets the first byte, and its end before the last bytes. The
+reservation is always released.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from labledger.records.model_calls import JOURNAL_FAILED, CallState, ModelCall
 from labledger.records.model_grants import ProviderConfig
 
 _MAX_REFUSALS = 1000
-"""How many refused calls are journaled, so that an agent cannot fill the disk."""
+"""The most refused calls that are journaled, so that an agent cannot fill the disk."""
 _KEPT_TIMES = 64
 AGENT_GONE = "agent_gone"
-"""The reason of a call whose answer the agent did not wait for."""
+"""The reason of a call that the agent gave up."""
 _Key = tuple[str, int]
 """The provider and the number of a call."""
 _UNKNOWN = "unknown"
@@ -42,20 +41,20 @@ class Calls:
     def __init__(
         self, journal: Journal, caps: Caps, schedule_idx: int, *, replayed: bool = False
     ) -> None:
-        """With `replayed`, a record answers them."""
+        """With `replayed`, a record answers the calls."""
         self.journal, self._caps, self._schedule_idx = journal, caps, schedule_idx
         self._replayed = replayed
         self._refusals = 0
         self._answered_at: dict[_Key, float] = {}
-        """When the last bytes of answers came, of the newest calls."""
+        """When the last bytes of the newest calls' answers came, by `time.monotonic`."""
         self._under_way: dict[_Key, asyncio.Event] = {}
-        """The calls that have begun and not ended, with what says that they have ended."""
+        """The calls in progress, each with an event that is set when it has ended."""
         self._ended_at: dict[_Key, float] = {}
         """When the newest calls ended, by `time.monotonic`."""
         self._given_up_at: dict[str, float] = {}
-        """By provider, when the agent last gave a call up that the provider may still work on."""
+        """By provider, when the agent last gave up a call that the provider may still work on."""
         self.after_end: Callable[[ModelCall, float], None] = lambda _call, _began: None
-        """Gets each call that has ended, and when it began, by `time.monotonic`."""
+        """Called with each call that has ended, and when it began, by `time.monotonic`."""
         self.closing = False
         """Whether the attempt is being closed."""
         for call in journal.calls:
@@ -68,11 +67,10 @@ class Calls:
         self._caps.add(call)
 
     async def begin(self, target: Target, model: str, worst: WorstCase) -> OpenCall:
-        """Reserve and journal a call; the provider may be asked when it returns.
+        """Reserve and journal a call. When this returns, the provider may be asked.
 
-        `OpenCall.asked` waits until its entry is durable.
-
-        Raises `CapReached`, and `JournalBroken`.
+        `OpenCall.asked` waits until the journal entry is durable. Raises `CapReached`, and
+        `JournalBroken`.
         """
         started_at, began = utc_now(), time.monotonic()
         if self.journal.trouble is not None:
@@ -116,7 +114,7 @@ class Calls:
     def turn_away(self, target: Target) -> None:
         """Note that a call failed because the journal could not be written.
 
-        The line is written when that is possible again, so that the agent is not blamed.
+        The journal gets the line when it can be written again, so that the agent is not blamed.
         """
         if any(call.reason == JOURNAL_FAILED for call in self.journal.calls):
             return
@@ -144,28 +142,28 @@ class Calls:
             ended.set()
 
     def had_company(self, call: ModelCall, since: float) -> bool:
-        """Return whether another call to the same provider was under way since a time."""
+        """Return whether another call to the same provider was in progress after `since`."""
         if any(_is_other(key, call) for key in self._under_way):
             return True
         return any(at >= since for key, at in self._ended_at.items() if _is_other(key, call))
 
     def given_up_at(self, providers: Container[str]) -> float | None:
-        """Return when the agent last gave up a call to one of some providers; None if never."""
+        """Return when the agent last gave up a call to one of `providers`; None if never."""
         times = (at for name, at in self._given_up_at.items() if name in providers)
         return max(times, default=None)
 
     async def others_ended(self, call: ModelCall) -> None:
-        """Return when the other calls to the same provider that are under way now have ended."""
+        """Wait for the end of all other calls to the same provider that are in progress now."""
         others = [ended for key, ended in self._under_way.items() if _is_other(key, call)]
         for ended in others:
             await ended.wait()
 
     def note_answer(self, call: ModelCall) -> None:
-        """Note that a part of an answer that is no error came for a call."""
+        """Note that a call got a part of an answer that is not an error."""
         _note_time(self._answered_at, _key(call))
 
     def were_others_answered(self, call: ModelCall, since: float) -> bool:
-        """Return whether the provider sent a part of an answer to another call since a time."""
+        """Return whether the provider sent a part of an answer to another call after `since`."""
         return any(at >= since for key, at in self._answered_at.items() if _is_other(key, call))
 
     async def sync(self) -> None:
@@ -185,7 +183,7 @@ def _is_other(key: _Key, call: ModelCall) -> bool:
 
 
 def _note_time(times: dict[_Key, float], key: _Key) -> None:
-    """Note the present time for a call, and forget the oldest call."""
+    """Store the current time for a call, and forget the oldest call."""
     times.pop(key, None)
     times[key] = time.monotonic()
     if len(times) > _KEPT_TIMES:
@@ -193,13 +191,13 @@ def _note_time(times: dict[_Key, float], key: _Key) -> None:
 
 
 class OpenCall:
-    """A call under way."""
+    """A call in progress."""
 
     def __init__(self, calls: Calls, call: ModelCall, worst: WorstCase, began: float) -> None:
         self._calls, self._call, self._worst, self._began = calls, call, worst, began
         self.progress = Progress()
         self._asked = asyncio.ensure_future(calls.journal.sync())
-        # Nobody may be left to hear that it failed; the journal then takes no more calls.
+        # Take the exception, because the task that waits for it may have gone.
         self._asked.add_done_callback(lambda task: task.cancelled() or task.exception())
         self.first_byte_ms: int | None = None
         self.is_answered = False
@@ -210,16 +208,16 @@ class OpenCall:
 
     @property
     def number(self) -> int:
-        """Its number in the attempt."""
+        """The call's number in the attempt."""
         return self._call.call
 
     @property
     def started_at(self) -> str:
-        """When it began."""
+        """The UTC time when the call began."""
         return self._call.started_at
 
     def describe(self, **fields: Any) -> None:
-        """Note the request's facts, which apply however the call ends."""
+        """Add facts of the request, which apply however the call ends."""
         self._call = replace(self._call, **fields)
 
     @property
@@ -234,7 +232,7 @@ class OpenCall:
             self._calls.note_answer(self._call)
 
     def end(self, state: CallState, **fields: Any) -> None:
-        """Journal how it ended, unless it has ended; `durable` makes that durable.
+        """Journal how the call ended, unless it has ended already. `durable` syncs the line.
 
         Raises `JournalBroken`.
         """
@@ -255,7 +253,7 @@ class OpenCall:
         self._calls.after_end(ended, self._began)
 
     def leave(self, **fields: Any) -> None:
-        """Journal that nobody waits for the answer any more, unless the call has ended."""
+        """Journal that the agent no longer waits for the answer, unless the call has ended."""
         if not self.progress.sent:
             self.end(CallState.FAILED, reason="not_sent")
             return
@@ -263,9 +261,9 @@ class OpenCall:
         self.end(CallState.CUT, reason=reason, **fields)
 
     async def written(self) -> None:
-        """Return when the call's beginning is durable, before the provider is asked.
+        """Wait until the beginning of the call is durable, before the provider is asked.
 
-        Raises `JournalBroken`; the call has then ended.
+        Raises `JournalBroken`. The call has then ended.
         """
         try:
             await self.asked()
@@ -274,11 +272,11 @@ class OpenCall:
             raise
 
     async def asked(self) -> None:
-        """Return when it is durable that the provider was asked. Raises `JournalBroken`."""
+        """Wait until the beginning of the call is durable. Raises `JournalBroken`."""
         await asyncio.shield(self._asked)
 
     async def durable(self) -> None:
-        """Return when the end is durable. Raises `JournalBroken`."""
+        """Wait until the end of the call is durable. Raises `JournalBroken`."""
         await self._calls.sync()
 
 

@@ -1,12 +1,8 @@
-"""Caps on what calls may use: of a trial, of its variant and of its run.
+"""Caps on what the calls of a trial, its variant and its run may use.
 
-Before a call its worst case is reserved in every account. One that would exceed a cap even if no
-other call were under way is refused; one that would exceed it only together with those under way
-waits until one of them has ended. A call whose usage stays unknown counts with its worst case,
-so that a cap holds to the last request.
-
-Of a cap that is shared among several gateways, this one has a share: a call for which that does not
-suffice waits for more, and is refused if the others have left too little.
+Before a call, its worst case is reserved in every account. A call that would exceed a cap by itself
+is refused. A call that would exceed it only together with calls in progress waits. A call of
+unknown usage counts with its worst case.
 """
 
 from __future__ import annotations
@@ -31,25 +27,25 @@ class WorstCase:
 
     usage: Usage
     cost: int | None
-    """In picodollars; None if some of the possible use has no known price."""
+    """In picodollars; None if a part of the possible use has no known price."""
     least_request: int = 1
-    """The gateway does not believe a smaller number of tokens of the request."""
+    """The gateway does not believe a smaller token count of the request."""
     has_file: bool = False
     """Whether the request holds a file that counts with a whole context window."""
 
     @property
     def amounts(self) -> Amounts:
-        """What it takes of a budget."""
+        """The requests, tokens and cost that it uses."""
         return Amounts(1, self.usage.total, self.cost or 0)
 
 
 MOST_BYTES = 16
-"""The most bytes of text for each token, on average, in believable numbers.
+"""The most bytes of text per token, on average, in a believable count.
 
 Some servers leave out cached tokens. Text has three or four bytes for each token.
 """
 _KINDS = ("input", "cache_write", "cache_write_1h", "cache_read")
-"""How the tokens of a request may be counted."""
+"""The kinds of tokens by which a provider may count a request."""
 
 
 def worst_case(
@@ -104,7 +100,7 @@ class CapReached(Exception):
 
 
 class Account:
-    """What some attempts used together, and what their calls under way may still use."""
+    """The use of one trial, variant or run, and the reservations of its calls in progress."""
 
     def __init__(self, name: str, totals: CallTotals | None = None) -> None:
         self.name = name
@@ -113,9 +109,9 @@ class Account:
         self._tokens = 0
         self._cost = 0
         self._share: CapShare | None = None
-        """What may be used of a cap that other gateways share; None if none do."""
+        """This gateway's share of a cap that several gateways share; None without such a cap."""
         self._waiting: dict[asyncio.Event, WorstCase] = {}
-        """Those who wait, in their order."""
+        """The calls that wait, in their order."""
 
     def add(self, call: ModelCall, cost: int | None, most: int | None) -> None:
         """Count a call that has ended."""
@@ -144,11 +140,11 @@ class Account:
         return self._spent.combined(int.__add__, held)
 
     def await_share(self) -> None:
-        """Use nothing of its caps before a share of them has come."""
+        """Allow no use of shared caps before a share has arrived."""
         self._share = self._share or CapShare(None, NOTHING)
 
     def take_share(self, share: CapShare) -> ShareUse:
-        """Go by a share from now on, but not by less than is used already."""
+        """Apply a share. It is never smaller than the current use. Return what is used of it."""
         amount = share.amount.combined(max, self._used)
         self._share = CapShare(share.variant_id, amount, share.most)
         self._wake()
@@ -156,24 +152,24 @@ class Account:
         return ShareUse(share.variant_id, amount, self._spent, self._used, wanted)
 
     def excess(self, limits: CallLimits, worst: WorstCase, *, alone: bool) -> CapReached | None:
-        """Return which cap a call would exceed, `alone` or with the calls under way."""
+        """Return which cap a call would exceed, `alone` or with the calls in progress."""
         before = self._spent if alone else self._used
         requests = self.totals.calls + self.in_flight + 1
         tokens, cost = before.tokens + worst.usage.total, before.cost + (worst.cost or 0)
         usd = None if limits.usd is None else limits.usd * PICODOLLARS
         share = self._share
         bound = (None if share is None else share.most if alone else share.amount) or ENDLESS
-        for kind, used, cap, own, words in (
+        for kind, used, cap, share_bound, words in (
             ("requests", requests, limits.requests, bound.requests, "{:,} requests"),
             ("tokens", tokens, limits.tokens, bound.tokens, "{:,} tokens"),
             ("usd", cost, usd, bound.cost, "${:g}"),
         ):
-            if cap is not None and used > min(cap, own):
+            if cap is not None and used > min(cap, share_bound):
                 return self._reached(kind, words.format(getattr(limits, kind)), worst)
         return None
 
     def _reached(self, kind: str, cap: str, worst: WorstCase) -> CapReached:
-        message = f"the next request may exceed the cap of {cap} of this {self.name}"
+        message = f"the next request may exceed the cap of {cap} for this {self.name}"
         if worst.has_file and kind != "requests":
             message += (
                 f"; it holds a file whose length cannot be read, such as a PDF, which counts with "
@@ -183,7 +179,7 @@ class Account:
 
     @contextmanager
     def waiting(self, event: asyncio.Event, worst: WorstCase) -> Iterator[None]:
-        """Set an event when there may be room for a worst case again."""
+        """Set `event` when there may be room for a worst case again."""
         self._waiting[event] = worst
         try:
             yield
@@ -192,14 +188,14 @@ class Account:
 
 
 class Caps:
-    """The caps of one attempt, in the accounts that it shares with others."""
+    """The caps of one attempt, in accounts that it shares with other attempts."""
 
     def __init__(self, accounts: Iterable[tuple[Account, CallLimits]], prices: PriceTable) -> None:
         self._accounts = tuple(accounts)
         self._prices = prices
 
     async def reserve(self, worst: WorstCase) -> None:
-        """Reserve a worst case, as soon as calls under way leave room. Raises `CapReached`."""
+        """Reserve a worst case, as soon as calls in progress leave room. Raises `CapReached`."""
         while full := self._full(worst):
             changed = asyncio.Event()
             with ExitStack() as stack:
@@ -213,7 +209,9 @@ class Caps:
         """Return the accounts that have no room now. Raises `CapReached` if one will have none."""
         for account, limits in self._accounts:
             if limits.usd is not None and worst.cost is None:
-                message = "the request may use what has no known price, so that no cap in $ holds"
+                message = (
+                    "the request may use something without a known price, so no cap in $ can hold"
+                )
                 raise CapReached("no_price", message)
             if reached := account.excess(limits, worst, alone=True):
                 raise reached
@@ -224,7 +222,7 @@ class Caps:
         ]
 
     def release(self, worst: WorstCase) -> None:
-        """Give a reservation back."""
+        """Release a reservation."""
         for account, _ in self._accounts:
             account.hold(worst, -1)
 
@@ -239,21 +237,21 @@ class Caps:
             return call
         reserved = replace(request, output=worst.usage.output)
         cost = self._prices.most_cost_of(call.provider, call.model, reserved)
-        # Without a known price it would count as nothing.
+        # A reservation without a known price would count as 0.
         return call if cost is None else replace(call, reserved=reserved)
 
     def add(self, call: ModelCall) -> None:
         """Count a call that has ended, in all accounts.
 
-        A replayed one counts against caps with what it cost when it was recorded: the agent is to
-        meet the same caps.
+        A replayed call counts against caps with its recorded cost, so that the agent meets the
+        same caps as in the recorded run.
         """
         cost, most = call_cost(call, self._prices), self._most_cost(call)
         for account, _ in self._accounts:
             account.add(call, cost, most)
 
     def _most_cost(self, call: ModelCall) -> int | None:
-        """Return how much a call of unknown cost, or a replayed call, counts at most."""
+        """Return the most that a call of unknown cost, or a replayed call, counts against caps."""
         if call.replayed:
             cost = call_cost(replace(call, replayed=False), self._prices)
             if cost is not None:

@@ -1,8 +1,8 @@
-"""What a call costs, from its answer, its request, and the prices.
+"""Compute the charge for a call from its answer, its request, and the prices.
 
-The tier, speed, region and time of a call select its price. If another model than the asked one
-served the call, its price applies. If the answer contradicts itself, or states something that is
-not understood, the cost is unknown, and the call says why.
+The tier, speed, region and time of a call select its price. If another model served the call than
+the request asked for, that model's price applies. If the answer contradicts itself, or states
+something unknown, the cost is unknown, and the call says why.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from labledger.records.served_models import is_same_model
 from labledger.text import counted
 
 _PLAUSIBLE = 10
-"""How many times a provider's charge may be larger or smaller than the price table gives."""
+"""The largest believable factor between a provider's charge and the price table."""
 _MAX_REASON = 300
 _MAX_FEES = 10**18
-"""More picodollars than any call costs. SQLite's integers end not far above."""
+"""More picodollars than any call costs, and within SQLite's integers."""
 _NOT_COUNTED = {
     Feature.CODE_EXECUTION: "code execution",
     Feature.IMAGE_GENERATION: "image generation",
@@ -50,7 +50,7 @@ class Charging:
         self._target, self._asked, self.settings = target, asked, settings
         self._prices, self._started_at = prices, started_at
         self.reader: AnswerReader = target.family.reader()
-        """Reads the answer."""
+        """Collects the facts of the answer."""
 
     @property
     def counts_tokens(self) -> bool:
@@ -63,34 +63,34 @@ class Charging:
         return self._asked.streamed
 
     def fields(self, ended_at: str) -> dict[str, Any]:
-        """Return the fields of a call that its answer decides, as far as it was read."""
+        """Return the call's fields that come from its answer, as far as it was read."""
         reader = self.reader
         if self.counts_tokens:
             return {}
-        found: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "usage": reader.usage,
             "raw_usage": reader.raw_usage,
             "model_served": reader.model,
             "service_tier": self._tier(reader),
         }
         if reader.contradictions:
-            found["detail"] = reader.contradictions[:_MAX_REASON]
+            facts["detail"] = reader.contradictions[:_MAX_REASON]
         if reader.raw_usage is None and not (reader.whole or reader.ended):
-            return found
+            return facts
         condition = self._condition(reader, ended_at)
-        found["price_condition"] = condition
+        facts["price_condition"] = condition
         if fees := self._fees(reader, condition):
-            found["fees"] = fees
+            facts["fees"] = fees
         stated = self._stated(reader, condition)
         if isinstance(stated, int):
-            return {**found, "stated_cost": stated}
+            return {**facts, "stated_cost": stated}
         problems = [*([stated] if stated else ()), *self._problems(reader, condition, ended_at)]
         if problems:
-            found["cost_unknown"] = problems[0][:_MAX_REASON]
-        return found
+            facts["cost_unknown"] = problems[0][:_MAX_REASON]
+        return facts
 
     def asked_fields(self) -> dict[str, Any]:
-        """Return the fields of a call that its request decides."""
+        """Return the call's fields that come from its request."""
         tiers = self.settings.tiers
         return {
             "effort": self.settings.effort,
@@ -112,7 +112,7 @@ class Charging:
 
     @property
     def _other_model(self) -> str | None:
-        """The model that served, if it is another one than the model that was asked for."""
+        """The model that served, if it differs from the requested model."""
         served = self.reader.model
         is_same = served is None or is_same_model(self._asked.model, served)
         return None if is_same else served
@@ -121,7 +121,7 @@ class Charging:
     def _conditions(self) -> tuple[str, ...]:
         """The conditions of the prices that may apply."""
         asked, other = self._prices.conditions(*self._model), self._other_model
-        if other is None or any(parts_of(each).get(SERVED) == other for each in asked):
+        if other is None or any(parts_of(condition).get(SERVED) == other for condition in asked):
             return asked
         return self._prices.conditions(self._target.provider.name, other)
 
@@ -171,7 +171,7 @@ class Charging:
                 yield f"the answer does not say what {name} was charged"
 
     def _stated(self, reader: AnswerReader, condition: str | None) -> int | str | None:
-        """Return the charge that the provider states; a sentence if it cannot be right."""
+        """Return the charge that the provider states, or a sentence if it cannot be right."""
         stated, usage = reader.stated_cost, reader.usage
         if stated is None:
             return None

@@ -1,7 +1,7 @@
-"""The client of the gateway: starts it where none runs, and tells it which attempts are open.
+"""The client of the gateway. It starts the gateway if none runs, and opens and closes attempts.
 
-It is synchronous and needs no HTTP library but Python's own. A gateway serves one lab folder on one
-host, and goes on without its clients.
+It is synchronous, and needs only Python's own HTTP library. A gateway serves one lab folder on one
+host, and continues without its clients.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from labledger.records.model_grants import CapShare, KeySource, ShareUse
 from labledger.resources import require_for
 
 PROTOCOL = 1
-"""The version of what clients and gateways say to each other."""
+"""The version of the protocol between clients and gateways."""
 PROTOCOL_HEADER = "X-Labledger-Protocol"
 CONTROL = "control"
 """The socket at which a gateway answers its clients, in its folder."""
@@ -34,7 +34,7 @@ LOCK = "lock"
 """The file on which a gateway holds a lock while it runs."""
 LOG = "log"
 _ERRORS = "errors"
-"""The file for what a gateway that cannot start writes to its standard error."""
+"""The file with the standard error of a starting gateway."""
 _ANSWER_S = 60.0
 _START_S = 60.0
 _KEPT_VARIABLES = (
@@ -43,7 +43,7 @@ _KEPT_VARIABLES = (
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
     "LABLEDGER_FAULT",
 )
-"""The environment of a gateway: what it needs to run, and nothing that may be secret."""
+"""The environment variables that a gateway gets. None of them may be secret."""
 
 
 class GatewayUnavailable(LabLedgerError):
@@ -54,7 +54,7 @@ class GatewayClient:
     """A client of the gateway whose files are in `folder`, such as `LAB/gateway`. Thread-safe."""
 
     def __init__(self, folder: Path, *, shares_caps: bool = False) -> None:
-        """`shares_caps` if other gateways share the caps of variants and runs."""
+        """`shares_caps` says that other gateways share the caps of variants and runs."""
         self._folder, self.shares_caps = folder.absolute(), shares_caps
 
     def ensure(
@@ -65,14 +65,14 @@ class GatewayClient:
         renewable: Iterable[KeySource] = (),
         settled: Iterable[KeySource] = (),
     ) -> frozenset[KeySource]:
-        """Start the gateway unless one runs, and hand it the keys of a run.
+        """Start the gateway unless one runs, and send it the keys of a run.
 
         Returns the `renewable` sources whose keys a provider has refused. Their requests wait for
         another key, or until `settled` names the source because it has no other key.
 
-        Call it before a run's first attempt, and then every few seconds while the run goes on: a
-        gateway that died is started again and reads the open attempts again. It is cheap where
-        nothing has changed. Raises `GatewayUnavailable`, and `ExtraMissing` without aiohttp.
+        Call this before a run's first attempt, and then every few seconds while the run lasts. It
+        replaces a gateway that died, and the new one reopens the open attempts. The call is cheap
+        if nothing has changed. Raises `GatewayUnavailable`, and `ExtraMissing` without aiohttp.
         """
         rows = [{"source": source.as_json(), "key": key} for source, key in keys.items()]
         body = {
@@ -90,11 +90,11 @@ class GatewayClient:
         return frozenset(map(KeySource.from_json, answer.get("refused", ())))
 
     def open(self, trial: Path) -> None:
-        """Serve the attempt in a trial's folder by its grant, which is durable by now.
+        """Serve the attempt in a trial's folder by its grant, which must be durable.
 
-        When it returns, the gateway listens at `SOCKET`. Opening an open attempt changes nothing,
-        unless its grant has changed, which then holds.
-        Raises `LabLedgerError` if the grant cannot be used, `GatewayUnavailable`.
+        When this returns, the gateway listens at `SOCKET`. Opening an open attempt only applies a
+        changed grant. Raises `LabLedgerError` if the grant cannot be used, and
+        `GatewayUnavailable`.
         """
         self._ask_running("/open", {"trial": str(trial.absolute())})
 
@@ -109,9 +109,9 @@ class GatewayClient:
         return None if lost is None else str(lost)
 
     def take_shares(self, run_id: str, shares: Iterable[CapShare]) -> tuple[ShareUse, ...]:
-        """Let attempts of a run use these shares in its caps, and no more.
+        """Limit the attempts of a run to these shares of its caps.
 
-        A share that is less than what is used already becomes that. Return what became of each.
+        A share is never smaller than the current use. Returns the applied shares and their use.
         Raises `GatewayUnavailable`.
         """
         rows = [share.as_json() for share in shares]
@@ -119,14 +119,14 @@ class GatewayClient:
         return tuple(ShareUse.from_json(row) for row in answer["uses"])
 
     def status(self) -> GatewayStatus | None:
-        """Return what the gateway says of itself; None if none runs. Raises `LabLedgerError`."""
+        """Return the state of the gateway; None if none runs. Raises `LabLedgerError`."""
         answer = self._ask("GET", "/status", None)
         return None if answer is None else GatewayStatus.from_json(answer)
 
     def stop(self) -> bool:
-        """End the gateway, and return when it has ended, and whether one ran.
+        """End the gateway, wait until it has ended, and return whether one ran.
 
-        Calls under way are cut. Open attempts are served by the next gateway.
+        Calls in progress are cut. The next gateway serves the open attempts.
         """
         if self._ask("POST", "/stop", None) is None:
             return False
@@ -176,7 +176,7 @@ class GatewayClient:
             response = connection.getresponse()
             answer = json.loads(response.read())
         except (ConnectionError, http.client.RemoteDisconnected):
-            # It ended while it was asked.
+            # The gateway ended during the request.
             return None
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise self._unavailable(f"does not answer: {type(error).__name__}") from None
@@ -195,7 +195,7 @@ class GatewayClient:
         return dict(answer)
 
     def _start(self) -> None:
-        """Start a gateway, and return when it answers, or when another client has started one."""
+        """Start a gateway, and wait until it, or one that another client started, answers."""
         require_for("the model gateway", "agents", "aiohttp")
         make_folder(self._folder)
         reading, writing = os.pipe()
@@ -227,7 +227,7 @@ class GatewayClient:
     def _wait_until_it_answers(self, problem: str) -> None:
         give_up = time.monotonic() + _START_S
         while self._ask("GET", "/status", None) is None:
-            # Another client's gateway may hold the lock, and not answer yet.
+            # Another client's gateway may hold the lock, but not answer yet.
             if not self._is_locked() or time.monotonic() > give_up:
                 raise self._unavailable(
                     f"could not be started: {problem or self._error_output()}",
@@ -257,13 +257,12 @@ class _Connection(http.client.HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        """Connect, unless connected."""
         if self.sock is None:
             self.sock = connect(self._path, _ANSWER_S)
 
 
 def ended_by(number: int) -> str:
-    """Return why a gateway did not start: the signal with this number ended it."""
+    """Return the reason why a gateway did not start, if the signal `number` ended it."""
     try:
         name = signal.Signals(number).name
     except ValueError:

@@ -1,6 +1,6 @@
 """Why a provider could not be reached, or its answer not be read, and what the user can do.
 
-Agents get these sentences, too. So they contain nothing of the request, and no user name or
+Agents get these sentences, too. So they contain nothing from the request, and no user name or
 password of a proxy.
 """
 
@@ -22,7 +22,7 @@ _RESTART = "then run `labledger gateway stop`, so that the gateway starts again 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionProblem:
-    """What failed, as a clause, and what the user can do about it."""
+    """A failure as a clause, and advice to the user."""
 
     what: str
     advice: str
@@ -32,7 +32,7 @@ class ConnectionProblem:
 
 
 def connection_problem(error: BaseException, proxy: str | None) -> ConnectionProblem:
-    """Return the meaning of a request's error, with or without a proxy."""
+    """Return the problem behind a request's error. `proxy` is the proxy that was used."""
     if proxy is not None and (problem := _proxy_problem(error, proxy)) is not None:
         return problem
     if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
@@ -63,8 +63,8 @@ def _other_problem(error: BaseException) -> ConnectionProblem:
         return ConnectionProblem(
             f"the connection failed: {reason}", "check whether a server runs at `upstream`"
         )
-    if (found := _ENCODING.search(str(error))) is not None:
-        name = found[1].lower()
+    if (match := _ENCODING.search(str(error))) is not None:
+        name = match[1].lower()
         package = _PACKAGES.get(name)
         install = f"install the package {package}, {_RESTART}, or " if package else ""
         return ConnectionProblem(
@@ -113,5 +113,5 @@ def _proxy_problem(error: BaseException, proxy: str) -> ConnectionProblem | None
 def _reason(error: BaseException) -> str:
     """Return why a certificate is not trusted, in the TLS library's words."""
     inner = getattr(error, "certificate_error", error)
-    said = getattr(inner, "verify_message", None)
-    return f" ({said})" if said else ""
+    words = getattr(inner, "verify_message", None)
+    return f" ({words})" if words else ""

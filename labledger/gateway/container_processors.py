@@ -1,8 +1,8 @@
 """How long the processes of a trial's container have used processors, by the kernel's count.
 
 The coordinator notes the container's id beside the trial, where no container can write. The gateway
-finds its control group by this id, whichever engine and driver made it, and reads it from outside.
-If the kernel does not show the group, as with an engine in a virtual machine, the time is unknown.
+uses it to find the container's control group. If the kernel does not show the group, as with an
+engine in a virtual machine, the time is unknown.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ContainerProcessors:
         self._search: asyncio.Future[Path | None] | None = None
 
     def used_s(self) -> float | None:
-        """Return the used time in seconds; None if it is not known, or not yet."""
+        """Return the used time in seconds; None if it is not known, or not yet known."""
         if self._counter is None:
             self._look()
             return None
@@ -43,13 +43,13 @@ class ContainerProcessors:
             self._search = loop.run_in_executor(None, find_counter, self._note)
             self._search.add_done_callback(self._take)
 
-    def _take(self, found: asyncio.Future[Path | None]) -> None:
-        if not found.cancelled() and found.exception() is None:
-            self._counter = found.result()
+    def _take(self, search: asyncio.Future[Path | None]) -> None:
+        if not search.cancelled() and search.exception() is None:
+            self._counter = search.result()
 
 
 def find_counter(note: Path) -> Path | None:
-    """Return the file with the counter of the container in a note; None if there is none."""
+    """Return the counter file of the container whose id `note` has; None if there is none."""
     try:
         container = note.read_text("ascii").strip()
     except (OSError, ValueError):
@@ -63,22 +63,22 @@ def find_counter(note: Path) -> Path | None:
 
 
 def _counter(process: Path, container: str) -> Path | None:
-    """Return the counter of a container, if a process is in it."""
+    """Return the counter of a container if `process` runs in it, else None."""
     try:
         lines = (process / "cgroup").read_text("utf-8", "replace").splitlines()
     except OSError:
         return None
     for line in lines:
         _, controllers, group = line.split(":", 2)
-        before, found, after = group.partition(container)
-        if not found:
+        before, matched, after = group.partition(container)
+        if not matched:
             continue
-        # A process may be in a group that the container created below its own.
-        own = (before + found + after.partition("/")[0]).lstrip("/")
+        # A process may be in a group that the container created below its group.
+        own_group = (before + matched + after.partition("/")[0]).lstrip("/")
         if not controllers:
-            counter = _GROUPS / own / "cpu.stat"
+            counter = _GROUPS / own_group / "cpu.stat"
         elif "cpuacct" in controllers.split(","):
-            counter = _GROUPS / "cpuacct" / own / "cpuacct.usage"
+            counter = _GROUPS / "cpuacct" / own_group / "cpuacct.usage"
         else:
             continue
         if counter.is_file():
@@ -87,7 +87,7 @@ def _counter(process: Path, container: str) -> Path | None:
 
 
 def _seconds(text: str) -> float:
-    """Return the time in a counter: nanoseconds, or with version 2 a line in microseconds."""
+    """Return the seconds in a counter: nanoseconds, or in version 2 a line in microseconds."""
     words = text.split()
     if words[0] == "usage_usec":
         return int(words[1]) / 1e6

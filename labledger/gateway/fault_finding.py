@@ -1,16 +1,8 @@
-"""Whose fault the failed calls of an attempt were, as far as a gateway can show it.
+"""Find whose fault the failed calls of an attempt were, as far as a gateway can show it.
 
-An agent chooses what it sends, so it can provoke nearly every failure. A failure is the provider's,
-or the configuration's, only if it does not depend on the agent's request: no connection was
-possible, or a probe fails alike. A probe is the gateway's own tiny request to the same model with
-the same key. An agent can also take up a provider's connections and places with other calls. If it
-made other calls, the probe waits until those have ended. A server may also continue to work on a
-call that the agent gave up, which a gateway cannot see. Until it has answered a request that began
-later, neither a limit nor a missing connection shows that it failed.
-Failures of other attempts prove nothing, because two agents can provoke the same failure at once.
-If a model never answered a variant's agents, but another model does, the agents do not need it.
-
-Fault finding runs beside the calls. The agent does not wait for it, but closing the attempt does.
+An agent can provoke nearly every failure. So a failure is the provider's or the configuration's
+only if a probe, the gateway's own request, fails in the same way, or if no connection was possible.
+The agent does not wait for it.
 """
 
 from __future__ import annotations
@@ -32,18 +24,26 @@ from labledger.records.model_grants import ModelGrant
 
 _log = logging.getLogger("labledger.gateway")
 _FINDING_S = 45.0
-"""How long finding the fault of a call may take in all, in seconds."""
+"""How long finding the fault of one call may take, in seconds."""
 _TOO_MANY = 429
 _OVERLOAD_S = 10.0
-"""For how long before a failure an answer shows that the provider had room for the attempt."""
+"""An answer this long before a failure shows that the provider had room for the attempt."""
 _ROOM_S = {Trouble.LIMIT: math.inf, Trouble.UNREACHABLE: 30.0}
 """The same for other kinds of failure."""
 _CAUSED_BY_OTHERS = frozenset({Trouble.LIMIT, Trouble.UNREACHABLE})
-"""What a probe can meet because calls of the attempt take up what the provider has."""
+"""Failures of a probe that the attempt's own calls may cause."""
 
 
 class FaultFinder:
-    """Finds whose fault the failed calls of one attempt were. For one event loop."""
+    """Finds whose fault the failed calls of one attempt were. For one event loop.
+
+    An agent can occupy the connections and places of a provider with other calls, so the probe
+    waits until these have ended. A server may also keep working on a call that the agent gave up.
+    Until it has answered a newer request, neither a limit nor a missing connection is a failure.
+
+    Failures of other attempts prove nothing, because two agents can provoke the same failure. If
+    another model answered the variant's agents, but this one never did, they do not need this one.
+    """
 
     def __init__(self, grant: ModelGrant, calls: Calls, upstream: Upstream) -> None:
         self._variant = (grant.run_id, grant.variant_id)
@@ -54,9 +54,9 @@ class FaultFinder:
         calls.after_end = self.look_at
 
     def look_at(self, call: ModelCall, began: float) -> None:
-        """Begin to find whose fault a call was that has ended, if it failed.
+        """Begin to find whose fault a call that has ended was, if it failed.
 
-        `began` is the time of its beginning, by `time.monotonic`.
+        `began` is when the call began, by `time.monotonic`.
         """
         trouble = trouble_of(call)
         if trouble is not None:
@@ -75,7 +75,7 @@ class FaultFinder:
         task.add_done_callback(lambda _: self._tasks.pop(call.call, None))
 
     async def finish(self) -> None:
-        """Return when all faults are found, also for a last call that a killed gateway left."""
+        """Wait until all faults are found, also for a last call that a killed gateway left."""
         last = next((call for call in reversed(self._calls.journal.calls) if call.asked), None)
         if last is not None and not self._calls.journal.is_judged(last.call):
             trouble = trouble_of(last)
@@ -84,7 +84,7 @@ class FaultFinder:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def stop(self) -> None:
-        """Stop finding faults, and return when nothing is being written."""
+        """Stop finding faults, and wait until nothing is being written."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -121,14 +121,16 @@ class FaultFinder:
     def _may_be_occupied(self, place: Place) -> bool:
         """Return whether a server may still work on a call that the agent gave up."""
         upstream = place.provider.upstream
-        names = {name for name, each in self._providers.items() if each.upstream == upstream}
+        names = {
+            name for name, provider in self._providers.items() if provider.upstream == upstream
+        }
         given_up_at = self._calls.given_up_at(names)
         return given_up_at is not None and not self._upstream.probes.answered_since(
             upstream, given_up_at
         )
 
     def _place(self, call: ModelCall) -> Place | None:
-        """Return the target of a probe for a call; None if there can be none."""
+        """Return the target of a probe for a call; None if no probe is possible."""
         provider = self._providers.get(call.provider)
         if provider is None or call.replayed:
             return None
@@ -145,30 +147,30 @@ class CallFailure:
 
     trouble: Trouble
     at: float
-    """When, by `time.monotonic`."""
+    """When it failed, by `time.monotonic`."""
     has_room: bool = False
     """Whether the provider answered other calls of the attempt while it held this one back."""
     had_company: bool = False
-    """Whether other calls of the attempt were under way meanwhile."""
+    """Whether other calls of the attempt were in progress meanwhile."""
 
 
 def fault_of(failure: CallFailure, answer: TinyAnswer, *, may_not_fit: bool) -> CallFault | None:
-    """Return whose fault a failed call was, given the result of a later probe.
+    """Return whose fault a failed call was, by the result of a later probe.
 
     `may_not_fit` says whether the place may refuse the probe's form of request.
     """
-    trouble, found = failure.trouble, answer.trouble
-    if found is Trouble.ACCOUNT:
+    trouble, probe_trouble = failure.trouble, answer.trouble
+    if probe_trouble is Trouble.ACCOUNT:
         return CallFault.CONFIGURATION
-    if found is Trouble.ADDRESS:
+    if probe_trouble is Trouble.ADDRESS:
         is_alike = trouble in {Trouble.ACCOUNT, Trouble.ADDRESS} and not may_not_fit
         return CallFault.CONFIGURATION if is_alike else None
     if trouble not in {Trouble.LIMIT, Trouble.OUTAGE, Trouble.UNREACHABLE}:
         return None
-    if found is Trouble.LIMIT:
+    if probe_trouble is Trouble.LIMIT:
         # An agent can use up the limits of its key. It cannot overload a provider so easily.
         is_alike = trouble is Trouble.LIMIT or answer.status != _TOO_MANY
         return CallFault.PROVIDER if is_alike and not failure.has_room else None
     if trouble is Trouble.UNREACHABLE and failure.has_room:
         return None
-    return CallFault.PROVIDER if found in {Trouble.OUTAGE, Trouble.UNREACHABLE} else None
+    return CallFault.PROVIDER if probe_trouble in {Trouble.OUTAGE, Trouble.UNREACHABLE} else None

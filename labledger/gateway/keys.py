@@ -1,12 +1,8 @@
-"""The keys of providers: read from the sources in an experiment, and masked in answers.
+"""Read the keys of providers from the sources in an experiment, and mask them in answers.
 
-Nothing is read, run or sent before the user has allowed it: only `read_keys` leads to the code that
-does so. On a host of a cluster, the coordinator has asked its user. A command runs in the user's
-home folder, so a relative name never reaches a file in the experiment's folder.
-
-A key is only in memory. No message here contains a key, or the output of a command. If a provider's
-answer repeats a key, its bytes are replaced by as many `*`, so that lengths stay as announced. The
-end of an answer is held back only if it may be the beginning of the key.
+Nothing is read, run or sent before the user has allowed it; only `read_keys` and
+`read_keys_on_host` lead to the code that does so. A key is only in memory. No message here contains
+a key, or the output of a command.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ _COMMAND_S = 60.0
 """How long a command may take, in seconds."""
 _MAX_KEY = 8192
 _SHORTEST_MASKED = 8
-"""Shorter keys are words such as `EMPTY`, which no provider means seriously."""
+"""Shorter keys are placeholders such as `EMPTY`."""
 
 
 def read_keys(
@@ -74,7 +70,7 @@ def _keys_from(
 
 
 def _read_key(source: KeySource, environment: Mapping[str, str]) -> str:
-    """Return a key. Raises `ValueError`, whose message continues a sentence on the source."""
+    """Return a key. Raises `ValueError`, whose message continues a sentence about the source."""
     if source.env is not None:
         text = environment.get(source.env)
         if text is None:
@@ -94,7 +90,7 @@ def _read_key(source: KeySource, environment: Mapping[str, str]) -> str:
 
 
 def _read_file(path: Path) -> str:
-    """Return the beginning of a file. Raises `ValueError` if `path` now leads elsewhere."""
+    """Return the beginning of a file. Raises `ValueError` if `path` now names another file."""
     try:
         opened, real = open_regular(path)
         with opened as file:
@@ -106,6 +102,7 @@ def _read_file(path: Path) -> str:
 
 
 def _run(command: tuple[str, ...]) -> str:
+    """Run a command in the home folder, so that it cannot name the experiment's files."""
     try:
         ended = subprocess.run(
             command,
@@ -131,7 +128,11 @@ def _neutral_folder() -> Path:
 
 
 class KeyMask:
-    """Masks one key in one stream of bytes."""
+    """Masks one key in one stream of bytes.
+
+    Each byte of the key becomes `*`, so that announced lengths stay right. The end of the data is
+    held back only if it may be the beginning of the key.
+    """
 
     def __init__(self, key: str | None) -> None:
         self._key = (key or "").encode("ascii")
@@ -139,7 +140,7 @@ class KeyMask:
         self._tail = b""
 
     def feed(self, piece: bytes) -> bytes:
-        """Return what may pass once a piece has come."""
+        """Take a piece, and return the bytes that may pass."""
         if not self._is_active:
             return piece
         data = (self._tail + piece).replace(self._key, b"*" * len(self._key))
@@ -148,12 +149,12 @@ class KeyMask:
         return data[: len(data) - held]
 
     def end(self) -> bytes:
-        """Return what was held back, once nothing more comes."""
+        """Return the bytes that were held back. Nothing more may follow."""
         tail, self._tail = self._tail, b""
         return tail
 
     def _beginning(self, data: bytes) -> int:
-        """Return how many bytes at the end of the data are a beginning of the key."""
+        """Return how many bytes at the end of `data` may begin the key."""
         longest = min(len(data), len(self._key) - 1)
         start = data.find(self._key[:1], len(data) - longest)
         while start >= 0:

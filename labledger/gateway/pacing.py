@@ -1,17 +1,7 @@
 """The pace of requests with one key, shared fairly among the attempts that use it.
 
-How many requests may be open grows by one for each round that the provider answers. It falls to
-seven tenths when the provider reports a limit (additive increase, multiplicative decrease).
-
-Each attempt has a lane. A lane whose request meets a limit pauses, at least for a backoff that
-doubles with each limit in a row. It pauses for as long as the provider asks, but at most ten
-seconds. Then, until the provider's time is over, it sends one request at a time to notice a limit
-that ended earlier. Other lanes continue, because a request can provoke a limit of its own. If more
-lanes met a limit than got answers, the key itself is at its limit, and all lanes slow down
-together. A lane that has met no limit may still try, with one request at a time.
-
-Lanes take turns, however many requests each has. A lane without a place that met no limit gets one
-if another lane has several, and never waits longer than ten seconds.
+The number of open requests grows by one for each answered round, and falls to seven tenths at a
+limit (additive increase, multiplicative decrease). `Pace` explains how attempts share it.
 """
 
 from __future__ import annotations
@@ -25,52 +15,51 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 LIMITED = frozenset({429, 503, 529})
-"""Statuses by which a provider says that it has to be asked more slowly."""
+"""Statuses by which a provider asks for fewer requests."""
 _LONGEST_WAIT_S = 3600.0
-"""A longer wait that a provider asks for is shortened to this."""
+"""The longest wait that a provider can ask for, in seconds."""
 _RECENT_S = 60.0
-"""How long the last outcome of a lane is evidence about the key."""
+"""How long the last outcome of a lane is evidence about the key, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaceSettings:
-    """The pace of requests, as open requests, and their waits, in seconds."""
+    """Limits on open requests and, in seconds, on waits."""
 
     first: float = 256.0
     most: float = 1024.0
     pause_s: float = 0.5
-    """The first pause, whatever the provider asks for. Each further pause in a row is twice as
-    long."""
+    """The first pause after a limit. Each further pause in a row is twice as long."""
     longest_pause_s: float = 10.0
     longest_backoff_s: float = 30.0
     jitter: float = 0.25
-    """By how much of itself a pause may be longer, at random."""
+    """The largest random extension of a pause, as a fraction of the pause."""
     patience_s: float = 240.0
-    """How long a request waits for limits in all before the agent gets the provider's refusal.
+    """How long a request waits for limits in total. Then the agent gets the provider's refusal.
 
-    Agents give a request up after five to ten minutes.
+    Agents give up a request after five to ten minutes.
     """
     unreachable_s: float = 30.0
-    """How long a provider that cannot be reached is tried again."""
+    """How long the gateway retries a provider that cannot be reached."""
     probe_interval_s: float = 10.0
-    """How long after a probe of the gateway's own the next one for the same model may begin."""
+    """The shortest time between two probes for the same model."""
     journal_s: float = 120.0
-    """How long a call waits for a journal that cannot be written for a moment."""
+    """How long a call waits for a journal that cannot be written."""
 
 
 @dataclass
 class _Slowdown:
-    """The effect of limits in a row on one lane, or on all."""
+    """The effect of limits in a row on one lane, or on all lanes."""
 
     settings: PaceSettings
     limits_met: int = 0
-    """In a row."""
+    """How many limits were met in a row."""
     slowed_at: float = float("-inf")
     paused_until: float = float("-inf")
     careful_until: float = float("-inf")
 
     def meet(self, sent_at: float, now: float, retry_after_s: float | None, chance: float) -> None:
-        """Note a limit. Requests that were sent together meet a limit together: one event."""
+        """Note a limit. Requests that were sent before the last slowdown do not count again."""
         if sent_at >= self.slowed_at:
             self.slowed_at = now
             self.limits_met += 1
@@ -95,7 +84,7 @@ class _Slowdown:
         return in_flight < 1 or now >= self.careful_until
 
     def next_change(self, now: float) -> float:
-        """Return when it may allow more; infinity if time changes nothing."""
+        """Return when more requests may be allowed; infinity if waiting changes nothing."""
         times = (t for t in (self.paused_until, self.careful_until) if t > now)
         return min(times, default=float("inf"))
 
@@ -111,7 +100,7 @@ class _Lane:
     """Whether its last outcome was a limit; None before the first."""
     outcome_at: float = float("-inf")
     since: float = 0.0
-    """When it began to wait for its next turn."""
+    """When it began to wait for its next request."""
 
     def note_outcome(self, now: float, *, limited: bool) -> None:
         self.was_limited, self.outcome_at = limited, now
@@ -120,7 +109,16 @@ class _Lane:
 class Pace:
     """The requests of one key. For one event loop.
 
-    An attempt is named by any object that lives as long as the attempt.
+    Each attempt has a lane, named by any object that lives as long as the attempt.
+
+    - A lane whose request meets a limit pauses for a backoff that doubles with each limit in a row,
+      or for as long as the provider asks, but at most ten seconds. Then, until the provider's time
+      is over, it sends one request at a time, to notice a limit that ended earlier.
+    - Other lanes continue, because a request can provoke a limit of its own. If more lanes met a
+      limit than got answers, the key itself is at its limit, and all lanes slow down together. A
+      lane that has met no limit may still try, with one request at a time.
+    - Lanes alternate, however many requests each has. A lane without a place that met no limit gets
+      one if another lane has several, and never waits longer than ten seconds.
     """
 
     def __init__(
@@ -133,21 +131,21 @@ class Pace:
         self.concurrency = settings.first
         self.in_flight = 0
         self._busy_lanes = 0
-        """How many lanes have requests under way."""
+        """How many lanes have requests in progress."""
         self._all = _Slowdown(settings)
         self._lanes: WeakKeyDictionary[Hashable, _Lane] = WeakKeyDictionary()
         self._turns: deque[_Lane] = deque()
-        """The lanes that wait; the first one has the next turn."""
+        """The lanes that wait. The first one is served next."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def waiting(self) -> int:
-        """How many requests wait."""
+        """The number of waiting requests."""
         return sum(not future.done() for lane in self._turns for future in lane.waiting)
 
     @property
     def paused_s(self) -> float:
-        """For how many seconds no request goes out, or only one at a time."""
+        """The seconds for which no request is sent, or only one at a time."""
         until = max(self._all.paused_until, self._all.careful_until)
         return max(0.0, until - self._clock())
 
@@ -158,7 +156,7 @@ class Pace:
         return lane
 
     async def enter(self, attempt: Hashable) -> float:
-        """Wait until a request of an attempt may go out, and return when, by the clock."""
+        """Wait until a request of an attempt may be sent. Return the time, by the clock."""
         lane = self._lane(attempt)
         future = asyncio.get_running_loop().create_future()
         if not lane.waiting:
@@ -179,7 +177,7 @@ class Pace:
         return self._clock()
 
     def leave(self, attempt: Hashable) -> None:
-        """Note that a request has ended, in whichever way."""
+        """Note that a request has ended, with or without success."""
         lane = self._lane(attempt)
         self.in_flight -= 1
         lane.in_flight -= 1
@@ -187,7 +185,7 @@ class Pace:
         self._wake()
 
     def answered(self, attempt: Hashable, sent_at: float) -> None:
-        """Note that a request that was sent at a time met no limit."""
+        """Note that a request met no limit."""
         lane = self._lane(attempt)
         lane.note_outcome(self._clock(), limited=False)
         lane.slowdown.answered(sent_at)
@@ -200,7 +198,7 @@ class Pace:
         self._wake()
 
     def limited(self, attempt: Hashable, sent_at: float, retry_after_s: float | None) -> None:
-        """Note that a limit was met by a request that was sent at a time."""
+        """Note that a request met a limit. The provider may ask to wait `retry_after_s`."""
         now, lane, chance = self._clock(), self._lane(attempt), self._chance()
         lane.note_outcome(now, limited=True)
         lane.slowdown.meet(sent_at, now, retry_after_s, chance)
@@ -211,7 +209,7 @@ class Pace:
         self._wake()
 
     def _is_shared(self, now: float) -> bool:
-        """Return whether more lanes met a limit than were answered, by their last outcomes."""
+        """Return whether, by their last outcomes, more lanes met a limit than got an answer."""
         recent = [
             lane.was_limited for lane in self._lanes.values() if now - lane.outcome_at < _RECENT_S
         ]
@@ -232,8 +230,7 @@ class Pace:
         return tries_alone or self._all.has_room(now, self.in_flight)
 
     def _wake(self) -> None:
-        """Send the requests that may go, one of each lane in turn, and check again after a
-        pause."""
+        """Send the requests that may be sent, one of each lane in turn. Check again later."""
         now = self._clock()
         passed = 0
         while passed < len(self._turns):

@@ -1,11 +1,8 @@
-"""Probes: tiny requests that show a gateway whether a failure depends on the agent's request.
+"""Probes: tiny requests that show whether a failure depends on the agent's request.
 
-All attempts share them. After a failure there is one probe for each provider, key, API and model,
-and at most one in ten seconds. A failure that comes sooner waits, so that its probe is later than
-the failure itself. Probes do not count in the pace of a key, and hold no call back.
-
-A probe that is answered costs about twenty tokens. No agent sends it, so neither the ledger nor a
-cap counts it. Instead, each attempt can cause only a limited number of probes.
+All attempts share them. There is at most one probe in ten seconds for each provider, key, API and
+model. Probes hold no call back. Neither the ledger nor a cap counts them, because no agent sends
+them. Instead, each attempt can cause only a limited number.
 """
 
 from __future__ import annotations
@@ -23,11 +20,11 @@ from labledger.records.model_calls import Api
 from labledger.records.model_grants import ProviderConfig
 
 _ANSWER_S = 20.0
-"""How long a probe may take. A slower probe proves nothing."""
+"""How long a probe may take, in seconds. A slower probe proves nothing."""
 _FRESH_S = 2.0
 """A probe that failed up to this long before a failure also confirms it."""
 _ANSWERED_PROBES = 20
-"""How many answered, and therefore paid, probes an attempt can cause."""
+"""How many answered probes, which cost about twenty tokens each, an attempt can cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,7 @@ _Name = tuple[str, str, Api, str]
 
 @dataclass(slots=True)
 class ProbeAllowance:
-    """How many answered probes an attempt can still cause."""
+    """The number of answered probes that an attempt can still cause."""
 
     left: int = _ANSWERED_PROBES
 
@@ -60,9 +57,9 @@ class _Shared:
     ended_at: float = float("-inf")
 
     def speaks_for(self, failed_at: float) -> bool:
-        """Return whether the probe is evidence about a failure at a time.
+        """Return whether the probe is evidence about a failure at `failed_at`.
 
-        A probe that was answered before is not, because the provider may have failed since.
+        A probe that was answered earlier is not, because the provider may have failed since.
         """
         is_answer = self.answer is not None and self.answer.is_answer
         return self.ended_at >= failed_at - (0.0 if is_answer else _FRESH_S)
@@ -76,14 +73,14 @@ class Probes:
         self._shared: dict[_Name, _Shared] = {}
         self._answered: set[_Name] = set()
         self._newest_answered: dict[str, float] = {}
-        """By address, when the newest request that was answered had begun."""
+        """By address, when the newest answered request began."""
         self._answered_probes: set[_Name] = set()
         self._answered_variants: defaultdict[tuple[str, str], set[_Name]] = defaultdict(set)
 
     def note_answer(self, place: Place, variant: tuple[str, str], began: float) -> None:
-        """Note that a call of an agent that began at a time was answered there.
+        """Note that an agent's call, which began at `began`, was answered there.
 
-        A variant includes its run's id.
+        `variant` has the ids of run and variant.
         """
         self._note_request(place, began)
         self._answered.add(_name(place))
@@ -94,7 +91,7 @@ class Probes:
         self._newest_answered[upstream] = max(began, self._newest_answered.get(upstream, began))
 
     def answered_since(self, upstream: str, since: float) -> bool:
-        """Return whether a server has answered a request that began after a time, by anyone."""
+        """Return whether a server has answered any request that began after `since`."""
         return self._newest_answered.get(upstream, float("-inf")) > since
 
     def may_not_fit(self, place: Place) -> bool:
@@ -112,7 +109,7 @@ class Probes:
     async def after(
         self, place: Place, failed_at: float, allowance: ProbeAllowance
     ) -> TinyAnswer | None:
-        """Return the result of a probe of a place since a call failed there.
+        """Return the result of a probe that is evidence about a failure at `failed_at`.
 
         Returns None if the attempt has used up its probes. `failed_at` is by `time.monotonic`.
         """

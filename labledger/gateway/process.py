@@ -1,10 +1,8 @@
-"""The process of a gateway: one for a lab folder on a host, which outlives its clients.
+"""The process of a gateway. One serves a lab folder on a host, and outlives its clients.
 
-It holds a lock on the folder, answers its clients over HTTP at the control socket, serves the open
-attempts, and ends by itself when nobody has needed it for some minutes. Only users who reach the
-lab folder reach the socket. A client of another protocol is told which one the gateway speaks, and
-can stop it. Keys are in the memory of the process alone: it leaves no core dump, and other
-processes of the user cannot look into it.
+It locks the folder, answers clients at the control socket, and serves the open attempts. It ends
+after some minutes without attempts and clients. Keys are only in its memory: it writes no core
+dump, and other processes cannot read it.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ from labledger.records import JsonObject
 from labledger.records.model_grants import CapShare, KeySource
 
 _IDLE_S = 300.0
-"""For how long it stays without open attempts and clients, in seconds."""
+"""How long a gateway without open attempts and clients stays, in seconds."""
 _LOOK_S = 5.0
 _ATTEMPTS = "attempts.jsonl"
 _MAX_LOG = 1 << 20
@@ -49,12 +47,12 @@ _FILES = 65_536
 _PR_SET_DUMPABLE = 4
 _log = logging.getLogger("labledger.gateway")
 _MAX_BODY = 64 << 20
-"""How large a request of a client may be. It holds the keys or the shares of one run."""
+"""The most bytes of a client's request, which holds the keys or the shares of one run."""
 _Handler = Callable[[Any], Awaitable[JsonObject]]
 
 
 class GatewayRuns(LabLedgerError):
-    """A gateway serves the lab folder already."""
+    """Another gateway already serves the lab folder."""
 
 
 def serve(
@@ -64,9 +62,9 @@ def serve(
     settings: PaceSettings | None = None,
     idle_s: float = _IDLE_S,
 ) -> None:
-    """Serve the gateway whose files are in `folder` until it is stopped or nobody needs it.
+    """Serve the gateway whose files are in `folder`, until it is stopped or no longer needed.
 
-    `started` is called once it answers. Raises `GatewayRuns`, `LabLedgerError`, and `OSError`.
+    Calls `started` when the gateway answers. Raises `GatewayRuns`, `LabLedgerError`, and `OSError`.
     """
     make_folder(folder)
     folder.chmod(0o700)
@@ -108,7 +106,7 @@ async def _serve(
 async def _until_unneeded(
     stop: asyncio.Event, attempts: Attempts, control: Control, idle_s: float
 ) -> None:
-    """Return when the gateway is told to stop, or has nothing to do for some time."""
+    """Wait until `stop` is set, or the gateway has had nothing to do for `idle_s` seconds."""
     while not stop.is_set():
         with suppress(TimeoutError):
             async with asyncio.timeout(min(_LOOK_S, idle_s)):
@@ -144,7 +142,7 @@ def _harden() -> None:
 
 
 def _log_to(path: Path) -> None:
-    """Log what the gateway does, but not what passes through it, in a bounded file."""
+    """Log the gateway's own actions, but nothing from requests or answers, in a bounded file."""
     if path.is_symlink():  # A copied lab folder may have a link here.
         path.unlink()
     handler = RotatingFileHandler(path, maxBytes=_MAX_LOG, backupCount=1, encoding="utf-8")
@@ -152,7 +150,7 @@ def _log_to(path: Path) -> None:
     _log.addHandler(handler)
     _log.setLevel(logging.INFO)
     _log.propagate = False
-    # An HTTP library logs what it could not read.
+    # The HTTP library logs data that it could not read.
     logging.getLogger("aiohttp").addHandler(logging.NullHandler())
     logging.getLogger("aiohttp").propagate = False
     logging.getLogger("asyncio").addHandler(logging.NullHandler())
@@ -160,7 +158,7 @@ def _log_to(path: Path) -> None:
 
 
 def _log_exception(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-    # Neither its message nor its traceback: they could show what was sent.
+    # The message and the traceback could contain data of a request.
     error = context.get("exception")
     _log.error("unexpected: %s %s", context.get("message"), type(error).__name__)
 
@@ -172,7 +170,7 @@ class Control:
         self._attempts, self._upstream, self._stop = attempts, upstream, stop
         self._started_at = clock.utc_now()
         self.asked_at = time.monotonic()
-        """When a client last asked for something."""
+        """When a client last sent a request, by `time.monotonic`."""
         self._handlers: dict[tuple[str, str], _Handler] = {
             ("POST", "/keys"): self._keys,
             ("POST", "/open"): self._open,
@@ -182,9 +180,9 @@ class Control:
         }
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request."""
+        """Answer a client. Another protocol gets the status 409, and can only stop the gateway."""
         if (request.method, request.path) == ("POST", "/stop"):
-            # Of any protocol: that is how a gateway of another version is replaced.
+            # Accept this from any protocol, so that another version can replace the gateway.
             self._stop.set()
             return web.json_response({})
         if request.headers.get(PROTOCOL_HEADER) != str(PROTOCOL):
@@ -199,7 +197,7 @@ class Control:
         except LabLedgerError as error:
             return web.json_response({"error": error.message, "hint": error.hint}, status=422)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            # The message of another error could hold what was sent.
+            # The message of another error could contain data of the request.
             message = f"the request is not valid: {type(error).__name__}"
             return web.json_response({"error": message, "hint": None}, status=422)
 
@@ -244,17 +242,17 @@ class Control:
 
 
 async def _whole_body(request: web.BaseRequest) -> bytes:
-    """Return the body of a request, which may come in many pieces. Raises `LabLedgerError`."""
+    """Return the body of a request. Raises `LabLedgerError` if it is too large."""
     pieces: list[bytes] = []
     size = 0
-    # A body that is too large is read to its end, too, so that its client reads the answer.
+    # Read a body that is too large to its end, so that the client reads the answer.
     async for piece in request.content.iter_any():
         size += len(piece)
         if size <= _MAX_BODY:
             pieces.append(piece)
     if size > _MAX_BODY:
         raise LabLedgerError(
-            f"the model gateway got a request of {size:,} bytes; at most {_MAX_BODY:,} are read",
+            f"the model gateway got a request of {size:,} bytes; the limit is {_MAX_BODY:,}",
             hint="give the run fewer caps or keys",
         )
     return b"".join(pieces)

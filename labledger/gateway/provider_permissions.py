@@ -1,10 +1,9 @@
-"""Which of an experiment's providers need the user's permission.
+"""Decide which of an experiment's providers need the user's permission.
 
-An experiment names the source of a key and its destination. Only two kinds of providers are used
-without a permission: a known provider at its own address, with its usual variable in its usual
-header, and a provider on this machine's loopback that gets no key. Everything else needs one
-permission for each provider: its address together with the source of its key. Addresses are
-compared as they are written, so a merely equivalent address needs a permission.
+A known provider at its own address, with its usual variable in its usual header, needs none.
+Neither does a provider on this machine's loopback that gets no key. Any other provider needs a
+permission for its address together with the source of its key. Addresses are compared as
+written.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from labledger.files.lab_folder import expand_home
 from labledger.files.permissions import Permission
 from labledger.records.model_grants import DEFAULT_PROVIDERS, KeySource, ProviderConfig
 
-_OWN = frozenset((each.upstream, each.key) for each in DEFAULT_PROVIDERS.values())
-"""The addresses of the known providers, each with the usual variable of its key."""
+_OWN = frozenset((provider.upstream, provider.key) for provider in DEFAULT_PROVIDERS.values())
+"""The address of each known provider, with the usual variable of its key."""
 _LOOPBACK = re.compile(
     r"https?://(localhost|127(\.(0|[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-5])){3}|\[::1\])"
     r"(:[0-9]{1,5})?(/[A-Za-z0-9._~-]+)*"
@@ -29,8 +28,8 @@ _LOOPBACK = re.compile(
 
 
 def permissions_of(providers: Iterable[ProviderConfig]) -> tuple[Permission, ...]:
-    """Return the permissions that are needed before keys of these providers are read and used."""
-    return tuple(_permission_of(each) for each in providers if not _is_free(each))
+    """Return the permissions that are needed before the keys of `providers` are read."""
+    return tuple(_permission_of(provider) for provider in providers if not _is_free(provider))
 
 
 def _is_free(provider: ProviderConfig) -> bool:
@@ -59,7 +58,7 @@ def _permission_of(provider: ProviderConfig) -> Permission:
 
 
 def _source(source: KeySource) -> tuple[str, dict[str, str | tuple[str, ...]]]:
-    """Return how a source is used, in words, and the members that name it."""
+    """Return a sentence about the use of a source, and the members that name it."""
     if source.env is not None:
         return f"send the value of the variable {source.env}", {"env": source.env}
     if source.file is not None:

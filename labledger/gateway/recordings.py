@@ -1,10 +1,8 @@
-"""Recorded requests and answers of an attempt, and a provider that answers another one from them.
+"""Recorded requests and answers of an attempt, and replays of them.
 
-Each call has one file of one line, named by its number. A request is identified by the digest of
-its canonical form (`canonical_requests`). Requests with one digest are answered in the order in
-which they were recorded. A gateway that is started again continues where the earlier one was: the
-attempt's own record says which answers it has had. The first request that the record does not
-answer is kept beside the trial.
+Each call has a file of one line, named by its number. A replay identifies requests by the digest of
+their canonical form, and answers equal ones in recorded order. A restarted gateway continues where
+the earlier one ended. The first unanswered request is stored beside the trial.
 """
 
 from __future__ import annotations
@@ -40,29 +38,29 @@ MISSED_SCHEMA = "labledger.missed_request.v1"
 
 @dataclass(frozen=True, slots=True)
 class Recorded(Section):
-    """A call as it was recorded."""
+    """A recorded call."""
 
     call: int
     digest: str
-    """That of the canonical request."""
+    """The digest of the canonical request."""
     request: JsonObject
     """The canonical request."""
     status: int
     headers: tuple[tuple[str, str], ...]
     body: str
     encoding: str = "utf-8"
-    """`base64` for a body that is no text."""
+    """`base64` for a body that is not text."""
     cut: bool = False
     """Whether the answer ended too early."""
     replaced: Mapping[str, str] = field(default_factory=dict)
-    """What the numbered names and times of the canonical request stand for."""
+    """The original names and times, by their labels in the canonical request."""
     schema_version: str = SCHEMA
 
     _OPTIONAL: ClassVar[frozenset[str]] = frozenset({"encoding", "cut"})
 
     @property
-    def said(self) -> JsonObject:
-        """The body of the request with its own names and times."""
+    def original_body(self) -> JsonObject:
+        """The body of the request with its original names and times."""
         text = dump_bytes(self.request["body"]).decode()
         original: JsonObject = json.loads(
             NUMBERED.sub(lambda match: self.replaced.get(match[0], match[0]), text)
@@ -71,11 +69,11 @@ class Recorded(Section):
 
     @property
     def current_digest(self) -> str:
-        """The digest of the canonical request, also if an earlier version made another form."""
+        """The digest of the canonical request in the form of this version."""
         if not has_listed_times(self.request):
             return self.digest
         provider, path = self.request["provider"], self.request["path"]
-        return canonical_request(provider, path, self.said).digest
+        return canonical_request(provider, path, self.original_body).digest
 
     @property
     def body_bytes(self) -> bytes:
@@ -85,13 +83,13 @@ class Recorded(Section):
 
 @dataclass
 class Recording:
-    """The record of one call, while it is made."""
+    """The record of one call, while its answer arrives."""
 
     folder: Path
     call: int
     asked: CanonicalRequest
     persist: Callable[[Path, Callable[[], None]], Awaitable[None]] | None = None
-    """Writes a file with as many tries as necessary; None for one try."""
+    """Writes a file, and retries if necessary; None for a single try."""
     _status: int = 0
     _headers: Headers = field(default_factory=list)
     _body: bytearray = field(default_factory=bytearray)
@@ -99,7 +97,7 @@ class Recording:
     _begun: bool = False
 
     def begin(self, status: int, headers: Headers) -> None:
-        """Keep the head of the answer."""
+        """Keep the status and headers of the answer."""
         self._status, self._headers, self._begun = status, headers, True
 
     def take(self, piece: bytes) -> None:
@@ -133,9 +131,9 @@ class Recording:
             await asyncio.get_running_loop().run_in_executor(None, self._write)
 
     def end_early(self) -> asyncio.Future[None] | None:
-        """Begin to write the record, unless it was begun, because the answer ended too early.
+        """Begin to write the record of an answer that ended too early, unless that has begun.
 
-        Returns an awaitable for its end.
+        Returns an awaitable for the end of the writing.
         """
         if not self._begun:
             return None
@@ -165,7 +163,7 @@ class Recording:
 
 
 def _line(recorded: Recorded, request: bytes) -> Iterator[bytes]:
-    """Yield the canonical line of a recorded call, whose request is canonical text already."""
+    """Yield the canonical line of a recorded call. `request` is canonical text already."""
     document = recorded.as_json()
     for number, name in enumerate(sorted(document)):
         yield (b"," if number else b"{") + dump_bytes(name) + b":"
@@ -180,7 +178,7 @@ def read_records(folder: Path) -> Iterator[Recorded]:
 
 
 def parse_record(line: bytes, path: Path) -> Recorded:
-    """Return the recorded call in a line of a file. Raises `ValueError`."""
+    """Return the recorded call in a line of the file `path`. Raises `ValueError`."""
     try:
         return Recorded.from_json(json.loads(line))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -194,7 +192,7 @@ class MissedRequest(Section):
     request: JsonObject
     """In its canonical form."""
     expected: int | None
-    """The recorded call that was to come next; None if the record had no more."""
+    """The number of the recorded call that was next; None if the record had no more."""
     schema_version: str = MISSED_SCHEMA
 
 
@@ -202,7 +200,7 @@ class ReplayMiss(NoAnswer):
     """The record has no answer to a request."""
 
     def __init__(self, missed: MissedRequest, where: str | None) -> None:
-        """`where` says where it differs from the expected next call, if that is known."""
+        """`where` is the first difference from the expected call, if that is known."""
         self.missed = missed
         message = "the record has no more calls"
         if where is not None:
@@ -246,19 +244,19 @@ class Replay:
     """Answers the requests of an attempt from a record."""
 
     def __init__(self, record: Path, trial: Path, ended: Collection[int]) -> None:
-        """Read what a record has. `trial` is the attempt's folder.
+        """Read a record. `trial` is the attempt's folder.
 
-        The answers of its calls `ended`, which an earlier gateway gave, are not given again; but
-        the last one may not have reached the agent, which then asks again. Raises `OSError`, and
-        `ValueError` if the file is no record.
+        `ended` are the calls that an earlier gateway answered. Their answers are not given again,
+        except the last one for each request: it may not have reached the agent. Raises `OSError`,
+        and `ValueError` if the file is not a record.
         """
         self._record = record
         self._left: dict[int, int] = {}
-        """Where the calls that are not answered yet begin in the file, by their numbers."""
+        """The offsets in the file of the calls that are not answered yet, by number."""
         self._by_digest: dict[str, deque[int]] = {}
         self._has_missed = False
         self._given: dict[str, int] = {}
-        """Where the last answer to each request begins that an earlier gateway gave."""
+        """By digest, the offset of the last answer that an earlier gateway gave."""
         with record.open("rb") as file:
             start = 0
             for line in file:
@@ -266,12 +264,12 @@ class Replay:
                 self._left[recorded.call] = start
                 self._by_digest.setdefault(recorded.current_digest, deque()).append(recorded.call)
                 start += len(line)
-        for own in read_records(trial / RECORD):
-            if own.call in ended and (calls := self._by_digest.get(own.current_digest)):
-                self._given[own.current_digest] = self._left.pop(calls.popleft())
+        for answered in read_records(trial / RECORD):
+            if answered.call in ended and (calls := self._by_digest.get(answered.current_digest)):
+                self._given[answered.current_digest] = self._left.pop(calls.popleft())
 
     def answer(self, asked: CanonicalRequest) -> Answer:
-        """Return the next answer to a request. Raises `ReplayMiss` if none is left."""
+        """Return the next answer to a request. Raises `ReplayMiss` if there is none."""
         key = asked.digest
         if calls := self._by_digest.get(key):
             start = self._left.pop(calls.popleft())
@@ -290,7 +288,7 @@ class Replay:
     def _miss(self, request: JsonObject) -> ReplayMiss:
         number = min(self._left, default=None)
         where = None
-        # Only the first miss is kept, because comparing long requests takes long.
+        # Compare only the first miss, because comparing long requests takes long.
         if number is not None and not self._has_missed:
             expected = self._read(self._left[number]).request
             where, _, _ = first_difference(expected, request)
@@ -300,13 +298,13 @@ class Replay:
 
 
 ABSENT = object()
-"""What stands where one of two values has nothing."""
+"""The value of an absent member or item."""
 
 
 def first_difference(one: Any, other: Any) -> tuple[str, Any, Any]:
-    """Return where two JSON values first differ, and what stands there in each.
+    """Return where two JSON values first differ, and both values at that place.
 
-    For texts it is what follows the part that they share.
+    For texts, returns the parts after their common beginning.
     """
     at, was, now = _first_values(one, other, "request")
     if isinstance(was, str) and isinstance(now, str):
@@ -326,7 +324,7 @@ def has_other_order(one: Any, other: Any) -> bool:
 
 
 OTHER_ORDER = ": the same lines in another order, as of a listing that is not sorted"
-"""The end of a sentence about such a difference."""
+"""The end of a message about texts whose lines differ only in their order."""
 
 
 def _first_values(one: Any, other: Any, at: str) -> tuple[str, Any, Any]:

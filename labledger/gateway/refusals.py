@@ -1,11 +1,8 @@
-"""Interpret a provider's refusal: a word for the journal, the provider's sentence, and its kind.
+"""Interpret a provider's refusal: its reason for the journal, the provider's sentence, its kind.
 
-Providers report the same thing in many ways, and the HTTP status alone does not distinguish a wrong
-request from a wrong account. So this module has tables. The provider's own words, such as error
-codes, come first, then sentences, and the status last.
-
-An agent chooses its request, and can provoke any of these answers. They decide nothing alone:
-`fault_finding` compares them with the answer to the gateway's own request.
+The HTTP status alone does not distinguish a wrong request from a wrong account. So tables look
+first at the provider's error codes, then at sentences, and last at the status. An agent can provoke
+any of these answers, so `fault_finding` also compares a probe.
 """
 
 from __future__ import annotations
@@ -21,19 +18,19 @@ from labledger.records.model_calls import CallState, ModelCall
 from labledger.text import plain_text
 
 MAX_DETAIL = 300
-"""How many characters of a provider's sentence are kept."""
+"""The most characters of a provider's sentence that are kept."""
 _MAX_READ = 64 << 10
-"""How many bytes of a refusal are examined."""
+"""The most bytes of a refusal that are examined."""
 _MAX_WORDS = 50
 
 
 class Trouble(StrEnum):
-    """What kind of failure a failed call was."""
+    """The kind of a failure."""
 
     ACCOUNT = "account"
     """The provider refused the key, the account, the region or the model."""
     ADDRESS = "address"
-    """The address serves no such requests, or refuses all of them."""
+    """The address serves no requests of this API, or refuses all of them."""
     LIMIT = "limit"
     """A limit was met, or the provider was overloaded."""
     OUTAGE = "outage"
@@ -103,7 +100,7 @@ _CODES = {
     "unauthenticated": KEY,
     "billing_disabled": CREDIT,
 }
-"""By an error's code, type, status or reason in lower case."""
+"""Reasons by an error's code, type, status or reason, in lower case."""
 _SENTENCES = tuple(
     (re.compile(pattern, re.IGNORECASE), reason)
     for pattern, reason in (
@@ -126,11 +123,11 @@ class ProviderRefusal:
     """The content of an answer with an error."""
 
     reason: str | None
-    """The word for the journal; None if the error may concern only the request."""
+    """The reason for the journal; None if the error may concern only the request."""
     detail: str | None
     """The provider's sentence, bounded and printable; None if there is none."""
     trouble: Trouble | None
-    """Its kind, if the gateway's own request can meet the same error."""
+    """Its kind, if a probe can meet the same error."""
 
     @property
     def is_final(self) -> bool:
@@ -139,7 +136,7 @@ class ProviderRefusal:
 
 
 def read_refusal(status: int, body: bytes) -> ProviderRefusal:
-    """Return what an error says: a body with an error status, or an error sent as an answer."""
+    """Return the content of an error, which came with an error status or as an answer."""
     document = _document(body)
     detail = _sentence(document, body)
     by_code = next((_CODES[word] for word in _words(document) if word in _CODES), None)
@@ -165,7 +162,7 @@ def trouble_of(call: ModelCall) -> Trouble | None:
 
 
 def sentence_in(data: str) -> str | None:
-    """Return the provider's sentence in the data of an event that holds an error."""
+    """Return the provider's sentence in an error event of a stream."""
     return _sentence(_document(data.encode("utf-8", "replace")), b"")
 
 
@@ -191,7 +188,7 @@ def _document(body: bytes) -> Any:
 
 
 def _words(document: Any) -> Iterator[str]:
-    """Yield the words by which an error names itself, in lower case."""
+    """Yield the codes and types that an error names, in lower case."""
     for place in _error_objects(document):
         for name in ("code", "type", "status", "reason"):
             if isinstance(word := place.get(name), str):
@@ -205,9 +202,9 @@ def _error_objects(document: Any) -> Iterator[dict[str, Any]]:
     error = document.get("error")
     if isinstance(error, dict):
         details = error.get("details")
-        for each in details[:_MAX_WORDS] if isinstance(details, list) else ():
-            if isinstance(each, dict):
-                yield each
+        for detail in details[:_MAX_WORDS] if isinstance(details, list) else ():
+            if isinstance(detail, dict):
+                yield detail
         yield error
     yield document
 
@@ -216,9 +213,9 @@ def _quotas(document: Any) -> Iterator[str]:
     """Yield the quotas that Google reports as met, in lower case."""
     for place in _error_objects(document):
         violations = place.get("violations")
-        for each in violations[:_MAX_WORDS] if isinstance(violations, list) else ():
-            if isinstance(each, dict):
-                yield str(each.get("quotaId")).lower()
+        for violation in violations[:_MAX_WORDS] if isinstance(violations, list) else ():
+            if isinstance(violation, dict):
+                yield str(violation.get("quotaId")).lower()
 
 
 def _sentence(document: Any, body: bytes) -> str | None:
@@ -236,9 +233,9 @@ def _sentence(document: Any, body: bytes) -> str | None:
 
 
 def _bounded(text: str) -> str | None:
-    """Return one line of printable text; None if nothing is left.
+    """Return one line of printable text; None if nothing remains.
 
-    A long text ends with a whole word, because a part of a secret could not be recognized later.
+    A long text is cut after a whole word, because redaction cannot recognize a part of a secret.
     """
     line = " ".join(plain_text(text[: 4 * MAX_DETAIL + 1]).split())
     is_cut = len(line) > MAX_DETAIL or len(text) > 4 * MAX_DETAIL

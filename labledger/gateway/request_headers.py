@@ -1,7 +1,7 @@
-"""Refuses headers that could make a provider read another request.
+"""Refuse headers that could make a provider read another request.
 
-The gateway reads a body as JSON in UTF-8, and forwards the same bytes. So the request must declare
-no other charset, form or encoding, and no other method or path.
+The gateway reads a body as JSON in UTF-8, and forwards the same bytes. So a request must not
+declare another charset, form, encoding, method or path.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _OTHER_REQUEST = frozenset(
         *("content-range", "content-transfer-encoding"),
     }
 )
-"""Headers that tell proxies and servers about another path or another body."""
+"""Headers that name another path or body to proxies and servers."""
 _METHODS = re.compile(r"method|override")
-"""Parts of header names that stand for another method, such as X-HTTP-Method-Override."""
+"""Parts of the names of headers that set another method, such as X-HTTP-Method-Override."""
 
 
 def check_headers(headers: Iterable[tuple[str, str]]) -> None:
     """Raise `Refused` if a request's headers may make a provider read another request.
 
-    A request without a `Content-Type` passes: its body is read as JSON, or refused.
+    A request without a `Content-Type` passes, because its body must be JSON anyway.
     """
     types = []
     for raw_name, value in headers:

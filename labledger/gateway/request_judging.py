@@ -1,14 +1,8 @@
 """Judge requests without delaying others: large ones in separate processes.
 
-A small request is judged here, in a millisecond or two. Small requests are judged one at a time, so
-that other tasks run in between. A worker judges any other request. A thread of this process would
-not help, because Python runs one thread at a time. Middle and large requests have one worker each,
-so that a request of usual size does not wait for one of 32 MB. An attempt has one request judged at
-a time, so that attempts alternate.
-
-A worker is a new process with a limit of its memory, and has no keys. It ends when the gateway
-does. Gateway and worker are one program of one user. They exchange pickle over pipes that no other
-process has.
+Small requests are judged in this process, one at a time. Middle and large requests have one worker
+process each, so that a usual request does not wait for a huge one. Threads would not help, because
+Python runs one at a time. Workers have no keys and limited memory.
 """
 
 from __future__ import annotations
@@ -34,15 +28,17 @@ _HERE = (128 << 10, 1_000)
 _HERE_CANONICAL = (8 << 10, 1_000)
 _MIDDLE = (2 << 20, 20_000)
 _MIDDLE_CANONICAL = (512 << 10, 20_000)
-"""The most bytes and values of a request that is judged here, or by the worker for middle ones.
-That takes a millisecond or two, or some tens of them. The limits are lower if its canonical form is
-made, too."""
+"""The most bytes and values of a request that is judged here, or by the middle worker.
+
+Judging takes a millisecond or two here, and some tens of milliseconds there. The limits are lower
+if the canonical form is needed, too.
+"""
 _LIMIT_S = 60.0
 """How long judging a request may take, in seconds."""
 _MEMORY = 2 << 30
-"""How much address space a worker may have."""
+"""The most bytes of address space of a worker."""
 _KEPT_BYTES = 8 << 20
-"""After a larger body, a worker ends, and its memory with it."""
+"""A worker ends after a larger body, which frees its memory."""
 _PROGRAM = f"from {__name__} import main; main()"
 _HEAD = struct.Struct(">QQ")
 
@@ -54,7 +50,7 @@ class Judged:
     asked: Asked
     settings: CallSettings
     canonical: CanonicalRequest | None
-    """Its canonical form, where it is needed."""
+    """Its canonical form; None if it is not needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +63,7 @@ class _Question:
 
 
 def judge(admission: Admission, target: Target, body: bytes, *, canonical: bool) -> Judged:
-    """Return what a body asks for. Raises `Refused`."""
+    """Return the facts of an admissible body. Raises `Refused`."""
     asked, document = admission.read(target, body)
     settings = target.family.read_settings(document)
     if not canonical:
@@ -86,7 +82,7 @@ class RequestJudges:
     async def judge(
         self, admission: Admission, target: Target, body: bytes, *, canonical: bool
     ) -> Judged:
-        """Return what a body asks for, without delaying other requests. Raises `Refused`."""
+        """Return the facts of an admissible body, without delaying others. Raises `Refused`."""
         if _fits(body, _HERE_CANONICAL if canonical else _HERE):
             async with self._here:
                 return judge(admission, target, body, canonical=canonical)
@@ -101,27 +97,30 @@ class RequestJudges:
 
 
 def _fits(body: bytes, limits: tuple[int, int]) -> bool:
-    """Return whether a body has no more bytes, and certainly no more values, than some limits."""
+    """Return whether a body is within limits of bytes and of values, which are overestimated."""
     size, values = limits
     return len(body) <= size and sum(map(body.count, (b",", b"[", b"{"))) <= values
 
 
 class _Worker:
-    """A process that judges one request after the other, started when it is first needed."""
+    """A process that judges one request after the other. It is started when first needed.
+
+    Gateway and worker exchange pickle over pipes that no other process has.
+    """
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
     async def judge(self, question: _Question, body: bytes) -> Judged:
-        """Return what a body asks for. Raises `Refused`."""
+        """Return the facts of an admissible body. Raises `Refused`."""
         async with self._turn:
             loop = asyncio.get_running_loop()
             answering = loop.run_in_executor(None, self._ask, question, body)
             try:
                 answer = await asyncio.shield(answering)
             except asyncio.CancelledError:
-                # The thread ends with its process; the next request gets a new one.
+                # The thread ends with its process. The next request starts a new one.
                 self.end()
                 await asyncio.wait({answering})
                 answering.exception()
@@ -133,7 +132,7 @@ class _Worker:
         raise Refused(*answer)
 
     def _ask(self, question: _Question, body: bytes) -> Judged | tuple[int, str, str]:
-        """Ask the process. Return the answer, or the parts of a refusal."""
+        """Send a question to the process. Return the answer, or the parts of a refusal."""
         process = self._started()
         timer = threading.Timer(_LIMIT_S, process.kill)
         timer.start()

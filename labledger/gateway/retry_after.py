@@ -1,4 +1,4 @@
-"""How long a provider asks clients to wait, by the headers of its answer."""
+"""How long a provider asks clients to wait, from the headers of its answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NUMBER = re.compile(r"\s*[0-9]{1,15}(\.[0-9]{0,15})?\s*", re.ASCII)
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return for how many seconds the provider asks to wait; None if it does not say.
+    """Return how many seconds the provider asks to wait; None if it does not say.
 
     `headers` has names in lower case. A date counts from the provider's own clock, if the answer
     has it.

@@ -1,8 +1,8 @@
 """The keys of runs in a gateway, kept only in memory. Requests wait for new and renewed keys.
 
-Coordinators hand over their keys every few seconds. They say which of these they can read again. If
-a provider refuses such a key, the gateway reports this in the answer to the coordinator's next
-message. The request waits for a new key, or until the coordinator says that there is no other.
+Coordinators send their keys every few seconds, and say which ones they can read again. If a
+provider refuses such a key, the gateway reports this in its next reply. The request waits for a new
+key, or until there is none.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from labledger.gateway.answers import NoAnswer
 from labledger.records.model_grants import KeySource
 
 _KEY_S = 120.0
-"""How long a request waits for a key after the gateway started again, or for a renewed one."""
+"""How long a request waits for a missing or renewed key, in seconds."""
 _HEARD_S = 15.0
-"""A coordinator that has not sent its keys for this long cannot renew a key."""
+"""A coordinator that was silent for this many seconds cannot renew a key."""
 _SETTLED_S = 60.0
-"""How long a refused key without a replacement is not renewed again."""
+"""For this many seconds, a refused key without a replacement is not renewed again."""
 
 _Place = tuple[str, KeySource]
-"""A run, and the source of one of its keys."""
+"""A run's id, and the source of one of its keys."""
 
 
 class Keys:
@@ -31,7 +31,7 @@ class Keys:
     def __init__(self) -> None:
         self._keys: dict[_Place, str] = {}
         self._renewable: dict[_Place, float] = {}
-        """When a coordinator last said that it can renew a key."""
+        """When a coordinator last said that it can read a key again."""
         self._refused: dict[_Place, str] = {}
         """Keys that a provider refused and that should be replaced."""
         self._settled: dict[_Place, tuple[str, float]] = {}
@@ -56,8 +56,8 @@ class Keys:
         """Keep the keys of a run. They replace earlier keys from the same sources.
 
         `renewable` are sources that can be read again. `settled` are sources that were read again
-        because of a refusal, and gave the same key. Returns the new keys by the old ones that no
-        run has now.
+        after a refusal, and gave the same key. Returns a mapping from each old key that no run
+        uses any longer to its new key.
         """
         renewed: dict[str, str] = {}
         for source, key in keys.items():
@@ -77,15 +77,15 @@ class Keys:
         return {old: new for old, new in renewed.items() if old not in kept}
 
     def known(self, run_id: str, source: KeySource | None) -> str | None:
-        """Return an available key, None if no key is needed. Raises `KeyError`."""
+        """Return a key; None if no key is needed. Raises `KeyError` if the key is missing."""
         return None if source is None else self._keys[run_id, source]
 
     def refused(self, run_id: str) -> list[KeySource]:
-        """Return the sources of the run's keys that a provider refused; they should be renewed."""
+        """Return the sources of refused keys of a run, which should be read again."""
         return [source for run, source in self._refused if run == run_id]
 
     async def get(self, run_id: str, source: KeySource | None) -> str | None:
-        """Return a key, as soon as it has come; None if none is needed. Raises `NoAnswer`."""
+        """Wait for a key and return it; None if none is needed. Raises `NoAnswer`."""
         if source is None:
             return None
         try:
@@ -107,9 +107,9 @@ class Keys:
     async def renewed(
         self, run_id: str, source: KeySource | None, refused: str | None
     ) -> str | None:
-        """Return the key that replaces a refused one, as soon as it has come.
+        """Wait for the key that replaces a refused one, and return it.
 
-        Returns None if there is no other.
+        Returns None if there is no other key.
         """
         if source is None or refused is None:
             return None

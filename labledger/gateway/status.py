@@ -1,4 +1,4 @@
-"""What a gateway says of itself: its process, what calls used, and the pace of each key."""
+"""The state of a gateway: its process, the use of its calls, and the pace of each key."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from labledger.records.model_calls import NO_TOKENS, CallState, ModelCall, Usage
 
 @dataclass(frozen=True, slots=True)
 class CallTotals(Section):
-    """What calls used together."""
+    """The sum of what several calls used."""
 
     calls: int = 0
-    """Calls that the provider was asked."""
+    """Calls that were sent to a provider."""
     usage: Usage = NO_TOKENS
-    """What is known to be charged."""
+    """The tokens that are known to be charged."""
     cost: int = 0
     """In picodollars, of the calls whose usage and price are known."""
     unknown: int = 0
-    """Calls of which it is not known what is charged."""
+    """Calls whose charged tokens are unknown."""
     unpriced: int = 0
     """Calls whose usage is known, but not their price."""
     held_tokens: int = 0
-    """The most that unknown calls can have used, which counts against caps."""
+    """The most tokens that unknown calls can have used. They count against caps."""
     held_cost: int = 0
-    """The same in picodollars, also of calls without a price; and what replayed ones would cost."""
+    """The same in picodollars, with calls without a price, and what replayed calls would cost."""
     refused: Mapping[str, int] = field(default_factory=dict)
-    """Calls that were not admitted, by the reason."""
+    """Refused calls, by reason."""
     failed: Mapping[str, int] = field(default_factory=dict)
-    """Other calls that ended with a reason, by it."""
+    """Other calls that ended with a reason, by reason."""
     waited_ms: int = 0
-    """How long calls waited for limits of providers, summed over calls."""
+    """How long calls waited because of providers' limits, summed over calls."""
 
     @property
     def spent_tokens(self) -> int:
@@ -46,7 +46,7 @@ class CallTotals(Section):
         return self.cost + self.held_cost
 
     def plus_call(self, call: ModelCall, cost: int | None, most: int | None) -> CallTotals:
-        """Return the totals with one more call, its cost, and the most that it can have cost."""
+        """Return the totals with one more call. `most` is the most that it can have cost."""
         if call.state is CallState.REFUSED:
             return replace(self, refused=_count(self.refused, call.reason))
         charged = call.charged
@@ -67,7 +67,7 @@ class CallTotals(Section):
         return replace(totals, unpriced=unpriced, held_cost=self.held_cost + (most or 0))
 
     def plus(self, other: CallTotals, sign: int = 1) -> CallTotals:
-        """Return the totals of both, or with `sign` -1 these without the other ones."""
+        """Return the sum of both totals, or with `sign` -1 the difference."""
         return CallTotals(
             calls=self.calls + sign * other.calls,
             usage=_sum(self.usage, other.usage, sign),
@@ -98,7 +98,7 @@ def _count(counts: Mapping[str, int], reason: str | None) -> Mapping[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class VariantTotals(Section):
-    """What the attempts of a variant used on this host."""
+    """The totals of a variant's attempts on this host."""
 
     run_id: str
     variant_id: str
@@ -108,28 +108,27 @@ class VariantTotals(Section):
 
 @dataclass(frozen=True, slots=True)
 class KeyPace(Section):
-    """How fast the requests of one key go to a provider."""
+    """The pace at which requests with one key go to a provider."""
 
     provider: str
     upstream: str
     in_flight: int
     waiting: int
     concurrency: float
-    """How many requests may be under way at once."""
+    """How many requests may be in progress at once."""
     paused_s: float
-    """For how long requests are still held back since the provider's limits were met."""
+    """For how many more seconds requests are held back after a limit."""
     key_refused: bool
     """Whether the provider refused the key, and accepted none since."""
     refusal: str | None = None
-    """Status and sentence of the provider's newest refusal, if it has given no good answer
-    since."""
+    """Status and sentence of the provider's newest refusal; None after a good answer."""
 
     _OPTIONAL: ClassVar[frozenset[str]] = frozenset({"refusal"})
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayStatus(Section):
-    """A gateway at one moment."""
+    """The state of a gateway at one moment."""
 
     pid: int
     version: str
@@ -139,11 +138,11 @@ class GatewayStatus(Section):
     variants: tuple[VariantTotals, ...]
     paces: tuple[KeyPace, ...]
     problems: tuple[str, ...] = ()
-    """What does not work, such as a journal that cannot be written."""
+    """Current problems, such as a journal that cannot be written."""
 
     _OPTIONAL: ClassVar[frozenset[str]] = frozenset({"problems"})
 
     @property
     def open_attempts(self) -> int:
-        """How many attempts it serves."""
+        """How many attempts the gateway serves."""
         return sum(variant.open_attempts for variant in self.variants)

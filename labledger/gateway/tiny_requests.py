@@ -1,8 +1,8 @@
-"""The gateway's own tiny requests: one word to a model, to see whether it answers.
+"""The gateway's own tiny requests: a word to a model, to see whether it answers.
 
-`labledger gateway check --send` sends one to each model, and the gateway sends one after a call of
-an agent has failed. A tiny request depends only on the provider's address, key and model, and not
-on anything that an agent chose. It is sent once.
+`labledger gateway check --send` sends one to each model. The gateway sends one as a probe after an
+agent's call has failed. A tiny request depends only on the provider's address, key, API and model,
+and on nothing that an agent chose.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def proxy_of(address: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class TinyAnswer:
-    """A provider's answer."""
+    """A provider's answer to a tiny request."""
 
     provider: str
     model: str
@@ -51,7 +51,7 @@ class TinyAnswer:
     trouble: Trouble | None = None
     """The kind of failure; None for a good answer, or if the kind is not clear."""
     hint: str | None = None
-    """What the user can do, if the failure shows it."""
+    """Advice for the user, if the failure allows any."""
 
     @property
     def is_answer(self) -> bool:
@@ -62,7 +62,7 @@ class TinyAnswer:
 def ask_each(
     models: Iterable[tuple[ProviderConfig, str | None, str]],
 ) -> tuple[TinyAnswer, ...]:
-    """Ask each model, of a provider with a key, for a word or two. Raises nothing."""
+    """Ask each model for a word or two, with its provider and key. Raises nothing."""
     return asyncio.run(_ask_each(tuple(models)))
 
 
@@ -88,7 +88,7 @@ async def ask_model(
     model: str,
     timeout_s: float,
 ) -> TinyAnswer:
-    """Ask a model for a word or two by one API of its provider. Raises nothing."""
+    """Ask a model for a word or two through one API of its provider. Raises nothing."""
     path, document = _tiny_request(api, model)
     headers = {
         "Content-Type": "application/json",
@@ -125,9 +125,9 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _without_answer(error: Exception) -> Trouble | None:
-    """Return the meaning of a missing answer.
+    """Return the kind of failure behind a missing answer.
 
-    A slow provider proves nothing, because the agent's own requests may keep it busy.
+    A time-out proves nothing, because the agent's own requests may keep the provider busy.
     """
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
         return Trouble.UNREACHABLE
@@ -155,7 +155,7 @@ def _is_answer(text: str) -> bool:
 
 
 def _address_hint(provider: ProviderConfig) -> str | None:
-    """Return a corrected address if `upstream` ends as the APIs' own paths begin, else None."""
+    """Return a hint if `upstream` ends with the version that the API's path begins with."""
     doubled = doubled_path(provider)
     if doubled is None:
         return None

@@ -1,7 +1,7 @@
-"""Unix sockets below folders of any depth: the system allows about a hundred bytes for an address.
+"""Unix sockets below folders of any depth.
 
-On Linux a longer path is reached through a descriptor of its folder. Elsewhere it is an error of
-the system.
+The system allows about a hundred bytes for a socket's address. On Linux, a longer path is reached
+through a descriptor of its folder. Elsewhere, the system reports an error.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def connect(path: Path, timeout_s: float) -> socket.socket:
 
 
 def peer_user(connection: socket.socket) -> int | None:
-    """Return the user id of the listening process; None if the system does not tell."""
+    """Return the user id of the listening process; None if the system does not report it."""
     if not hasattr(socket, "SO_PEERCRED"):
         return None
     size = struct.calcsize("3i")
@@ -54,14 +54,14 @@ def peer_user(connection: socket.socket) -> int | None:
 
 
 def listen(path: Path, *, for_all: bool = False) -> socket.socket:
-    """Return a socket that listens at `path`, instead of whatever is there. Raises `OSError`.
+    """Return a socket that listens at `path`, and replaces an existing file. Raises `OSError`.
 
-    `for_all` lets every user connect who reaches the folder, which nobody else may write to.
+    `for_all` lets every user who can reach the folder connect. Only the owner may write to it.
     """
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # The file gets the mode of the descriptor, less the mask of the process.
+        # The file gets the mode of the descriptor, without the bits of the umask.
         os.fchmod(listener.fileno(), 0o600)
         with socket_address(path) as address:
             listener.bind(address)

@@ -1,8 +1,8 @@
 """Send requests to providers: with their keys, at the pace of each key, and with retries.
 
-A request is retried only if the provider reported a limit, or could not be reached at all. In both
-cases, nothing was charged. All retries happen before the agent gets the first byte. If limits last
-longer than the patience, or if waiting cannot help, the agent gets the provider's refusal.
+The gateway retries only if the provider reported a limit or could not be reached. In both cases,
+nothing was charged. All retries happen before the agent gets the first byte. If waiting does not
+help, the agent gets the provider's refusal.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ _CONNECT_S = 30.0
 _SILENCE_S = 900.0
 """How long a provider may send nothing, in seconds. Models think for minutes."""
 _IDLE_S = 15.0
-"""How long a connection without a request is kept. Providers close theirs later."""
+"""How long an idle connection is kept, in seconds. Providers close theirs later."""
 _MAX_REFUSAL = 1 << 20
 _REFUSAL_S = 10.0
-"""How long the body of a refusal may take, which is read before the next request."""
+"""How long reading a refusal may take, in seconds. The next request waits for it."""
 _MAX_FIELD = 64 << 10
 
 
 class _Place:
-    """The place of one request among those under way. Leaving it twice has no effect."""
+    """The place of one request in the pace of its key. Leaving it twice has no effect."""
 
     def __init__(self, pace: Pace, attempt: WaitedTime) -> None:
         self._pace: Pace | None = pace
         self._attempt = attempt
 
     def leave(self) -> None:
-        """Let another request have the place."""
+        """Release the place for another request."""
         if self._pace is not None:
             pace, self._pace = self._pace, None
             pace.leave(self._attempt)
@@ -100,7 +100,7 @@ class _LiveAnswer:
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """An answer that says that a limit was met, read to its end."""
+    """A refusal of the provider, read to its end."""
 
     status: int
     headers: Headers
@@ -147,7 +147,7 @@ class Upstream:
         await self._session.close()
 
     def paces(self) -> tuple[KeyPace, ...]:
-        """Return the pace of each key that was used."""
+        """Return the pace of each used key."""
         return tuple(paced.state() for paced in self._paces.values())
 
     def take_keys(
@@ -176,8 +176,8 @@ class Upstream:
     ) -> Answer:
         """Return the answer to a request. Raises `NoAnswer`.
 
-        `clock` runs while limits hold it back, and `progress` says how far it is. If the provider
-        refuses a key that can be renewed, the request is sent once more with the new key.
+        `clock` runs while limits hold the request back, and `progress` says how far it is. If the
+        provider refuses a key that can be renewed, the request is sent again with the new key.
         """
         source = target.provider.key
         with _waiting(clock, progress):
@@ -210,12 +210,12 @@ class Upstream:
         return await self._ask_paced(sent, self._paced(provider, key), clock, progress)
 
     def note_answer(self, place: Place, variant: tuple[str, str], began: float) -> None:
-        """Note a good answer to a call of a variant's agent that began at a time."""
+        """Note a good answer to a call of a variant's agent. The call began at `began`."""
         self._paced(place.provider, place.key).refusal = None
         self.probes.note_answer(place, variant, began)
 
     def note_refusal(self, place: Place, status: int, detail: str | None) -> None:
-        """Note a provider's answer to a failed call, until its next good answer."""
+        """Note the answer to a failed call. The next good answer clears it."""
         refusal = f"status {status}: {detail or 'an answer without a message'}"
         self._paced(place.provider, place.key).refusal = refusal
 
@@ -302,10 +302,10 @@ class _PacedKey:
     pace: Pace
     key_refused: bool = False
     refusal: str | None = None
-    """The answer to the newest failed call, if there was no good answer since."""
+    """The answer to the newest failed call; None after a good answer."""
 
     def state(self) -> KeyPace:
-        """Return the pace at this moment."""
+        """Return the current pace."""
         return KeyPace(
             provider=self.provider.name,
             upstream=self.provider.upstream,
@@ -324,7 +324,7 @@ def _digest(key: str | None) -> str:
 
 @contextmanager
 def _waiting(clock: WaitedTime, progress: Progress) -> Iterator[None]:
-    """Count the time of the block as a wait."""
+    """Count the time of the block as waiting."""
     since = time.monotonic()
     try:
         with clock.waiting():

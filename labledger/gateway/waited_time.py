@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _WRITTEN_EVERY_S = 0.5
-"""How often the waited time is written while it runs, in seconds."""
+"""The interval at which the waited time is written, in seconds."""
 _UNCOUNTED_S = 0.02
-"""A shorter wait is not counted, because most calls do not wait at all."""
+"""Shorter waits are not counted, in seconds. Most calls do not wait at all."""
 
 
 class WaitedTime:
@@ -41,14 +41,14 @@ class WaitedTime:
         self._is_held = False
         self._since: float | None = None
         self._used_s: float | None = None
-        """The trial's processor time at that moment."""
+        """The trial's processor time at `_since`."""
         self._timer: asyncio.TimerHandle | None = None
         self._written = int(self._before_s * 100)
         self.problem: str | None = None
 
     @property
     def seconds(self) -> float:
-        """The time so far."""
+        """The waited time so far."""
         return self._before_s + self._running_s(self._clock(), self._processors_s())
 
     def _running_s(self, now: float, used_s: float | None) -> float:
@@ -70,7 +70,7 @@ class WaitedTime:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Count a call as under way."""
+        """Count a call as in progress."""
         self._working += 1
         self._update()
         try:
@@ -80,7 +80,7 @@ class WaitedTime:
             self._update()
 
     def hold(self, held: bool) -> None:
-        """Begin or stop to count the agent as held back, whatever its calls do."""
+        """Set whether the agent is held back, whatever its calls do."""
         if held != self._is_held:
             self._is_held = held
             self._update()
@@ -102,7 +102,7 @@ class WaitedTime:
         self._timer = asyncio.get_running_loop().call_later(_WRITTEN_EVERY_S, self._write_again)
 
     def _take(self) -> None:
-        """Count the time until now. The processor use in each part is subtracted."""
+        """Add the time since `_since`, without the processor time in it."""
         now, used_s = self._clock(), self._processors_s()
         self._before_s += self._running_s(now, used_s)
         self._since, self._used_s = now, used_s
@@ -113,7 +113,7 @@ class WaitedTime:
         self._timer = asyncio.get_running_loop().call_later(_WRITTEN_EVERY_S, self._write_again)
 
     def _write(self) -> None:
-        """Replace the file. It need not survive a crash of the machine, which ends the trial."""
+        """Replace the file. It is not synced, because a crash of the machine ends the trial."""
         hundredths = int(self._before_s * 100)
         if self._path is None or hundredths == self._written:
             return
@@ -124,7 +124,7 @@ class WaitedTime:
                 beside.write_text(text, "ascii")
                 beside.replace(self._path)
             except OSError:
-                # A full disk has room only where the file already is.
+                # On a full disk, only the existing file has room.
                 _overwrite(self._path, text)
         except OSError as error:
             self.problem = f"could not write {self._path}: {error.strerror}"

@@ -1,7 +1,7 @@
-"""What an agent did, as steps of the Agent Trajectory Interchange Format (ATIF 1.8).
+"""The steps of an agent in the Agent Trajectory Interchange Format (ATIF 1.8).
 
-In: what the gateway recorded, an agent's own log, or a trajectory that an agent wrote. Out: one
-document, written step by step in flat memory, and a short index of its steps. It knows no
-container, no ledger and no experiment, and what it reads may be hostile: it is bounded, and what
-cannot be read is counted, never an error of the trial.
+In: recorded calls, an agent's log, or an agent's trajectory, all of them hostile and bounded. Out:
+one document, written in constant memory, and an index of its steps. Unreadable content is counted.
+Must not import containers, ledger or experiments. Read `atif`, `drafts` and `trajectory_writer`
+first.
 """

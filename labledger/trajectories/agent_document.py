@@ -1,7 +1,7 @@
-"""A trajectory that an agent wrote itself: checked, and then taken as it is.
+"""A trajectory that an agent wrote itself: checked, and then stored unchanged.
 
-It is read twice, item by item, so that one of any size takes little memory and one with problems is
-not stored. Steps beyond `MAX_STEPS` are neither checked nor taken.
+It is read twice, item by item, so that it takes little memory and is not stored if it has problems.
+Steps beyond `MAX_STEPS` are neither checked nor stored.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from labledger.trajectories.atif import (
 from labledger.trajectories.json_reading import LogFacts, read_members
 
 FILE = "trajectory.json"
-"""Its name."""
+"""The name of the file."""
 MAX_BYTES = 32 << 20
-"""How large a document may be. To check the smallest steps takes some seconds a megabyte."""
+"""The most bytes of a document. Checking the smallest steps takes some seconds per megabyte."""
 MAX_PROBLEMS = 20
-"""How many problems are listed."""
+"""The most problems that are listed."""
 _BATCH = 50
 _MAX_MEMBERS = 100
-"""How many members a document may have, whatever they are."""
+"""The most members of a document, known or unknown."""
 
 
 def find_problems(file: BinaryIO) -> list[str]:
-    """Return what is wrong with the document in a file; the first `MAX_PROBLEMS` of it."""
+    """Return the first `MAX_PROBLEMS` problems of the document in a file."""
     size = file.seek(0, SEEK_END)
     if size > MAX_BYTES:
         return [f"has {size:,} bytes; at most {MAX_BYTES:,} are read"]
@@ -50,7 +50,7 @@ def find_problems(file: BinaryIO) -> list[str]:
 def _problems(file: BinaryIO) -> Iterator[str]:
     head: JsonObject = {}
     batch: list[Any] = []
-    done = 0  # Steps that are checked or left out.
+    done = 0  # The number of steps that are checked.
     for name, value in read_members(file, "steps"):
         if name != "steps":
             if name in head:
@@ -74,7 +74,7 @@ def _problems(file: BinaryIO) -> Iterator[str]:
 
 
 def _problems_of_steps(steps: list[Any], done: int) -> Iterator[str]:
-    """Yield the problems of some steps, after so many others."""
+    """Yield the problems of `steps`, which follow `done` other steps."""
     if not steps:
         return
     head = {"schema_version": "ATIF-v1.8", "agent": {"name": "", "version": ""}}
@@ -93,7 +93,7 @@ class AgentDocument:
         self._head: JsonObject = {}
 
     def steps(self) -> Iterator[Step]:
-        """Yield the first `MAX_STEPS` of its steps. Raises `MalformedJson` if one is not valid."""
+        """Yield the first `MAX_STEPS` steps. Raises `MalformedJson` if one is not valid."""
         count = 0
         for name, value in read_members(self._file, "steps", is_stored=True):
             if name == "steps":
@@ -113,10 +113,10 @@ class AgentDocument:
 
     @property
     def head(self) -> Head:
-        """All else. Complete when all steps were taken."""
+        """The document without its steps. Complete after all steps were read."""
         return Head.from_json(without_nulls(self._head))
 
 
 def without_nulls(document: JsonObject) -> JsonObject:
-    """Return an object without the members that are null, which mean what absent ones do."""
+    """Return an object without its null members, which have the same meaning as absent ones."""
     return {key: value for key, value in document.items() if value is not None}

@@ -1,9 +1,8 @@
-"""The Agent Trajectory Interchange Format, version 1.8, and what is wrong with a document of it.
+"""The Agent Trajectory Interchange Format, version 1.8, and checks of its documents.
 
-A document has an agent and its steps: what the system and the user said, and what the agent said,
-called and observed. `schemas/atif_v1_8.jsonschema` says what a part may hold; the rules that join
-parts are here. Documents of the earlier versions 1.0 to 1.7 are read by the same rules. Harbor's
-RFC 0001 defines the format.
+A document has an agent and its steps. `schemas/atif_v1_8.jsonschema` defines the parts. The rules
+that join parts are here. Documents of versions 1.0 to 1.7 follow the same rules. Harbor's RFC 0001
+defines the format.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ VERSION = "ATIF-v1.8"
 """The `schema_version` of the documents that labledger makes."""
 SCHEMA = "atif_v1_8"
 MAX_STEPS = 100_000
-"""How many steps of a trajectory are stored."""
+"""The most steps of a trajectory that are stored."""
 
 Content = Any
 """Text, or a list of content parts: objects with `type` and either `text` or `source`."""
@@ -28,7 +27,7 @@ Content = Any
 
 @dataclass(frozen=True, slots=True)
 class ToolCall(Section):
-    """A call of a tool."""
+    """The model's request to run a tool with arguments."""
 
     tool_call_id: str
     function_name: str
@@ -40,10 +39,10 @@ class ToolCall(Section):
 
 @dataclass(frozen=True, slots=True)
 class Result(Section):
-    """What one call, or something without a call, returned."""
+    """The result of a call, or an observation without a call."""
 
     source_call_id: str | None = None
-    """The call of the same step; None for what no call returned."""
+    """The id of a call in the same step; None without a call."""
     content: Content = None
     subagent_trajectory_ref: list[JsonObject] | None = None
     extra: JsonObject | None = None
@@ -55,17 +54,17 @@ class Result(Section):
 
 @dataclass(frozen=True, slots=True)
 class Observation(Section):
-    """What the environment answered to a step."""
+    """The results that the environment returned for a step."""
 
     results: tuple[Result, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Metrics(Section):
-    """The tokens and the cost of a step. What is None is unknown."""
+    """The tokens and the cost of a step. None means unknown."""
 
     prompt_tokens: int | None = None
-    """All tokens of the request, cached ones included."""
+    """All tokens of the request, including cached ones."""
     completion_tokens: int | None = None
     cached_tokens: int | None = None
     """The part of `prompt_tokens` that was read from a cache."""
@@ -85,7 +84,7 @@ class Metrics(Section):
 
 @dataclass(frozen=True, slots=True)
 class Step(Section):
-    """One step of a trajectory. Fields of agent steps alone are None in others."""
+    """One step of a trajectory. Fields for agent steps are None in other steps."""
 
     step_id: int = 0
     """From 1, without gaps; 0 until a document is written."""
@@ -100,7 +99,7 @@ class Step(Section):
     observation: Observation | None = None
     metrics: Metrics | None = None
     is_copied_context: bool | None = None
-    """Whether it repeats a step of before, which a model was shown again."""
+    """Whether it repeats an earlier step that was sent to a model again."""
     llm_call_count: int | None = None
     extra: JsonObject | None = None
 
@@ -113,18 +112,18 @@ class Step(Section):
 
     @property
     def results(self) -> tuple[Result, ...]:
-        """What its observation holds."""
+        """The results in its observation."""
         return self.observation.results if self.observation else ()
 
     def results_of(self, call: ToolCall) -> list[Result]:
         """Return the results of one of its calls. A call in the background has two."""
-        return [each for each in self.results if each.source_call_id == call.tool_call_id]
+        return [result for result in self.results if result.source_call_id == call.tool_call_id]
 
     @property
     def other_results(self) -> list[Result]:
-        """The results that belong to none of its calls."""
+        """The results that belong to none of the step's calls."""
         calls = {call.tool_call_id for call in self.tool_calls or ()}
-        return [each for each in self.results if each.source_call_id not in calls]
+        return [result for result in self.results if result.source_call_id not in calls]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +141,7 @@ class Agent(Section):
 
 @dataclass(frozen=True, slots=True)
 class FinalMetrics(Section):
-    """The tokens and the cost of all steps together. What is None is unknown."""
+    """The tokens and the cost of all steps together. None means unknown."""
 
     total_prompt_tokens: int | None = None
     total_completion_tokens: int | None = None
@@ -182,7 +181,7 @@ class Head(Section):
 
 
 def text_of(content: Content) -> str:
-    """Return content as text. Of what is no text, its type and place."""
+    """Return content as text. Other parts become their type and path."""
     if isinstance(content, str):
         return content
     return "\n".join(_part_text(part) for part in content or ())
@@ -196,7 +195,7 @@ def _part_text(part: JsonObject) -> str:
 
 
 def document_problems(document: Any) -> Iterator[str]:
-    """Yield what is wrong with a whole document, each problem with its place."""
+    """Yield the problems of a whole document, each with its place."""
     for path, message in json_schemas.problems(document, SCHEMA):
         yield f"{dotted(path) or 'the document'}: {message}"
     if not isinstance(document, dict):
@@ -208,13 +207,13 @@ def document_problems(document: Any) -> Iterator[str]:
 
 
 def joint_problems(step: Any, number: int) -> Iterator[str]:
-    """Yield how a step does not fit its document: its number, and results of calls of others."""
+    """Yield how a step does not fit its document: by its number, or results without a call."""
     if not isinstance(step, dict):
         return
     place = f"steps[{number - 1}]"
-    found = step.get("step_id")
-    if isinstance(found, int) and found != number:
-        yield f"{place}.step_id: found {found}; expected {number}, as steps count from 1"
+    step_id = step.get("step_id")
+    if isinstance(step_id, int) and step_id != number:
+        yield f"{place}.step_id: found {step_id}; expected {number}, as steps count from 1"
     calls = {call.get("tool_call_id") for call in _objects(step.get("tool_calls"))}
     observation = step.get("observation")
     results = observation.get("results") if isinstance(observation, dict) else None
@@ -228,7 +227,7 @@ def joint_problems(step: Any, number: int) -> Iterator[str]:
 
 
 def subagent_problems(subagents: Any) -> Iterator[str]:
-    """Yield what is wrong with trajectories inside another one."""
+    """Yield the problems of trajectories inside another one."""
     seen: set[str] = set()
     for at, subagent in enumerate(_objects(subagents)):
         place = f"subagent_trajectories[{at}]"

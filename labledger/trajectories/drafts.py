@@ -1,10 +1,8 @@
-"""Steps while they are read: what an agent said, the calls of tools in it, and their results.
+"""Steps while they are read: an agent's texts, tool calls and their results.
 
-A log has one step on several lines, and the results of its calls later. The result of a subagent
-comes after all steps of the subagent. A draft is open until it has the results of its calls and
-another one has begun. Memory is bounded for a log of any length: at most `MAX_OPEN` drafts, with
-`MAX_OPEN_SIZE` characters in all, are open. A result that comes later is a step of its own, which
-names its call. Texts that are too long are cut.
+A log has a step on several lines, and results of calls later. A draft is open until its calls have
+results and another draft has begun. The number and size of open drafts are limited. A later result
+becomes a separate step, which names its call.
 """
 
 from __future__ import annotations
@@ -18,20 +16,20 @@ from labledger.records import JsonObject
 from labledger.trajectories.atif import Metrics, Observation, Result, Step, ToolCall
 
 MAX_OPEN = 200
-"""How many drafts are open at once."""
+"""The most drafts that are open at once."""
 MAX_TEXT = 256 << 10
-"""How many characters of one text are kept."""
+"""The most characters of one text that are kept."""
 MAX_DRAFT = 2 << 20
-"""How many characters one step may have in all."""
+"""The most characters of one step."""
 MAX_NAME = 500
-"""How many characters of a name, an id or a time are kept."""
+"""The most characters of a name, an id or a time that are kept."""
 MAX_OPEN_SIZE = 16 * MAX_DRAFT
-"""How many characters the open drafts may have in all."""
+"""The most characters of all open drafts together."""
 _MAX_DEPTH = 32
 LATE_CALL = "of_call"
-"""In `extra` of a result: the call of an earlier step to which it belongs."""
+"""The member of a result's `extra` that names its call in an earlier step."""
 _MIN_SIZE = 500
-"""How many characters a call or a result counts at least: even an empty one takes memory."""
+"""The least that a call or a result counts, in characters. Even an empty one takes memory."""
 
 
 @dataclass(slots=True)
@@ -40,7 +38,7 @@ class Draft:
 
     source: str
     key: Any = None
-    """What the lines that belong to it have in common; None for one that is said on one line."""
+    """The common key of its lines; None if it has one line."""
     timestamp: str | None = None
     model_name: str | None = None
     metrics: Metrics | None = None
@@ -48,16 +46,16 @@ class Draft:
     is_copied_context: bool | None = None
     extra: JsonObject = field(default_factory=dict)
     cut: int = 0
-    """How many characters were left out."""
+    """The number of characters that were left out."""
     _texts: list[list[str]] = field(default_factory=list)
-    """Each text in the pieces in which it came."""
+    """The pieces of each text."""
     _reasoning: list[list[str]] = field(default_factory=list)
     _calls: dict[str, ToolCall] = field(default_factory=dict)
     _results: list[Result] = field(default_factory=list)
     _size: int = 0
 
     def say(self, text: Any, *, joined: bool = False) -> None:
-        """Add text to the message: a paragraph of its own, or `joined` to the last one."""
+        """Add text to the message, as a new paragraph or `joined` to the last one."""
         _append(self._texts, self._kept(text), joined)
 
     def think(self, text: Any, *, joined: bool = False) -> None:
@@ -67,7 +65,7 @@ class Draft:
     def call(
         self, call_id: Any, name: Any, arguments: Any, extra: JsonObject | None = None
     ) -> None:
-        """Add a call of a tool. Arguments that are no object become the member `input`."""
+        """Add a tool call. Arguments that are not an object become the member `input`."""
         if self._is_full():
             return
         call_id = name_of(call_id) or f"call-{len(self._calls) + 1}"
@@ -76,7 +74,7 @@ class Draft:
         self._calls[call_id] = ToolCall(call_id, name_of(name) or "unknown", kept, extra or None)
 
     def result(self, call_id: Any, content: Any, extra: JsonObject | None = None) -> None:
-        """Add what a call, or something without a call, returned."""
+        """Add the result of a call, or an observation without a call."""
         if self._is_full():
             return
         of_call = name_of(call_id)
@@ -87,15 +85,15 @@ class Draft:
 
     @property
     def size(self) -> int:
-        """About how many characters it has."""
+        """The approximate number of characters."""
         return self._size
 
     def has_call(self, call_id: Any) -> bool:
-        """Return whether it has this call."""
+        """Return whether the draft contains a call with this id."""
         return name_of(call_id) in self._calls
 
     def open_call(self, name: str) -> str | None:
-        """Return the first call of a tool without a result."""
+        """Return the id of a tool's first call without a result; None if there is none."""
         answered = {result.source_call_id for result in self._results}
         calls = (call for call in self._calls.values() if call.tool_call_id not in answered)
         return next((call.tool_call_id for call in calls if call.function_name == name), None)
@@ -107,11 +105,11 @@ class Draft:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was said, called or observed."""
+        """Whether it has no text, call or result."""
         return not (self._texts or self._reasoning or self._calls or self._results)
 
     def step(self) -> Step:
-        """Return it as a step."""
+        """Return the draft as a step."""
         is_agent = self.source == "agent"
         extra = {**self.extra, **({"cut_characters": self.cut} if self.cut else {})}
         return Step(
@@ -129,14 +127,14 @@ class Draft:
         )
 
     def _is_full(self) -> bool:
-        """Count a call or a result that is added, and return whether it has no room."""
+        """Count a new call or result, and return whether the draft has no room for it."""
         self._size += _MIN_SIZE
         if self._size >= MAX_DRAFT:
             self.cut += 1
         return self._size >= MAX_DRAFT
 
     def _kept(self, value: Any) -> str:
-        """Return a text without what is too long."""
+        """Return a text cut to the limits."""
         text = value if isinstance(value, str) else content_text(value)
         room = max(0, min(MAX_TEXT, MAX_DRAFT - self._size))
         self.cut += max(0, len(text) - room)
@@ -145,7 +143,7 @@ class Draft:
         return text
 
     def _kept_value(self, value: Any, depth: int = 0) -> Any:
-        """Return a JSON value with its texts cut."""
+        """Return a JSON value with its texts cut to the limits."""
         self._size += 8
         if isinstance(value, str):
             return self._kept(value)
@@ -162,13 +160,13 @@ class Draft:
 
 
 class OpenDrafts:
-    """The drafts of a log that is read, in their order."""
+    """The open drafts of a log, in their order."""
 
     def __init__(self) -> None:
         self._open: deque[Draft] = deque()
 
     def add(self, draft: Draft) -> Iterator[Step]:
-        """Open another draft, and yield the steps of those that are finished."""
+        """Open another draft, and yield the steps of finished drafts."""
         self._open.append(draft)
         while len(self._open) > 1 and (self._is_full() or self._open[0].is_answered):
             yield from self._close()
@@ -177,27 +175,29 @@ class OpenDrafts:
         return len(self._open) > MAX_OPEN or sum(d.size for d in self._open) > MAX_OPEN_SIZE
 
     def with_key(self, key: Any) -> Draft | None:
-        """Return the open draft with a key."""
+        """Return the newest open draft with a key; None without one."""
         return next((d for d in reversed(self._open) if d.key is not None and d.key == key), None)
 
     def result(
         self, call_id: Any, content: Any, extra: JsonObject | None = None, name: str | None = None
     ) -> bool:
-        """Give a result to the draft with its call, and return whether there is one.
+        """Add a result to the draft with its call. Return False if no open draft has the call.
 
-        `name` is the tool's, by which the call is found where its id is not known.
+        `name` is the name of the tool, which identifies the call if its id is unknown.
         """
-        found = [(draft, call_id) for draft in self._open if draft.has_call(call_id)]
-        if not found and name is not None:
-            found = [(draft, draft.open_call(name)) for draft in self._open]
-        draft, of_call = next((each for each in reversed(found) if each[1]), (None, None))
+        candidates = [(draft, call_id) for draft in self._open if draft.has_call(call_id)]
+        if not candidates and name is not None:
+            candidates = [(draft, draft.open_call(name)) for draft in self._open]
+        draft, of_call = next(
+            (candidate for candidate in reversed(candidates) if candidate[1]), (None, None)
+        )
         if draft is None:
             return False
         draft.result(of_call, content, extra)
         return True
 
     def end(self) -> Iterator[Step]:
-        """Yield the steps of all drafts that are left."""
+        """Yield the steps of all remaining drafts."""
         while self._open:
             yield from self._close()
 
@@ -208,16 +208,16 @@ class OpenDrafts:
 
 
 def name_of(value: Any) -> str | None:
-    """Return a name, an id or a time as text, cut to what is kept; None for nothing."""
+    """Return a name, an id or a time as text, cut to `MAX_NAME`; None for other values."""
     if value is None or isinstance(value, dict | list):
         return None
     return str(value)[:MAX_NAME] or None
 
 
 def content_text(value: Any, depth: int = 0) -> str:
-    """Return as text what agents and APIs write as content: text, or blocks of different types.
+    """Return the content of a message as text. It may be text, or blocks of different types.
 
-    `depth` is how deep it is in other content.
+    `depth` is the depth within other content.
     """
     if value is None:
         return ""

@@ -1,9 +1,8 @@
-"""Bounded reading of JSON that an agent wrote: a line, a member or an item at a time.
+"""Bounded reading of JSON that an agent wrote: by lines, members or items.
 
-Reading lines raises nothing for the content of a file. Lines that are not JSON or are too large are
-counted and skipped, and nothing after `MAX_LINES` lines is read. Reading a document raises
-`MalformedJson`. Half of a surrogate pair, which JavaScript
-writes where it cuts a text, becomes U+FFFD.
+Reading lines never raises an error because of their content. Lines that are not JSON or too large
+are counted and skipped. Reading a document raises `MalformedJson`. Half of a surrogate pair, which
+JavaScript writes when it cuts a text, becomes U+FFFD.
 """
 
 from __future__ import annotations
@@ -23,34 +22,34 @@ from labledger.records import JsonObject, canonical_json
 from labledger.trajectories.atif import FinalMetrics
 
 MAX_LINE = 8 << 20
-"""How many bytes one line, or one item of a list, may have."""
+"""The most bytes of one line, or of one item of a list."""
 MAX_LINES = 500_000
-"""How many lines of a file are read."""
+"""The most lines of a file that are read."""
 TOO_LONG = "a line that is too long"
-"""Words for a line of more than `MAX_LINE` bytes."""
+"""The name of lines with more than `MAX_LINE` bytes, in `LogFacts.unread`."""
 _MAX_TOKENS = 1_000_000_000_000
-"""A larger number of tokens is not a count: sums of such numbers could exceed 64 bits."""
+"""The largest accepted number of tokens. Sums of larger numbers could exceed 64 bits."""
 _MAX_VALUES = 200_000
-"""How many values it may hold: each takes up to 200 bytes."""
+"""The most values of a line or item. Each takes up to 200 bytes."""
 NO_OBJECT = "no JSON object"
-"""What a line is that holds something else."""
+"""The name of other lines, in `LogFacts.unread`."""
 _PIECE = 1 << 20
 _SURROGATES = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
 
 @dataclass(slots=True)
 class LogFacts:
-    """What a log says beside its steps. It is complete when all steps were taken."""
+    """The facts of a log beside its steps. Complete after all steps were read."""
 
     session_id: str | None = None
     version: str | None = None
     model: str | None = None
     claimed: FinalMetrics | None = None
-    """The figures of the agent itself for the whole of it."""
+    """The agent's own totals."""
     failure: str | None = None
-    """Why the agent gave up, as it says."""
+    """The agent's own reason for giving up."""
     unread: Counter[str] = field(default_factory=Counter)
-    """How many lines were not understood, by what they were."""
+    """The number of lines that were not understood, by their kind."""
     cuts: list[str] = field(default_factory=list)
     """The reasons why steps of the agent are missing, one sentence each."""
 
@@ -76,12 +75,12 @@ def read_lines(file: BinaryIO, facts: LogFacts) -> Iterator[JsonObject]:
 
 
 def parse(text: bytes) -> Any:
-    """Return a JSON value, or None if it is none, or too large."""
+    """Return a JSON value; None if it is not JSON or too large."""
     return _parsed(text, canonical_json.loads)
 
 
 def _parse_stored(text: bytes) -> Any:
-    """Return the same with null for a number that is too large.
+    """Parse a stored value. A number that is too large becomes null.
 
     Earlier versions stored amounts as integers of more than 64 bits.
     """
@@ -102,18 +101,17 @@ def _parsed(text: bytes, loads: Callable[..., Any]) -> Any:
 
 
 def read_members(file: BinaryIO, *lists: str, is_stored: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yield the members of the object in a file, and of the `lists` each item as a member.
+    """Yield the members of the object in a file. Each item of `lists` is yielded by itself.
 
-    In a document that labledger stored, a number that is too large is null.
-
-    Raises `MalformedJson` where the file is no such object, a value is too large, or one of the
-    `lists` is none or comes twice.
+    With `is_stored`, for documents of labledger, a number that is too large becomes null. Raises
+    `MalformedJson` if the file is not a JSON object, if a value is too large, or if one of `lists`
+    is not a list or comes twice.
     """
     yield from _ObjectReader(file, _parse_stored if is_stored else parse).members(lists)
 
 
 class _ObjectReader:
-    """A window on the text of a file that holds one JSON object."""
+    """A window on the text of a file with one JSON object."""
 
     def __init__(self, file: BinaryIO, parse_value: Callable[[bytes], Any]) -> None:
         self._file, self._parse = file, parse_value
@@ -124,16 +122,16 @@ class _ObjectReader:
         self._expect("{")
         if self._take("}"):
             return
-        left = set(lists)
+        unread = set(lists)
         while True:
             key = self._value()
             if not isinstance(key, str):
                 raise MalformedJson("has a key that is no text")
             self._expect(":")
             if key in lists:
-                if key not in left or not self._take("["):
+                if key not in unread or not self._take("["):
                     raise MalformedJson(f"has {key!r} twice, or as something that is no list")
-                left.remove(key)
+                unread.remove(key)
                 yield from ((key, item) for item in self._items())
             else:
                 yield key, self._value()
@@ -150,7 +148,7 @@ class _ObjectReader:
         self._expect("]")
 
     def _value(self) -> Any:
-        """Read the next value, as soon as the window holds it whole."""
+        """Read the next value. Extend the window until it contains the whole value."""
         self._skip_space()
         step = _PIECE
         while True:
@@ -170,16 +168,16 @@ class _ObjectReader:
             step = min(2 * step, MAX_LINE)
 
     def _end_of_value(self) -> int | None:
-        """Return where the value ends that begins here; None if the window ends before."""
+        """Return the end of the value that begins here; None if the window ends first."""
         depth = 0
         for match in _TOKEN.finditer(self._text, self._at):
-            found = match[0]
-            depth += found in "[{"
-            depth -= found in "]}"
+            character = match[0]
+            depth += character in "[{"
+            depth -= character in "]}"
             if depth > canonical_json.MAX_DEPTH:
                 raise MalformedJson(f"nests deeper than {canonical_json.MAX_DEPTH} levels")
-            if match.end() == len(self._text) and not self._ended and found not in "]}":
-                return None  # It may go on.
+            if match.end() == len(self._text) and not self._ended and character not in "]}":
+                return None  # The value may continue.
             if depth <= 0:
                 return match.end()
         return None
@@ -201,8 +199,8 @@ class _ObjectReader:
 
     def _expect(self, character: str) -> None:
         if not self._take(character):
-            found = self._text[self._at : self._at + 1] or "the end"
-            raise MalformedJson(f"is not JSON: found {found!r}; expected {character!r}")
+            actual = self._text[self._at : self._at + 1] or "the end"
+            raise MalformedJson(f"is not JSON: found {actual!r}; expected {character!r}")
 
     def _read(self, size: int) -> None:
         piece = self._file.read(size)
@@ -213,11 +211,11 @@ class _ObjectReader:
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\Z)|[\[\]{}]|[^\s",:\[\]{}]++', re.DOTALL)
-"""A string, a bracket or a word; commas, colons and spaces stand between them."""
+"""A string, a bracket or a word. Commas, colons and spaces are between them."""
 
 
 def text_time(value: Any) -> str | None:
-    """Return a time in the form of labledger from ISO 8601, seconds or milliseconds; else None."""
+    """Return a time in labledger's form, from ISO 8601, seconds or milliseconds; else None."""
     try:
         if isinstance(value, str):
             moment = datetime.fromisoformat(value[:40])
@@ -230,32 +228,32 @@ def text_time(value: Any) -> str | None:
 
 
 def whole(value: Any) -> int | None:
-    """Return a value if it is a number of tokens."""
+    """Return a value if it is a valid number of tokens, else None."""
     is_count = isinstance(value, int) and not isinstance(value, bool)
     return value if is_count and 0 <= value <= _MAX_TOKENS else None
 
 
 def money(value: Any) -> float | None:
-    """Return a value if it is an amount."""
+    """Return a value if it is a valid amount of money, else None."""
     is_amount = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_amount and 0 <= value < 1e9 else None
 
 
 def member(value: Any, *names: str) -> Any:
-    """Return what is under these names in nested objects; None where something is missing."""
+    """Return a member of nested objects by its path; None if a part of it is missing."""
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
     return value
 
 
 def objects(value: Any) -> list[JsonObject]:
-    """Return the objects of a list; none for anything else."""
+    """Return the objects in a list; empty for any other value."""
     items = value if isinstance(value, list) else []
     return [item for item in items if isinstance(item, dict)]
 
 
 def as_arguments(text: Any) -> Any:
-    """Return the arguments that a model wrote as JSON text; the text itself if it is none."""
+    """Return arguments parsed from JSON text; the text itself if it is not JSON."""
     if not isinstance(text, str):
         return text
     try:

@@ -1,10 +1,8 @@
-"""Steps from what the gateway recorded and counted: each answer is a step, with its usage.
+"""Make steps from recorded calls. Each answer is a step, with the usage that the gateway counted.
 
-A request repeats its conversation. It belongs to the one whose last answer it contains, and only
-what follows that answer is new. Other requests begin conversations of their own: those of
-subagents, summaries and titles. Their steps carry `extra.conversation`, a number above 1. Of a
-conversation only the last answers' digests are held in memory. Steps of an agent's log get the
-usage that the gateway counted of their calls.
+A request repeats its conversation. It continues the conversation whose last answer it contains, and
+only the messages after that answer are new. Other requests, such as of subagents or for summaries,
+begin new conversations, whose number is in `extra.conversation`.
 """
 
 from __future__ import annotations
@@ -27,16 +25,16 @@ from labledger.trajectories.recorded import READERS
 from labledger.trajectories.recorded.message import Message, joined
 
 _MAX_RECORD = 32 << 20
-"""How many bytes the record of one call may have."""
+"""The most bytes of the record of one call."""
 TOO_LARGE = "a record that is too large"
-"""Words for a record of more than `_MAX_RECORD` bytes."""
+"""The name of records with more than `_MAX_RECORD` bytes, in `LogFacts.unread`."""
 _MAX_KNOWN = 10_000
-"""How many answers are recognized in later requests."""
+"""The most answers that are recognized in later requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """One call that the gateway recorded."""
+    """One recorded call."""
 
     call: ModelCall
     request: JsonObject
@@ -51,11 +49,11 @@ class RecordedCall:
 class _Conversation:
     number: int
     begin: str
-    """What it begins with, as a digest."""
+    """The digest of its beginning."""
     last: tuple[str, ...] = ()
     """The signatures of its last answer, or of its beginning."""
     seen: int = 0
-    """How many messages its last request had."""
+    """The number of messages in its last request."""
     answered: bool = False
     """Whether that request was answered."""
 
@@ -63,9 +61,9 @@ class _Conversation:
 def read_record(
     folder: Path, calls: Iterable[ModelCall], facts: LogFacts
 ) -> Iterator[RecordedCall]:
-    """Yield what the gateway recorded in a folder, in the order of the calls.
+    """Yield the recorded calls in a folder, in order.
 
-    A record that is too large, or none, is counted in `facts`.
+    Counts records that are too large or not valid in `facts`.
     """
     by_number = {call.call: call for call in calls}
     for path in sorted(folder.glob("*.json")):
@@ -80,11 +78,11 @@ def read_record(
             continue
         kinds = [value for name, value in recorded.headers if name.lower() == "content-type"]
         streamed = any("event-stream" in kind.lower() for kind in kinds)
-        yield RecordedCall(call, recorded.said, [recorded.body_bytes], streamed)
+        yield RecordedCall(call, recorded.original_body, [recorded.body_bytes], streamed)
 
 
 def read(calls: Iterable[RecordedCall], facts: LogFacts) -> Iterator[Step]:
-    """Yield the steps of an attempt's calls, which are given in their order."""
+    """Yield the steps of an attempt's calls, which must be in order."""
     reader = _Reader(facts)
     for recorded in calls:
         yield from reader.take(recorded)
@@ -109,30 +107,34 @@ class _Reader:
         conversation, new = self._place(messages)
         for message in new:
             yield from self._take_message(message, conversation, recorded.call.started_at)
-        said = _answer(recorded, self._facts)
-        if said is None or said.is_empty:
+        answer = _answer(recorded, self._facts)
+        if answer is None or answer.is_empty:
             self._facts.unread["a call without an answer"] += 1
             conversation.seen, conversation.answered = len(messages), False
             return
-        by_begin = (conversation.begin + each for each in said.signatures)
-        self._remember((*by_begin, *said.signatures), conversation)
+        by_begin = (conversation.begin + signature for signature in answer.signatures)
+        self._remember((*by_begin, *answer.signatures), conversation)
         conversation.seen, conversation.answered = len(messages), True
         self._facts.model = self._facts.model or recorded.call.model
-        yield from self.drafts.add(_draft(recorded.call, said, conversation.number))
+        yield from self.drafts.add(_draft(recorded.call, answer, conversation.number))
 
     def _place(self, messages: list[Message]) -> tuple[_Conversation, list[Message]]:
-        """Return the conversation that a request belongs to, and which of its messages are new."""
+        """Return the conversation that a request belongs to, and its new messages."""
         at = max(_answers(messages), default=-1)
         begin = _digest(messages[: next(_answers(messages), len(messages))])
-        said = messages[at].signatures if at >= 0 else ()
-        # The beginning tells apart conversations with answers that are alike.
-        signatures = (*(begin + each for each in said), *said) if said else (begin,)
-        known = [self._known[each] for each in signatures if each in self._known]
-        for found in known:
-            if set(signatures) & set(found.last) and (at >= 0 or not found.answered):
-                # A request that was not answered is sent again.
-                seen = at + 1 if found.answered else max(at + 1, found.seen)
-                return found, messages[seen:]
+        last_signatures = messages[at].signatures if at >= 0 else ()
+        # The beginning distinguishes conversations with equal answers.
+        signatures = (
+            (*(begin + signature for signature in last_signatures), *last_signatures)
+            if last_signatures
+            else (begin,)
+        )
+        known = [self._known[signature] for signature in signatures if signature in self._known]
+        for conversation in known:
+            if set(signatures) & set(conversation.last) and (at >= 0 or not conversation.answered):
+                # An unanswered request is sent again.
+                seen = at + 1 if conversation.answered else max(at + 1, conversation.seen)
+                return conversation, messages[seen:]
         self._count += 1
         conversation = _Conversation(self._count, begin)
         self._remember(signatures, conversation)
@@ -150,7 +152,7 @@ class _Reader:
         draft = Draft(message.source, timestamp=at)
         draft.extra = _extra(conversation.number)
         if message.source == "agent":
-            # The agent itself put it into the model's mouth.
+            # The agent itself wrote this message of the model.
             draft.llm_call_count = 0
             message.reasoning = []
         message.fill(draft)
@@ -165,7 +167,7 @@ class _Reader:
 
 
 def _answers(messages: list[Message]) -> Iterator[int]:
-    """Yield where the answers of the model are."""
+    """Return the indexes of the model's answers."""
     return (at for at, message in enumerate(messages) if message.source == "agent")
 
 
@@ -175,7 +177,7 @@ def _digest(messages: list[Message]) -> str:
 
 
 def _answer(recorded: RecordedCall, facts: LogFacts) -> Message | None:
-    """Return what the model answered; None if it did not, or with an error."""
+    """Return the model's answer; None without one, and for an error."""
     if recorded.call.status is not None and recorded.call.status >= 400:
         return None
     parts = READERS[Api(recorded.call.api)].answer()
@@ -191,14 +193,14 @@ def _answer(recorded: RecordedCall, facts: LogFacts) -> Message | None:
     return parts.message()
 
 
-def _draft(call: ModelCall, said: Message, conversation: int) -> Draft:
+def _draft(call: ModelCall, message: Message, conversation: int) -> Draft:
     draft = Draft("agent", timestamp=call.started_at, llm_call_count=1)
     draft.model_name = call.model_served or call.model
     draft.metrics = metrics_of(call.usage)
     draft.extra = {"call": call.call, "provider": call.provider, **_extra(conversation)}
     if call.duration_ms is not None:
         draft.extra["duration_ms"] = call.duration_ms
-    said.fill(draft)
+    message.fill(draft)
     return draft
 
 
@@ -207,7 +209,7 @@ def _extra(conversation: int) -> JsonObject:
 
 
 def metrics_of(usage: Usage | None) -> Metrics | None:
-    """Return usage as the gateway counted it; None if it is unknown."""
+    """Return the metrics of counted usage; None if it is unknown."""
     if usage is None:
         return None
     extra = {
@@ -223,17 +225,17 @@ def metrics_of(usage: Usage | None) -> Metrics | None:
 
 
 class MatchedCalls:
-    """The counted calls of an attempt that belong to no step of the agent's log yet.
+    """The counted calls of an attempt that are not matched to a step of the agent's log yet.
 
-    A call belongs to the step with its request's id, or else to the next step that claims the same
-    number of request tokens.
+    A call matches the step with its request id, or else the next step that claims the same number
+    of request tokens.
     """
 
     def __init__(self, calls: Sequence[ModelCall]) -> None:
         self._left = [call for call in calls if call.usage is not None]
 
     def with_usage(self, step: Step) -> Step:
-        """Return a step with the usage of its call; the step itself if none matches."""
+        """Return a step with the usage of its call, or unchanged without a matching call."""
         call = self._matching(step)
         counted = None if call is None else metrics_of(call.usage)
         if call is None or counted is None:

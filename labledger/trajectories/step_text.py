@@ -1,6 +1,7 @@
-"""The steps of a trajectory as text for a person, one paragraph a step.
+"""The steps of a trajectory as text for a person, one paragraph per step.
 
-The text holds what an agent wrote, control characters included: whoever shows it escapes it.
+The text contains everything that an agent wrote, including control characters. The caller must
+escape it for display.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from labledger.trajectories.atif import Metrics, Result, Step, ToolCall, text_of
 
 
 def stored_cuts(evidence: JsonObject) -> list[str]:
-    """Return why a stored trajectory lacks steps, according to its trial's evidence; empty if it
-    lacks none."""
+    """Return the reasons why a stored trajectory lacks steps; empty if it is complete.
+
+    `evidence` is the evidence of its trial.
+    """
     if "trajectory" not in evidence.get("evidence", {}):
         return []
     ext = evidence.get("ext", {})
@@ -35,7 +38,7 @@ def _earlier_cuts(problems: list[str]) -> list[str]:
 
 
 def cut_notice(cuts: list[str]) -> str:
-    """Return the sentence above a list of steps that is not complete."""
+    """Return the sentence above an incomplete list of steps."""
     return f"These steps are not all that the agent did: {'; '.join(cuts)}."
 
 
@@ -71,7 +74,7 @@ def _title(step: Step) -> str:
 
 
 def figures(metrics: Metrics | None) -> Iterator[str]:
-    """Yield the tokens and the cost of a step, as far as they are known."""
+    """Yield the known tokens and cost of a step as phrases."""
     if metrics is None:
         return
     if metrics.prompt_tokens is not None:

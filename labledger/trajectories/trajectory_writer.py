@@ -1,7 +1,7 @@
-"""Write a trajectory's document step by step, with a short index of its steps.
+"""Write the document of a trajectory step by step, with a short index of its steps.
 
 The document is one line of JSON. Secrets are replaced in each step before it is written. Steps
-beyond the limits are left out and counted. The index is small enough for the ledger: the view
+beyond the limits are left out and counted. The index is small enough for the ledger, and the view
 `steps` reads it.
 """
 
@@ -23,43 +23,43 @@ from labledger.trajectories.atif import (
 )
 
 MAX_BYTES = 128 << 20
-"""How many bytes of steps are stored."""
+"""The most bytes of steps that are stored."""
 MAX_INDEX = 256 << 10
-"""How many bytes the index may have. It has the first steps of a trajectory."""
+"""The most bytes of the index, which has the first steps of a trajectory."""
 INDEX_VERSION = "labledger.trajectory_steps.v1"
 INDEX_COLUMNS = (
     *("step_id", "timestamp", "source", "model", "message", "calls", "results"),
     *("prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd", "is_copied_context"),
 )
-"""What a row of the index holds, in this order."""
+"""The values of a row of the index, in order."""
 CLAIMED = "claimed"
-"""In `extra` of the final metrics: the agent's own totals."""
+"""The member of the final metrics' `extra` with the agent's own totals."""
 _EXCERPT = 100
-"""How many characters of a message, and of the calls, the index has."""
+"""The most characters of a message, and of the calls, in the index."""
 
 
 @dataclass(slots=True)
 class DocumentWriter:
-    """Writes one document. Its counts are complete when all pieces were taken."""
+    """Writes one document. Its counts are complete after all pieces were read."""
 
     redact: Callable[[Any], Any]
     """Returns a JSON value without secrets."""
     sums: bool = True
-    """Whether the sums of the steps replace missing totals in the agent's claim."""
+    """Whether the sums of the steps replace missing totals of the agent."""
     counted: FinalMetrics | None = None
     """The gateway's totals; None if no gateway served the agent."""
     steps: int = 0
     left_out: int = 0
-    """How many steps are beyond the limits."""
+    """The number of steps beyond the limits."""
     _size: int = 0
     _rows: list[str] = field(default_factory=list)
     _index_size: int = 0
     _totals: Metrics | None = field(default_factory=lambda: Metrics(0, 0, 0))
 
     def pieces(self, steps: Iterable[Step], head: Callable[[], Head]) -> Iterator[bytes]:
-        """Yield the document. `head` is asked after the last step was read.
+        """Yield the document in pieces. Calls `head` after the last step was read.
 
-        Nothing is yielded for a trajectory without a step.
+        Yields nothing for a trajectory without a step.
         """
         for step in steps:
             if self.left_out or self.steps >= MAX_STEPS:
@@ -111,7 +111,7 @@ class DocumentWriter:
             self._rows.append(text)
 
     def _count(self, step: Step) -> None:
-        """Add a step's usage to the totals, which are unknown as soon as one is."""
+        """Add a step's usage to the totals. One unknown usage makes them unknown."""
         asks = step.source == "agent" and step.llm_call_count != 0 and not step.is_copied_context
         if not asks or self._totals is None:
             return

@@ -103,7 +103,7 @@ def test_where_a_request_is_judged_makes_no_difference(
     assert trial.send(PATHS["anthropic"], body).status == 200
     refused = trial.send(PATHS["anthropic"], body | {"model": "other"})
     assert refused.status == 403
-    assert "may not ask for the model 'other'" in refused.document["error"]["message"]
+    assert "may not use the model 'other'" in refused.document["error"]["message"]
     twice = json.dumps(body)[:-1] + ', "model": "m"}'
     reply = trial.send(PATHS["anthropic"], twice.encode())
     assert (reply.status, "twice" in reply.document["error"]["message"]) == (400, True)
@@ -187,7 +187,7 @@ def test_an_attempt_has_room_of_its_own() -> None:
     """What fits its own part is held at once, although others use up the budget."""
 
     async def test() -> None:
-        budget = BodyBudget(total=100, most=100, own=10)
+        budget = BodyBudget(total=100, most=100, own_bytes=10)
         async with AsyncExitStack() as stack:
             assert (await hold(BodyShare(budget), 110, stack)).done()
             other = BodyShare(budget)
@@ -204,7 +204,7 @@ def test_attempts_get_memory_in_turn() -> None:
     """One request of each attempt gets room before the second one of any, in their order."""
 
     async def test() -> None:
-        budget = BodyBudget(total=100, most=100, own=0)
+        budget = BodyBudget(total=100, most=100, own_bytes=0)
         one, other = BodyShare(budget), BodyShare(budget)
         async with AsyncExitStack() as stack, AsyncExitStack() as first:
             await hold(one, 100, first)
@@ -225,7 +225,7 @@ def test_no_attempt_has_the_whole_budget() -> None:
     """What one attempt holds is bounded, and a single body always fits."""
 
     async def test() -> None:
-        budget = BodyBudget(total=100, most=25, own=0)
+        budget = BodyBudget(total=100, most=25, own_bytes=0)
         share = BodyShare(budget)
         async with AsyncExitStack() as stack:
             first = (await hold(share, 60, stack)).result()
@@ -249,7 +249,7 @@ def test_no_memory_is_lost_and_nothing_waits_for_ever(seed: int) -> None:
     chance = random.Random(seed)
 
     async def test() -> None:
-        budget = BodyBudget(total=50, most=chance.choice([10, 50]), own=chance.choice([0, 5]))
+        budget = BodyBudget(total=50, most=chance.choice([10, 50]), own_bytes=chance.choice([0, 5]))
         shares = [BodyShare(budget) for _ in range(4)]
         tasks: list[asyncio.Task[None]] = []
         ends: list[asyncio.Event] = []

@@ -542,6 +542,6 @@ def test_large_requests_of_clients(gateway: ServedGateway, tmp_path: Path) -> No
     shares = [CapShare(f"variant-{n}-{'x' * 100}", amount) for n in range(10_000)]
     uses = gateway.client.take_shares(RUN, shares)
     assert len(uses) == len(shares)
-    with pytest.raises(LabLedgerError, match="at most 67,108,864 are read"):
+    with pytest.raises(LabLedgerError, match="the limit is 67,108,864"):
         gateway.client.ensure(RUN, {source: "k" * (65 << 20)})
     assert gateway.client.status() is not None

@@ -216,7 +216,7 @@ def test_the_times_of_listed_files_are_no_difference(
     assert ask(replay, listing(*LATER, size=9), "2026-12-01") == 400
     assert ask(replay, listing(*LATER), "2026-12-01") == 200
     [call] = read_records(recorded.folder / RECORD)
-    assert listing(*LISTED) in call.said["messages"][0]["content"]
+    assert listing(*LISTED) in call.original_body["messages"][0]["content"]
 
 
 def test_a_record_of_an_earlier_version_answers_listings(

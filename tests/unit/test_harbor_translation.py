@@ -802,7 +802,7 @@ def test_files_beneath_links(one: Path) -> None:
     """A format of another package cannot have files written through a link."""
     benchmark = HARBOR.read(str(write_task(one)))
     files = {**benchmark.files, "tasks/out": LinkTo("/"), "tasks/out/etc/x": b"1"}
-    with pytest.raises(InvalidInput, match="'tasks/out/etc/x' lies beneath a link"):
+    with pytest.raises(InvalidInput, match="'tasks/out/etc/x' is below a link"):
         translated(replace(benchmark, files=files))
 
 

@@ -97,10 +97,10 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no profile": (lambda f: (f / "profile.toml").unlink(), "profile.toml"),
     "a link": (lambda f: (f / "link").symlink_to("/etc/passwd"), "is a link"),
     "a link to a folder": (lambda f: (f / "link").symlink_to("/etc"), "is a link"),
-    "a FIFO": (lambda f: os.mkfifo(f / "fifo"), "no regular file"),
+    "a FIFO": (lambda f: os.mkfifo(f / "fifo"), "not a regular file"),
     "a FIFO as its profile": (
         lambda f: ((f / "profile.toml").unlink(), os.mkfifo(f / "profile.toml")),
-        "no regular file",
+        "not a regular file",
     ),
     "a secret file as its profile": (
         lambda f: ((f / "profile.toml").unlink(), (f / "profile.toml").symlink_to("/etc/shadow")),

@@ -24,8 +24,8 @@ GOLDEN = """\
 # humaneval, 3 tasks, version sha256:{digest}.
 # The agent gets task.prompt, the beginning of a program, and leaves the whole program
 # in solution.py. The grader runs it and then check(entry_point) of the task's tests.
-# The agent runs as nobody and cannot read tests.jsonl, which is sealed. Reference solutions
-# are in no container but those of the variant gold.
+# The agent runs as an unprivileged user and cannot read tests.jsonl, which is sealed. Only
+# containers of the variant gold have the reference solutions.
 
 experiment:
   id: humaneval

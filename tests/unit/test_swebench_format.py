@@ -258,7 +258,7 @@ def test_rows_of_an_earlier_version(rows: list[Row], tmp_path: Path) -> None:
     assert problem.where == str(path)
     assert problem.message == (
         f"has {len(old)} rows for version 4 of the swebench package or earlier (no `image`, "
-        "no `eval_script`, no `log_parser`); labledger reads those of version 5"
+        "no `eval_script`, no `log_parser`); labledger reads rows for version 5"
     )
 
 

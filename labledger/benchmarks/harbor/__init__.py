@@ -1,7 +1,7 @@
-"""The format `harbor`: task folders of Harbor, such as those of Terminal-Bench.
+"""The format `harbor`: task folders of Harbor, such as Terminal-Bench.
 
-In: a task folder, a folder of them, a `registry.json` or a `dataset.toml`. Out: a `Benchmark` whose
-tasks use ordinary features of experiments, and each task that cannot be run with the reason. What a
-task asks for is translated or refused by name, and never ignored. `rewards` judges what a grader
-left. Nothing here runs a container.
+In: a task folder, a folder of them, a `registry.json` or a `dataset.toml`. Out: a `Benchmark`, and
+each refused task with the reason. Every request of a task is translated or refused, never ignored.
+`rewards` judges a grader's results. Runs no container. Read `translation`, `task_toml` and
+`task_rows` first.
 """

@@ -1,8 +1,8 @@
-"""Read tables of Harbor's TOML files as its own reader does: which values and keys they may have.
+"""Read tables of Harbor's TOML files as Harbor's own reader does.
 
-Harbor's reader converts some values, such as "60" to a number, and ignores every key that it does
-not know. `accept_tables` does the same by a JSON Schema, and returns what it left out, so that the
-user reads of it. What Harbor's reader refuses is a problem here too.
+That reader converts some values, such as "60" to a number, and ignores unknown keys.
+`accept_tables` does the same by a JSON Schema, and returns the ignored keys, so that the user can
+be warned. Values that Harbor refuses are problems here, too.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from labledger.records import JsonObject, json_schemas
 from labledger.text import escape_line, near_names
 
 _ENDLESS = 1e12
-"""What stands for a number of seconds without an end."""
+"""The number that replaces infinity."""
 _MAX_UNKNOWN = 20
-"""How many unknown keys of a table are named."""
+"""The most unknown keys of a table that are named."""
 _MAX_KEY = 60
-"""How many characters of a key are shown."""
+"""The most characters of a key that are shown."""
 _TRUE, _FALSE = {"1", "on", "t", "true", "y", "yes"}, {"0", "off", "f", "false", "n", "no"}
 
 
@@ -31,17 +31,17 @@ class AcceptedTables:
     """The tables of a file that Harbor's reader accepts."""
 
     values: JsonObject
-    """The tables with converted values. They fit the schema."""
+    """The tables with converted values, which match the schema."""
     ignored: tuple[tuple[FieldPath, str], ...]
-    """Where a key was left out, and why."""
+    """The paths of ignored keys, with reasons."""
     problems: tuple[tuple[FieldPath, str], ...]
-    """Where a value was left out that Harbor refuses, and what was expected."""
+    """The paths of values that Harbor refuses, with the expected values."""
 
 
 def accept_tables(document: JsonObject, schema_name: str) -> AcceptedTables:
-    """Return what Harbor reads of a document, by the schema of that name.
+    """Return the parts of a document that Harbor accepts, by the named schema.
 
-    Values that do not fit are left out and reported, so that the rest can be checked as well.
+    Other values are left out and reported, so that the rest can be checked as well.
     """
     schema = json_schemas.load_schema(schema_name)
     reader = _Reader(schema.get("$defs", {}), [])
@@ -49,7 +49,7 @@ def accept_tables(document: JsonObject, schema_name: str) -> AcceptedTables:
     problems = remaining = list(json_schemas.problems(values, schema_name))
     while remaining and values:
         paths = {_up_to_item(path) for path, _ in remaining}
-        # The last item of a list goes first, so that the others keep their place.
+        # Remove the last item of a list first, so that the others keep their index.
         for path in sorted(paths, key=lambda path: [str(s).zfill(9) for s in path], reverse=True):
             values = _without(values, path)
         remaining = list(json_schemas.problems(values, schema_name))
@@ -57,7 +57,7 @@ def accept_tables(document: JsonObject, schema_name: str) -> AcceptedTables:
 
 
 def _without(values: Any, path: FieldPath) -> Any:
-    """Return a document without the value at a path. Without a path, nothing is left."""
+    """Return a document without the value at a path; an empty document without a path."""
     if not path:
         return {}
     step, *rest = path
@@ -69,7 +69,7 @@ def _without(values: Any, path: FieldPath) -> Any:
 
 
 def _up_to_item(path: FieldPath) -> FieldPath:
-    """Return the path up to its first item of a list: the whole item is left out."""
+    """Return the path up to its first list item, because the whole item is left out."""
     index = next((n for n, step in enumerate(path) if isinstance(step, int)), len(path))
     return path[: index + 1]
 
@@ -99,7 +99,7 @@ class _Reader:
         return _converted(value, schema.get("type"))
 
     def _schema_for(self, value: Any, schema: JsonObject) -> JsonObject:
-        """Return a schema without references, of several the one for tables if this is one."""
+        """Return a schema without references. For a table, return the choice for objects."""
         while "$ref" in schema:
             schema = self.definitions[schema["$ref"].rpartition("/")[2]]
         for choice in schema.get("anyOf", ()):
@@ -121,7 +121,7 @@ def _unknown_keys(
 
 
 def _converted(value: Any, kind: str | list[str] | None) -> Any:
-    """Return a value as Harbor's reader converts it to a type; one that it refuses is unchanged."""
+    """Return a value as Harbor's reader converts it to a type. Refused values stay unchanged."""
     if kind == "boolean":
         word = str(value).lower().removesuffix(".0")
         return word in _TRUE if word in _TRUE | _FALSE else value

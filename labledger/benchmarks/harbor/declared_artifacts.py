@@ -1,7 +1,7 @@
-"""The artifacts that a task declares, and which of them Harbor takes.
+"""The artifacts that a task declares, and the ones that Harbor takes.
 
-Harbor stores each artifact of a trial in a place on the host. If two places overlap, it keeps the
-first artifact and leaves out the other, unless the first one holds the other anyway.
+Harbor stores each artifact of a trial in a place on the host. If two places overlap, it keeps only
+the first artifact, unless the first one contains the other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Artifact:
 
     source: str
     destination: str | None = None
-    """Where Harbor stores it on the host; a separate verifier gets it at `source`."""
+    """Its place on Harbor's host. A separate verifier gets it at `source`."""
     exclude: tuple[str, ...] = ()
     service: str | None = None
 
@@ -33,7 +33,7 @@ class Artifact:
 def split_artifacts(
     declared: Sequence[Artifact],
 ) -> tuple[tuple[Artifact, ...], tuple[tuple[Artifact, Artifact], ...]]:
-    """Return the artifacts that Harbor takes, and each that it leaves out, behind the first one."""
+    """Return the artifacts that Harbor takes, and pairs of an artifact and one left out for it."""
     published = Artifact(PUBLISHED)
     is_declared = any(artifact.source.rstrip("/") == PUBLISHED for artifact in declared)
     claimed = [] if is_declared else [published]
@@ -56,7 +56,7 @@ def _overlap(first: Artifact, second: Artifact) -> bool:
 
 
 def _covers(first: Artifact, second: Artifact) -> bool:
-    """Return whether an earlier artifact holds a later one, in the same place."""
+    """Return whether an earlier artifact contains a later one, in the same place."""
     outer, inner = PurePosixPath(first.source), PurePosixPath(second.source)
     if (first.service or "main") != (second.service or "main"):
         return False

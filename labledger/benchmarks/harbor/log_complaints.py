@@ -1,9 +1,8 @@
-"""Find the line of a tests' log that says that the grader could not work.
+"""Find the line in a log of tests that says that the grader could not work.
 
-Many published graders first install tools over the network, and leave the reward 0 if that fails.
-Such a line excuses no agent: its own programs write to the same log. It is evidence, and
-`records.grader_failures` decides what it is worth. `docs/reference/outcomes.md` documents the
-lines; tests try them on logs of real tools.
+Many published graders install tools over the network, and leave the reward 0 if that fails. The
+line is only evidence, because an agent's programs write to the same log. `records.grader_failures`
+decides. `docs/reference/outcomes.md` documents the lines.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from labledger.records import canonical_json
 from labledger.records.grader_failures import Complaint
 
 MAX_LOG_BYTES = 2 * MIB
-"""A longer log is not searched: a grader that could not begin writes little."""
+"""Longer logs are not searched, because a grader that could not begin writes little."""
 
 _MAX_LINE = 1_000
-"""How many characters of a line are searched."""
+"""The most characters of a line that are searched."""
 
 _LOCAL = r"(?!.*(?:\blocalhost\b|\b127\.\d|\b0\.0\.0\.0\b|\[?::1\b))"
-"""Not a line about the container itself: a grader may ask a service of the agent there."""
+"""Excludes lines about the container itself, where a grader may ask a service of the agent."""
 
 COMPLAINTS = {
     "curl": (
-        # Host not found, not reached, too slow, or its certificate not trusted; the proxy refuses.
+        # Host not found or not reached, too slow, certificate not trusted, or proxy refused.
         rf"^curl: \((?:5|6|7|28)\) {_LOCAL}",
         r"^curl: \((?:22|35)\) ",
         r"^curl: \(56\) (?:CONNECT tunnel failed|Received HTTP code \d+ from proxy)",
@@ -90,7 +89,7 @@ COMPLAINTS = {
     ),
     "disk": (r"\b(?:No space left on device|Disk quota exceeded)\b|\bENOSPC\b",),
 }
-"""The lines that mean that a grader could not work, by what complains."""
+"""The lines that mean that a grader could not work, by the tool that prints them."""
 
 _TESTS_RAN = (
     # pytest
@@ -126,11 +125,11 @@ def find_complaint(
 ) -> Complaint | None:
     """Return the first complaint in the logs, not redacted; None if a test may have run.
 
-    `report` is a report of tests in the format CTRF, which need not exist. A log of
-    `max_log_bytes` or more may be incomplete, and then nothing is known.
+    `report` is a test report in the CTRF format, which may be missing. A log of `max_log_bytes` or
+    more may be incomplete, and gives no complaint.
     """
     limit = min(max_log_bytes or MAX_LOG_BYTES, MAX_LOG_BYTES)
-    found: str | None = None
+    complaint: str | None = None
     try:
         if _has_tests(report):
             return None
@@ -138,13 +137,15 @@ def find_complaint(
             for line in _lines(log.read(limit) or b""):
                 if _TEST_RAN.search(line):
                     return None
-                if found is None and _ANY_COMPLAINT.search(line):
-                    found = line
+                if complaint is None and _ANY_COMPLAINT.search(line):
+                    complaint = line
     except UnsafeFile:
         return None
-    if found is None:
+    if complaint is None:
         return None
-    return Complaint(next(tool for tool, lines in _BY_TOOL.items() if lines.search(found)), found)
+    return Complaint(
+        next(tool for tool, lines in _BY_TOOL.items() if lines.search(complaint)), complaint
+    )
 
 
 def _lines(content: bytes) -> Iterator[str]:

@@ -1,11 +1,11 @@
-"""Recognize folders of other benchmarks, so that an error says what they are and what to do."""
+"""Recognize folders of other benchmarks, so that an error can name them and a remedy."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 _MAX_FOLDERS = 50
-"""How many folders are looked into."""
+"""The most subfolders that are inspected."""
 
 _TERMINAL_BENCH_1 = (
     "has tasks of Terminal-Bench 1 (task.yaml), which is another format",
@@ -22,7 +22,7 @@ _TAU_BENCH = (
 
 
 def other_benchmark(folder: Path) -> tuple[str, str] | None:
-    """Return what a folder without Harbor tasks is, and what to do; None if it is unknown."""
+    """Return a description of another benchmark's folder, and a remedy; None if unknown."""
     try:
         inner = [path for path in sorted(folder.iterdir()) if path.is_dir()][:_MAX_FOLDERS]
     except OSError:

@@ -1,11 +1,8 @@
 """Derive a trial's score from the rewards that a grader left in its output folder.
 
-For test scripts that know nothing of labledger: `reward.json`, an object of numbers, or else
-`reward.txt`, one number. All are metrics of the score, and the primary one decides, or the lowest
-if no reward has that name and none was authored. The exit status of the grader does not matter. If
-the log says that the grader could not work, the reward 0 of the benchmark's own oracle is a
-`grade_error`. Any other agent can have written that line: its reward stands, and the evidence has
-the line (`records.grader_failures`).
+The rewards are numbers in `reward.json`, or one number in `reward.txt`. All are metrics of the
+score, and the primary one decides. The grader's exit status has no meaning. If the log says that
+the grader could not work, `records.grader_failures` applies.
 """
 
 from __future__ import annotations
@@ -32,27 +29,32 @@ from labledger.trial.evidence.grading import (
 from labledger.trial.evidence.redaction import Redactor
 
 MAX_QUOTED = 300
-"""How many characters of a matching line are quoted."""
+"""The most characters of a matching line that are quoted."""
 
 PRIMARY = "reward"
-"""The name of the primary reward, and of the one in reward.txt."""
+"""The name of the primary reward, and of the reward in reward.txt."""
 PASS_AT = 1.0
 TOLERANCE = 1e-9
-"""By which share of `pass_at` a reward may miss it and still reach it.
+"""The fraction of `pass_at` by which a reward may miss it and still pass.
 
-Graders add up weights such as 0.7, 0.2 and 0.1, and the sum in floating point is
-0.9999999999999999. The stored reward stays as the grader wrote it.
+Graders add up weights such as 0.7, 0.2 and 0.1, and the floating-point sum is 0.9999999999999999.
+The stored reward stays unchanged.
 """
 
 _JSON, _TEXT = "reward.json", "reward.txt"
 
 
 class _BadRewards(Exception):
-    """The rewards cannot be used. The argument says why, in a sentence."""
+    """The rewards cannot be used. The argument is a sentence with the reason."""
 
 
 def grade(trial: GradedTrial, outcome: GradingOutcome) -> None:
-    """Complete the outcome of a trial whose grader left rewards."""
+    """Complete the outcome of a trial whose grader left rewards.
+
+    If the log says that the grader could not work, a reward of 0 for the benchmark's own oracle is
+    a `grade_error`. For any other agent, which could have written that line, the reward stands, and
+    the evidence has the line.
+    """
     source = trial.source
     outcome.needs_prediction = True
     outcome.by_reference = _is_by_oracle(trial)
@@ -117,8 +119,8 @@ def _reward_of_text(content: bytes) -> float:
 def _primary(rewards: dict[str, float], source: ResultSource) -> str:
     """Return the name of the reward that decides.
 
-    A single one does, whatever its name is. Of several without the usual name the lowest does, so
-    that a pass has reached `pass_at` in all of them.
+    A single reward decides, whatever its name. Among several without the usual name, the lowest
+    decides, so that a pass reaches `pass_at` in all of them.
     """
     wanted = source.primary or PRIMARY
     if wanted in rewards:
@@ -130,8 +132,8 @@ def _primary(rewards: dict[str, float], source: ResultSource) -> str:
 
 
 def reaches(reward: float, pass_at: float) -> bool:
-    """Return whether a reward reaches the least one that passes, within `TOLERANCE`."""
-    # A comparison works for integers that no float can hold.
+    """Return whether a reward reaches `pass_at` within `TOLERANCE`."""
+    # Comparing works for integers that are too large for floats.
     return reward >= pass_at - TOLERANCE * abs(pass_at)
 
 
@@ -152,7 +154,7 @@ def _score(trial: GradedTrial, file: str, rewards: dict[str, float], primary: st
 
 
 def _has_failed_to_work(trial: GradedTrial, folder: Path, outcome: GradingOutcome) -> bool:
-    """Return whether the log's complaint is believed, and note a complaint in the outcome."""
+    """Note a complaint of the log in the outcome. Return whether it makes a `grade_error`."""
     complaint = _complaint(trial, folder)
     outcome.complaint = complaint
     if complaint is None or not outcome.by_reference:
@@ -162,23 +164,22 @@ def _has_failed_to_work(trial: GradedTrial, folder: Path, outcome: GradingOutcom
 
 
 def _complaint(trial: GradedTrial, folder: Path) -> Complaint | None:
-    """Return the line of the grader's logs that says that it could not work, redacted."""
+    """Return the redacted line of the grader's logs that says that the grader could not work."""
     outputs = trial.outputs
     state = outputs.grader_folder / "state"
     logs = [UntrustedFile(state, f"grader.{stream}") for stream in ("stdout", "stderr")]
     if trial.source.log is not None:
         logs.append(UntrustedFile(folder, trial.source.log))
-    found = find_complaint(logs, UntrustedFile(folder, "ctrf.json"), outputs.max_log_bytes)
-    if found is None:
+    complaint = find_complaint(logs, UntrustedFile(folder, "ctrf.json"), outputs.max_log_bytes)
+    if complaint is None:
         return None
-    return Complaint(found.tool, trial.redactor.redact_text(found.line)[:MAX_QUOTED])
+    return Complaint(complaint.tool, trial.redactor.redact_text(complaint.line)[:MAX_QUOTED])
 
 
 def _is_by_oracle(trial: GradedTrial) -> bool:
-    """Return whether the agent was the program that comes with Harbor tasks, as `oracle`.
+    """Return whether the agent was this package's own program, run as `oracle`.
 
-    A user may have put another agent in its place: neither the variant's id nor its bindings are
-    enough.
+    A user may have replaced it by another agent, so the variant's id and bindings are not enough.
     """
     if trial.agent_command != _ORACLE_COMMAND or trial.agent_files is None:
         return False
@@ -189,7 +190,7 @@ def _is_by_oracle(trial: GradedTrial) -> bool:
 
 
 AGENT_SCRIPT = "agent.sh"
-"""The program of the agents that come with Harbor tasks."""
+"""The program of the agents `oracle` and `nop`."""
 _ORACLE_COMMAND = ("sh", f"{contract.DEPS}/agent/{AGENT_SCRIPT}", "oracle")
 
 
@@ -204,4 +205,4 @@ REWARDS = ResultReader(
     ignores_exit_status=True,
     judge=grade,
 )
-"""`from: rewards`."""
+"""The reader of `from: rewards`."""

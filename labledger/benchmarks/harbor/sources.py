@@ -1,10 +1,8 @@
-"""Find the task folders that a location names, and fetch those that are in Git repositories.
+"""Find the task folders of a location, and fetch them from Git repositories.
 
-A location is a task folder, a folder of task folders, a `dataset.toml` (beside its task folders,
-whose digests are checked), or a `registry.json`, whose tasks are in Git repositories at a commit.
-`registry.json#NAME` or `#NAME@VERSION` chooses one of a registry's datasets. Each commit has a
-folder of its own in the user's cache, which is complete once it has its name, and is refused if
-somebody has changed a file in it. Git runs without asking for passwords and without hooks.
+A location is a task folder, a folder of them, a `dataset.toml` beside its task folders, or a
+`registry.json` with tasks in Git repositories. Each commit has a folder in the cache, which
+may not change. Git asks for no passwords and runs no hooks.
 """
 
 from __future__ import annotations
@@ -36,25 +34,24 @@ _GIT_SETTINGS = (
     *("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"),
     *("-c", "advice.detachedHead=false", "-c", "protocol.file.allow=always"),
 )
-"""No program that a repository names is run. Local repositories are read: the user allowed them."""
+"""Git runs no program of a repository, and may read local ones, which the user has allowed."""
 _GIT_VARIABLES = {"GIT_TERMINAL_PROMPT": "0", "GIT_PROTOCOL_FROM_USER": "0", "LC_ALL": "C"}
-"""The address is a stranger's: Git starts no remote helper for it that the user's settings do not
-always allow."""
+"""The address is not trusted: Git starts only remote helpers that the settings always allow."""
 
 _GIT_ADVICE = ("hint:", "Please make sure you have the correct access", "and the repository exists")
 _MAX_LINES = 4
 _MAX_LINE = 300
-"""The lines, and the characters of each, that a message repeats of git's errors."""
+"""The most lines of Git's errors in a message, and the most characters of each."""
 
 
 class Clones:
-    """Repositories at commits, each cloned and checked at most once by this object."""
+    """Repositories at commits. Each is cloned and checked at most once."""
 
     def __init__(self) -> None:
         self._folders: dict[tuple[str, str], Path | InvalidInput] = {}
 
     def checked_out(self, url: str, commit: str) -> Path:
-        """Return the folder with the files of a repository. Raises `InvalidInput`, every time."""
+        """Return the folder with the files of a repository. Repeats an earlier `InvalidInput`."""
         key = (url, commit)
         if key not in self._folders:
             try:
@@ -68,9 +65,9 @@ class Clones:
 
 
 def _checked_out(url: str, commit: str) -> Path:
-    """Return the folder with the files of a repository at a commit, cloned if it is not there.
+    """Return the folder with the files of a repository at a commit. Clone it if it is missing.
 
-    Raises `InvalidInput` if the commit is not a full one or cannot be had.
+    Raises `InvalidInput` if the commit is not complete or cannot be fetched.
     """
     where = f"{url}@{commit}"
     if not _COMMIT.fullmatch(commit):
@@ -97,7 +94,7 @@ def _checked_out(url: str, commit: str) -> Path:
 
 
 def _local_repository(url: str) -> Path | None:
-    """Return the folder that Git reads for an address; None if Git asks another machine."""
+    """Return the local folder that an address names; None if it names another machine."""
     if url.startswith("file:"):
         return Path("/", unquote(url.removeprefix("file:")).lstrip("/"))
     # As in Git, a colon before the first slash ends the name of a machine.
@@ -106,7 +103,7 @@ def _local_repository(url: str) -> Path | None:
 
 
 def _clone(url: str, commit: str, folder: Path) -> None:
-    """Fetch one commit, or the whole repository if its server hands out no single commits."""
+    """Fetch one commit, or the whole repository if its server does not serve single commits."""
     where = f"{url}@{commit}"
     _git(where, "init", "--quiet", str(folder))
     _git(where, "-C", str(folder), "remote", "add", "--", "origin", url)
@@ -127,7 +124,7 @@ def _require_unchanged(where: str, folder: Path, commit: str) -> None:
 
 
 def _git(where: str, *words: str) -> str:
-    """Return the output of a git command. Raises `InvalidInput` with what git said."""
+    """Return the output of a git command. Raises `InvalidInput` with git's errors."""
     git = find_program("git")
     if git is None:
         raise _git_problem(where, "git is not installed", "install git")
@@ -148,13 +145,13 @@ def _git(where: str, *words: str) -> str:
         raise _git_problem(where, f"git took longer than {_CLONE_TIMEOUT_S} seconds") from error
     if ended.returncode:
         command = words[2] if words[0] == "-C" else words[0]
-        said = _git_message(ended.stderr) or f"exit status {ended.returncode}"
-        raise _git_problem(where, f"git {command}: {said}")
+        reason = _git_message(ended.stderr) or f"exit status {ended.returncode}"
+        raise _git_problem(where, f"git {command}: {reason}")
     return ended.stdout
 
 
 def _git_message(errors: str) -> str:
-    """Return what git and its helpers reported, without blank lines and general advice."""
+    """Return the errors of git and its helpers, without blank lines and general advice."""
     lines = [line.strip() for line in errors.splitlines()]
     useful = [line for line in lines if line and not line.startswith(_GIT_ADVICE)]
     return "; ".join(line[:_MAX_LINE] for line in dict.fromkeys(useful[:_MAX_LINES]))
@@ -175,19 +172,19 @@ class ListedTask:
     """A task of a location. Its folder may still have to be cloned or checked."""
 
     folder: Path
-    """Of a task in a Git repository, relative to the repository."""
+    """The task's folder. In a Git repository, it is relative to the repository."""
     name: str | None = None
-    """The name by which its source lists it; None if the task or its folder has the name."""
+    """Its name in the listing; None if the task or its folder has the name."""
     listing: Path | None = None
     """The `dataset.toml` or `registry.json` that lists it."""
     digest: str | None = None
-    """What a `dataset.toml` says about its content."""
+    """The digest of its content in a `dataset.toml`."""
     url: str | None = None
     """Its Git repository; None for a folder of this machine."""
     commit: str = ""
 
     def checked_folder(self, clones: Clones) -> Path:
-        """Return the task's folder, cloned if need be. Raises `InvalidInput`."""
+        """Return the task's folder. Clone it if necessary. Raises `InvalidInput`."""
         if self.url is not None:
             top = clones.checked_out(self.url, self.commit)
             folder = top / self.folder
@@ -211,12 +208,12 @@ class TaskSource:
     """The tasks of a location."""
 
     name: str
-    """Of the benchmark."""
+    """The benchmark's name."""
     version: str | None
-    """The version that a registry or dataset names; None if there is none."""
+    """The version in a registry or dataset; None without one."""
     tasks: tuple[ListedTask, ...]
     notes: tuple[str, ...] = ()
-    """Sentences about what is not used."""
+    """Sentences about unused parts."""
     ignored: tuple[Problem, ...] = ()
     """Keys of the listing that Harbor and labledger ignore."""
 
@@ -283,7 +280,7 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)
 
 
 def _hub_hint(location: str) -> str | None:
-    """Return what to do about a name that Harbor would look up in its hub or registry."""
+    """Return a hint for a name that Harbor would look up in its hub or registry."""
     if "://" in location:
         return "clone the repository or download the file, and name it here"
     if not _HUB_NAME.fullmatch(location):
@@ -368,12 +365,14 @@ def _chosen_dataset(path: Path, datasets: list[dict[str, Any]], wanted: str) -> 
     ]
     if len(matching) == 1:
         return matching[0]
-    found = f"found {len(matching)} datasets {wanted}".rstrip() + "; it has " + ", ".join(names)
-    raise _problem(path, found, f"name one, such as harbor:{path}#{names[0] if names else 'NAME'}")
+    problem = f"found {len(matching)} datasets {wanted}".rstrip() + "; it has " + ", ".join(names)
+    raise _problem(
+        path, problem, f"name one, such as harbor:{path}#{names[0] if names else 'NAME'}"
+    )
 
 
 def _place_of(registry: Path, row: JsonObject) -> Path | None:
-    """Return the local folder that a task of a registry is read from; None if Git fetches it."""
+    """Return the local folder of a registry's task; None if Git fetches it."""
     url = row.get("git_url")
     if url is None:
         return registry.parent / str(row["path"])

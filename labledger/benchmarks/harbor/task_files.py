@@ -1,11 +1,8 @@
-"""The files of a task folder: which of them are used, and the digest of a task's content.
+"""The files of a task folder that are used, and the digest of a task's content.
 
-`.harborignore` files in `tests` and `solution` leave files out of what a container gets, by the
-rules of `.gitignore`. Links stay links and empty folders stay folders, as in Git. Links of an
-environment go into Docker's build context as they are. They may lead anywhere, and are never
-followed.
-No link of `tests` or `solution` may lead out of the task's folder. The content digest is the one
-that `dataset.toml` names. Nothing is read into memory whole.
+`.harborignore` files in `tests` and `solution` work like `.gitignore`. Links and empty folders are
+kept. Links in a build context are never followed. Links in `tests` and `solution` must not lead out
+of the task. Files are read in pieces.
 """
 
 from __future__ import annotations
@@ -36,16 +33,16 @@ IGNORE_FILE = ".harborignore"
 DOCKERFILE = "Dockerfile"
 
 _FILTERED = ("tests", "solution")
-"""The folders to which ignore files apply; below `steps`, those of each step."""
+"""The folders in which ignore files apply, also in each step below `steps`."""
 _TOP_FILES = ("task.toml", "instruction.md", "README.md", "trajectory.json")
 _FOLDERS = ("environment", "tests", "solution", "steps")
 _READ_BY_BUILDER = (DOCKERFILE, ".dockerignore", f"{DOCKERFILE}.dockerignore")
-"""The files of a build context that must be files, and are read where a link leads."""
+"""The files of a build context whose links are followed, because the builder reads them."""
 _NEVER_PUBLISHED = ("__pycache__/", "*.pyc", ".DS_Store", "*.swp", "*.swo", "*~")
-"""What a digest leaves out, unless the task has a `.gitignore`."""
+"""The files that a digest leaves out, unless the task has a `.gitignore`."""
 _SCRIPTS = ("tests/test.sh", "solution/solve.sh")
 _MAX_SCRIPT_BYTES = 1 << 20
-"""How much of a script is searched for Windows line ends."""
+"""The most bytes of a script that are searched for Windows line ends."""
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
@@ -60,7 +57,7 @@ class TaskFiles:
         self.folder = self.folder.resolve()
 
     def has(self, name: str) -> bool:
-        """Return whether a file exists."""
+        """Return whether the task has a regular file with this name."""
         return (self.folder / name).is_file()
 
     def text(self, name: str) -> str:
@@ -73,9 +70,9 @@ class TaskFiles:
             raise _problem(path, getattr(error, "strerror", None) or str(error)) from error
 
     def context_in(self, subfolder: str) -> dict[str, FileContent]:
-        """Return everything below a folder, as an image is built of it, sorted by relative name.
+        """Return everything below a folder as a build context, sorted by relative name.
 
-        Links stay as they are, wherever they lead.
+        Links stay unchanged, wherever they lead.
         """
         top = self.folder / subfolder
         self.require_inside(top)
@@ -87,10 +84,10 @@ class TaskFiles:
         return _checked(listed)
 
     def selected_in(self, subfolder: str) -> dict[str, FileContent]:
-        """Return what is below a folder and no ignore file leaves out, sorted by relative name.
+        """Return the files below a folder that are not ignored, sorted by relative name.
 
-        A link that stays in the folder is a link. One that leads elsewhere in the task is replaced
-        by what it leads to, because the container does not have the rest of the task.
+        A link that stays in the folder remains a link. A link to another place in the task is
+        replaced by its target, because the container does not have the rest of the task.
         """
         top = self.folder / subfolder
         return _checked(dict(self._selected(top, "")))
@@ -106,13 +103,13 @@ class TaskFiles:
             windows = [number for number, line in enumerate(lines, 1) if line.endswith(b"\r\n")]
             if not windows:
                 continue
-            found = "has Windows line ends (CRLF), so"
+            problem = "has Windows line ends (CRLF), so"
             if windows[0] > 1:
-                cannot = f"{found} bash cannot run these lines (the first is line {windows[0]})"
+                cannot = f"{problem} bash cannot run these lines (the first is line {windows[0]})"
             elif lines[0].startswith(b"#!"):
-                cannot = f"{found} the kernel cannot start it"
+                cannot = f"{problem} the kernel cannot start it"
             else:
-                cannot = f"{found} bash cannot run it"
+                cannot = f"{problem} bash cannot run it"
             remedy = "`sed -i 's/\\r$//'` converts it"
             yield Problem(str(path), f"{name} {cannot}, as with Harbor; {remedy}")
 
@@ -128,12 +125,12 @@ class TaskFiles:
         return path
 
     def require_selected(self, name: str) -> None:
-        """Raise `InvalidInput` if a file that is needed is left out by an ignore file."""
+        """Raise `InvalidInput` if an ignore file leaves out a needed file."""
         if self._is_ignored(self.folder / name):
             raise _problem(self.folder / name, f"is left out by {IGNORE_FILE}, and is needed")
 
     def digest(self) -> str:
-        """Return the SHA-256 (hex) of the task's content, as a `dataset.toml` names it."""
+        """Return the SHA-256 (hex) of the task's content, as in a `dataset.toml`."""
         hasher = hashlib.sha256()
         for name, path in sorted(self._published().items()):
             hasher.update(f"{name}\0{content_digest(path)}\n".encode())
@@ -142,8 +139,12 @@ class TaskFiles:
     def _published(self) -> dict[str, Path]:
         from pathspec import PathSpec
 
-        own = self.folder / ".gitignore"
-        lines = self.text(own.name).splitlines() if own.is_file() else list(_NEVER_PUBLISHED)
+        own_ignores = self.folder / ".gitignore"
+        lines = (
+            self.text(own_ignores.name).splitlines()
+            if own_ignores.is_file()
+            else list(_NEVER_PUBLISHED)
+        )
         left_out = PathSpec.from_lines("gitignore", lines)
         paths = [self.folder / name for name in _TOP_FILES if self.has(name)]
         for subfolder in _FOLDERS:
@@ -154,9 +155,9 @@ class TaskFiles:
         return {name: path for name, path in files.items() if not left_out.match_file(name)}
 
     def _files_below(self, top: Path) -> Iterator[Path]:
-        """Yield the files below a folder that no ignore file leaves out. Links are not entered.
+        """Yield the files below a folder that are not ignored, without entering linked folders.
 
-        A link to a file counts as a file, one that leads nowhere does not count.
+        A link to a file counts as a file. A broken link does not count.
         """
         if not top.is_dir() or self._is_ignored(top):
             return
@@ -172,10 +173,10 @@ class TaskFiles:
     def _selected(
         self, top: Path, prefix: str, followed: tuple[Path, ...] = ()
     ) -> Iterator[tuple[str, FileContent]]:
-        """Yield what is below a folder of `tests` or `solution`, each with its name.
+        """Yield the contents of a folder of `tests` or `solution`, each with its name.
 
-        `prefix` precedes the names. `followed` are the folders around `top`, without links, if a
-        link led there: links below it are followed, too, as they are not where they lead from.
+        `prefix` precedes the names. If a link led to `top`, `followed` has the real folders around
+        it, and links below it are followed, too, because their own place is not in the container.
         """
         if not top.is_dir() or self._is_ignored(top):
             return
@@ -206,7 +207,7 @@ class TaskFiles:
             yield prefix.rstrip("/"), EmptyFolder()
 
     def _stays(self, link: Path, name: str) -> bool:
-        """Return whether a link can be a link where a container has the folder."""
+        """Return whether a link stays valid in the folder of a container."""
         if link.is_dir() and _real(link.parent).is_relative_to(_real(link)):
             raise _problem(link, "is a link to a folder that contains it")
         target = os.readlink(link)  # noqa: PTH115
@@ -221,7 +222,7 @@ class TaskFiles:
         return _real(path).is_relative_to(self.folder)
 
     def _is_ignored(self, path: Path) -> bool:
-        """Return whether an ignore file matches a path, or what it links to in the task."""
+        """Return whether an ignore file matches a path, or its target in the task."""
         if self._matches(path):
             return True
         real = _real(path)
@@ -230,8 +231,8 @@ class TaskFiles:
     def _matches(self, path: Path) -> bool:
         """Return whether the ignore files around a path leave it out.
 
-        The files from `tests` or `solution` downwards count, a deeper one more. What is below an
-        ignored folder is ignored.
+        The ignore files from `tests` or `solution` downwards apply. A deeper one takes precedence.
+        Everything below an ignored folder is ignored.
         """
         if path.name == IGNORE_FILE:
             return True
@@ -265,7 +266,7 @@ class TaskFiles:
 
 
 def _context(top: Path, prefix: str = "") -> Iterator[tuple[str, FileContent]]:
-    """Yield everything below a folder with its name, after `prefix`. Follows no link."""
+    """Yield everything below a folder, with names after `prefix`. Follows no link."""
     if not top.is_dir():
         return
     with os.scandir(top) as entries:
@@ -286,7 +287,7 @@ def _context(top: Path, prefix: str = "") -> Iterator[tuple[str, FileContent]]:
 
 
 def _checked(contents: Mapping[str, FileContent]) -> dict[str, FileContent]:
-    """Return contents sorted by name. Raises `InvalidInput` for what Git LFS has not fetched."""
+    """Return contents sorted by name. Raises `InvalidInput` for pointers of Git LFS."""
     for content in contents.values():
         if isinstance(content, Path):
             _refuse_pointer(content)
@@ -294,14 +295,14 @@ def _checked(contents: Mapping[str, FileContent]) -> dict[str, FileContent]:
 
 
 def _real(path: Path) -> Path:
-    """Return a path without links. A link that leads to itself stays as it is."""
+    """Return a path without links. A link to itself stays unchanged."""
     return Path(os.path.realpath(path))
 
 
 def files_digest(files: Mapping[str, FileContent]) -> str:
     """Return the SHA-256 (hex) over the names, contents and executable bits of files.
 
-    Links count with their targets, and folders if they are empty.
+    Covers links with their targets, and empty folders.
     """
     hasher = hashlib.sha256()
     for name, content in sorted(files.items()):
@@ -310,7 +311,7 @@ def files_digest(files: Mapping[str, FileContent]) -> str:
 
 
 def _refuse_pointer(path: Path) -> None:
-    """Raise `InvalidInput` for a file that Git LFS has not replaced by its content."""
+    """Raise `InvalidInput` for a pointer that Git LFS has not replaced by the content."""
     with path.open("rb") as handle:
         if handle.read(len(_LFS_POINTER)) == _LFS_POINTER:
             raise _problem(path, "is a pointer of Git LFS; run `git lfs pull` in its repository")

@@ -1,9 +1,8 @@
 """The ids of the tasks that a location lists, without reading the tasks.
 
-An id is the name by which a dataset lists the task, else the name in its `task.toml`, else the name
-of its folder. The organization is left out unless two tasks would have the same id. In a name with
-characters that ids cannot have, each run of them becomes `-`, and a digest is added. Each task has
-a folder of its own beside the experiment.
+An id is the name in the listing, else the name in `task.toml`, else the folder's name. The
+organization is left out unless two ids would be equal. In names that cannot be ids, other
+characters become `-`, and a digest is added.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _IN_NO_ID = re.compile(r"[^A-Za-z0-9_.:/@+-]+")
 _IN_NO_FOLDER = re.compile(r"[^A-Za-z0-9_.+-]+")
 _PACKAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 _MAY_DECLARE_NAME = re.compile(rb"^\s*\[?\s*[\"\']?task\b|\\", re.MULTILINE)
-"""In a file without this, there is no table `task`."""
+"""Matches every file that may have a table `task`."""
 _MAX_READABLE = 150
 _DIGITS = 8
 
@@ -38,13 +37,13 @@ class NamedTask:
     task_id: str
     listed: ListedTask
     digest: str
-    """SHA-256 (hex) of its `task.toml`, or what its listing says about its content."""
+    """The SHA-256 (hex) of its `task.toml`, or the digest in its listing."""
     given_name: str | None = None
-    """Its name, if that can be no id."""
+    """Its name, if the name cannot be an id."""
 
 
 def name_tasks(listed: Sequence[ListedTask]) -> list[NamedTask]:
-    """Return listed tasks with their ids, which are unique."""
+    """Return listed tasks with unique ids."""
     names, digests = [], []
     for task in listed:
         content = _task_file(task)
@@ -56,12 +55,14 @@ def name_tasks(listed: Sequence[ListedTask]) -> list[NamedTask]:
     doubled = Counter(whole)
     named: dict[str, NamedTask] = {}
     for name, task, digest in zip(whole, listed, digests, strict=True):
-        own = f"{name}@{task.folder.name}" if doubled[name] > 1 else name
-        task_id = _usable_id(own)
+        task_name = f"{name}@{task.folder.name}" if doubled[name] > 1 else name
+        task_id = _usable_id(task_name)
         if task_id in named:
-            # Two names with one digest, or a folder that is listed twice.
-            task_id = _with_digest(task_id, f"{own}\0{len(named)}")
-        named[task_id] = NamedTask(task_id, task, digest, None if task_id == own else own)
+            # Two names have the same digest, or a folder is listed twice.
+            task_id = _with_digest(task_id, f"{task_name}\0{len(named)}")
+        named[task_id] = NamedTask(
+            task_id, task, digest, None if task_id == task_name else task_name
+        )
     return list(named.values())
 
 
@@ -74,14 +75,14 @@ def digest_of(tasks: Sequence[NamedTask]) -> str:
 
 
 def unique_folder(task_id: str) -> str:
-    """Return the name of a task's folder beside the experiment, which no other id has."""
-    # No id has a "=", so that no id is the folder of another.
+    """Return the name of a task's folder beside the experiment, which is unique for the id."""
+    # No id contains "=", so no id is the folder of another id.
     readable = _IN_NO_FOLDER.sub("-", task_id)
     return readable if readable == task_id else f"{readable}={_digest(task_id)}"
 
 
 def _task_file(task: ListedTask) -> bytes:
-    """Return the content of a `task.toml` that may have the task's name; empty if none does."""
+    """Return the content of a `task.toml`; empty if the listing has the name, or on an error."""
     if task.name is not None:
         return b""
     try:
@@ -91,7 +92,7 @@ def _task_file(task: ListedTask) -> bytes:
 
 
 def _declared_name(content: bytes) -> str | None:
-    """Return the name in a `task.toml`; None if it has none that is valid."""
+    """Return the name in a `task.toml`; None without a valid one."""
     if not _MAY_DECLARE_NAME.search(content):
         return None
     try:
@@ -108,7 +109,7 @@ def _folder_name(task: ListedTask) -> str:
 
 
 def _usable_id(name: str) -> str:
-    """Return a name if it can be an id, and else what of it can, with a digest of the name."""
+    """Return a name if it can be an id, else its usable characters with a digest of the name."""
     if _TASK_ID.fullmatch(name):
         return name
     readable = _IN_NO_ID.sub("-", name).strip("-_.:/@+")[:_MAX_READABLE]

@@ -1,9 +1,8 @@
-"""Translate one Harbor task into a line of `tasks.jsonl`, its files, and how its images are built.
+"""Translate one Harbor task into a line of `tasks.jsonl`, its files, and its image builds.
 
-Only ordinary features of experiments are used. What differs from the experiment's defaults
-(`translation.DEFAULTS`) is in the row. An environment variable whose value is `${NAME}` or
-`${NAME:-default}` as a whole comes from outside; any other value is literal, whatever dollars it
-has. `benchmarks.translate` decides whether NAME is set.
+The row has everything that differs from the experiment's defaults (`translation.DEFAULTS`). An
+environment variable whose whole value is `${NAME}` or `${NAME:-default}` comes from outside. Any
+other value is literal. `benchmarks.translate` decides whether NAME is set.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ from labledger.records import JsonObject
 _TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}", re.DOTALL)
 
 _SOLUTION_PREFIX = "HARBOR_SOLUTION_"
-"""Of the names by which the solution's variables reach the agent `oracle`."""
+"""The prefix of the solution's variables for the agent `oracle`."""
 
 _UNSET = "labledger:unset"
-"""What the agent `oracle` gets for a variable with a default that is not set outside."""
+"""The value that `oracle` gets for a variable with a default that is not set outside."""
 
 
 def authored_env(env: Mapping[str, str]) -> dict[str, str]:
-    """Return environment variables as `experiment.yaml` and `tasks.jsonl` have them."""
+    """Return environment variables in the form of `experiment.yaml` and `tasks.jsonl`."""
     return {name: _authored(value) for name, value in env.items()}
 
 
@@ -55,13 +54,13 @@ def _authored(value: str) -> str:
 
 
 def unusable_names(env: Mapping[str, str]) -> list[str]:
-    """Return the names in templates that no environment variable can have."""
+    """Return the names in templates that cannot be names of environment variables."""
     matches = [_TEMPLATE.fullmatch(value) for value in env.values()]
     return [m[1] for m in matches if m is not None and not (m[1].isidentifier() and m[1].isascii())]
 
 
 def outside_env(env: Mapping[str, str]) -> dict[str, str]:
-    """Return what the variant `oracle` needs from outside for the solution's variables."""
+    """Return the outside variables that the variant `oracle` needs for the solution."""
     names: dict[str, str] = {}
     for value in env.values():
         match = _TEMPLATE.fullmatch(value)
@@ -82,7 +81,7 @@ def solution_script(env: Mapping[str, str]) -> bytes:
         unset = "" if match[2] is None else _UNSET
         lines.append(f'export {name}="${{{_SOLUTION_PREFIX}{match[1]}-{unset}}}"')
         if match[2] is not None:
-            # One that is set to nothing has no default.
+            # A variable with an empty value does not use the default.
             lines.append(f'[ "${name}" != {_UNSET} ] || {name}={shlex.quote(match[2])}')
     return ("\n".join(lines) + "\n").encode()
 
@@ -100,7 +99,10 @@ run() {
 
 def collect_script(collects: Iterable[Collect]) -> bytes:
     """Return a shell script that runs the collect commands of a shared verifier."""
-    calls = (f"run {_seconds(each.timeout_s)} {shlex.quote(each.command)}\n" for each in collects)
+    calls = (
+        f"run {_seconds(collect.timeout_s)} {shlex.quote(collect.command)}\n"
+        for collect in collects
+    )
     return (_COLLECT + "".join(calls)).encode()
 
 
@@ -118,32 +120,32 @@ _NETWORKS = {
 
 @dataclass(frozen=True, slots=True)
 class ImageBuild:
-    """How an image is built."""
+    """The build of one image."""
 
     context: str
-    """The folder beside the experiment file."""
+    """The build context, a folder beside the experiment file."""
     digest: str
-    """Of the files in it, SHA-256 (hex)."""
+    """The SHA-256 (hex) of the files in the context."""
     timeout_s: float
 
 
 @dataclass
 class TranslatedTask:
-    """What becomes of one task."""
+    """The translation of one task."""
 
     row: JsonObject
     files: dict[str, FileContent] = field(default_factory=dict)
-    """By name beside the experiment file."""
+    """The files beside the experiment file, by name."""
     images: dict[str, ImageBuild] = field(default_factory=dict)
-    """By the image's name."""
+    """The builds by the name of the image."""
     oracle_env: dict[str, str] = field(default_factory=dict)
-    """What the variant `oracle` needs from outside."""
+    """The variables that the variant `oracle` needs from outside."""
 
 
 def translate_task(
     task_id: str, config: TaskConfig, files: TaskFiles, verifier: VerifierImage
 ) -> TranslatedTask:
-    """Return the translation of a task that is supported. Raises `InvalidInput` for its files."""
+    """Return the translation of a supported task. Raises `InvalidInput` for its files."""
     folder = f"tasks/{unique_folder(task_id)}"
     instruction = _without_canary(files.text("instruction.md"))
     task = TranslatedTask({"id": task_id, "task": {"instruction": instruction}})
@@ -154,13 +156,20 @@ def translate_task(
     if config.verifier.mode is VerifierMode.SHARED:
         runtime["grader"] |= _without_empty({"artifacts": _kept_artifacts(config.artifacts)})
     else:
-        own = config.verifier.environment or environment
+        verifier_environment = config.verifier.environment or environment
         image = agent_image
-        if not verifier.has_tests and own.workdir != environment.workdir:
-            in_own_folder = replace(environment, workdir=own.workdir)
+        if not verifier.has_tests and verifier_environment.workdir != environment.workdir:
+            in_own_folder = replace(environment, workdir=verifier_environment.workdir)
             image = _image_with_files(task, files, folder, in_own_folder)
         elif verifier.has_tests:
-            image = _image(task, files, folder, verifier.built_from, verifier.docker_image, own)
+            image = _image(
+                task,
+                files,
+                folder,
+                verifier.built_from,
+                verifier.docker_image,
+                verifier_environment,
+            )
         runtime["grader"] |= _separate(config) | {"image": image}
     timeout_s = config.agent.timeout_s
     task.row |= {
@@ -173,7 +182,7 @@ def translate_task(
 
 
 def _without_canary(text: str) -> str:
-    """Return an instruction without the marker lines at its beginning, as agents get it."""
+    """Return an instruction without the marker lines at its beginning."""
     lines = text.split("\n")
     first = 0
     while first < len(lines) and _CANARY.fullmatch(lines[first].strip()):
@@ -194,9 +203,9 @@ def _image(
     docker_image: str | None,
     environment: Environment,
 ) -> str:
-    """Return the name of an image, and add how to build it if the task has a Dockerfile."""
+    """Return the name of an image, and add its build if the task has a Dockerfile."""
     if built_from is None or not files.has(f"{built_from}/{DOCKERFILE}"):
-        assert docker_image is not None  # A task without either is not supported.
+        assert docker_image is not None  # A task without image and Dockerfile is not supported.
         return docker_image
     context = files.context_in(built_from)
     name = docker_image or _image_name(task.row["id"], built_from, files_digest(context))
@@ -209,8 +218,7 @@ def _image_with_files(
 ) -> str:
     """Return the image of `[environment]`, with the files of `environment/` in its working folder.
 
-    Harbor copies them there when a container starts, unless they have a Dockerfile that says what
-    becomes of them.
+    Harbor copies the files there when a container starts, unless one of them is a Dockerfile.
     """
     image = environment.docker_image
     if image is None or files.has(f"environment/{DOCKERFILE}"):
@@ -224,7 +232,7 @@ def _image_with_files(
     digest = files_digest(context)
     name = _image_name(task.row["id"], "environment", digest)
     if name not in task.images:
-        # A separate verifier may have another working folder.
+        # A separate verifier may have another working folder, and so another image.
         place = "environment" if not task.images else "verifier-environment"
         _add_build(task, name, f"{folder}/{place}", context, environment.build_timeout_s)
     return name
@@ -232,7 +240,7 @@ def _image_with_files(
 
 def _copying_dockerfile(image: str, workdir: str | None) -> bytes:
     """Return a Dockerfile that copies the folder `files` into an image's working folder."""
-    # The builder reads the path as a word of a shell.
+    # The builder parses the path as a shell word.
     target = re.sub(r"([\\\"'$])", r"\\\1", f"{(workdir or '.').rstrip('/')}/")
     return f"FROM {image}\nCOPY {json.dumps(['files/', target])}\n".encode()
 
@@ -249,7 +257,7 @@ def _add_build(
 
 
 def _image_name(task_id: str, built_from: str, digest: str) -> str:
-    """Return a name in which people recognize the task, and which differs for other content."""
+    """Return a readable name of an image, which differs for other content."""
     readable = re.sub(r"[^a-z0-9]+", "-", task_id.lower()).strip("-")
     role = "" if built_from == "environment" else "-verifier"
     return f"labledger-harbor/{readable}{role}:{digest[:16]}"
@@ -285,7 +293,7 @@ def _task_files(
         task.files[f"{folder}/oracle/env.sh"] = script
         task.oracle_env |= outside_env(config.solution_env)
         for_oracle["/oracle"] = f"{folder}/oracle"
-    # Solutions may write into their own folder.
+    # Solutions may write to their own folder.
     return entries + [
         {"path": path, "directory": directory, "for": "agent", "variants": [ORACLE]}
         | ({"writable": True} if path == "/solution" else {})
@@ -315,7 +323,7 @@ def _runtime(config: TaskConfig) -> JsonObject:
 def _agent_user(user: str | None) -> JsonObject:
     if user is None:
         return {}
-    # An experiment that starts containers as root says so wherever an agent is root.
+    # An agent that is root needs `user`, because the experiment starts containers as root.
     return {"agent": {"user": user}} | ({"user": "image"} if is_root(user) else {})
 
 
@@ -329,7 +337,7 @@ def _network(policy: NetworkPolicy) -> JsonObject:
 
 
 def _resources(environment: Environment) -> JsonObject:
-    """Return the limits that a task names. As for an engine, 0 means none."""
+    """Return the limits of a task. As in Docker, 0 means no limit."""
     cpus, memory = environment.cpus, environment.memory_mb
     return _without_empty(
         {
@@ -347,13 +355,13 @@ def _limit(number: float | None, written: float | str | None) -> float | str | N
 
 
 def _verifiers_resources(config: TaskConfig) -> JsonObject:
-    """Return the resources of a separate verifier: none of the agent's if it has its own."""
+    """Return the resources of a separate verifier. With its own environment, it has no others."""
     agents = _resources(config.environment)
     if config.verifier.environment is None:
         return agents
-    own = _resources(config.verifier.environment)
+    own_resources = _resources(config.verifier.environment)
     none: JsonObject = {"cpus": UNLIMITED, "memory": UNLIMITED, "gpus": 0}
-    return {key: none[key] for key in agents if key not in own} | own
+    return {key: none[key] for key in agents if key not in own_resources} | own_resources
 
 
 def _setup(environment: Environment) -> JsonObject | None:
@@ -380,11 +388,11 @@ def _grader(config: TaskConfig) -> JsonObject:
     verifier = config.verifier
     collect_s = 0.0
     if verifier.mode is VerifierMode.SHARED:
-        collect_s = sum(each.timeout_s for each in verifier.collect)
+        collect_s = sum(collect.timeout_s for collect in verifier.collect)
     grader: JsonObject = {"timeout_s": min(verifier.timeout_s + collect_s, MAX_TIMEOUT_S)}
-    own = verifier.environment
-    env = {} if own is None else own.env
-    network = verifier.network or (own or config.environment).network
+    verifier_environment = verifier.environment
+    env = {} if verifier_environment is None else verifier_environment.env
+    network = verifier.network or (verifier_environment or config.environment).network
     if _network(network) != _network(config.agent.network or config.environment.network):
         grader |= _network(network)
     if verifier.user is not None:
@@ -394,13 +402,15 @@ def _grader(config: TaskConfig) -> JsonObject:
 
 
 def _separate(config: TaskConfig) -> JsonObject:
-    """Return the settings of a grader in a container of its own."""
-    own = config.verifier.environment or config.environment
+    """Return the settings of a separate grader."""
+    verifier_environment = config.verifier.environment or config.environment
     return _without_empty(
         {
             "mode": "separate",
             "resources": _verifiers_resources(config),
-            "workspace": str(PurePosixPath(own.workdir)) if own.workdir else "image",
+            "workspace": str(PurePosixPath(verifier_environment.workdir))
+            if verifier_environment.workdir
+            else "image",
             "artifacts": _artifacts(config.artifacts),
             "collect": [_collect(collect) for collect in config.verifier.collect],
             "own_env": None if config.verifier.environment is None else True,
@@ -409,12 +419,12 @@ def _separate(config: TaskConfig) -> JsonObject:
 
 
 def _artifacts(declared: tuple[Artifact, ...]) -> list[JsonObject]:
-    """Return the artifacts of a separate verifier, with the folders that every task may fill."""
+    """Return the artifacts of a separate verifier, with the folders of every task."""
     return _outermost((*declared, Artifact(ARTIFACTS), Artifact(AGENT_LOGS)))
 
 
 def _kept_artifacts(declared: tuple[Artifact, ...]) -> list[JsonObject]:
-    """Return the artifacts of a task with a shared verifier that are in no output folder."""
+    """Return the artifacts for a shared verifier, without those in an output folder."""
     folders = [PurePosixPath(folder) for folder in (ARTIFACTS, AGENT_LOGS, VERIFIER_LOGS)]
     return _outermost(
         artifact
@@ -424,9 +434,9 @@ def _kept_artifacts(declared: tuple[Artifact, ...]) -> list[JsonObject]:
 
 
 def _outermost(artifacts: Iterable[Artifact]) -> list[JsonObject]:
-    """Return artifacts as an experiment has them, without those that lie in another one.
+    """Return artifacts in the form of an experiment, without artifacts inside another one.
 
-    As with Harbor, an artifact may be missing: the tests decide what that means.
+    As in Harbor, an artifact may be missing. The tests decide what that means.
     """
     entries: list[Artifact] = []
     for artifact in artifacts:
@@ -455,5 +465,5 @@ def _collect(collect: Collect) -> JsonObject:
 
 
 def _without_empty(values: Mapping[str, Any]) -> JsonObject:
-    """Return what is set: `None`, `{}` and `[]` are not."""
+    """Return the values without None, `{}` and `[]`."""
     return {key: value for key, value in values.items() if value not in (None, {}, [])}

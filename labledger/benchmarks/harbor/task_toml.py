@@ -1,12 +1,8 @@
-"""What a `task.toml` says, and which image its verifier runs in.
+"""Read a `task.toml`, and choose the image of its verifier.
 
-The file is read as Harbor reads it: keys that Harbor does not know are ignored and reported, and
-deprecated keys (`version`, `allow_internet`, `memory`, `storage`) keep their meaning. A value that
-Harbor refuses is a problem, and the rest of the file is read nevertheless, so that all that is
-wrong with a task is found at once. Whether labledger can honour what the file asks for is decided
-by `unsupported`, not here. Fields have the names of Harbor's schema, with `_s` for seconds. A field
-that is None was not set: then Harbor's default or the task's environment decides. The image is
-chosen by Harbor's precedence.
+The file is read as Harbor reads it. Unknown keys are reported, and deprecated keys keep their
+meaning. A value that Harbor refuses is a problem, but the rest is still read. `unsupported` decides
+whether labledger can run the task. Fields have Harbor's names, with `_s` for seconds.
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ from labledger.text import quoted
 
 
 class NetworkMode(StrEnum):
-    """What a phase may reach."""
+    """The network access of a phase."""
 
     PUBLIC = "public"
     NO_NETWORK = "no-network"
@@ -40,7 +36,7 @@ class NetworkMode(StrEnum):
 
 
 class VerifierMode(StrEnum):
-    """Where the verifier runs: in the agent's container or in one of its own."""
+    """The container of the verifier: the agent's, or a separate one."""
 
     SHARED = "shared"
     SEPARATE = "separate"
@@ -48,7 +44,7 @@ class VerifierMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NetworkPolicy:
-    """A network mode and, for `allowlist`, the hosts that can be reached."""
+    """A network mode, with the reachable hosts for `allowlist`."""
 
     mode: NetworkMode = NetworkMode.PUBLIC
     allowed_hosts: tuple[str, ...] = ()
@@ -56,7 +52,7 @@ class NetworkPolicy:
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck(Section):
-    """A shell command that must succeed before the agent starts, as Docker's HEALTHCHECK."""
+    """A shell command that must succeed before the agent starts, like Docker's HEALTHCHECK."""
 
     command: str
     interval_s: float = 5.0
@@ -95,17 +91,17 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """`[agent]`."""
+    """The settings of the agent's phase, in the table `[agent]`."""
 
     timeout_s: float | None = None
     user: str | None = None
     network: NetworkPolicy | None = None
-    """None: that of the environment."""
+    """The network policy; None means the environment's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collect:
-    """`[[verifier.collect]]`: a command after the agent, before artifacts are taken."""
+    """A command after the agent and before artifacts are taken (`[[verifier.collect]]`)."""
 
     command: str
     service: str = "main"
@@ -115,7 +111,7 @@ class Collect:
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """`[verifier]`."""
+    """The settings of the tests' phase, in the table `[verifier]`."""
 
     timeout_s: float = 600
     env: Mapping[str, str] = field(default_factory=dict)
@@ -124,12 +120,12 @@ class Verifier:
     environment: Environment | None = None
     collect: tuple[Collect, ...] = ()
     network: NetworkPolicy | None = None
-    """None: that of the environment in which it runs."""
+    """The network policy; None means the policy of the environment in which it runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskConfig:
-    """A whole `task.toml`."""
+    """The content of a `task.toml`."""
 
     schema_version: str = "1.4"
     name: str | None = None
@@ -140,35 +136,35 @@ class TaskConfig:
     solution_env: Mapping[str, str] = field(default_factory=dict)
     artifacts: tuple[Artifact, ...] = ()
     steps: int = 0
-    """How many `[[steps]]` there are."""
+    """The number of `[[steps]]`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskToml:
-    """A `task.toml` that was read."""
+    """The result of reading a `task.toml`."""
 
     config: TaskConfig
-    """What it says. A value that is a problem is left out."""
+    """Its content, without values that are problems."""
     problems: tuple[Problem, ...] = ()
-    """What Harbor refuses as well."""
+    """The problems that Harbor refuses, too."""
     ignored: tuple[Problem, ...] = ()
-    """What Harbor and labledger ignore, such as unknown keys."""
+    """The keys and values that Harbor and labledger ignore."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifierImage:
-    """The image of a verifier."""
+    """The image in which a verifier runs."""
 
     docker_image: str | None
-    """The name of a published image; None if the agent's image is used, or one is built."""
+    """The name of a published image; None to use the agent's image or to build one."""
     built_from: str | None
-    """The folder of the task that it is built from; None if it is not built."""
+    """The task's folder with the build context; None if it is not built."""
     has_tests: bool
-    """Whether the image holds the tests itself."""
+    """Whether the image contains the tests."""
 
 
 def verifier_image(config: TaskConfig, files: TaskFiles) -> VerifierImage:
-    """Return the image of a task's verifier."""
+    """Return the image of a task's verifier, by Harbor's precedence."""
     verifier = config.verifier
     if verifier.mode is VerifierMode.SHARED:
         return VerifierImage(None, None, has_tests=False)
@@ -183,13 +179,13 @@ def verifier_image(config: TaskConfig, files: TaskFiles) -> VerifierImage:
 SCHEMAS = ("1.0", "1.1", "1.2", "1.3", "1.4")
 
 MAX_TIMEOUT_S = 2_592_000
-"""The longest time limit of an experiment, in seconds. A longer one is as good as none."""
+"""The longest time limit of an experiment, in seconds. Longer limits have no effect."""
 
 _MIB = {"K": 1 / 1024, "M": 1, "G": 1024}
 
 
 def read_task_toml(path: Path) -> TaskToml:
-    """Return what a file says. Raises `InvalidInput` for what is not TOML."""
+    """Return the content of a file. Raises `InvalidInput` if it is not TOML."""
     tables = accept_tables(read_toml_document(path), "harbor_task_v1")
     reader = _Reader(list(tables.problems), list(tables.ignored))
     config = reader.task(tables.values)
@@ -200,7 +196,7 @@ def read_task_toml(path: Path) -> TaskToml:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads tables that fit the schema, and collects what in them cannot be meant."""
+    """Reads tables that match the schema, and collects contradictions and ignored values."""
 
     problems: list[tuple[FieldPath, str]]
     ignored: list[tuple[FieldPath, str]]
@@ -262,7 +258,7 @@ class _Reader:
         )
 
     def _verifier_environment(self, table: JsonObject, path: FieldPath) -> Environment:
-        """Return the environment of a verifier, without what Harbor gives agents alone."""
+        """Return the environment of a verifier, without settings that only affect agents."""
         self.ignored.extend(
             ((*path, name), "has no effect in a verifier's container")
             for name in ("healthcheck", "mcp_servers", "skills_dir")
@@ -274,14 +270,14 @@ class _Reader:
     def _environment(self, table: JsonObject, path: FieldPath) -> Environment:
         check: JsonObject | None = table.get("healthcheck")
         gpus = table.get("gpus")
-        # As in Harbor, both of the newer keys override the old one.
+        # As in Harbor, both newer keys override the old one.
         is_closed = table.get("allow_internet") is False and "allowed_hosts" not in table
         default = NetworkMode.NO_NETWORK if is_closed else NetworkMode.PUBLIC
         return Environment(
             build_timeout_s=_seconds(table, "build_timeout_sec", 600) or 600,
             docker_image=table.get("docker_image") or None,
             os=table.get("os", "linux").lower(),
-            # As in Compose, 0 is no limit.
+            # As in Compose, 0 means no limit.
             cpus=_number(table, "cpus") or None,
             memory_mb=self._megabytes(table, "memory", path),
             storage_mb=self._megabytes(table, "storage", path),
@@ -297,7 +293,7 @@ class _Reader:
         )
 
     def _megabytes(self, table: JsonObject, name: str, path: FieldPath) -> int | None:
-        """Return `memory_mb` or `storage_mb`, or what its deprecated form with a unit says."""
+        """Return `memory_mb` or `storage_mb`, or the value of its deprecated form with a unit."""
         size, old = table.get(f"{name}_mb"), table.get(name)
         if not isinstance(old, str):
             if old is not None:
@@ -315,7 +311,7 @@ class _Reader:
         return old_size or None
 
     def _network(self, table: JsonObject, path: FieldPath) -> NetworkPolicy | None:
-        """Return the policy that a table sets, None if it sets none."""
+        """Return the network policy of a table; None without one."""
         mode, hosts = table.get("network_mode"), table.get("allowed_hosts")
         path = (*path, "allowed_hosts")
         is_phase = path[-2] != "environment"
@@ -339,8 +335,8 @@ class _Reader:
     def _artifacts(self, entries: Sequence[Any], verifier: Verifier) -> tuple[Artifact, ...]:
         """Return the artifacts that Harbor takes.
 
-        Verdicts of shared verifiers do not depend on artifacts: one that cannot be taken is
-        ignored there.
+        The verdicts of shared verifiers do not depend on artifacts, so an unusable one is ignored
+        there.
         """
         declared = [
             self._artifact({"source": entry} if isinstance(entry, str) else entry, number)
@@ -382,7 +378,7 @@ def is_usable(path: str) -> bool:
 
 
 def _workdir(path: str | None) -> str | None:
-    """Return a working folder as a container's engine understands it; None if none is named."""
+    """Return a working folder in the engine's form; None without one."""
     if path and path.startswith("/"):
         return f"/{posixpath.normpath(path).lstrip('/')}"
     return path or None
@@ -393,7 +389,7 @@ def _healthcheck(table: JsonObject) -> HealthCheck:
 
 
 def _user(table: JsonObject) -> str | None:
-    """Return the user of a phase; None for the image's, as an empty name is."""
+    """Return the user of a phase; None, also for an empty name, means the image's user."""
     return user_name(table.get("user")) or None
 
 
@@ -407,7 +403,7 @@ def _seconds(table: JsonObject, name: str, default: float = 0) -> float:
 
 
 def _allowed_host(host: str) -> str | None:
-    """Return an entry in its normal form, None if it is not valid."""
+    """Return an allowed host in its normal form; None if it is not valid."""
     host = host.strip().lower().rstrip(".")
     if "%" in host:
         return None

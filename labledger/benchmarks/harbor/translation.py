@@ -1,4 +1,4 @@
-"""The format `harbor`: a `Benchmark` of the task folders that a location names."""
+"""The format `harbor`: make a `Benchmark` from the task folders of a location."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from labledger.records.outcomes import Reason
 AGENTS = (ORACLE, "nop")
 
 _MAX_INSTRUCTION = 4_000_000
-"""How long an instruction may be, in characters. A line of `tasks.jsonl` has a limit."""
+"""The most characters of an instruction. Lines of `tasks.jsonl` have a limit."""
 _PROGRAMS = Path(__file__).parent
 _DESCRIPTION = (
     "The agent finds its instruction in $AGENTLAB_TASK_PATH, at task.instruction, and works in\n"
@@ -58,13 +58,13 @@ class HarborFormat:
     def read(self, location: str) -> Benchmark:
         """Return the benchmark at a location. Clones Git repositories into the user's cache.
 
-        Raises `InvalidInput` if the location names no tasks. A task that cannot be run is refused
-        in the benchmark, with every reason.
+        Raises `InvalidInput` if the location has no tasks. Tasks that cannot be run are in
+        `refused`, with all reasons.
         """
         return self.read_selected(location, ())
 
     def read_selected(self, location: str, globs: Sequence[str]) -> Benchmark:
-        """Return what `read` does, and read and clone only the tasks that globs select."""
+        """Return the benchmark, but read and clone only the tasks that `globs` select."""
         source = find_tasks(location)
         named = name_tasks(source.tasks)
         selected = [task for task in named if selects(globs, task.task_id)]
@@ -78,14 +78,14 @@ class HarborFormat:
 
 @dataclass(frozen=True, slots=True)
 class _ReadTask:
-    """What became of a task, and what was ignored in it."""
+    """The result of reading a task, and notes about ignored parts."""
 
     outcome: TranslatedTask | RefusedTask
     notes: tuple[ReadingNote, ...] = ()
 
 
 def _read_task(task: NamedTask, clones: Clones) -> _ReadTask:
-    """Return the translation of a task, or every reason why it cannot be run."""
+    """Return the translation of a task, or all reasons why it cannot be run."""
     notes: list[ReadingNote] = []
     if task.given_name is not None:
         message = f"the task {task.given_name!r} is called {task.task_id} here"
@@ -94,9 +94,10 @@ def _read_task(task: NamedTask, clones: Clones) -> _ReadTask:
     try:
         files = TaskFiles(task.listed.checked_folder(clones))
         toml = read_task_toml(files.require_file(TASK_FILE))
-        notes += [_note(task.task_id, each) for each in toml.ignored]
+        notes += [_note(task.task_id, problem) for problem in toml.ignored]
         notes += [
-            replace(_note(task.task_id, each), is_ignored=False) for each in files.windows_scripts()
+            replace(_note(task.task_id, problem), is_ignored=False)
+            for problem in files.windows_scripts()
         ]
         image = verifier_image(toml.config, files)
         reasons += map(str, toml.problems)
@@ -114,9 +115,9 @@ def _read_task(task: NamedTask, clones: Clones) -> _ReadTask:
 
 
 def _row_problems(row: JsonObject) -> Iterator[str]:
-    """Yield what an experiment refuses in a task's row, such as a user that cannot be one.
+    """Yield the problems for which an experiment would refuse a task's row.
 
-    Otherwise one such task would end the whole experiment.
+    Without this check, one such task would make the whole experiment fail.
     """
     if len(row["task"]["instruction"]) > _MAX_INSTRUCTION:
         yield f"instruction.md: has more than {_MAX_INSTRUCTION:,} characters"
@@ -149,10 +150,10 @@ def _unusable_env(config: TaskConfig) -> list[str]:
 def _benchmark(source: TaskSource, outcomes: Sequence[_ReadTask]) -> Benchmark:
     """Return the benchmark without its version.
 
-    What its tasks share does not depend on which are selected, so that a run can be extended.
+    The common parts do not depend on the selected tasks, so that a run can be extended.
     """
-    tasks = [each.outcome for each in outcomes if isinstance(each.outcome, TranslatedTask)]
-    refused = [each.outcome for each in outcomes if isinstance(each.outcome, RefusedTask)]
+    tasks = [item.outcome for item in outcomes if isinstance(item.outcome, TranslatedTask)]
+    refused = [item.outcome for item in outcomes if isinstance(item.outcome, RefusedTask)]
     for task in tasks:
         task.row["runtime"].setdefault("setup", None)
     files: dict[str, FileContent] = {
@@ -173,13 +174,13 @@ def _benchmark(source: TaskSource, outcomes: Sequence[_ReadTask]) -> Benchmark:
         refused=tuple(sorted(refused, key=lambda task: task.task_id)),
         notes=(
             *(_note(None, problem) for problem in source.ignored),
-            *(note for each in outcomes for note in each.notes),
+            *(note for item in outcomes for note in item.notes),
         ),
     )
 
 
 def _agents(oracle_env: Mapping[str, Mapping[str, str]]) -> tuple[BenchmarkAgent, ...]:
-    """Return the agents. `oracle_env` has what solutions need from outside, by task."""
+    """Return the agents. `oracle_env` has the solutions' outside variables, by task."""
     return (
         BenchmarkAgent(
             ORACLE,
@@ -196,7 +197,7 @@ def _agents(oracle_env: Mapping[str, Mapping[str, str]]) -> tuple[BenchmarkAgent
 def _builds(tasks: Iterable[TranslatedTask]) -> JsonObject:
     """Return the section `images`.
 
-    An image that tasks share, and that each would build of other files, can only be pulled.
+    An image that several tasks build from different files can only be pulled.
     """
     builds: dict[str, set[ImageBuild]] = {}
     for task in tasks:

@@ -1,8 +1,7 @@
-"""What a Harbor task may ask for that labledger cannot honour, each with what would be needed.
+"""Find the features of a Harbor task that labledger cannot run, with what would be needed.
 
-A task with any of this is refused by name before a run exists. What is merely broken in a task,
-such as a missing test script, is found here too, so that one list shows all that keeps a task from
-running.
+Such a task is refused by name before a run exists. Broken tasks, such as without a test script, are
+found here, too, so that one list has all reasons.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ def _environment(section: str, environment: Environment) -> Iterator[str]:
 
 
 def healthcheck_limit_s(environment: Environment) -> float:
-    """Return the seconds that a health check can last at most, with a margin; 0 without one."""
+    """Return the longest duration of a health check in seconds, with a margin; 0 without one."""
     check = environment.healthcheck
     if check is None:
         return 0
@@ -106,7 +105,7 @@ def _verifier(config: TaskConfig, files: TaskFiles, verifier_image: VerifierImag
         if collect.service != "main":
             yield f"[[verifier.collect]]: service {collect.service}; needs compose"
         if verifier.mode is VerifierMode.SHARED and collect.user != verifier.user:
-            users = [each or "the image's user" for each in (collect.user, verifier.user)]
+            users = [user or "the image's user" for user in (collect.user, verifier.user)]
             yield f"[[verifier.collect]]: runs as {users[0]}, the tests as {users[1]}"
 
 

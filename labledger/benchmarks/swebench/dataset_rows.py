@@ -1,11 +1,8 @@
 """Read the rows of a SWE-bench data set, and files of predictions for them.
 
-Rows have the columns of data sets for version 5 of the `swebench` package, as JSONL, a JSON array
-or Parquet. A row runs if it brings what a container and a judge need: image, script, the log's
-parser and the tests. The package itself prepares each row, so that what runs in the containers is
-what it would run; a row that needs what the package does in its own containers alone is refused. A
-file without such rows, such as one for version 4, is one problem. A file of
-predictions has the form that the package accepts, and holds those of one model.
+Rows have the columns for version 5 of the `swebench` package, as JSONL, a JSON array or Parquet.
+The package prepares each row, so that containers run the package's own script. A file without
+usable rows, such as for version 4, is one problem.
 """
 
 from __future__ import annotations
@@ -36,20 +33,20 @@ from labledger.text import counted
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
 _LISTED = 3
 _MAX_COLUMNS = 8
-"""How many columns a note names."""
+"""The most columns that a note names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """The predictions of one model."""
+    """The patches that one model predicted."""
 
     model: str
     patches: dict[str, str] = field(default_factory=dict)
-    """By instance id; empty where the model left no change."""
+    """The patches by instance id; empty if the model changed nothing."""
 
     @property
     def variant_id(self) -> str:
-        """The model's name with what a variant's id cannot hold replaced."""
+        """The model's name, with characters replaced that an id cannot have."""
         name = _NOT_IN_A_NAME.sub("__", self.model).lstrip("_.-")[:64]
         return name or "predictions"
 
@@ -57,9 +54,10 @@ class Predictions:
 def read_predictions(location: str, instance_ids: Collection[str]) -> Predictions:
     """Return the predictions in a file. Raises `InvalidInput` with every problem.
 
-    The file has JSON lines, a JSON array, or a JSON object by instance id; each prediction has
-    `instance_id`, `model_patch` and `model_name_or_path`. `instance_ids` are those of the data set;
-    a prediction for another is a problem, as it is for the package.
+    The file has JSON lines, a JSON array, or a JSON object by instance id. Each prediction has
+    `instance_id`, `model_patch` and `model_name_or_path`, and all have the same model.
+    `instance_ids` are the ids of the data set. As in the package, a prediction for another id is a
+    problem.
     """
     path = Path(location)
     what = f"cannot read predictions:{location}"
@@ -91,7 +89,7 @@ def read_predictions(location: str, instance_ids: Collection[str]) -> Prediction
 
 
 def _problem(item: Any, earlier: Collection[str]) -> tuple[str, str] | None:
-    """Return the field and what is wrong with a prediction, None if nothing is."""
+    """Return the field and the problem of a prediction; None if it is valid."""
     if not isinstance(item, dict):
         return "", "expected a JSON object"
     if not isinstance(item.get("instance_id"), str):
@@ -106,7 +104,7 @@ def _problem(item: Any, earlier: Collection[str]) -> tuple[str, str] | None:
 
 
 def _items(what: str, path: Path, content: bytes) -> list[tuple[int | None, Any]]:
-    """Return the predictions, with their lines if the file has one a line."""
+    """Return the predictions, with line numbers if the file has one per line."""
     try:
         text = content.decode()
         try:
@@ -140,7 +138,7 @@ _DEFAULTS = {
     **dict.fromkeys(("version", "problem_statement", "patch", "test_patch"), ""),
     "eval_type": "pass_and_fail",
 }
-"""The columns that a row can do without."""
+"""The optional columns, with their default values."""
 _TESTS = ("FAIL_TO_PASS", "PASS_TO_PASS")
 _NOT_USED = (
     *("created_at", "datasets", "difficulty", "environment_setup_commit", "hints_text"),
@@ -153,19 +151,19 @@ _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 
 @dataclass(frozen=True, slots=True)
 class SwebenchRow:
-    """One row, checked."""
+    """One checked row."""
 
     fields: JsonObject
-    """The columns that are text, and the two lists of tests."""
+    """The text columns, and the two lists of tests."""
     split: str | None
     assets: tuple[str, ...]
-    """Binary files that the row's patches need and cannot hold."""
+    """Binary files that the row's patches need."""
     missing: tuple[str, ...] = ()
-    """The columns without which it cannot be run."""
+    """The missing columns without which it cannot run."""
     unknown: tuple[str, ...] = ()
-    """Columns that are not used."""
+    """The unused columns."""
     given: frozenset[str] = frozenset()
-    """The columns with a value, among those that a row can do without."""
+    """The optional columns that have a value."""
 
     @property
     def instance_id(self) -> str:
@@ -175,21 +173,21 @@ class SwebenchRow:
         return str(self.fields[column])
 
     def has(self, column: str) -> bool:
-        """Return whether the file has a value for a column that a row can do without."""
+        """Return whether the file has a value for an optional column."""
         return column in self.given
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """The rows of a file that can be run, as the package prepared them, and the others."""
+    """The usable rows of a file, as the package prepared them, and the refused ones."""
 
     rows: tuple[tuple[SwebenchRow, PreparedRow], ...]
     refused: tuple[RefusedTask, ...]
     split: str
     digest: str
-    """SHA-256 (hex) of the file."""
+    """The SHA-256 (hex) of the file."""
     notes: tuple[ReadingNote, ...] = ()
-    """What was ignored, and what was taken for columns that no row has."""
+    """Notes about unused columns, and about the defaults of missing columns."""
 
 
 def read_dataset(location: str) -> Dataset:
@@ -234,7 +232,7 @@ def read_dataset(location: str) -> Dataset:
 
 
 def _of_another_version(path: Path, rows: Sequence[SwebenchRow]) -> Problem:
-    """Return the one problem of a file without a row that can be run."""
+    """Return the one problem of a file without usable rows."""
     missing = [
         column for column in (*_NEEDED, *_TESTS) if all(column in row.missing for row in rows)
     ]
@@ -243,7 +241,7 @@ def _of_another_version(path: Path, rows: Sequence[SwebenchRow]) -> Problem:
     kind = "rows for version 4 of the swebench package or earlier" if is_older else "rows"
     return Problem(
         str(path),
-        f"has {len(rows):,} {kind} ({columns}); labledger reads those of version 5",
+        f"has {len(rows):,} {kind} ({columns}); labledger reads rows for version 5",
         hint="data sets for version 5 have the columns " + ", ".join(_OF_VERSION_5),
     )
 
@@ -261,7 +259,7 @@ def _notes(path: Path, rows: Sequence[SwebenchRow]) -> Iterator[ReadingNote]:
 
 
 def _parquet_rows(what: str, path: Path, content: bytes) -> Iterator[TaskRow]:
-    """Yield the rows of a Parquet file; the line of each is its number."""
+    """Yield the rows of a Parquet file. The line of each is its number."""
     require_for(f"reading {path.name}", "swebench", "pyarrow")
     import pyarrow
     from pyarrow import parquet
@@ -284,7 +282,7 @@ def _read_row(row: TaskRow) -> SwebenchRow:
     fields |= {column: _tests(row, column) for column in _TESTS if column not in missing}
     patterns = {"instance_id": _INSTANCE_ID, "image": _IMAGE, "base_commit": _COMMIT}
     for column, pattern in patterns.items():
-        # What is missing has its own problem.
+        # A missing value has its own problem.
         if fields.get(column) and not pattern.fullmatch(fields[column]):
             row.add_problem(column, f"found {fields[column]!r}, which is none")
     for column in ("instance_id", "image", "eval_script"):
@@ -298,7 +296,7 @@ def _read_row(row: TaskRow) -> SwebenchRow:
 
 
 def _tests(row: TaskRow, column: str) -> list[str]:
-    """Return a list of tests, which data sets hold as a list or as its JSON text."""
+    """Return a list of tests. Data sets have it as a list or as JSON text."""
     value = _parsed(row.fields.get(column))
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         row.add_problem(column, "expected a list of text")
@@ -317,7 +315,7 @@ def _assets(row: TaskRow) -> tuple[str, ...]:
 
 
 def _parsed(value: Any) -> Any:
-    """Return the value that a text is the JSON of; None if it is the JSON of nothing."""
+    """Return a value parsed from JSON text; None if the text is not JSON."""
     if not isinstance(value, str):
         return value
     try:

@@ -1,9 +1,8 @@
-"""Ask the `swebench` package to prepare rows and to judge logs.
+"""Run the `swebench` package to prepare rows and to judge logs.
 
-Each question starts a process that runs `harness_program` and ends with the answer. The package
-imports large libraries and reads `.env` files when parts of it are imported, and its log parsers
-read text that agents can shape; in a process of their own both are bounded, in memory and time, and
-see no secrets of the caller's environment.
+Each question starts a process of `harness_program`. The package imports large libraries, reads
+`.env` files, and parses text that agents can shape. In a separate process, its memory and time are
+limited, and it sees no secrets of the caller's environment.
 """
 
 from __future__ import annotations
@@ -36,32 +35,32 @@ class HarnessFailed(LabLedgerError):
 
 @dataclass(frozen=True, slots=True)
 class PreparedRow:
-    """What the package makes of a row of a dataset."""
+    """The package's form of a row."""
 
     eval_script: str
-    """The row's script as the package runs it: it also records the tests' exit status."""
+    """The row's script in the package's form, which also records the tests' exit status."""
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class EvalReport:
-    """What the package says about a log."""
+    """The package's report about a log."""
 
     report: JsonObject
-    """Its report of the instance, with the tests' statuses."""
+    """The report of the instance, with the statuses of its tests."""
     has_test_output: bool
-    """Whether the log has both marks, between which the tests' output is."""
+    """Whether the log has both marks around the tests' output."""
 
 
 @cache
 def harness_version() -> str:
-    """Return the version of the installed package."""
+    """Return the version of the installed `swebench` package."""
     return version("swebench")
 
 
 def prepare_rows(rows: Sequence[JsonObject]) -> list[PreparedRow | str]:
-    """Return for each row what the package makes of it, or the reason why it cannot be judged.
+    """Return the prepared form of each row, or the reason why it cannot be judged.
 
     Raises `HarnessFailed`.
     """
@@ -79,8 +78,8 @@ def prepare_rows(rows: Sequence[JsonObject]) -> list[PreparedRow | str]:
 def eval_report(instance: JsonObject, model_patch: str | None, log: bytes) -> EvalReport:
     """Return the package's report about the log of an instance's tests.
 
-    `instance` has the row's fields that `harness_program` reads. A `model_patch` of None means that
-    there is no prediction. Raises `HarnessFailed`, also if the package takes too long.
+    `instance` has the row's fields that `harness_program` reads. A `model_patch` of None means no
+    prediction. Raises `HarnessFailed`, also if the package takes too long.
     """
     with scratch_folder("swebench") as folder:
         path = folder / "test_output.txt"
@@ -98,7 +97,7 @@ def eval_report(instance: JsonObject, model_patch: str | None, log: bytes) -> Ev
 
 def _ask(question: JsonObject, limit_s: int) -> Any:
     environment = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}
-    # Nothing that the package imports may look for data sets or models in the network.
+    # No imported library may look for data sets or models in the network.
     environment |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     try:
         done = subprocess.run(

@@ -1,8 +1,8 @@
 """The program that runs the `swebench` package: a question as JSON on stdin, an answer on stdout.
 
-It is started as a process, never imported. For a report only the package's modules of grading are
-imported, which takes a tenth of a second; `swebench.harness` itself imports libraries for data sets
-and cloud services, which grading does not use.
+It is started as a process, never imported. A report imports only the package's modules for grading,
+which takes a tenth of a second. `swebench.harness` itself would import libraries for data sets and
+cloud services.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAX_MEMORY_BYTES = 4 << 30
 
 
 def prepare(question: dict[str, Any]) -> dict[str, Any]:
-    """Return for each row its script as the package runs it and its tests, or its problem."""
+    """Return the prepared script and the tests of each row, or its problem."""
     from swebench.harness.constants import EvalType
     from swebench.harness.log_parsers import PARSER_REGISTRY
     from swebench.harness.utils import make_test_spec
@@ -81,7 +81,7 @@ def _grading_modules() -> tuple[Callable[..., dict[str, Any]], Any, Any]:
         from swebench.harness import constants
         from swebench.harness.grading import get_eval_report
     except ImportError:
-        # Another version may need what its own `__init__` imports.
+        # Another version may need the imports of its own `__init__`.
         for name in [name for name in sys.modules if name.startswith("swebench")]:
             del sys.modules[name]
         from swebench.harness import constants
@@ -96,7 +96,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s))
     resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY_BYTES, _MAX_MEMORY_BYTES))
     answer_file = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    # What the package prints is no part of the answer.
+    # Keep the package's own output out of the answer.
     os.dup2(2, 1)
     question = json.load(sys.stdin)
     operation = {"prepare": prepare, "report": report}[question["operation"]]

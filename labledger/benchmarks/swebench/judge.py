@@ -1,11 +1,8 @@
 """Derive a trial's prediction and score from the patch and the logs of a SWE-bench grader.
 
-The prediction is the agent's patch as it was taken from its container, before any of its code ran
-in the grader's. The logs are as hostile as any output. The `swebench` package's own report, made on
-the host, decides what is resolved, and becomes evidence. It counts a log that says nothing about
-the answer, such as one without marks or of a broken environment, as not resolved; here that is a
-`grade_error`, which counts as not passed too but keeps its reason. A patch that is larger than a
-prediction may be is the agent's own failure, whatever the grader made of it.
+The prediction is the agent's patch, taken before the grader ran any of its code. The `swebench`
+package's report decides on the host. A log that shows nothing about the answer is a `grade_error`.
+Too large a patch is the agent's own failure.
 """
 
 from __future__ import annotations
@@ -30,27 +27,27 @@ from labledger.trial.evidence.grading import (
 )
 
 PATCH_FAILED = b">>>>> Patch Apply Failed"
-"""What the grader and the package write about a patch that no command could apply."""
+"""The text of the grader and the package for a patch that no command could apply."""
 
 
 class ReportList(StrEnum):
-    """The list of the package's report of a run in which an instance would be."""
+    """The lists of instances in the package's report of a run."""
 
     RESOLVED = "resolved_ids"
     UNRESOLVED = "unresolved_ids"
     EMPTY_PATCH = "empty_patch_ids"
     ERROR = "error_ids"
     INCOMPLETE = "incomplete_ids"
-    """There is no prediction."""
+    """Instances without a prediction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What is known about an answer: a verdict, or why there is none."""
+    """A verdict on an answer, or the reason why there is none."""
 
     listed: ReportList
     report: JsonObject
-    """The package's report of the instance, with the tests' statuses."""
+    """The package's report of the instance, with the statuses of its tests."""
     verdict: Verdict | None = None
     reason: Reason | None = None
     """Why there is no verdict."""
@@ -61,14 +58,14 @@ class Judgement:
 def judge(
     instance: JsonObject, model_patch: str | None, test_output: bytes | None, apply_log: bytes
 ) -> Judgement:
-    """Return what the `swebench` package makes of an answer.
+    """Return the judgement of the `swebench` package on an answer.
 
-    `instance` is that of the settings. `model_patch` is None if there is no prediction.
-    `test_output` is the log of the tests, None if they did not run, and `apply_log` says how the
-    patch was applied.
+    `instance` comes from the settings of the grader. `model_patch` is None without a prediction.
+    `test_output` is the log of the tests, None if they did not run. `apply_log` is the log of
+    applying the patch.
     """
     if model_patch == "":
-        # The package does not run such an instance, and has no report of it.
+        # The package neither runs nor reports such an instance.
         report = dict.fromkeys(
             ("patch_is_None", "patch_exists", "patch_successfully_applied", "resolved"), False
         )
@@ -100,7 +97,7 @@ def judge(
 
 
 def _metrics(instance: JsonObject, report: JsonObject) -> JsonObject:
-    """Return the numbers of a report: what was reached, and of how many tests."""
+    """Return the metrics of a report: the successes, and the numbers of tests."""
     statuses = report.get("tests_status", {})
 
     def successes(name: str) -> int:
@@ -121,7 +118,7 @@ APPLY_LOG: Final = "run_instance.log"
 REPORT: Final = "swebench_report"
 """The name of the package's report in the evidence."""
 PATCH_BASE64: Final = "patch_base64"
-"""The member of a prediction's value that has a patch which is no text, and its problem's name."""
+"""The member of a prediction's value with a patch that is not text. Also its problem's name."""
 
 _TEST_OUTPUT_CAP = 64 * MIB
 _APPLY_LOG_CAP = 16 * MIB
@@ -166,7 +163,7 @@ def grade(trial: GradedTrial, outcome: GradingOutcome) -> None:
 
 
 def _problems(left: LeftPatch) -> dict[str, str]:
-    """Return what is wrong with a patch that may be graded nevertheless."""
+    """Return the problems of a patch, which may still be graded."""
     problems: dict[str, str] = {}
     if left.content is None and left.removed is not None:
         problems["patch"] = f"the agent removed {left.removed}: there is no patch"
@@ -181,7 +178,7 @@ def _problems(left: LeftPatch) -> dict[str, str]:
 
 
 def _text_of(patch: bytes) -> str | None:
-    """Return a patch as the text that a file of predictions holds; None if it is no such text."""
+    """Return a patch as text for a file of predictions; None if it is not such text."""
     try:
         text = patch.decode("utf-8")
     except UnicodeDecodeError:
@@ -192,8 +189,8 @@ def _text_of(patch: bytes) -> str | None:
 def _prediction(trial: GradedTrial, left: LeftPatch) -> JsonObject:
     """Return the row with the patch.
 
-    The value is null if the agent left no prediction, or one that is too large. If a patch is not
-    text, the row keeps its bytes, and its kind is not `patch`.
+    The value is null if there is no prediction, or if it is too large. If a patch is not text, the
+    row keeps its bytes, and its kind is not `patch`.
     """
     ids = trial.stamp.ids
     model = trial.bindings.get("model_name_or_path", ids.variant_id)
@@ -239,4 +236,4 @@ SWEBENCH_LOGS = ResultReader(
     },
     judge=grade,
 )
-"""`from: swebench`."""
+"""The reader of `from: swebench`."""

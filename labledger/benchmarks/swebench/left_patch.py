@@ -1,7 +1,7 @@
-"""Read the patch, and what `patch.sh` noted, in the tar of artifacts that a grader got.
+"""Read the patch and the notes of `patch.sh` from the tar of artifacts that a grader got.
 
-A patch that is larger than a prediction may be is not kept in memory: only its size is counted, and
-which file takes most of it.
+A patch that is too large for a prediction is not kept in memory. Only its size and its largest file
+are determined.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ NOTES_NAME = "patch_notes"
 
 _NOTES_CAP = 1 << 16
 _MAX_NAMED = 5
-"""How many repositories that were left out are named."""
+"""The most left-out repositories that are named."""
 _HEAD_BYTES = 600
-"""How much of a line is looked at: enough for the line with a file's name."""
+"""The most bytes of a line that are examined, enough for a line with a file's name."""
 _FILE_HEAD = b"diff --git "
 
 
 @dataclass(frozen=True, slots=True)
 class LeftPatch:
-    """The patch of a trial, and what is known of how it was made."""
+    """The patch of a trial, and the notes about it."""
 
     content: bytes | None = None
-    """None if there is no patch, or one that is too large."""
+    """The patch; None if there is none, or if it is too large."""
     too_large: str | None = None
-    """Why it cannot be graded, if it is too large: its size, and its largest file."""
+    """A sentence with its size and its largest file, if it is too large."""
     failed: str | None = None
-    """Why `patch.sh` could make no patch, in the words of git."""
+    """Git's reason why `patch.sh` could not make a patch."""
     removed: str | None = None
-    """What the agent removed, without which there can be no patch."""
+    """The path that the agent removed and that a patch needs."""
     left_out: tuple[str, ...] = ()
-    """The repositories inside the repository: their files are in no patch."""
+    """The repositories inside the repository. Their files are not in the patch."""
 
     @property
     def left_out_text(self) -> str | None:
-        """A sentence about what was left out; None if nothing was."""
+        """A sentence about left-out repositories; None without any."""
         if not self.left_out:
             return None
         more = len(self.left_out) - _MAX_NAMED
@@ -52,7 +52,7 @@ class LeftPatch:
 
 
 def read_left_patch(artifacts: Iterable[bytes] | None) -> LeftPatch:
-    """Return what is in a tar of artifacts, given in pieces; nothing if there is no tar."""
+    """Return the patch in a tar of artifacts, given in pieces; an empty one without a tar."""
     if artifacts is None:
         return LeftPatch()
     content: bytes | None = None
@@ -94,7 +94,7 @@ def _size_text(tar: TarFile, member: TarInfo) -> str:
 
 
 def _largest_file(pieces: Iterable[bytes]) -> tuple[str | None, int]:
-    """Return the file that takes most of a patch, and how many bytes; None without any file."""
+    """Return the largest file of a patch, and its bytes; None without any file."""
     name: str | None = None
     largest: str | None = None
     size = most = 0
@@ -116,7 +116,7 @@ def _name_in(head: bytes) -> str:
 
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
-    """Yield the beginning and the length of each line, whatever its length is."""
+    """Yield the beginning and the length of each line."""
     head, length = b"", 0
     for piece in pieces:
         *ended, rest = piece.split(b"\n")

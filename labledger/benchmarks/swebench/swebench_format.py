@@ -1,10 +1,8 @@
 """The format `swebench`: rows of a SWE-bench data set for version 5 of the `swebench` package.
 
-The agent works in the image's repository. Its changes become a patch, the only thing that the
-grader's container gets: a fresh one of the same image, with the row's script. The host judges the
-log of its tests with the `swebench` package. Patches of the agents `gold` and `predictions:FILE`
-(what a model has answered elsewhere), tests and scripts are files of the tasks, which only the
-containers have that need them.
+The agent works in the image's repository. A fresh container of the same image gets only its patch
+and the row's script. The host judges the log with the package. Only the necessary containers have
+the patches, tests and scripts.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from labledger.text import counted_of
 AGENTS = ("gold", "empty")
 REPOSITORY = "/testbed"
 TESTS_LIMIT_S = 1800
-"""How long a task's script may run, in seconds, as in the package."""
+"""The time limit of a task's script in seconds, as in the package."""
 
 _LOGS = "/swebench/logs"
 _PATCH, _NOTES = "/swebench/model.patch", "/swebench/patch_notes"
@@ -74,7 +72,7 @@ def swebench_benchmark(dataset: Dataset) -> Benchmark:
 
 
 def with_predictions(benchmark: Benchmark, predictions: Predictions) -> Benchmark:
-    """Return a benchmark with the predictions of a model as another agent, its last."""
+    """Return a benchmark with the predictions of a model as another agent at the end."""
     predicted = sum(task["id"] in predictions.patches for task in benchmark.tasks)
     description = (
         f"The predictions of {predictions.model}: of "
@@ -88,10 +86,10 @@ def with_predictions(benchmark: Benchmark, predictions: Predictions) -> Benchmar
 def with_patches(
     benchmark: Benchmark, agent: BenchmarkAgent, patches: Mapping[str, str]
 ) -> Benchmark:
-    """Return a benchmark with an agent, as its last, whose answers are patches.
+    """Return a benchmark with one more agent at the end, whose answers are patches.
 
-    `patches` are by task id. They are files of the tasks for this agent alone; where there is no
-    patch, there is no prediction.
+    `patches` has them by task id. They are files of the tasks that only this agent gets. A task
+    without a patch has no prediction.
     """
     files, tasks = dict(benchmark.files), []
     for task in benchmark.tasks:
@@ -101,13 +99,13 @@ def with_patches(
             files[f"{folder}/model.patch"] = patches[task_id].encode()
         else:
             files[f"{folder}/no_prediction"] = b""
-        own = {
+        patch_files = {
             "path": "/swebench/agent",
             "directory": folder,
             "for": "agent",
             "variants": [agent.name],
         }
-        tasks.append(task | {"files": [*task["files"], own]})
+        tasks.append(task | {"files": [*task["files"], patch_files]})
     agents = (*benchmark.agents, agent)
     return replace(benchmark, agents=agents, files=files, tasks=tuple(tasks))
 
@@ -158,7 +156,7 @@ def _defaults() -> JsonObject:
                 "files": ["grade.sh"],
                 "timeout_s": TESTS_LIMIT_S,
                 "mode": "separate",
-                # Scripts of tasks may install the repository, which can fetch what it builds with.
+                # Scripts of tasks may install the repository, which may download build tools.
                 "network": "full",
                 "collect": [{"command": collect, "timeout_s": 300}],
                 "artifacts": [{"path": path, "optional": True} for path in (_PATCH, _NOTES)],
@@ -188,14 +186,14 @@ class SwebenchFormat:
     agent_kinds: tuple[str, ...] = ("predictions",)
 
     def read(self, location: str) -> Benchmark:
-        """Return the benchmark of a file.
+        """Return the benchmark in a file.
 
         Raises `InvalidInput` with every problem, and `ExtraMissing`.
         """
         return swebench_benchmark(read_dataset(location))
 
     def add_agent(self, benchmark: Benchmark, kind: str, argument: str) -> Benchmark:  # noqa: ARG002
-        """Return a benchmark with the agent of a file of predictions, its last.
+        """Return a benchmark with the agent of a file of predictions at the end.
 
         Raises `InvalidInput`.
         """

@@ -1,7 +1,8 @@
-"""The APIs of model providers: what a request asks for, what an answer used, and errors.
+"""The APIs of model providers: the content of requests, the usage in answers, and errors.
 
 In: bodies and streams as they pass. Out: `Asked`, `Usage` and the error form of a refusal. Nothing
-here opens a connection or changes a byte. Each API has one module, with one `Family`.
+here opens a connection or changes a byte. Each API has one module, with one `Family`. Read
+`family`, `answer_reader` and `requests.bodies` first.
 """
 
 from __future__ import annotations

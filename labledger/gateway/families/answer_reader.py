@@ -1,7 +1,7 @@
-"""What one answer states: its model, whether it is whole, and the facts that decide its price.
+"""Read the facts of one answer: its model, its usage, and everything that decides its price.
 
 Usage is known only if the answer contains its final usage, without a contradiction. A cost is known
-only if everything else that the answer states is understood, too.
+only if everything else in the answer is understood, too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from labledger.records.model_costs import PICODOLLARS
 _MAX_WORD = 100
 _WORD = re.compile(r"[A-Za-z0-9_.:/@+-]{1,100}")
 _MAX_DOLLARS = 10**6
-"""No call costs more. A larger number from a provider is not a charge."""
+"""More dollars than any call costs. A larger number from a provider is not a charge."""
 _TICKS = 10**10
 """How many ticks a dollar has, in xAI's charges."""
 
@@ -37,7 +37,7 @@ class CallSettings:
     """The settings with which a request asks for its answer."""
 
     effort: str | None = None
-    """How much to reason: the provider's word, or a number of tokens."""
+    """The effort of reasoning: the provider's word, or a number of tokens."""
     temperature: float | None = None
     tiers: Mapping[str, str] = field(default_factory=dict)
     """The requested `service_tier`, `speed` and `inference_geo`, without standard values."""
@@ -47,7 +47,7 @@ class AnswerReader(ABC):
     """Reads the facts in one answer, event by event or whole."""
 
     known_numbers: ClassVar[frozenset[str]]
-    """The usage numbers that are counted, are parts of counted ones, or are free."""
+    """The usage numbers that are counted, belong to counted ones, or are free."""
     standard: ClassVar[Mapping[str, frozenset[str]]]
     """The members of an answer that may change its price, with the values of the standard price."""
 
@@ -72,11 +72,11 @@ class AnswerReader(ABC):
         self.item_names: list[str] = []
         """The names of the items of the answer, by which later requests may refer to them."""
         self._is_ambiguous = False
-        """Whether one of its objects has a member twice, with different values."""
+        """Whether an object of the answer has a member twice, with different values."""
         self._is_unread = False
-        """Whether a part of the answer that may say its usage could not be read."""
+        """Whether a part of the answer that may state its usage could not be read."""
         self._is_error = False
-        """Whether the answer is an error that says its usage, which is then the last word."""
+        """Whether the answer is an error that states its usage, which is then final."""
         self._said = SaidUsage()
         self._tiers: dict[str, Any] = {}
         self._changed_tiers: set[str] = set()
@@ -89,16 +89,16 @@ class AnswerReader(ABC):
 
     @abstractmethod
     def take_whole(self, document: Any) -> None:
-        """Read an answer that came in one piece."""
+        """Read an answer that is one document."""
 
     def take_error(self, document: Any) -> bool:
-        """Read an answer with an error's status. Return whether it says a usage that is not 0."""
+        """Read an answer with an error status. Return whether it states a usage other than 0."""
         self.take_whole(document)
         self._is_error = unknown_number(self._said.numbers, ()) is not None
         return self._is_error
 
     def note_unread(self) -> None:
-        """Note that a part of the answer that may say its usage could not be read."""
+        """Note that a part of the answer that may state its usage could not be read."""
         self._is_unread |= not self.finished
 
     def note_ambiguous(self) -> None:
@@ -117,7 +117,7 @@ class AnswerReader(ABC):
 
     @property
     def raw_usage(self) -> JsonObject | None:
-        """The usage in the provider's own form."""
+        """The usage in the provider's own form; None if there is none."""
         return self._said.numbers or None
 
     @property
@@ -127,7 +127,7 @@ class AnswerReader(ABC):
 
     @property
     def contradictions(self) -> str | None:
-        """A sentence on the numbers that a later part of the answer lowered."""
+        """A sentence about numbers that a later part of the answer lowered; None without any."""
         return self._said.contradictions
 
     @property
@@ -162,25 +162,25 @@ class AnswerReader(ABC):
 
     @property
     def _stated(self) -> list[Any]:
-        """The charges that the answer names; empty if it does not say what was charged."""
-        said = self._said.numbers
-        cost = said.get("cost")
+        """The charges that the answer states; empty if it states none."""
+        numbers = self._said.numbers
+        cost = numbers.get("cost")
         if isinstance(cost, dict):
             cost = cost.get("total_cost")
-        ticks = said.get("cost_in_usd_ticks")
+        ticks = numbers.get("cost_in_usd_ticks")
         if cost is None and ticks is not None:
             is_clear = is_number(ticks) and 0 <= ticks < _MAX_DOLLARS * _TICKS
             cost = ticks / _TICKS if is_clear else "no charge"
         if cost is None:
             return []
-        if said.get("is_byok") is not True:
+        if numbers.get("is_byok") is not True:
             return [cost]
         # The user's own account elsewhere is charged the price of the model.
-        details = said.get("cost_details")
+        details = numbers.get("cost_details")
         return [cost, details.get("upstream_inference_cost") if isinstance(details, dict) else None]
 
     def problems(self) -> Iterator[str]:
-        """Yield why the cost of the answer is not known, although its tokens may be."""
+        """Yield the reasons why the cost is unknown, although the tokens may be known."""
         if self._said.is_contradictory:
             yield f"the answer contradicts itself: {self.contradictions}"
         yield from self._read()[1]
@@ -196,7 +196,7 @@ class AnswerReader(ABC):
         yield from self._charges
 
     def _read(self) -> tuple[Usage | None, tuple[str, ...]]:
-        """Return the usage, or why it is not known, if the answer mentioned it."""
+        """Return the usage, or why it is unknown."""
         if not self._is_usage_final:
             why = "the answer has no mark of its end, before which its usage is not complete"
             return None, (why,) if self.ended and not self.failed else ()
@@ -218,7 +218,7 @@ class AnswerReader(ABC):
         self._said.take(usage)
 
     def _take_searches(self, number: Any) -> None:
-        """Note how many searches of the provider a part of the answer names."""
+        """Note the number of the provider's searches that a part of the answer states."""
         if number is None or number == 0:
             return
         if not (is_number(number) and number >= 0):
@@ -230,7 +230,7 @@ class AnswerReader(ABC):
                 self._charge(f"{number:g} searches" if number < MAX_SEARCHES else "many searches")
 
     def _take_tier(self, name: str, value: Any) -> None:
-        """Note the tier, speed or region that a part of the answer names, if any."""
+        """Note the tier, speed or region that a part of the answer names; None changes nothing."""
         if value is None:
             return
         if value != self._tiers.setdefault(name, value):
@@ -252,5 +252,5 @@ class AnswerReader(ABC):
 
 
 def is_word(value: Any) -> bool:
-    """Return whether a value is a text that can be a part of a price's condition."""
+    """Return whether a value is a word that a price condition can contain."""
     return isinstance(value, str) and _WORD.fullmatch(value) is not None

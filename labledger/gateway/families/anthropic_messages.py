@@ -1,10 +1,9 @@
 """Anthropic's Messages API.
 
-A stream states its usage in two places. `message_start` has the tokens of the request, and the
-cumulative `message_delta` events at its end have the tokens of the answer. The larger number of
-both applies. Compatible servers may report cached tokens only in the later one, or send a second
-`message_delta`. If the provider compacts the conversation, `iterations` has the usage of each of
-its requests, and the numbers beside it leave the compaction out.
+A stream states the request's tokens in `message_start`, and the answer's tokens in cumulative
+`message_delta` events. The larger number of both applies, because compatible servers differ. If the
+provider compacts the conversation, `iterations` has the usage of each of its requests, and the
+other numbers leave the compaction out.
 """
 
 from __future__ import annotations
@@ -72,11 +71,11 @@ _CHARGED_ITERATIONS = frozenset({"compaction", "message"})
 
 
 def read_usage(usage: Mapping[str, Any]) -> Usage:
-    """Return usage as Anthropic says it. Raises `ValueError` if it is not complete."""
+    """Return usage in Anthropic's form as `Usage`. Raises `ValueError` if it is not complete."""
     answer = _read_counts(usage)
-    iterations = [mapping(each) for each in items(usage.get("iterations"))]
+    iterations = [mapping(iteration) for iteration in items(usage.get("iterations"))]
     of_kinds = {
-        kind: [_read_counts(each) for each in iterations if each.get("type") == kind]
+        kind: [_read_counts(iteration) for iteration in iterations if iteration.get("type") == kind]
         for kind in _CHARGED_ITERATIONS
     }
     messages = combined(of_kinds["message"])
@@ -174,11 +173,15 @@ class _Reader(AnswerReader):
     def request_sizes(self) -> tuple[int, ...]:
         usage = self.usage
         iterations = map(mapping, items(self._said.numbers.get("iterations")))
-        charged = [each for each in iterations if is_one_of(each.get("type"), *_CHARGED_ITERATIONS)]
+        charged = [
+            iteration
+            for iteration in iterations
+            if is_one_of(iteration.get("type"), *_CHARGED_ITERATIONS)
+        ]
         if usage is None or not charged:
             return super().request_sizes
         requests = [self._said.numbers, *charged]
-        return tuple(_read_counts(each).request for each in requests)
+        return tuple(_read_counts(iteration).request for iteration in requests)
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()
@@ -187,10 +190,10 @@ class _Reader(AnswerReader):
             yield "a search by the provider, which the usage does not count"
         if _has_writes_of_unknown_time(self._said.numbers):
             yield "the usage has more tokens written to caches than it says for how long"
-        for each in map(mapping, items(self._said.numbers.get("iterations"))):
-            is_charged = is_one_of(each.get("type"), *_CHARGED_ITERATIONS)
-            if not is_charged and unknown_number(each, ()):
-                yield f"the usage has an iteration of the type {str(each.get('type'))[:40]!r}"
+        for iteration in map(mapping, items(self._said.numbers.get("iterations"))):
+            is_charged = is_one_of(iteration.get("type"), *_CHARGED_ITERATIONS)
+            if not is_charged and unknown_number(iteration, ()):
+                yield f"the usage has an iteration of the type {str(iteration.get('type'))[:40]!r}"
 
     @property
     def _has_usage(self) -> bool:

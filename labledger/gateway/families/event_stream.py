@@ -1,9 +1,8 @@
 """Readers for the bodies of answers, fed with pieces as they arrive.
 
-An event stream follows the format of the HTML standard: lines end with CR, LF or both, `data` lines
-are joined, and an event ends with an empty line. If the body ends without that line, the last event
-still counts. The first bytes of a body decide its kind, because servers label streams as JSON, and
-JSON as a stream.
+An event stream follows the HTML standard: lines end with CR, LF or both, and an event with an empty
+line. The last event may lack that line. The first bytes of a body decide its kind, because servers
+label streams as JSON, and JSON as a stream.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 MAX_EVENT = 64 << 20
-"""How many bytes one event may have. Longer ones are left out, so that memory is bounded."""
+"""The most bytes of one event. Longer ones are left out, so that memory is bounded."""
 _BOM = b"\xef\xbb\xbf"
 _FIELDS = (b"data", b"event", b"id", b"retry")
 """The fields of an event stream. A stream begins with one of them, or with a colon."""
@@ -26,7 +25,7 @@ class BodyForm(StrEnum):
 
     EVENTS = "events"
     OBJECT = "object"
-    """A JSON object, or several, one a line."""
+    """A JSON object, or several, one per line."""
     ARRAY = "array"
     OTHER = "other"
 
@@ -54,7 +53,7 @@ class Event:
 
     @property
     def document(self) -> Any:
-        """The data as JSON; None if it is none."""
+        """The data as JSON; None if it is not JSON."""
         try:
             return json.loads(self.data)
         except (ValueError, RecursionError):
@@ -63,20 +62,20 @@ class Event:
 
 def is_ambiguous(text: str | bytes) -> bool:
     """Return whether an object in a JSON text has a member twice, with different values."""
-    found = False
+    ambiguous = False
 
     def read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        nonlocal found
+        nonlocal ambiguous
         members = dict(pairs)
         if len(members) < len(pairs):
-            found = found or any(members[name] != value for name, value in pairs)
+            ambiguous = ambiguous or any(members[name] != value for name, value in pairs)
         return members
 
     try:
         json.loads(text, object_pairs_hook=read_object)
     except (ValueError, RecursionError):
         return False
-    return found
+    return ambiguous
 
 
 class EventReader:
@@ -91,7 +90,7 @@ class EventReader:
         self._size = 0
 
     def feed(self, piece: bytes) -> Iterator[Event]:
-        """Yield the events that a piece ends."""
+        """Yield the events that a piece completes."""
         if not piece:
             return
         if self._after_cr and piece.startswith(b"\n"):
@@ -107,7 +106,7 @@ class EventReader:
         self._extend(lines[-1])
 
     def end(self) -> Iterator[Event]:
-        """Yield the event that the end of the body ends, if there is one."""
+        """Yield the event that the end of the body completes, if there is one."""
         if self._line:
             self._take(bytes(self._line))
             self._line.clear()

@@ -1,8 +1,7 @@
-"""What the APIs have in common: the parts of a family, and reading JSON that anybody wrote.
+"""The common parts of all APIs: the parts of a family, and readers for untrusted JSON.
 
-A request is judged by allow-lists: an endpoint, a query or a tool that is not known is refused, as
-it may be something by which the provider reaches the network, keeps data or charges for more than
-tokens.
+Allow-lists judge a request. An unknown endpoint, query or tool is refused, because it may let the
+provider reach the network, keep data, or charge for more than tokens.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from labledger.gateway.families.request_trace import RequestTrace, Turns
 from labledger.records import JsonObject
 
 MAX_NAME = 200
-"""How many characters of a model's name or of a request's id are kept."""
+"""The most characters of a model's name or a request's id that are kept."""
 _MAX_WORD = 40
 _MAX_TEMPERATURE = 100
 
 
 class Feature(StrEnum):
-    """What a request may use only if the experiment grants it by this name.
+    """A feature that a request may use only if the experiment grants it by this name.
 
-    With each of them the provider does more than to answer from the request alone: it reaches the
-    network, runs programs, reads what it stored, or charges by other prices.
+    With each feature, the provider does more than answer from the request alone: it reaches the
+    network, runs programs, reads stored data, or charges other prices.
     """
 
     WEB_SEARCH = "web_search"
@@ -42,26 +41,26 @@ class Feature(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What a path asks for."""
+    """The request that a path names."""
 
     model: str | None = None
-    """The model that the path names; None where the body does."""
+    """The model that the path names; None if the body names it."""
     streamed: bool | None = None
-    """Whether it asks for a stream; None where the body says so."""
+    """Whether it asks for a stream; None if the body decides."""
     counts_tokens: bool = False
-    """Whether it only counts tokens, for which nothing is charged."""
+    """Whether it only counts tokens, which is free."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request asks for."""
+    """The facts of a request."""
 
     model: str
     streamed: bool
     request_tokens: int
-    """More tokens than the request can have."""
+    """An upper bound of the request's tokens."""
     max_output: int | None
-    """The most tokens of one answer; None where the request does not say."""
+    """The most tokens of one answer; None if the request does not limit them."""
     answers: int = 1
     """How many answers it asks for at once."""
     features: frozenset[Feature] = frozenset()
@@ -69,19 +68,19 @@ class Asked:
     searches: int = 0
     """How many searches the provider may make, if it charges for each search."""
     unknown: tuple[str, ...] = ()
-    """The first unknown things in it, which need `other_tools`."""
+    """The first unknown parts of the request, which need `other_tools`."""
     least_output: int = 0
     """A lower bound of the output, whatever is assumed for `max_output`."""
     extra_output: int = 0
     """Additional tokens of each answer that may be charged."""
     other_prices: bool = False
-    """Whether some tokens, such as sound, have prices outside any table of text tokens."""
+    """Whether some tokens, such as sound, have other prices than text."""
     text_bytes: int = 0
     """The bytes of the body without images and files."""
     overhead_tokens: int = 0
     """The part of `request_tokens` that is not in the body."""
     has_file: bool = False
-    """Whether it holds a file, a recording or a film, which counts with a whole context window."""
+    """Whether it holds a file or a recording, which counts with a whole context window."""
     stored: tuple[str, ...] = ()
     """The items that the provider stored, which the request names without their content."""
     stored_tokens: int = 0
@@ -89,11 +88,11 @@ class Asked:
     turns: Turns | None = None
     """None if this request does not show the tokens of the next one; also None after reading."""
     trace: RequestTrace | None = None
-    """What the next request is compared with; None if no comparison is needed."""
+    """The digests that the next request is compared with; None if not needed."""
 
 
 class Refused(Exception):
-    """A request that is not forwarded. The text is for the agent's log."""
+    """A request that is not forwarded. The message is for the agent's log."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -105,11 +104,11 @@ class Family:
     """How one API asks, answers and reports errors."""
 
     endpoint: Callable[[str], Endpoint | None]
-    """Returns what a path below the API's address asks for; None if it is not allowed."""
+    """Returns the endpoint of a path below the API's address; None if it is not allowed."""
     query: frozenset[str]
     """The parameters that a request's query may have."""
     read_request: Callable[[Endpoint, JsonObject, int], Asked]
-    """Returns what a body of so many bytes asks for. Raises `Refused`."""
+    """Returns the facts of a body, given its endpoint and its size in bytes. Raises `Refused`."""
     read_settings: Callable[[JsonObject], CallSettings]
     """Returns the settings with which a body asks for its answer."""
     reader: Callable[[], AnswerReader]
@@ -118,34 +117,34 @@ class Family:
     key_header: str
     """The header that carries the key."""
     forbidden: int = 403
-    """The status of a refusal that clients of the API do not repeat."""
+    """The status of a refusal that clients of the API do not retry."""
 
     def key_headers(self, key: str, auth: str | None = None) -> Mapping[str, str]:
-        """Return the headers with which a provider gets its key.
+        """Return the headers with a provider's key.
 
-        `auth` is the header's name, for a provider that wants another one.
+        `auth` is the header's name, if it is not the usual one of the API.
         """
         name = auth or self.key_header
         return {name: f"Bearer {key}" if name.lower() == "authorization" else key}
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """Return a value if it is an object, else an empty one."""
+    """Return `value` if it is an object, else an empty object."""
     return value if isinstance(value, dict) else {}
 
 
 def items(value: Any) -> list[Any]:
-    """Return a value if it is an array, else an empty one."""
+    """Return `value` if it is an array, else an empty array."""
     return value if isinstance(value, list) else []
 
 
 def is_one_of(value: Any, *allowed: str | None) -> bool:
-    """Return whether a value is one of some texts, or None where that is one of them."""
+    """Return whether a value is one of `allowed`, which are texts or None."""
     return (value is None or isinstance(value, str)) and value in allowed
 
 
 def text_or_none(value: Any) -> str | None:
-    """Return a provider's name for something, cut to the stored length."""
+    """Return a name from a provider, cut to the stored length; None if it is no text."""
     return value[:MAX_NAME] if isinstance(value, str) and value else None
 
 

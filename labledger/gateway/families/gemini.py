@@ -1,8 +1,8 @@
 """Google's Gemini API.
 
-The path names the model and whether the answer is a stream: of events with `alt=sse`, else of the
-items of one array. Members may be spelled in two ways, `fileData` and `file_data`. Each chunk of a
-stream has the usage so far; no event marks the end.
+The path names the model, and says whether the answer is a stream: of events with `alt=sse`,
+otherwise of the items of one array. Members may be spelled in two ways, `fileData` and `file_data`.
+Each chunk of a stream has the usage so far. No event marks the end.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _PRICED_BY_QUERY = re.compile(r"gemini-([3-9]|\d\d)")
 
 
 def read_usage(usage: Mapping[str, Any]) -> Usage:
-    """Return usage as Google says it. Raises `ValueError` if it is not complete."""
+    """Return usage in Google's form as `Usage`. Raises `ValueError` if it is not complete."""
     prompt = count(usage, "promptTokenCount", None)
     cached = count(usage, "cachedContentTokenCount")
     thoughts = count(usage, "thoughtsTokenCount")
@@ -124,15 +124,15 @@ class _Reader(AnswerReader):
             for part in map(mapping, items(mapping(candidate.get("content")).get("parts"))):
                 if any(name in part for name in _FILES):
                     self._charge("an answer that is no text")
-        # A request that is blocked gets no candidate.
+        # A blocked request gets no candidate.
         self._ended |= bool(mapping(chunk.get("promptFeedback")).get("blockReason"))
 
     def _take_modalities(self, usage: Mapping[str, Any]) -> None:
         for name in _MODALITIES.keys() & usage.keys():
             plain = _MODALITIES[name]
-            for each in map(mapping, items(usage[name])):
-                if each.get("tokenCount") and not is_one_of(each.get("modality"), *plain):
-                    self._charge(f"{name} of {str(each.get('modality'))[:40]}")
+            for modality in map(mapping, items(usage[name])):
+                if modality.get("tokenCount") and not is_one_of(modality.get("modality"), *plain):
+                    self._charge(f"{name} of {str(modality.get('modality'))[:40]}")
 
     def _take_grounding(self, grounding: Mapping[str, Any]) -> None:
         queries = len(items(grounding.get("webSearchQueries")))
@@ -142,9 +142,11 @@ class _Reader(AnswerReader):
         if items(grounding.get("imageSearchQueries")):
             self._charge("a search for images")
         chunks = list(map(mapping, items(grounding.get("groundingChunks"))))
-        if any("web" in each for each in chunks):
+        if any("web" in chunk for chunk in chunks):
             self._has_results = True
-        if grounding.get("googleMapsWidgetContextToken") or any("maps" in each for each in chunks):
+        if grounding.get("googleMapsWidgetContextToken") or any(
+            "maps" in chunk for chunk in chunks
+        ):
             self._charge("a search in maps")
 
     def problems(self) -> Iterator[str]:
@@ -158,12 +160,12 @@ class _Reader(AnswerReader):
 
     @property
     def _has_usage(self) -> bool:
-        # After the reason of the end, another chunk may follow.
+        # Another chunk may follow the chunk with the reason of the end.
         return self.whole and (self.ended or self._is_document)
 
 
 def _tier(value: Any) -> Any:
-    """Return a tier in the words of requests. Vertex calls one `ON_DEMAND_FLEX`."""
+    """Return a tier in the spelling of requests. Vertex writes `ON_DEMAND_FLEX`, for example."""
     return value.casefold().removeprefix("on_demand_") if isinstance(value, str) else value
 
 

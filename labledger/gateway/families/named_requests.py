@@ -21,7 +21,7 @@ _OF_THE_REQUEST: Mapping[str, tuple[str, ...]] = {
 }
 """The usage numbers of the request. Responses state none before their end."""
 _NEEDED: Mapping[str, frozenset[str]] = {
-    # Compatible servers may know these only at the end; the input is then a part of the total.
+    # Compatible servers may state some only at the end. The input is then only a part.
     Api.ANTHROPIC_MESSAGES: frozenset(
         {"input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"}
     ),
@@ -33,9 +33,9 @@ _NO_ANSWER: Mapping[str, Mapping[str, int]] = {
 
 
 def named_request(api: str, raw_usage: Mapping[str, Any] | None) -> Usage | None:
-    """Return the request's tokens from the usage so far; None if it is not complete.
+    """Return the request's tokens from the usage so far; None if they are not complete.
 
-    A request without any tokens was not counted.
+    A count of 0 means that the request was not counted.
     """
     if not raw_usage or api not in _OF_THE_REQUEST or raw_usage.get("iterations"):
         return None

@@ -55,7 +55,7 @@ _MORE_THAN_TEXT = {
     "images": "images in the answer",
     "executed_tools": "tools of the provider",
 }
-"""Members of a message that may be charged by other prices than text."""
+"""Members of a message that may have other prices than text."""
 KNOWN_NUMBERS = frozenset(
     {
         *("prompt_tokens", "completion_tokens", "total_tokens", *_READ, *_WRITTEN),
@@ -76,7 +76,7 @@ KNOWN_NUMBERS = frozenset(
 
 
 def read_usage(usage: Mapping[str, Any]) -> Usage:
-    """Return usage as Chat Completions say it. Raises `ValueError` if it is not complete."""
+    """Return usage of Chat Completions as `Usage`. Raises `ValueError` if it is not complete."""
     request = count(usage, "prompt_tokens", None)
     output = count(usage, "completion_tokens", None)
     of_request = mapping(usage.get("prompt_tokens_details"))
@@ -105,11 +105,11 @@ def _check_misses(usage: Mapping[str, Any], request: int) -> None:
 
 
 def _named(usage: Mapping[str, Any], details: Mapping[str, Any], names: tuple[str, ...]) -> int:
-    """Return a number that providers call by several names. Raises `ValueError` if two differ."""
-    said = {count(where, name) for where in (usage, details) for name in names} - {0}
-    if len(said) > 1:
+    """Return a number with several possible names. Raises `ValueError` if two values differ."""
+    counts = {count(where, name) for where in (usage, details) for name in names} - {0}
+    if len(counts) > 1:
         raise ValueError(f"{names[0]} is given by several names, with different numbers")
-    return max(said, default=0)
+    return max(counts, default=0)
 
 
 class _Reader(AnswerReader):
@@ -185,14 +185,14 @@ class _Reader(AnswerReader):
 
     @property
     def _has_usage(self) -> bool:
-        # A chunk with the reason of the end may have a usage that the last chunk completes.
+        # The chunk with the reason of the end may have a usage that a later chunk replaces.
         return self.whole and (self.finished or self._has_last or self.transferred)
 
 
 def _cites(message: Mapping[str, Any]) -> bool:
     annotations = message.get("annotations")
     return bool(annotations) and any(
-        mapping(each).get("type") == "url_citation" for each in items(annotations)
+        mapping(annotation).get("type") == "url_citation" for annotation in items(annotations)
     )
 
 

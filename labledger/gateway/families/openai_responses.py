@@ -36,7 +36,7 @@ STANDARD: Mapping[str, frozenset[str]] = {
 }
 """The tiers of the standard price."""
 _MAX_ITEMS = 1_000
-"""How many names of an answer's items are kept."""
+"""The most names of an answer's items that are kept."""
 _UNDER = ("input_tokens_details", "output_tokens_details")
 _PARTS = ("cached_tokens", "cache_write_tokens", "text_tokens", "reasoning_tokens")
 KNOWN_NUMBERS = frozenset(
@@ -55,11 +55,11 @@ _FREE_ITEMS = frozenset(
 )
 """Calls of tools that cost only tokens."""
 _COUNTED_ITEMS = ("web_search.num_requests",)
-"""Numbers of `tool_usage` that count items of the output, too."""
+"""Numbers of `tool_usage` that the items of the output also show."""
 
 
 def read_usage(usage: Mapping[str, Any]) -> Usage:
-    """Return usage as the Responses API says it. Raises `ValueError` if it is not complete."""
+    """Return usage of the Responses API as `Usage`. Raises `ValueError` if it is not complete."""
     read = usage_with_cache(
         count(usage, "input_tokens", None),
         mapping(usage.get("input_tokens_details")),
@@ -73,7 +73,10 @@ def read_usage(usage: Mapping[str, Any]) -> Usage:
 def usage_with_cache(
     request: int, of_request: Mapping[str, Any], output: int, of_output: Mapping[str, Any]
 ) -> Usage:
-    """Return usage whose tokens of the request include cached ones, of which the details tell."""
+    """Return usage from totals and their details. The request's total includes cached tokens.
+
+    Raises `ValueError` if a part is larger than its total.
+    """
     read, written = count(of_request, "cached_tokens"), count(of_request, "cache_write_tokens")
     reasoning = count(of_output, "reasoning_tokens")
     if read + written > request or reasoning > output:
@@ -133,7 +136,7 @@ class _Reader(AnswerReader):
             self.item_names.append(name)
 
     def _searched(self, item: Mapping[str, Any]) -> bool:
-        """Return whether an item of the output is a search; note other items with a charge."""
+        """Return whether an item of the output is a search. Note other items with a charge."""
         kind = item.get("type")
         if kind == "web_search_call":
             # Opening a page that was found, or searching in it, is not charged as a search.
@@ -153,7 +156,7 @@ class _Reader(AnswerReader):
 
 
 def served_tier(document: Mapping[str, Any]) -> Any:
-    """Return the tier that served, as the answer states it. `auto` names no tier."""
+    """Return the tier that the answer names; None for `auto`, which names no tier."""
     tier = document.get("service_tier")
     return None if tier == "auto" else tier
 
@@ -179,6 +182,6 @@ FAMILY: Family = Family(
     reader=_Reader,
     error=error,
     key_header="Authorization",
-    # Codex repeats a request that got 403, and none that got 400.
+    # Codex retries a request after 403, but not after 400.
     forbidden=400,
 )

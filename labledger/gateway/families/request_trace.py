@@ -1,6 +1,6 @@
-"""The parts of two requests that are compared to see that one continues the other.
+"""The digests of a request by which a later request is recognized as its continuation.
 
-A trace is small and holds digests, not text. `known_requests` explains its use.
+A trace is small and holds no text. `KnownRequests` explains its use.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from labledger.records import JsonObject, canonical_json
 _MAX_PIECES = 256
 _MAX_TURNS = 5_000
 _FLOAT_BYTES = 20
-"""How many bytes longer than the shortest JSON a fraction may be in canonical JSON."""
+"""How many bytes longer than in the shortest JSON a fraction may be in canonical JSON."""
 _MARKS = frozenset({"cache_control", "prompt_cache_breakpoint"})
-"""Members that tell a provider what to cache, which agents move from turn to turn."""
+"""Members that control the provider's cache. Agents move them from turn to turn."""
 
 Digest = bytes
 
@@ -29,15 +29,15 @@ class Turns:
     turns: list[Any]
     """The messages, in order."""
     pieces: list[Any]
-    """Descriptions of tools and parts of the system prompt, which count one by one."""
+    """Tools and parts of the system prompt, which are compared one by one."""
     setting: JsonObject
-    """Everything else that decides how many tokens the turns and pieces are."""
+    """Everything else that affects the tokens of turns and pieces."""
     by_model: Callable[[Any], bool]
     """Returns whether the model wrote a turn."""
     more_tokens: Callable[[Any], int]
-    """Returns how many tokens more than its bytes a turn may count."""
+    """Returns by how many tokens the count of a turn may exceed its bytes."""
     stored: Callable[[Any], str | None] = lambda _turn: None
-    """Returns the name of a turn whose content the provider stored, and the request leaves out."""
+    """Returns the name of a turn whose content the provider stored; None for other turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class TracedTurn:
     size_so_far: int
     by_model: bool
     more_tokens: int
-    """How many tokens more than its bytes it may count."""
+    """By how many tokens its count may exceed its bytes."""
     stored: str | None
-    """Its name, if the provider stored it, and the request leaves its content out."""
+    """Its name, if the provider stored its content; else None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,9 @@ class RequestTrace:
 
 
 def trace_of(turns: Turns, place: object, size: int, overhead: int) -> RequestTrace | None:
-    """Return the trace of a request to a place; None if it cannot be continued.
+    """Return the trace of a request to `place`; None if it cannot be continued.
 
-    This takes time for a large request.
+    Slow for a large request.
     """
     if not 0 < len(turns.turns) <= _MAX_TURNS:
         return None
@@ -105,7 +105,7 @@ def _digest(before: Digest, text: bytes) -> Digest:
 
 
 def _canonical(value: Any) -> tuple[bytes, int]:
-    """Return a value in its compared form, and the fewest bytes that its JSON can have."""
+    """Return the compared form of a value, and the fewest bytes that its JSON can have."""
     plain, floats = _plain(value)
     text = canonical_json.dump_bytes(plain)
     return text, max(0, len(text) - _FLOAT_BYTES * floats)
@@ -117,8 +117,8 @@ def _plain(value: Any) -> tuple[Any, int]:
     Also returns how many numbers in it have a fraction.
     """
     if isinstance(value, dict):
-        found = {name: _plain(member) for name, member in value.items() if name not in _MARKS}
-        return {name: plain for name, (plain, _) in found.items()}, _floats(found.values())
+        members = {name: _plain(member) for name, member in value.items() if name not in _MARKS}
+        return {name: plain for name, (plain, _) in members.items()}, _floats(members.values())
     if isinstance(value, list):
         listed = [_plain(item) for item in value]
         plain = [item for item, _ in listed]
@@ -128,8 +128,8 @@ def _plain(value: Any) -> tuple[Any, int]:
     return value, isinstance(value, float)
 
 
-def _floats(found: Any) -> int:
-    return sum(floats for _, floats in found)
+def _floats(members: Any) -> int:
+    return sum(floats for _, floats in members)
 
 
 def _is_text(block: Any) -> bool:

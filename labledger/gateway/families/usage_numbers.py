@@ -1,9 +1,8 @@
 """Usage numbers of an answer: merged, compared, and checked for unknown ones.
 
-The numbers of a stream are cumulative. A later, smaller number contradicts the earlier one, and the
-larger one applies. A zero is a placeholder; any other smaller number makes the cost unknown. A
-number other than 0 that is not in its API's lists may be a charge, so it also makes the cost
-unknown.
+The numbers of a stream are cumulative, so the largest value of each applies. A later zero is a
+placeholder. Any other smaller number makes the cost unknown. So does an unknown number other than
+0, because it may be a charge.
 """
 
 from __future__ import annotations
@@ -17,14 +16,16 @@ from labledger.records import JsonObject
 from labledger.records.model_calls import Usage
 
 MAX_SEARCHES = 10**6
-"""No call has more searches."""
+"""More searches than any call has."""
 MAX_TOKENS = 10**9
-"""No call has more tokens of a kind. A larger number from a provider is not a number of tokens. The
-limit keeps a cost within the integers of SQLite."""
+"""More tokens of one kind than any call has. A larger number is not a number of tokens.
+
+The limit keeps costs within SQLite's integers.
+"""
 _MAX_DEPTH = 8
-"""How deeply objects are merged. Below, the last one is kept."""
+"""The depth to which objects are merged. Below it, the last one applies."""
 _MAX_NUMBERS = 1000
-"""How many numbers of one usage are examined."""
+"""The most numbers of one usage that are examined."""
 
 
 _NUMBER = re.compile(r"\s*[-+]?\d{1,40}(\.\d{0,40})?\s*", re.ASCII)
@@ -36,12 +37,12 @@ class SaidUsage:
 
     def __init__(self) -> None:
         self.numbers: JsonObject = {}
-        """The largest of each number, and the last of every other value."""
+        """The largest value of each number, and the last of every other value."""
         self.fallen: dict[str, tuple[float, float]] = {}
-        """Numbers that a later part made smaller: the largest one, and the last one."""
+        """Numbers that a later part lowered, each with its largest and its last value."""
 
     def take(self, usage: Any, *, placeholders: Collection[str] = ()) -> None:
-        """Add the numbers of a part. A later part may lower numbers in `placeholders`."""
+        """Add the numbers of a part of the answer. It may lower the numbers in `placeholders`."""
         if isinstance(usage, dict):
             self.numbers = self._merged(self.numbers, usage, "")
             for name in placeholders:
@@ -49,8 +50,8 @@ class SaidUsage:
                     guess, now = self.fallen.pop(name)
                     self.numbers[name] = now or guess
 
-    def _merged(self, said: Mapping[str, Any], more: Mapping[str, Any], path: str) -> JsonObject:
-        merged = dict(said)
+    def _merged(self, numbers: Mapping[str, Any], more: Mapping[str, Any], path: str) -> JsonObject:
+        merged = dict(numbers)
         for name, value in more.items():
             at, earlier = path + name, merged.get(name)
             if value is None:
@@ -70,25 +71,25 @@ class SaidUsage:
 
     @property
     def contradictions(self) -> str | None:
-        """A sentence on the numbers that fell; None if none did."""
+        """A sentence about the numbers that fell; None if none did."""
         fallen = [f"{at} fell from {was} to {now}" for at, (was, now) in self.fallen.items()]
         return ", ".join(fallen[:5]) or None
 
     def fell(self, name: str) -> bool:
-        """Return whether a number, or one below it, fell to a number that is not a placeholder."""
+        """Return whether a number, or one below it, fell to a value other than 0."""
         return any(now and at.split(".")[0] == name for at, (_, now) in self.fallen.items())
 
     @property
     def is_contradictory(self) -> bool:
-        """Whether a number fell to a number that is not a placeholder."""
+        """Whether any number fell to a value other than 0."""
         return any(now for _, now in self.fallen.values())
 
 
 def unknown_number(usage: Mapping[str, Any], known: Collection[str]) -> str | None:
-    """Return the first unknown number of a usage other than 0, as `a.b = 3`; else None.
+    """Return the first unknown number of a usage other than 0, as `a.b = 3`; None without one.
 
-    A known path names a number or, with `.*` at its end, all numbers below it. The items of an
-    array are below its name.
+    A path in `known` names a number or, with `.*` at its end, all numbers below it. The items of
+    an array are below its name.
     """
     for looked_at, (path, number) in enumerate(_numbers(usage, "")):
         if looked_at >= _MAX_NUMBERS:
@@ -106,16 +107,16 @@ def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
     # Without recursion, because a provider may send deeply nested data.
     pending = [(path, value)]
     while pending:
-        at, found = pending.pop()
-        if is_number(found):
-            yield at, found
-        elif isinstance(found, str) and _NUMBER.fullmatch(found):
-            yield at, float(found)
-        elif isinstance(found, dict):
-            members = [(f"{at}.{name}" if at else name, member) for name, member in found.items()]
+        at, value = pending.pop()
+        if is_number(value):
+            yield at, value
+        elif isinstance(value, str) and _NUMBER.fullmatch(value):
+            yield at, float(value)
+        elif isinstance(value, dict):
+            members = [(f"{at}.{name}" if at else name, member) for name, member in value.items()]
             pending.extend(reversed(members))
-        elif isinstance(found, list):
-            pending.extend((at, item) for item in reversed(found))
+        elif isinstance(value, list):
+            pending.extend((at, item) for item in reversed(value))
 
 
 def is_number(value: Any) -> TypeGuard[float]:
@@ -124,7 +125,7 @@ def is_number(value: Any) -> TypeGuard[float]:
 
 
 def count(usage: Mapping[str, Any], name: str, default: int | None = 0) -> int:
-    """Return a number of tokens; `default` if it is absent or null. 1000.0 is 1000.
+    """Return a number of tokens; `default` if it is absent or null. 1000.0 counts as 1000.
 
     Raises `ValueError` if it is not a number of tokens, or is absent without a default.
     """

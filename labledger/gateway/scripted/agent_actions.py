@@ -1,8 +1,8 @@
-"""Scripted turns in the words of the agent that asks: the tool that it offers, or its form of text.
+"""Turn scripted actions into the tool calls or texts that the requesting agent understands.
 
-A command goes to the tool that runs commands, whatever the agent calls it; other arguments that
-the tool requires are filled by its schema. Agents without tools are recognized by what their
-prompts ask for. A request that offers neither is auxiliary: a title, a summary, a check.
+A command goes to the agent's tool that runs commands, whatever its name. Other required arguments
+are filled by its schema. Agents without tools are recognized by their prompts. A request that
+offers neither is auxiliary: a title, a summary or a check.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _SHELL_TOOLS = (
     "execute_bash",
     "developer__shell",
 )
-"""Names of the tools by which agents run commands."""
+"""Names of the tools with which agents run commands."""
 _COMMAND_ARGUMENTS = ("command", "cmd", "script")
 _PROGRAM_TOOL, _PROGRAM_CALL = "exec", "tools.exec_command("
 """The tool of Codex that runs JavaScript, and how such a program runs a command."""
 _SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
-"""What a command of mini-swe-agent prints to end; its prompts explain it."""
+"""The output with which a command of mini-swe-agent ends the agent, as its prompts explain."""
 _EDIT_BLOCKS = "SEARCH/REPLACE"
 _WHOLE_FILES = "*file listing*"
-"""What aider's prompts call the two forms of its edits."""
+"""The names of the two forms of edits in aider's prompts."""
 _TEXT_COMMANDS = ("mswea_bash_command", "```bash")
-"""How prompts of agents without tools ask for a command."""
+"""Marks of a command in the prompts of agents without tools."""
 _MAX_DEPTH = 8
 
 
@@ -55,7 +55,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the model says in one answer."""
+    """The content of one answer of the model."""
 
     text: str = ""
     call: Call | None = None
@@ -72,7 +72,7 @@ def is_auxiliary(conversation: Conversation) -> bool:
 
 
 def said_in(turn: Turn, conversation: Conversation) -> Said:
-    """Return what a turn says in a conversation. Raises `NoTool` if it has no way to."""
+    """Return a turn's answer in a conversation. Raises `NoTool` if the agent cannot run it."""
     if turn.tool is not None:
         return Said(call=Call(turn.tool["name"], turn.tool.get("arguments", {})))
     if turn.shell is not None:
@@ -104,7 +104,7 @@ def _command(command: str, conversation: Conversation) -> Said:
 
 
 def _files(files: Mapping[str, str], conversation: Conversation) -> Said:
-    """Return an edit that writes files, or a command that does."""
+    """Return an edit or a command that writes files."""
     if not _runs_commands(conversation):
         if _EDIT_BLOCKS in conversation.text:
             blocks = [
@@ -128,7 +128,7 @@ def _end(text: str, conversation: Conversation) -> Said:
 
 
 def _structured(text: str, conversation: Conversation) -> str:
-    """Return the text, or JSON of the form that the answer must have."""
+    """Return the text, or JSON that matches the schema of the answer."""
     if conversation.answer_schema is None:
         return text
     return json.dumps(_example(conversation.answer_schema, text))
@@ -155,7 +155,7 @@ def _shell_tool(conversation: Conversation) -> Tool | None:
 
 
 def _filled(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments with examples of those that the schema requires besides the given ones."""
+    """Return the given arguments, with examples of the others that the schema requires."""
     required = schema.get("required")
     names = required if isinstance(required, list) else []
     missing = [name for name in names if isinstance(name, str) and name not in given]
@@ -169,7 +169,7 @@ def _properties(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _example(schema: Any, text: str = "scripted", depth: int = 0) -> Any:
-    """Return a value that a JSON schema, in the spelling of JSON or of Google, allows."""
+    """Return a value that a JSON schema allows. Google spells types in capitals."""
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return text
     if isinstance(schema.get("enum"), list) and schema["enum"]:

@@ -1,8 +1,8 @@
 """The HTTP server of a scripted provider.
 
-It listens on loopback alone. Besides the four APIs it answers what agents ask on the way: models,
-counts of tokens, HEAD. `GET /_requests` reports what it received, keys included; `DELETE` forgets
-it.
+It listens only on loopback. It also answers other requests of agents: for lists of models, counts
+of tokens, and HEAD. `GET /_requests` reports the received requests, keys included, and `DELETE`
+forgets them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from labledger.records.model_calls import Api
 _MAX_BODY = 64 << 20
 _KEPT_REQUESTS = 10_000
 _KEPT_BODY = 256 << 10
-"""How many requests are reported, and how many characters of each body."""
+"""The most requests that are reported, and the most bytes of each body."""
 _HANG_S = 3600.0
 
 
@@ -45,11 +45,10 @@ class ScriptedProvider:
 
     @property
     def requests(self) -> list[JsonObject]:
-        """What was received, in order: method, path, headers, body, task, turn and outcome."""
+        """The received requests, in order: method, path, headers, body, task, turn and outcome."""
         return list(self._requests)
 
     def app(self) -> web.Application:
-        """Return the application."""
         app = web.Application(client_max_size=_MAX_BODY)
         app.router.add_get("/_requests", self._report)
         app.router.add_delete("/_requests", self._forget)
@@ -101,7 +100,7 @@ class ScriptedProvider:
         return note
 
     def _beside(self, request: web.Request, note: JsonObject) -> web.Response:
-        """Answer what is no request for an answer of a model."""
+        """Answer a request that does not ask a model."""
         note["outcome"] = "beside"
         if request.path.endswith("/count_tokens"):
             return web.json_response({"input_tokens": note["body_bytes"] // 4})
@@ -128,18 +127,18 @@ class ScriptedProvider:
         if fault is not None:
             note["outcome"] = "fault"
         try:
-            said = said_in(turn, conversation)
+            message = said_in(turn, conversation)
         except NoTool as error:
             note["outcome"] = str(error)
             return web.json_response(FORMS[conversation.api].error(400, str(error)), status=400)
         await asyncio.sleep(turn.wait_s)
-        reply = _reply(conversation, turn, said, note)
+        reply = _reply(conversation, turn, message, note)
         return await _Exchange(request, conversation.api, reply, turn.pace_s, fault, key).run(
             streamed=conversation.streamed
         )
 
     def _next_fault(self, task: Task | None, turn: Turn, number: int) -> Fault | None:
-        """Return what a request for a turn meets, and count it."""
+        """Return the fault of a request for a turn, and count it; None without one."""
         place = ("" if task is None else task.name, number)
         remaining = self._faults_met[place]
         for fault in turn.faults:
@@ -150,9 +149,9 @@ class ScriptedProvider:
         return None
 
 
-def _reply(conversation: Conversation, turn: Turn, said: Said, note: JsonObject) -> Reply:
+def _reply(conversation: Conversation, turn: Turn, message: Said, note: JsonObject) -> Reply:
     name = f"{conversation.answers:04d}{note['body_sha256'][:16]}"
-    return Reply(name, conversation.model, said, turn.usage, conversation.wants_usage)
+    return Reply(name, conversation.model, message, turn.usage, conversation.wants_usage)
 
 
 def _key(request: web.Request) -> str:
@@ -162,7 +161,7 @@ def _key(request: web.Request) -> str:
 
 
 class _Exchange:
-    """One answer on its way, with the fault that it meets."""
+    """One answer, with its fault."""
 
     def __init__(
         self,
@@ -244,7 +243,7 @@ class _Exchange:
 @asynccontextmanager
 async def serving(provider: ScriptedProvider, port: int = 0) -> AsyncIterator[int]:
     """Serve a provider on 127.0.0.1 while the block runs. Yields the port."""
-    # Requests that hang are cancelled when their client goes, or the server ends.
+    # Requests that hang are cancelled when their client disconnects, or the server ends.
     runner = web.AppRunner(
         provider.app(), handler_cancellation=True, access_log=None, shutdown_timeout=0.1
     )

@@ -1,7 +1,7 @@
-"""What an agent sent to the scripted provider, read alike for all four APIs.
+"""Read the requests of agents to the scripted provider, in the same way for all four APIs.
 
-How far a conversation has come is the number of answers in it: a run of items that the model said,
-its reasoning and calls included, is one answer. So the provider needs no state for each trial.
+The number of answers in a conversation shows its progress. A run of items from the model, with its
+reasoning and calls, is one answer. So the provider needs no state for each trial.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BY_MODEL = {
     "local_shell_call",
     "web_search_call",
 }
-"""Types of items of OpenAI's Responses that the model said."""
+"""Types of items of OpenAI's Responses that come from the model."""
 
 
 _NAMES_TOOLS = {
@@ -32,7 +32,7 @@ _NAMES_TOOLS = {
     # Anthropic's Messages
     "tool_addition": "tool",
 }
-"""Types of items and blocks of a conversation that declare tools, and the member that does."""
+"""The member with tools, for each type of item or block that declares some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Tool:
     schema: Mapping[str, Any]
     """The JSON schema of its arguments; empty if it takes plain text."""
     namespace: str | None = None
-    """The group that declares it, which a call has to name; None without a group."""
+    """The group that declares it, which a call must name; None without a group."""
     takes_text: bool = False
     """Whether its input is plain text, such as a program, instead of arguments."""
     description: str = ""
@@ -57,18 +57,18 @@ class Conversation:
     model: str
     streamed: bool
     answers: int
-    """How many answers of the model it holds."""
+    """The number of the model's answers in it."""
     text: str
-    """All text in it, one string a line."""
+    """All text in it, one string per line."""
     tools: tuple[Tool, ...]
     answer_schema: Mapping[str, Any] | None
     """The JSON schema that the answer must match; None for free text."""
     wants_usage: bool
-    """Whether a stream ends with usage, which OpenAI's chat must be asked for."""
+    """Whether a stream ends with usage. OpenAI's chat states it only on request."""
 
 
 def api_of(path: str) -> Api | None:
-    """Return the API whose answers a path, with any prefix, asks for; None for another path."""
+    """Return the API of a path with any prefix; None if the path asks no model."""
     if path.endswith("/messages"):
         return Api.ANTHROPIC_MESSAGES
     if path.endswith("/responses"):
@@ -100,8 +100,8 @@ def read_conversation(api: Api, path: str, body: Mapping[str, Any]) -> Conversat
 
 def _count_answers(api: Api, body: Mapping[str, Any]) -> int:
     items = body.get({Api.OPENAI_RESPONSES: "input", Api.GEMINI: "contents"}.get(api, "messages"))
-    said = [False, *(_is_by_model(_mapping(item)) for item in _list(items))]
-    return sum(now and not before for before, now in pairwise(said))
+    by_model = [False, *(_is_by_model(_mapping(item)) for item in _list(items))]
+    return sum(now and not before for before, now in pairwise(by_model))
 
 
 def _is_by_model(item: Mapping[str, Any]) -> bool:
@@ -124,7 +124,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _declarations(body: Mapping[str, Any]) -> list[Any]:
-    """Return all declarations of tools, wherever a body of any API can have them."""
+    """Return all declarations of tools in a body of any API."""
     return [*_list(body.get("tools")), *_declared_in(body.get("input") or body.get("messages"))]
 
 
@@ -139,14 +139,14 @@ def _declared_in(value: Any) -> Iterator[Any]:
 
 
 def _tools(tools: Any, namespace: str | None = None) -> Iterator[Tool]:
-    """Yield the functions of any API's declarations; tools of the provider's own are left out."""
+    """Yield the functions in any API's declarations, without the provider's own tools."""
     for declared in map(_mapping, _list(tools)):
         if declared.get("type") == "namespace":
             yield from _tools(declared.get("tools"), str(declared.get("name")))
             continue
         nested = declared.get("functionDeclarations") or declared.get("function_declarations")
         for item in map(_mapping, _list(nested)) if nested else [declared]:
-            # The second is Anthropic's definition of a tool that is added later.
+            # `definition` is Anthropic's form for a tool that is added later.
             function = _mapping(item.get("function")) or _mapping(item.get("definition")) or item
             schema: Mapping[str, Any] | None = next(
                 (

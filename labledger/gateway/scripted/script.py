@@ -1,8 +1,8 @@
 """The script of a scripted provider: tasks with turns, their usage and their faults.
 
 A script is a YAML or JSON file; docs/reference/provider-scripts.md explains its fields. All
-problems of a file are reported at once, and an unknown field is one. A script holds no state: which
-turn a request asks for is read from the request.
+problems of a file, such as unknown fields, are reported at once. A script holds no state. A
+request itself shows which turn answers it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VERSION = 1
 
 NO_TOKENS = Usage()
 _MAX_BYTES = 16 << 20
-"""How many bytes of a script are read."""
+"""The most bytes of a script that are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +34,21 @@ class Fault:
     retry_after: float | None = None
     """Seconds in the header `Retry-After` of such an error."""
     message: str = "scripted fault"
-    """The error's text; `{key}` becomes the key that the request came with."""
+    """The error's text. `{key}` becomes the key of the request."""
     cut_after: int | None = None
     """The connection ends after this many events of the stream, or bytes of a plain answer."""
     error_after: int | None = None
     """An error of the API follows after this many events of the stream."""
     wrong_json: bool = False
-    """The answer is no JSON."""
+    """The answer is not JSON."""
     endless: bool = False
-    """The stream never ends: text follows for as long as the client reads."""
+    """The stream never ends. Text follows as long as the client reads."""
     hang: bool = False
-    """Nothing is answered, and the connection stays open."""
+    """There is no answer, and the connection stays open."""
     reset: bool = False
     """The connection ends before an answer."""
     times: int = 1
-    """How many requests for the turn meet it; 0 stands for all of them."""
+    """How many requests for the turn meet it; 0 means all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +56,21 @@ class Turn:
     """One answer of a task."""
 
     shell: str | None = None
-    """A command that the agent is told to run, by the tool that it has for that."""
+    """A command for the agent to run, with its tool for commands."""
     write: Mapping[str, str] | None = None
-    """Files that the agent is told to write, contents by name, by a command or an edit."""
+    """Files for the agent to write, by a command or an edit: contents by name."""
     tool: Mapping[str, Any] | None = None
     """A call of a certain tool: its `name` and `arguments`."""
     text: str | None = None
     finish: str | None = None
-    """The last words, said in the way by which the agent ends."""
+    """The last words, in the form that ends the agent."""
     usage: Usage = NO_TOKENS
     wait_s: float = 0.0
     """Seconds before the answer."""
     pace_s: float = 0.0
     """Seconds between the events of a stream."""
     faults: tuple[Fault, ...] = ()
-    """What requests for this turn meet, in this order, before one is answered."""
+    """The faults that requests for this turn meet, in order, before one is answered."""
 
 
 _ACTIONS = ("shell", "write", "tool", "text", "finish")
@@ -86,9 +86,9 @@ class Task:
     """A text that the requests of its conversations contain."""
     turns: tuple[Turn, ...]
     model: str | None = None
-    """The only model with which it is answered so; None for every model."""
+    """The only model that the task applies to; None for every model."""
     plain: bool = False
-    """Whether requests without a known tool get its turns, too; else they count as auxiliary."""
+    """Whether requests without a known tool also get its turns, instead of `auxiliary`."""
 
     def turn(self, number: int) -> Turn:
         """Return the turn after `number` answers; the last one for any later request."""
@@ -97,13 +97,13 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What a scripted provider answers."""
+    """The answers of a scripted provider."""
 
     tasks: tuple[Task, ...]
     auxiliary: Turn = Turn(text="OK", usage=Usage(input=1, output=1))
-    """The answer to what belongs to no task: titles, checks of a quota, summaries."""
+    """The answer to requests that belong to no task, such as for titles or summaries."""
     keys: tuple[str, ...] = ()
-    """The keys that are accepted; every key, and none, if there are none here."""
+    """The accepted keys. If empty, every request is accepted, also without a key."""
 
     def task_of(self, model: str, text: str) -> Task | None:
         """Return the first task that a request belongs to."""
@@ -139,7 +139,7 @@ def parse_script(document: Any, where: str = "the script") -> Script:
 
 
 class _Reader:
-    """Reads a document, and collects its problems with their places."""
+    """Reads a document, and collects its problems with their fields."""
 
     def __init__(self, where: str) -> None:
         self._where = where

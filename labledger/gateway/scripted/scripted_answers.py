@@ -1,7 +1,7 @@
 """Answers of the scripted provider in the forms of the four APIs: whole, as events, and as errors.
 
-Each form follows what the provider's own servers send, so that clients of the providers accept it.
-Usage is said in the provider's own way of counting.
+Each form follows the provider's own servers, so that the provider's clients accept it. Usage is
+stated as the provider counts it.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ class Reply:
     id: str
     """Text that is unique in its conversation."""
     model: str
-    said: Said
+    content: Said
     usage: Usage
     wants_usage: bool = True
 
     @property
     def arguments(self) -> str:
         """The arguments of the call as JSON text."""
-        return json.dumps(self.said.call.arguments if self.said.call else {})
+        return json.dumps(self.content.call.arguments if self.content.call else {})
 
     @property
     def pieces(self) -> list[str]:
         """The text in the pieces of a stream."""
-        text = self.said.text
+        text = self.content.text
         return [text[start : start + _PIECE] for start in range(0, len(text), _PIECE)]
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How one API says things."""
+    """The forms of one API's answers."""
 
     whole: Callable[[Reply], JsonObject]
     events: Callable[[Reply], Iterator[bytes]]
@@ -79,9 +79,9 @@ def _anthropic_usage(usage: Usage) -> JsonObject:
 
 def _anthropic_message(reply: Reply) -> JsonObject:
     content: list[JsonObject] = []
-    if reply.said.text:
-        content.append({"type": "text", "text": reply.said.text})
-    if call := reply.said.call:
+    if reply.content.text:
+        content.append({"type": "text", "text": reply.content.text})
+    if call := reply.content.call:
         use = {"type": "tool_use", "id": f"toolu_{reply.id}", "name": call.name}
         content.append({**use, "input": dict(call.arguments)})
     return {
@@ -90,7 +90,7 @@ def _anthropic_message(reply: Reply) -> JsonObject:
         "role": "assistant",
         "model": reply.model,
         "content": content,
-        "stop_reason": "tool_use" if reply.said.call else "end_turn",
+        "stop_reason": "tool_use" if reply.content.call else "end_turn",
         "stop_sequence": None,
         "usage": _anthropic_usage(reply.usage),
     }
@@ -121,7 +121,7 @@ def _anthropic_events(reply: Reply) -> Iterator[bytes]:
 
 
 def _typed(data: JsonObject) -> bytes:
-    """Return an event whose name is the type of its data, as Anthropic's and OpenAI's are."""
+    """Return an event that is named after the type of its data, as Anthropic and OpenAI do."""
     return _event(data, data["type"])
 
 
@@ -159,11 +159,11 @@ def _responses_usage(usage: Usage) -> JsonObject:
 
 def _response(reply: Reply) -> JsonObject:
     output: list[JsonObject] = []
-    if reply.said.text:
-        content = [{"type": "output_text", "text": reply.said.text, "annotations": []}]
+    if reply.content.text:
+        content = [{"type": "output_text", "text": reply.content.text, "annotations": []}]
         message = {"type": "message", "id": f"msg_{reply.id}", "status": "completed"}
         output.append({**message, "role": "assistant", "content": content})
-    if call := reply.said.call:
+    if call := reply.content.call:
         kind, member = "function_call", {"arguments": reply.arguments}
         if call.text is not None:
             kind, member = "custom_tool_call", {"input": call.text}
@@ -253,8 +253,8 @@ def _chat_usage(usage: Usage) -> JsonObject:
 
 
 def _chat_message(reply: Reply) -> JsonObject:
-    message: JsonObject = {"role": "assistant", "content": reply.said.text or None}
-    if call := reply.said.call:
+    message: JsonObject = {"role": "assistant", "content": reply.content.text or None}
+    if call := reply.content.call:
         function = {"name": call.name, "arguments": reply.arguments}
         message["tool_calls"] = [
             {"id": f"call_{reply.id}", "type": "function", "function": function}
@@ -263,7 +263,7 @@ def _chat_message(reply: Reply) -> JsonObject:
 
 
 def _chat_whole(reply: Reply) -> JsonObject:
-    reason = "tool_calls" if reply.said.call else "stop"
+    reason = "tool_calls" if reply.content.call else "stop"
     choice = {"index": 0, "message": _chat_message(reply), "finish_reason": reason}
     head = _chat_head(f"chatcmpl-{reply.id}", reply.model, "chat.completion")
     return {**head, "choices": [choice], "usage": _chat_usage(reply.usage)}
@@ -282,7 +282,7 @@ def _chat_events(reply: Reply) -> Iterator[bytes]:
     for delta in deltas:
         choice = {"index": 0, "delta": delta, "finish_reason": None}
         yield _event({**head, "choices": [choice]})
-    reason = "tool_calls" if reply.said.call else "stop"
+    reason = "tool_calls" if reply.content.call else "stop"
     yield _event({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
     if reply.wants_usage:
         yield _event({**head, "choices": [], "usage": _chat_usage(reply.usage)})
@@ -299,8 +299,8 @@ def _chat_more(text: str) -> bytes:
 
 
 def _gemini_whole(reply: Reply) -> JsonObject:
-    parts: list[JsonObject] = [{"text": reply.said.text}] if reply.said.text else []
-    if call := reply.said.call:
+    parts: list[JsonObject] = [{"text": reply.content.text}] if reply.content.text else []
+    if call := reply.content.call:
         parts.append({"functionCall": {"name": call.name, "args": dict(call.arguments)}})
     usage = reply.usage
     return _gemini_chunk(parts, "STOP") | {

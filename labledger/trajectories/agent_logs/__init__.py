@@ -1,7 +1,7 @@
-"""The logs that agents write of themselves, by the names that their profiles give them.
+"""The logs that agents write themselves, by their names in the agents' profiles.
 
-Each module reads one form: bytes in, steps out. What it does not understand is counted in
-`LogFacts.unread`; only a failing disk raises. All of it is what the agent claims.
+Each module reads one form. Lines that it does not understand are counted in `LogFacts.unread`. Only
+a failing disk raises an error. All content is the agent's claim.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ READERS: Mapping[str, LogReader] = {
     "mini-swe-agent.trajectory": mini_swe_agent.read,
     "openhands.stream": openhands.read,
 }
-"""The reader of each log, by the names of the profile and of the log in it."""
+"""The readers of logs, by the names of profile and log."""
 GROUP = "labledger.agent_logs"
-"""The group of entry points by which other packages add readers, under names such as these."""
+"""The group of entry points with which other packages add readers, under such names."""
 
 
 def find_reader(profile: str, log: str) -> LogReader | None:
-    """Return the reader of an agent's log; None if nothing reads it."""
+    """Return the reader of an agent's log; None if there is none."""
     name = f"{profile}.{log}"
     if name in READERS:
         return READERS[name]

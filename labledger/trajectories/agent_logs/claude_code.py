@@ -1,8 +1,8 @@
 """The lines that Claude Code and Qwen Code print with `--output-format stream-json`.
 
-An answer of the model comes on several lines with the id of one message: its reasoning, its text
-and each call. Claude Code prints the usage with which an answer begins, in which the tokens of the
-answer are not yet counted: they are left out unless the line says why the answer ended.
+An answer of the model has several lines with one message id: reasoning, text and each call. Claude
+Code prints the usage from the beginning of an answer, which does not count the answer's tokens.
+They are left out unless the line says why the answer ended.
 """
 
 from __future__ import annotations
@@ -72,31 +72,31 @@ def _take_answer(line: JsonObject, drafts: OpenDrafts) -> Iterator[Step]:
 
 def _take_user(line: JsonObject, drafts: OpenDrafts) -> Iterator[Step]:
     content = member(line, "message", "content")
-    said = Draft("user", timestamp=text_time(line.get("timestamp")))
-    said.extra = _names(line, "parent_tool_use_id")
+    draft = Draft("user", timestamp=text_time(line.get("timestamp")))
+    draft.extra = _names(line, "parent_tool_use_id")
     if isinstance(content, str):
-        said.say(content)
+        draft.say(content)
     for block in objects(content):
         if block.get("type") != "tool_result":
-            said.say(content_text(block))
+            draft.say(content_text(block))
             continue
         extra = {"is_error": True} if block.get("is_error") is True else {}
         call, text = block.get("tool_use_id"), content_text(block.get("content"))
         if not drafts.result(call, text, extra):
-            said.result(call, text, extra)
-    if not said.is_empty:
-        yield from drafts.add(said)
+            draft.result(call, text, extra)
+    if not draft.is_empty:
+        yield from drafts.add(draft)
 
 
 def _take_task(line: JsonObject, drafts: OpenDrafts) -> Iterator[Step]:
-    """Take the answer of a background subagent, whose call has already returned."""
+    """Add the answer of a background subagent, whose call has already returned."""
     call, status = name_of(line.get("tool_use_id")), name_of(line.get("status"))
     answer = content_text(line.get("result")) or content_text(line.get("summary"))
     extra: JsonObject = {} if status in (None, "completed") else {"status": status}
     if not drafts.result(call, answer, extra):
-        said = Draft("system", timestamp=text_time(line.get("timestamp")))
-        said.result(call, answer, extra)
-        yield from drafts.add(said)
+        draft = Draft("system", timestamp=text_time(line.get("timestamp")))
+        draft.result(call, answer, extra)
+        yield from drafts.add(draft)
 
 
 def _metrics(message: Any) -> Metrics | None:
@@ -107,7 +107,7 @@ def _metrics(message: Any) -> Metrics | None:
     cached = whole(member(usage, "cache_read_input_tokens")) or 0
     written = whole(member(usage, "cache_creation_input_tokens")) or 0
     output = whole(member(usage, "output_tokens"))
-    # Qwen Code counts as OpenAI does: with cached tokens, and when the answer has ended.
+    # Qwen Code counts like OpenAI: cached tokens included, after the answer has ended.
     if whole(member(usage, "total_tokens")) is None:
         request += cached + written
         output = output if member(message, "stop_reason") else None
@@ -127,5 +127,5 @@ def _take_result(line: JsonObject, facts: LogFacts) -> None:
 
 
 def _names(line: JsonObject, *names: str) -> JsonObject:
-    found = {name: name_of(line.get(name)) for name in names}
-    return {name: value for name, value in found.items() if value is not None}
+    names_found = {name: name_of(line.get(name)) for name in names}
+    return {name: value for name, value in names_found.items() if value is not None}

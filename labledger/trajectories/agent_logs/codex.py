@@ -1,7 +1,7 @@
 """The lines that Codex prints with `codex exec --json`.
 
-Each item is one thing that the agent did. The log does not say which items one answer of the model
-had, so each is a step, and usage is known only for a turn as a whole.
+Each item is one action of the agent. The log does not say which items belong to one answer of the
+model, so each is a step. Usage is known only for a whole turn.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from labledger.trajectories.drafts import MAX_OPEN, Draft, content_text, name_of
 from labledger.trajectories.json_reading import LogFacts, member, read_lines, whole
 
 _FACTS_OF_ITEM = ("id", "type", "status", "exit_code", "aggregated_output", "result", "error")
-"""Members of an item that are no arguments of what was called."""
+"""Members of an item that are not arguments of its call."""
 
 
 def read(file: BinaryIO, facts: LogFacts) -> Iterator[Step]:
     """Yield the steps of a log."""
     begun: dict[str, list[Step]] = {}
-    """Of items that have not ended, by id: what is left of them is told at the end."""
+    """The steps of unfinished items by id, which are yielded at the end of the log."""
     for line in read_lines(file, facts):
         kind, item = line.get("type"), member(line, "item")
         name = str(name_of(member(item, "id")))
@@ -67,7 +67,7 @@ def _steps(item: JsonObject, facts: LogFacts) -> Iterator[Step]:
 
 
 def _take_call(draft: Draft, kind: str, item: JsonObject) -> None:
-    """Take what the agent did as a call, and what came of it as its result."""
+    """Add an action of the agent as a call, and its outcome as the result."""
     arguments: Any = {key: value for key, value in item.items() if key not in _FACTS_OF_ITEM}
     name = kind
     if kind == "mcp_tool_call":

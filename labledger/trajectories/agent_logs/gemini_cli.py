@@ -1,7 +1,7 @@
 """The lines that Gemini CLI prints with `--output-format stream-json`.
 
-Text comes in pieces. What the model says up to the next result of a tool is one answer; usage is
-known only for all of them together.
+Text comes in pieces. All text and calls up to the next result of a tool are one answer. Usage is
+known only for all answers together.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def read(file: BinaryIO, facts: LogFacts) -> Iterator[Step]:
     """Yield the steps of a log."""
     drafts = OpenDrafts()
     answer = 0
-    """The number of the answer that is read, by which its lines belong together."""
+    """The number of the current answer, which joins its lines."""
     for line in read_lines(file, facts):
         at = text_time(line.get("timestamp"))
         match line.get("type"):
@@ -42,13 +42,13 @@ def read(file: BinaryIO, facts: LogFacts) -> Iterator[Step]:
                 yield from _take_result(line, drafts)
             case "message":
                 answer += 1
-                said = Draft("user", timestamp=at)
-                said.say(line.get("content"))
-                yield from drafts.add(said)
+                draft = Draft("user", timestamp=at)
+                draft.say(line.get("content"))
+                yield from drafts.add(draft)
             case "error":
-                said = Draft("system", timestamp=at)
-                said.say(line.get("message"))
-                yield from drafts.add(said)
+                draft = Draft("system", timestamp=at)
+                draft.say(line.get("message"))
+                yield from drafts.add(draft)
             case "init":
                 facts.session_id, facts.model = name_of(line.get("session_id")), None
                 facts.model = name_of(line.get("model"))
@@ -69,9 +69,9 @@ def _take_result(line: JsonObject, drafts: OpenDrafts) -> Iterator[Step]:
     extra = {} if status == "success" else {"status": str(status)[:60]}
     content = content_text(line.get("output")) or content_text(failure)
     if not drafts.result(line.get("tool_id"), content, extra):
-        said = Draft("system", timestamp=text_time(line.get("timestamp")))
-        said.result(line.get("tool_id"), content, extra)
-        yield from drafts.add(said)
+        draft = Draft("system", timestamp=text_time(line.get("timestamp")))
+        draft.result(line.get("tool_id"), content, extra)
+        yield from drafts.add(draft)
 
 
 def _take_end(line: JsonObject, facts: LogFacts) -> None:

@@ -1,6 +1,6 @@
 """The trajectory file of mini-swe-agent, formats `mini-swe-agent-1` and `-1.1`.
 
-It is one document with the messages of the conversation, in the form of OpenAI's chats; each answer
+It is one document with the messages of the conversation, in the form of OpenAI's chats. Each answer
 has the provider's answer beside it, with its usage.
 """
 
@@ -49,13 +49,13 @@ def _take_message(message: JsonObject, drafts: OpenDrafts, facts: LogFacts) -> I
             status = member(message, "extra", "returncode")
             extra = {"exit_code": status} if isinstance(status, int) else {}
             if not drafts.result(call, content, extra):
-                said = Draft("system", timestamp=at)
-                said.result(call, content, extra)
-                yield from drafts.add(said)
+                draft = Draft("system", timestamp=at)
+                draft.result(call, content, extra)
+                yield from drafts.add(draft)
         case "user" | "system":
-            said = Draft(str(role), timestamp=at)
-            said.say(content_text(message.get("content")))
-            yield from drafts.add(said)
+            draft = Draft(str(role), timestamp=at)
+            draft.say(content_text(message.get("content")))
+            yield from drafts.add(draft)
         case "exit":
             pass
         case _:
@@ -74,7 +74,7 @@ def _answer(message: JsonObject, at: str | None) -> Draft:
         arguments = as_arguments(member(function, "arguments"))
         draft.call(call.get("id"), member(function, "name"), arguments)
     if not calls:
-        # Without tools, its commands stand in the text.
+        # Without tools, its commands are in the text.
         for action in objects(member(message, "extra", "actions")):
             draft.call(None, "bash", {"command": action.get("command")})
     usage = member(response, "usage")

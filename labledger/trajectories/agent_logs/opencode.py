@@ -1,7 +1,7 @@
 """The lines that opencode prints with `opencode run --format=json`.
 
-The parts of one answer have the id of one message; `step_finish` has its usage, in which the tokens
-of the request exclude those of caches, and the tokens of the answer those of its reasoning.
+The parts of one answer have one message id. `step_finish` has its usage: the request's tokens
+without cached ones, and the answer's tokens without reasoning.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def _metrics(part: Any) -> Metrics | None:
 
 def _together(metrics: list[Metrics]) -> Metrics:
     return Metrics(
-        sum(each.prompt_tokens or 0 for each in metrics),
-        sum(each.completion_tokens or 0 for each in metrics),
-        sum(each.cached_tokens or 0 for each in metrics),
-        sum(each.cost_usd or 0 for each in metrics),
+        sum(usage.prompt_tokens or 0 for usage in metrics),
+        sum(usage.completion_tokens or 0 for usage in metrics),
+        sum(usage.cached_tokens or 0 for usage in metrics),
+        sum(usage.cost_usd or 0 for usage in metrics),
     )

@@ -1,7 +1,7 @@
 """The events that OpenHands prints with `openhands --headless --json`, among lines for a terminal.
 
-Each call of a tool is an event of its own; those of one answer have one id of the model's answer.
-The log has no usage.
+Each call of a tool is an event. The calls of one answer have the same response id. The log has no
+usage.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from labledger.trajectories.json_reading import (
 )
 
 _SILENT = ("ConversationStateUpdateEvent", "PauseEvent", "TokenEvent", "LLMCompletionLogEvent")
-"""Events that tell of the program alone."""
+"""Events about the program itself."""
 
 
 def read(file: BinaryIO, facts: LogFacts) -> Iterator[Step]:
@@ -40,7 +40,7 @@ def read(file: BinaryIO, facts: LogFacts) -> Iterator[Step]:
                 facts.failure = name_of(line.get("detail")) or name_of(line.get("code"))
             case kind if kind not in _SILENT:
                 facts.unread[str(kind)[:60]] += 1
-    # It prints what it would show on a terminal, too.
+    # Ignore its lines for a terminal.
     facts.unread.pop(NO_OBJECT, None)
     yield from drafts.end()
 

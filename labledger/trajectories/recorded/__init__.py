@@ -1,7 +1,7 @@
-"""What requests and answers say, in the words of the four APIs: each has one module.
+"""Read the messages in recorded requests and answers of the four APIs. Each has one module.
 
-In: bodies and streams that the gateway recorded, which an agent and a provider wrote. Out:
-messages. Nothing here raises for what they hold.
+In: recorded bodies and streams, which an agent and a provider wrote. Out: messages. No content
+raises an error here.
 """
 
 from __future__ import annotations

@@ -24,23 +24,23 @@ def _messages(body: JsonObject) -> Iterator[Message]:
     if system := content_text(body.get("system")):
         yield Message("system", [system])
     for message in map(mapping, items(body.get("messages"))):
-        said = Message(source_of(message.get("role")))
+        parsed = Message(source_of(message.get("role")))
         content = message.get("content")
         if isinstance(content, str):
-            said.texts.append(content)
+            parsed.texts.append(content)
         for block in objects(content):
-            _take_block(said, block)
-        yield said
+            _take_block(parsed, block)
+        yield parsed
 
 
-def _take_block(said: Message, block: JsonObject) -> None:
+def _take_block(target: Message, block: JsonObject) -> None:
     match block.get("type"):
         case "thinking" | "redacted_thinking":
-            said.reasoning.append(content_text(block.get("thinking")))
+            target.reasoning.append(content_text(block.get("thinking")))
         case "tool_use" | "server_tool_use":
-            said.calls.append(Call(id_of(block.get("id")), block.get("name"), block.get("input")))
+            target.calls.append(Call(id_of(block.get("id")), block.get("name"), block.get("input")))
         case "tool_result":
-            said.returned.append(
+            target.returned.append(
                 Returned(
                     id_of(block.get("tool_use_id")),
                     content_text(block.get("content")),
@@ -48,7 +48,7 @@ def _take_block(said: Message, block: JsonObject) -> None:
                 )
             )
         case _:
-            said.texts.append(content_text(block))
+            target.texts.append(content_text(block))
 
 
 _DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
@@ -75,7 +75,7 @@ class _Answer:
         self._blocks = dict(enumerate(objects(mapping(document).get("content"))))
 
     def message(self) -> Message:
-        said = Message("agent")
+        parsed = Message("agent")
         for index, block in sorted(self._blocks.items()):
             written = "".join(self._pieces.get(index, ()))
             for name in ("text", "thinking"):
@@ -83,8 +83,8 @@ class _Answer:
                     block = {**block, name: f"{block.get(name) or ''}{written}"}
             if str(block.get("type")).endswith("tool_use") and written:
                 block = {**block, "input": as_arguments(written)}
-            _take_block(said, block)
-        return said
+            _take_block(parsed, block)
+        return parsed
 
 
 READER = ApiReader(_messages, _Answer)

@@ -26,24 +26,24 @@ def _messages(body: JsonObject) -> Iterator[Message]:
         yield Message("system", [content_text(parts)])
     contents = body.get("contents")
     for content in map(mapping, contents if isinstance(contents, list) else [contents]):
-        said = Message(source_of(content.get("role")))
-        _take_parts(said, content.get("parts"))
-        yield said
+        parsed = Message(source_of(content.get("role")))
+        _take_parts(parsed, content.get("parts"))
+        yield parsed
 
 
-def _take_parts(said: Message, parts: Any) -> None:
+def _take_parts(target: Message, parts: Any) -> None:
     for part in objects(parts):
         call = mapping(part.get("functionCall", part.get("function_call")))
         response = mapping(part.get("functionResponse", part.get("function_response")))
         if call:
-            said.calls.append(Call(id_of(call.get("id")), call.get("name"), call.get("args")))
+            target.calls.append(Call(id_of(call.get("id")), call.get("name"), call.get("args")))
         elif response:
-            said.returned.append(_returned(dict(response)))
+            target.returned.append(_returned(dict(response)))
         elif isinstance(part.get("text"), str):
-            texts = said.reasoning if part.get("thought") is True else said.texts
+            texts = target.reasoning if part.get("thought") is True else target.texts
             texts += [part["text"]] if part["text"] else []
         else:
-            said.texts.append(content_text(part))
+            target.texts.append(content_text(part))
 
 
 def _returned(response: JsonObject) -> Returned:
@@ -68,11 +68,13 @@ class _Answer:
     def take_whole(self, document: Any) -> None:
         for chunk in map(mapping, document if isinstance(document, list) else [document]):
             candidates = map(mapping, items(chunk.get("candidates")))
-            first = next((each for each in candidates if each.get("index", 0) == 0), {})
+            first = next(
+                (candidate for candidate in candidates if candidate.get("index", 0) == 0), {}
+            )
             _take_parts(self._said, mapping(first.get("content")).get("parts"))
 
     def message(self) -> Message:
-        # A stream says a text in several parts.
+        # A stream has a text in several parts.
         for texts in (self._said.texts, self._said.reasoning):
             texts[:] = ["".join(texts)] if texts else []
         return self._said

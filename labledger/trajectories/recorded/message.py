@@ -1,4 +1,4 @@
-"""What the APIs have in common: the messages of a request, and the answer to it."""
+"""The common form of all APIs: the messages of a request, and the answer to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from labledger.trajectories.drafts import Draft, name_of
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a tool, as the model asked for it."""
+    """A tool call of the model."""
 
     id: str | None
     name: Any
@@ -23,12 +23,12 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What a call returned, as the agent told the model."""
+    """The result of a call, as the agent sent it to the model."""
 
     call_id: str | None
     content: Any
     name: str | None = None
-    """The tool's name, where an API has no ids of calls."""
+    """The tool's name, for an API without ids of calls."""
     is_error: bool = False
 
 
@@ -45,24 +45,24 @@ class Message:
 
     @property
     def signatures(self) -> tuple[str, ...]:
-        """What identifies an answer in later requests: what it says and calls, and its calls' ids.
+        """Digests that identify an answer in later requests: of its call ids, and of its content.
 
-        Agents write texts with other spaces, and give calls ids that had none.
+        Agents may change spaces in texts, and add ids to calls without one.
         """
         text = "".join("".join(self.texts).split())
         calls = [[str(call.name), repr(_sorted(call.arguments))] for call in self.calls]
         ids = sorted(call.id for call in self.calls if call.id)
-        said = hashlib.sha256(repr([text, calls]).encode("utf-8", "replace")).hexdigest()
+        digest = hashlib.sha256(repr([text, calls]).encode("utf-8", "replace")).hexdigest()
         by_ids = hashlib.sha256(repr(ids).encode("utf-8", "replace")).hexdigest()
-        return (by_ids, said) if ids else (said,)
+        return (by_ids, digest) if ids else (digest,)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is in it."""
+        """Whether it has no content."""
         return not (self.texts or self.reasoning or self.calls or self.returned)
 
     def fill(self, draft: Draft) -> None:
-        """Give a draft what was said and called."""
+        """Add reasoning, texts and calls to a draft."""
         for text in self.reasoning:
             draft.think(text)
         for text in self.texts:
@@ -72,21 +72,21 @@ class Message:
 
 
 class AnswerParts(Protocol):
-    """Puts an answer together."""
+    """Assembles an answer."""
 
     def take_event(self, event: Event) -> None:
         """Read an event of a stream."""
 
     def take_whole(self, document: Any) -> None:
-        """Read an answer that came in one piece."""
+        """Read an answer that is one document."""
 
     def message(self) -> Message:
-        """Return what was read."""
+        """Return the assembled answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiReader:
-    """How one API says what is said."""
+    """The readers of one API."""
 
     messages: Callable[[JsonObject], Iterator[Message]]
     """Yields the messages of a request's body."""
@@ -94,7 +94,7 @@ class ApiReader:
 
 
 def joined(messages: Iterable[Message]) -> list[Message]:
-    """Return messages with those of the model that follow each other as one, without empty ones."""
+    """Return messages without empty ones. Consecutive messages of the model become one."""
     together: list[Message] = []
     for message in messages:
         if message.is_empty:
@@ -114,12 +114,12 @@ def _sorted(value: Any) -> Any:
 
 
 def source_of(role: Any) -> str:
-    """Return whose a message is, by the role that an API gives it."""
+    """Return the source of a message with an API's role."""
     if role in ("assistant", "model"):
         return "agent"
     return "system" if role in ("system", "developer") else "user"
 
 
 def id_of(value: Any) -> str | None:
-    """Return an id, cut as drafts cut it."""
+    """Return an id, cut like the ids of drafts."""
     return name_of(value)

@@ -20,7 +20,7 @@ from labledger.trajectories.recorded.message import (
 )
 
 _REASONING = ("reasoning_content", "reasoning")
-"""How different providers call it."""
+"""The names of reasoning at different providers."""
 _MAX_CALLS = 1000
 
 
@@ -33,13 +33,15 @@ def _message(message: JsonObject) -> Message:
     role, text = message.get("role"), content_text(message.get("content"))
     if role == "tool":
         return Message("user", returned=[Returned(id_of(message.get("tool_call_id")), text)])
-    said = Message(source_of(role), [text] if text else [])
-    said.reasoning += [content_text(message[name]) for name in _REASONING if message.get(name)][:1]
+    parsed = Message(source_of(role), [text] if text else [])
+    parsed.reasoning += [content_text(message[name]) for name in _REASONING if message.get(name)][
+        :1
+    ]
     for call in objects(message.get("tool_calls")):
         function = mapping(call.get("function")) or mapping(call.get("custom"))
         arguments = as_arguments(function.get("arguments", function.get("input")))
-        said.calls.append(Call(id_of(call.get("id")), function.get("name"), arguments))
-    return said
+        parsed.calls.append(Call(id_of(call.get("id")), function.get("name"), arguments))
+    return parsed
 
 
 class _Answer:
@@ -50,7 +52,7 @@ class _Answer:
 
     def take_event(self, event: Event) -> None:
         choices = map(mapping, items(mapping(event.document).get("choices")))
-        choice = next((each for each in choices if each.get("index", 0) == 0), {})
+        choice = next((candidate for candidate in choices if candidate.get("index", 0) == 0), {})
         delta = mapping(choice.get("delta"))
         for name in ("content", *_REASONING):
             if isinstance(delta.get(name), str):

@@ -65,13 +65,13 @@ class _Answer:
         self._items = objects(mapping(document).get("output"))
 
     def message(self) -> Message:
-        said = Message("agent")
+        parsed = Message("agent")
         for item in self._items:
             part = _message(item)
-            said.texts += part.texts
-            said.reasoning += part.reasoning
-            said.calls += part.calls
-        return said
+            parsed.texts += part.texts
+            parsed.reasoning += part.reasoning
+            parsed.calls += part.calls
+        return parsed
 
 
 READER = ApiReader(_messages, _Answer)

@@ -1,6 +1,6 @@
-"""What requests to Anthropic's Messages API ask for.
+"""Read requests to Anthropic's Messages API.
 
-Tools may be in `tools`, in blocks of messages that add one, and in what a compaction kept.
+Tools may be in `tools`, in blocks of messages that add a tool, and in the result of a compaction.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MEMBERS = frozenset(
 _TOOLS_OF_THE_AGENT = re.compile(r"custom|(bash|text_editor|computer|memory)(_\d{8})?")
 """Types of tools that the agent runs."""
 _TOOL_SEARCH = re.compile(r"tool_search_tool_(bm25|regex)(_\d{8})?")
-"""Types of tools by which the provider searches among the request's own tools."""
+"""Types of tools with which the provider searches among the request's own tools."""
 _TOOL_FEATURES = (
     (re.compile(r"web_search_\d{8}"), Feature.WEB_SEARCH),
     (re.compile(r"web_fetch_\d{8}"), Feature.URL_INPUTS),
@@ -74,7 +74,7 @@ _BLOCKS = frozenset(
         *("text_editor_code_execution_tool_result_error",),
     }
 )
-"""Types of blocks, and of items listed in them, that ask nothing of the provider."""
+"""Types of blocks, and of items in them, that need no feature of the provider."""
 _BLOCK_FEATURES = {
     "web_search_tool_result": Feature.WEB_SEARCH,
     "web_fetch_tool_result": Feature.URL_INPUTS,
@@ -95,7 +95,7 @@ _SERVER_TOOLS = {
     "bash_code_execution": Feature.CODE_EXECUTION,
     "text_editor_code_execution": Feature.CODE_EXECUTION,
 }
-"""The features of tools that the provider ran, by their names."""
+"""The features of tools that the provider ran, by the tools' names."""
 _NAMES = (*("tool_reference", "tool_definition", "mcp_tool_reference", "mcp_toolset_reference"),)
 """Types of objects that name or hold a tool, but are not tools."""
 _USES = ("tool_use", "server_tool_use", "mcp_tool_use")
@@ -114,19 +114,19 @@ _NO_TOKENS = frozenset(
 
 
 def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
-    """Return what a body asks for. Raises `Refused`."""
+    """Return the facts of a body. Raises `Refused`."""
     top = members(body)
     content = [*listed(top.get("system")), *listed(top.get("messages"))]
-    found = list(parts(content, _hidden))
+    content_parts = list(parts(content, _hidden))
     tools = list(_tools(top.get("tools")))
-    references = _references(found)
-    largest = _largest(tools, found) if references else 0
-    # The provider then reads the request again for each search.
+    references = _references(content_parts)
+    largest = _largest(tools, content_parts) if references else 0
+    # With such tools, the provider reads the request again for each search.
     searches = any(_TOOL_SEARCH.fullmatch(str(tool.get("type"))) for tool in tools)
     facts = RequestFacts(
         bounds=bounds(top, ("maxtokens",)),
-        needs=tuple(_features(top, tools, found)),
-        media=tuple(_media(found)),
+        needs=tuple(_features(top, tools, content_parts)),
+        media=tuple(_media(content_parts)),
         own_tools=sum(not is_among(tool.get("type"), None, "custom") for tool in tools),
         repeated_tokens=references * largest + (WINDOW if searches else 0),
         samples=2 if _compacts(top) else 1,
@@ -136,14 +136,14 @@ def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
 
 
 def _tools(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield tools with the tools that they group. Anything but an object is of an unknown type."""
+    """Yield tools and the tools that they group. Anything but an object has an unknown type."""
     for tool in listed(value):
         yield members(tool) if isinstance(tool, dict) else {"type": "unknown"}
         yield from _tools(members(tool).get("tools"))
 
 
 def _features(
-    top: Members, tools: list[Mapping[str, Any]], found: list[ContentPart]
+    top: Members, tools: list[Mapping[str, Any]], content: list[ContentPart]
 ) -> Iterator[Need]:
     for tool in tools:
         yield from _tool_features(tool.get("type"))
@@ -159,7 +159,7 @@ def _features(
     if _has_other_prices(top):
         yield Feature.SERVICE_TIERS
     yield from unknown_members(top, _MEMBERS)
-    for part in found:
+    for part in content:
         yield from _part_features(part)
 
 
@@ -210,12 +210,12 @@ def _part_features(part: ContentPart) -> Iterator[Need]:
 
 
 def _hidden(part: Mapping[str, Any]) -> frozenset[str]:
-    """Return the members without content: arguments of tools, and schemas of tools."""
+    """Return the members that hold no content: arguments and schemas of tools."""
     return _HIDDEN_OF_USES if is_in(part.get("type"), _USES) else _HIDDEN
 
 
-def _media(found: Iterable[ContentPart]) -> Iterator[HeldMedia]:
-    for part in found:
+def _media(content: Iterable[ContentPart]) -> Iterator[HeldMedia]:
+    for part in content:
         source = part.members.get("source")
         if isinstance(source, dict):
             named = members(source)
@@ -224,20 +224,20 @@ def _media(found: Iterable[ContentPart]) -> Iterator[HeldMedia]:
                 yield image(data, ANTHROPIC_IMAGES) if part.kind == "image" else document(data)
 
 
-def _references(found: Iterable[ContentPart]) -> int:
-    """Return how many short references stand for the description of a tool."""
-    return sum(part.kind == "tool_reference" for part in found)
+def _references(content: Iterable[ContentPart]) -> int:
+    """Return how many references the provider replaces by the description of a tool."""
+    return sum(part.kind == "tool_reference" for part in content)
 
 
-def _largest(tools: list[Mapping[str, Any]], found: Iterable[ContentPart]) -> int:
+def _largest(tools: list[Mapping[str, Any]], content: Iterable[ContentPart]) -> int:
     """Return the most tokens of the longest description of a tool."""
-    inline = (part.members.get("definition") for part in found)
+    inline = (part.members.get("definition") for part in content)
     described = (*tools, *(tool for tool in inline if isinstance(tool, dict)))
     return max(map(bytes_of, described), default=0)
 
 
 def _compacts(top: Mapping[str, Any]) -> bool:
-    """Return whether the provider may read the request twice, to shorten it first."""
+    """Return whether the provider may read the request twice, because it shortens it first."""
     if top.get("compaction") is not None:
         return True
     edits = members(top.get("contextmanagement")).get("edits")
@@ -246,7 +246,10 @@ def _compacts(top: Mapping[str, Any]) -> bool:
 
 
 def _turns(top: Mapping[str, Any], tools: list[Mapping[str, Any]], largest: int) -> Turns | None:
-    """Return the trace for the next request. `largest` is 0 without references to tools."""
+    """Return the turns for a trace; None if the provider may shorten the conversation.
+
+    `largest` is 0 without references to tools.
+    """
     if top.get("contextmanagement") not in (None, {}, _KEEPS_ALL):
         return None
     setting = {name: value for name, value in top.items() if name not in _NO_TOKENS}
@@ -255,8 +258,8 @@ def _turns(top: Mapping[str, Any], tools: list[Mapping[str, Any]], largest: int)
     at_once = [tool for tool in tools if not (largest or tool.get("deferloading"))]
 
     def more_tokens(turn: Any) -> int:
-        found = list(parts(turn, _hidden))
-        return media_tokens(tuple(_media(found))) + _references(found) * largest
+        content = list(parts(turn, _hidden))
+        return media_tokens(tuple(_media(content))) + _references(content) * largest
 
     return Turns(
         turns=items(top.get("messages")),

@@ -1,8 +1,8 @@
-"""What the requests of all APIs have in common: members, counts, bounds, and the sum of tokens.
+"""The common parts of requests to all APIs: members, counts, bounds, and the sum of tokens.
 
-Members are read in any spelling: `maxTokens`, `max_tokens` and `MAX_TOKENS` are one member, because
-some servers read all three. An object with one member in two spellings is refused. A count that is
-not a JSON integer is refused, too, because one server ignores it, and another one believes it.
+Members are read in any spelling, because some servers do so: `maxTokens` and `max_tokens` are one
+member. An object with one member in two spellings is refused. So is a count that is not a JSON
+integer, because servers read it differently.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from labledger.gateway.families.usage_numbers import MAX_TOKENS
 from labledger.records import JsonObject, canonical_json
 
 HIDDEN_TOKENS = 2_000
-"""More tokens than a provider adds to a request, such as its instructions on tools."""
+"""More tokens than a provider adds to a request, such as instructions about tools."""
 TOOL_TOKENS = 1_500
-"""More tokens than a provider adds for a tool with a description of its own."""
+"""More tokens than a provider adds for a tool that it describes itself."""
 _MORE_MODELS = ("models", "fallbacks", "fallbackmodels", "modellist", "fallbackmodel")
-"""Members that tell providers to ask other models instead."""
+"""Members that let a provider use other models instead."""
 _SECOND_REQUESTS = (
     *("extrabody", "extraheaders", "extraquery", "apibase", "baseurl", "apikey"),
     *("customllmprovider", "userconfig", "litellmparams"),
 )
-"""Members that tell a proxy to change what it sends."""
+"""Members that let a proxy change the request."""
 _OUTPUT = (
     *("maxtokens", "maxcompletiontokens", "maxoutputtokens", "maxnewtokens", "npredict"),
     *("maxtokenstosample", "maxgeneratedtokens", "maxlength", "numpredict", "maxgentokens"),
@@ -43,46 +43,46 @@ _OUTPUT = (
     *("budgettokens", "thinkingbudget", "thinkingtokenbudget", "maxthinkingtokens"),
     *("maxreasoningtokens", "reasoningbudget"),
 )
-"""Members that bound the tokens of an answer, or of its thoughts, in any known server."""
+"""Members that limit the tokens of an answer, or of its thoughts, in any known server."""
 _ANSWERS = (
     *("n", "bestof", "candidatecount", "numcompletions", "numreturnsequences", "numcandidates"),
     *("numgenerations", "numoutputs", "numsamples", "samplecount", "numbeams", "beamwidth"),
     *("beamsize", "nbest", "numresponses", "parallelsamples"),
 )
-"""Members with the number of answers that are made at once."""
+"""Members with the number of answers to a request."""
 _NESTED = (
     *("thinking", "thinkingconfig", "reasoning", "options", "parameters", "samplingparams"),
     *("generationconfig", "chattemplatekwargs", "outputconfig"),
 )
-"""Members whose members may bound an answer, too."""
+"""Members whose own members may also limit an answer."""
 _USES = ("maxuses", "maxtoolcalls")
-"""Members that bound how often the provider uses its tools."""
+"""Members that limit how often the provider uses its tools."""
 UNSTATED_SEARCHES = 20
-"""How many searches of one call are reserved where the request does not limit them."""
+"""The searches that are reserved for a call if the request does not limit them."""
 _MAX_SHOWN = 80
 _MOST_SHOWN = 3
 _OUTSIDE = frozenset(Feature) - {Feature.SERVICE_TIERS, Feature.IMAGE_GENERATION}
-"""Features that let a model read more than the request holds."""
+"""Features with which a model reads more than the request contains."""
 
 
 @lru_cache(maxsize=4096)
 def _spelling(name: str) -> str:
-    # Some readers end a name at a zero.
+    # Some readers end a name at a null byte.
     return name.partition("\0")[0].casefold().replace("_", "").replace("-", "")
 
 
 class Members(dict[str, Any]):
-    """The members of an object by names in one spelling."""
+    """The members of an object, with all names in one spelling."""
 
     __slots__ = ("_source",)
 
-    def __init__(self, found: Mapping[str, Any], source: JsonObject) -> None:
-        super().__init__(found)
+    def __init__(self, by_spelling: Mapping[str, Any], source: JsonObject) -> None:
+        super().__init__(by_spelling)
         self._source = source
 
     def spelled(self, name: str) -> str:
         """Return the name of a member as the request spells it, cut to the shown length."""
-        spelled = next((each for each in self._source if _spelling(each) == name), name)
+        spelled = next((original for original in self._source if _spelling(original) == name), name)
         return spelled[:_MAX_SHOWN]
 
 
@@ -90,22 +90,22 @@ _NO_MEMBERS = Members({}, {})
 
 
 def members(value: Any) -> Members:
-    """Return the members of an object by names in one spelling; empty if it is not an object.
+    """Return the members of an object, with all names in one spelling; empty for other values.
 
     Raises `Refused` if it has one member in two spellings.
     """
     if not isinstance(value, dict):
         return _NO_MEMBERS
-    found = {_spelling(name): member for name, member in value.items()}
-    if len(found) != len(value):
+    by_spelling = {_spelling(name): member for name, member in value.items()}
+    if len(by_spelling) != len(value):
         raise Refused(400, "ambiguous", "labledger: an object has one member in two spellings")
-    return Members(found, value)
+    return Members(by_spelling, value)
 
 
 _CONTENT = frozenset({"content", "output"})
 """Members that hold blocks. Some readers accept a single block as a list of one."""
 Hidden = Callable[[Mapping[str, Any]], frozenset[str]]
-"""Returns the members of an object that hold no content, whatever they look like."""
+"""Returns the members of an object that hold no content for the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class ContentPart:
 
     members: Members
     is_item: bool
-    """Whether it stands where the blocks of messages do, as the items of arrays."""
+    """Whether it is in the place of a message block, such as an item of an array."""
 
     @property
     def kind(self) -> Any:
@@ -126,30 +126,30 @@ def parts(value: Any, hidden: Hidden) -> Iterator[ContentPart]:
     """Yield all objects in a value, except in hidden members. Raises `Refused`."""
     pending: list[tuple[Any, bool]] = [(value, False)]
     while pending:
-        found, is_item = pending.pop()
-        if isinstance(found, dict):
-            part = members(found)
+        value, is_item = pending.pop()
+        if isinstance(value, dict):
+            part = members(value)
             yield ContentPart(part, is_item)
             left_out = hidden(part)
             pending += [
                 (member, name in _CONTENT) for name, member in part.items() if name not in left_out
             ]
-        elif isinstance(found, list):
-            pending += [(item, True) for item in found]
+        elif isinstance(value, list):
+            pending += [(item, True) for item in value]
 
 
 def is_in(value: Any, allowed: Collection[str | None]) -> bool:
-    """Return whether a value is one of some texts, or None if None is among them."""
+    """Return whether a value is one of `allowed`, which are texts or None."""
     return (value is None or isinstance(value, str)) and value in allowed
 
 
 def is_among(value: Any, *allowed: str | None) -> bool:
-    """Return whether a value is one of a few texts, or None if None is among them."""
+    """Return whether a value is one of `allowed`, which are texts or None."""
     return is_in(value, allowed)
 
 
 def count(holder: Members, name: str, least: int = 0) -> int | None:
-    """Return a count; None if it is null or absent. Raises `Refused` for anything else."""
+    """Return a count; None if it is null or absent. Raises `Refused` if it is no such integer."""
     value = holder.get(name)
     if value is None:
         return None
@@ -165,19 +165,21 @@ class AnswerBounds:
     """The largest answers that a request allows."""
 
     max_output: int | None
-    """The most tokens of one answer; None if the request does not say."""
+    """The most tokens of one answer; None if the request does not limit them."""
     least_output: int = 0
-    """A lower bound of the tokens, whatever is assumed if the request does not say."""
+    """A lower bound of the tokens, used if `max_output` is None."""
     extra_output: int = 0
     """Additional tokens that may be charged as output."""
     answers: int = 1
 
 
-def bounds(body: Members, own: tuple[str, ...], *, dynamic: tuple[str, ...] = ()) -> AnswerBounds:
-    """Return the bounds of an answer. `own` names the members by which the API itself bounds it.
+def bounds(
+    body: Members, api_members: tuple[str, ...], *, dynamic: tuple[str, ...] = ()
+) -> AnswerBounds:
+    """Return the bounds of an answer. `api_members` are the API's own members for them.
 
-    The largest number counts, because servers differ in which one they read. A bound of 0 is no
-    bound, because some servers ignore it. A member of `dynamic` may be -1, which lets the model
+    The largest number counts, because servers read different members. A bound of 0 does not
+    count, because some servers ignore it. A member of `dynamic` may be -1, which lets the model
     choose. Raises `Refused`.
     """
     most, answers = 0, 1
@@ -188,38 +190,38 @@ def bounds(body: Members, own: tuple[str, ...], *, dynamic: tuple[str, ...] = ()
                 most = max(most, count(holder, name) or 0)
         for name in _ANSWERS:
             answers = max(answers, count(holder, name, 1) or 1)
-    # Only the API's own members bound an answer; all others can but raise the bound.
-    named = [body[name] for name in own if body.get(name) is not None]
+    # Only the API's own members limit an answer. All others can only raise the limit.
+    named = [body[name] for name in api_members if body.get(name) is not None]
     is_bound = bool(named) and all(named)
     return AnswerBounds(most if is_bound else None, 0 if is_bound else most, answers=answers)
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownKind:
-    """An unknown part of a request, which may let the provider do anything."""
+    """An unknown part of a request, which may use any feature of the provider."""
 
     what: str
 
 
 Need = Feature | UnknownKind
-"""The feature that must be granted."""
+"""A feature that must be granted, or an unknown part, which needs `other_tools`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestFacts:
-    """The facts that an API's module read in a request."""
+    """The facts that the module of an API reads in a request."""
 
     bounds: AnswerBounds
     needs: tuple[Need, ...]
     media: tuple[HeldMedia, ...]
     own_tools: int = 0
-    """How many tools it names that the provider describes."""
+    """How many of its tools the provider itself describes."""
     repeated_tokens: int = 0
-    """The most tokens that its short references stand for."""
+    """The most tokens that replace its references."""
     stored: tuple[str, ...] = ()
     """The items that the provider stored, which the request names without their content."""
     samples: int = 1
-    """How often the provider may read the request before it has answered."""
+    """How often the provider may read the request until it has answered."""
     other_prices: bool = False
     """Whether it asks for something without a text token price, such as sound or a higher tier."""
     turns: Turns | None = None
@@ -227,7 +229,7 @@ class RequestFacts:
 
     @property
     def features(self) -> frozenset[Feature]:
-        """The features to be granted."""
+        """The features that must be granted."""
         return frozenset(
             Feature.OTHER_TOOLS if isinstance(need, UnknownKind) else need for need in self.needs
         )
@@ -235,12 +237,12 @@ class RequestFacts:
     @property
     def unknown(self) -> tuple[str, ...]:
         """The first unknown parts, cut to the shown length."""
-        found = {need.what[:_MAX_SHOWN] for need in self.needs if isinstance(need, UnknownKind)}
-        return tuple(sorted(found)[:_MOST_SHOWN])
+        names = {need.what[:_MAX_SHOWN] for need in self.needs if isinstance(need, UnknownKind)}
+        return tuple(sorted(names)[:_MOST_SHOWN])
 
 
 def requested(endpoint: Endpoint, body: JsonObject, size: int, read: RequestFacts) -> Asked:
-    """Return what a request with this many bytes asks for. Raises `Refused`.
+    """Return the facts of a request with `size` bytes. Raises `Refused`.
 
     Refuses a request that names no model or several, or that hides a second request.
     """
@@ -295,14 +297,14 @@ def _no_more(_: Any) -> int:
 
 
 def _searches(top: Members) -> int:
-    """Return how many searches the provider may make, by what the body says of its tools."""
+    """Return how many searches the provider may make, by the limits in the body."""
     holders = [top, *map(members, listed(top.get("tools")))]
-    stated = [count(each, name) for each in holders for name in _USES]
+    stated = [count(holder, name) for holder in holders for name in _USES]
     return max((number for number in stated if number), default=UNSTATED_SEARCHES)
 
 
 def media_tokens(media: tuple[HeldMedia, ...]) -> int:
-    """Return how many tokens more than their bytes media count."""
+    """Return by how many tokens media exceed their bytes."""
     return sum(medium.tokens - medium.size for medium in media)
 
 
@@ -315,7 +317,7 @@ def unknown_members(body: Members, known: frozenset[str]) -> Iterator[UnknownKin
 
 
 def bytes_of(value: Any) -> int:
-    """Return how many bytes a value has at least."""
+    """Return how many bytes a value has in canonical JSON."""
     return len(canonical_json.dump_bytes(value))
 
 

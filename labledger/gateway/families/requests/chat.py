@@ -1,4 +1,4 @@
-"""What requests to OpenAI's Chat Completions API, and to servers that speak it, ask for."""
+"""Read requests to OpenAI's Chat Completions API, and to servers that speak it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SEARCHES = (
     *("websearchoptions", "searchparameters", "plugins", "enablesearch", "websearch"),
     *("searchoptions", "forcedsearch"),
 )
-"""How requests to this and compatible providers ask for a search."""
+"""Members that ask this or a compatible provider for a search."""
 _ELSEWHERE = {
     "datasources": Feature.FILES,
     "documents": Feature.OTHER_TOOLS,
@@ -61,7 +61,7 @@ _ELSEWHERE = {
     "searchsettings": Feature.WEB_SEARCH,
     "sessionparams": Feature.STORED,
 }
-"""Members that ask a server for more than an answer, and their features."""
+"""The features of members that ask a server for more than an answer."""
 _MEMBERS = frozenset(
     {
         # OpenAI.
@@ -98,7 +98,7 @@ _PARTS = frozenset(
         *("video", "audio", "tool_use", "tool_result", "ephemeral", "json"),
     }
 )
-"""Types of items in messages that ask nothing of the provider."""
+"""Types of items in messages that need no feature of the provider."""
 _TEXT_TOOLS = (None, "function", "custom")
 _NO_TOKENS = frozenset(
     {
@@ -113,20 +113,20 @@ _NO_TOKENS = frozenset(
 _HIDDEN = frozenset({"tools", "arguments"})
 _HIDDEN_OF_USES = _HIDDEN | {"input"}
 _SHORTENS = ("transforms", "truncation", "truncateprompttokens", "contextmanagement")
-"""Members by which servers leave out a part of the conversation."""
+"""Members with which servers leave out a part of the conversation."""
 _SHORTER = {"transforms": ([], ["middle-out"]), "truncation": ("auto", "disabled")}
-"""The values of some of them that ask for nothing else."""
+"""Values of these members that need no feature."""
 _KNOWN = _MEMBERS.union(_SEARCHES, _ELSEWHERE)
 
 
 def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
-    """Return what a body asks for. Raises `Refused`."""
+    """Return the facts of a body. Raises `Refused`."""
     top = members(body)
-    found = list(parts(top.get("messages"), _hidden))
+    content = list(parts(top.get("messages"), _hidden))
     facts = RequestFacts(
         bounds=_bounds(top),
-        needs=tuple(_features(top, found)),
-        media=tuple(_media(found)),
+        needs=tuple(_features(top, content)),
+        media=tuple(_media(content)),
         own_tools=sum(members(t).get("type") != "function" for t in listed(top.get("tools"))),
         other_prices=top.get("audio") is not None or "audio" in _modalities(top),
         turns=_turns(top),
@@ -137,7 +137,7 @@ def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
 def _bounds(top: Members) -> AnswerBounds:
     limits = bounds(top, ("maxcompletiontokens", "maxtokens"))
     if top.get("prediction") is not None:
-        # Predicted text that does not come is charged as output.
+        # Predicted text that the answer does not contain is charged as output.
         limits = replace(limits, extra_output=bytes_of(top["prediction"]))
     thinks = top.get("enablethinking")
     thinks = thinks or members(top.get("chattemplatekwargs")).get("enablethinking")
@@ -151,7 +151,7 @@ def _modalities(top: Mapping[str, Any]) -> set[str]:
     return {"text", *(str(kind).casefold() for kind in items(top.get("modalities")))}
 
 
-def _features(top: Members, found: list[ContentPart]) -> Iterator[Need]:
+def _features(top: Members, content: list[ContentPart]) -> Iterator[Need]:
     yield from _tool_features(top.get("tools"))
     choice = top.get("toolchoice")
     if isinstance(choice, dict):
@@ -171,7 +171,7 @@ def _features(top: Members, found: list[ContentPart]) -> Iterator[Need]:
         yield Feature.IMAGE_GENERATION
     if not is_in(top.get("servicetier"), STANDARD_TIERS):
         yield Feature.SERVICE_TIERS
-    for part in found:
+    for part in content:
         yield from _part_features(part)
         yield from media_features(part)
 
@@ -201,16 +201,15 @@ def _hidden(part: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _bare(part: ContentPart) -> Iterator[tuple[str, bool]]:
-    """Yield members that some servers read as media because of their names, and whether each is an
-    image."""
+    """Yield members whose names some servers read as media, and whether each is an image."""
     for name in ("image", "images", "video", "audio"):
         for held in listed(part.members.get(name)):
             if isinstance(held, str):
                 yield held, name.startswith("image")
 
 
-def _media(found: Iterable[ContentPart]) -> Iterator[HeldMedia]:
-    for part in found:
+def _media(content: Iterable[ContentPart]) -> Iterator[HeldMedia]:
+    for part in content:
         yield from openai_media([part])
         for held, is_image in _bare(part):
             yield image(held, OPENAI_IMAGES) if is_image else sound(held)

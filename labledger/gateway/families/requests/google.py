@@ -1,4 +1,4 @@
-"""What requests to Google's Gemini API ask for. Every member may be spelled in two ways."""
+"""Read requests to Google's Gemini API. Every member may be spelled in two ways."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _PARTS = frozenset(
 """The members of a part."""
 _CONTENT = frozenset({"role", "parts", "text"})
 _HIDDEN = frozenset({"args", "response", "executablecode", "codeexecutionresult"})
-"""Members with a tool's arguments and results, whatever they look like."""
+"""Members with the arguments and results of tools."""
 _OTHER_MODELS = ("routingconfig", "modelselectionconfig", "modelconfig")
 _NO_TOKENS = frozenset(
     {"contents", "systeminstruction", "tools", "safetysettings", "labels", "servicetier", "model"}
@@ -74,11 +74,11 @@ _NO_TOKENS_OF_CONFIG = frozenset(
 
 
 def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
-    """Return what a body asks for. Raises `Refused`."""
+    """Return the facts of a body. Raises `Refused`."""
     outer = members(body)
     inner = outer.get("generatecontentrequest") if endpoint.counts_tokens else None
     top = members(inner) if isinstance(inner, dict) else outer
-    if not all(_is_named(endpoint.model, each.get("model")) for each in (outer, top)):
+    if not all(_is_named(endpoint.model, holder.get("model")) for holder in (outer, top)):
         message = "labledger: the body names another model than the path"
         raise Refused(400, "model_not_granted", message)
     config = members(top.get("generationconfig"))
@@ -102,7 +102,7 @@ def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
 
 
 def _is_named(model: str | None, named: Any) -> bool:
-    """Return whether the member `model` of a body names the model of the path, or is absent."""
+    """Return whether `named`, the body's model, is absent or is the model of the path."""
     return named is None or named in (model, f"models/{model}")
 
 
@@ -126,8 +126,8 @@ def _features(top: Members, config: Mapping[str, Any]) -> Iterator[Need]:
     yield from unknown_members(top, _MEMBERS)
     for content in [*listed(top.get("contents")), top.get("systeminstruction")]:
         yield from map(UnknownKind, _unknown(content))
-    for found in parts(_content(top), _hidden):
-        if found.members.get("filedata") is not None:
+    for part in parts(_content(top), _hidden):
+        if part.members.get("filedata") is not None:
             yield Feature.URL_INPUTS
 
 

@@ -1,4 +1,4 @@
-"""The size of an image by its header: PNG, JPEG, GIF and WebP.
+"""Read the size of an image from its header: PNG, JPEG, GIF and WebP.
 
 Only the first bytes are read, and nothing is decoded. An image has no size here if its header names
 none, or if two readers could see different sizes.
@@ -12,11 +12,11 @@ Size = tuple[int, int]
 """Width and height in pixels."""
 
 _MAX_PARTS = 4096
-"""How many parts of a file are examined before its size counts as unknown."""
+"""The most parts of a file that are examined. Then its size counts as unknown."""
 
 
 def image_size(data: bytes) -> Size | None:
-    """Return the size of an image that begins with `data`; None if it cannot be read."""
+    """Return the size of the image that begins with `data`; None if it cannot be read."""
     for magic, reader in _READERS:
         if data.startswith(magic):
             size = reader(data)

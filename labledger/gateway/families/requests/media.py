@@ -1,13 +1,8 @@
-"""What images, documents, audio and video in a request may cost, as an upper bound.
+"""The most tokens that images, documents, audio and video in a request may count for.
 
-Each figure is the largest in the documentation of any provider of the API. If an image's header
-states its size, the size counts, for the most expensive model of the API. `detail` and similar
-settings are ignored, because compatible servers ignore them, so an image always counts as detailed.
-
-A header does not show the pages, seconds or words of a document, a recording or a film: its parts
-may be compressed, repeated and hidden. Each counts with a whole context window, beyond which a
-provider refuses the request. The same applies to content outside the request, such as an address or
-the name of a stored file.
+Each figure is the largest that a provider of the API documents. Images count by the size in their
+header, as detailed ones. The length of a document or recording cannot be read, so it counts with a
+whole context window. So does outside content.
 """
 
 from __future__ import annotations
@@ -24,13 +19,13 @@ from labledger.gateway.families.requests.image_headers import Size, image_size
 WINDOW = 1_050_000
 """The largest context window that a provider documents, in tokens."""
 STORED_ITEM_TOKENS = 128_000
-"""The largest output that a provider documents: no item that it stored has more tokens."""
+"""The largest output that a provider documents. No stored item has more tokens."""
 IMAGE_TOKENS = 50_000
 """More tokens than OpenAI or Google count for an image of any size."""
 ANTHROPIC_IMAGE_TOKENS = 86_000
 """The tokens of the largest image that Anthropic accepts at full size: 8,000 by 8,000 pixels."""
 _HEADER_CHARACTERS = 400_000
-"""How much of an image, as base64, is searched for its size. Photographs begin with thumbnails."""
+"""How many base64 characters are searched for a size. Photographs begin with thumbnails."""
 _DATA_URL = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
 
 
@@ -53,7 +48,7 @@ def _anthropic_tokens(size: Size) -> int:
 
 
 def _openai_tokens(size: Size) -> int:
-    """Return the larger figure of the rules by tiles, by patches, and of open models."""
+    """Return the largest figure of three rules: by tiles, by patches, and of open models."""
     scale = min(1.0, 2048 / max(size))
     scale *= min(1.0, 768 / (min(size) * scale))
     tiles = ceil(size[0] * scale / 512) * ceil(size[1] * scale / 512)
@@ -68,7 +63,7 @@ def _gemini_tokens(size: Size) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ImageRule:
-    """The tokens of an image in the API's most expensive model."""
+    """The tokens of an image in the most expensive model of an API."""
 
     by_size: Callable[[Size], int]
     most: int
@@ -81,7 +76,7 @@ GEMINI_IMAGES = ImageRule(_gemini_tokens, IMAGE_TOKENS)
 
 
 def image(encoded: str, rule: ImageRule) -> HeldMedia:
-    """Return an image in base64, or in an address with its data."""
+    """Return an image that is base64, or a data URL."""
     characters = _DATA_URL.sub("", encoded, count=1) if encoded[:5].lower() == "data:" else encoded
     data = _decoded(characters)
     size = image_size(data)

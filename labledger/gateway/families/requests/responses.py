@@ -1,4 +1,4 @@
-"""What requests to OpenAI's Responses API ask for.
+"""Read requests to OpenAI's Responses API.
 
 Tools may be in `tools`, in items of the input that add tools or hold the results of a search for
 tools, and in namespaces of either.
@@ -84,7 +84,7 @@ _ITEMS = frozenset(
         "wait",
     }
 )
-"""Types of items, and of parts listed in them, that ask nothing of the provider."""
+"""Types of items, and of parts in them, that need no feature of the provider."""
 _ITEM_FEATURES = {
     "item_reference": Feature.STORED,
     "web_search_call": Feature.WEB_SEARCH,
@@ -109,7 +109,7 @@ _HELD_IN = {
     "function_call": "arguments",
     "custom_tool_call": "input",
 }
-"""The member with the tokens of an item. Without it, the item's `id` names what was stored."""
+"""The member with the content of an item. Without it, the item's `id` names stored content."""
 _NAMES_ALONE = frozenset({"id", "status", "summary"})
 STANDARD_TIERS = (None, "auto", "default")
 _HIDDEN = frozenset({"tools"})
@@ -132,16 +132,16 @@ _NO_TOKENS = frozenset(
 
 
 def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
-    """Return what a body asks for. Raises `Refused`."""
+    """Return the facts of a body. Raises `Refused`."""
     top = members(body)
     content = listed(top.get("input"))
-    found = list(parts([*content, *listed(top.get("instructions"))], _hidden))
-    tools = [*_tools(top.get("tools")), *_tools_in(found)]
+    content_parts = list(parts([*content, *listed(top.get("instructions"))], _hidden))
+    tools = [*_tools(top.get("tools")), *_tools_in(content_parts)]
     searches = any(_searches(tool) for tool in tools)
     facts = RequestFacts(
         bounds=bounds(top, ("maxoutputtokens",)),
-        needs=tuple(_features(top, tools, found)),
-        media=tuple(openai_media(found)),
+        needs=tuple(_features(top, tools, content_parts)),
+        media=tuple(openai_media(content_parts)),
         own_tools=sum(not is_in(t.get("type"), _DESCRIBED) for t in tools),
         repeated_tokens=WINDOW if searches else 0,
         stored=tuple(filter(None, map(_stored, content))),
@@ -152,7 +152,7 @@ def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
 
 
 def _features(
-    top: Members, tools: list[Mapping[str, Any]], found: list[ContentPart]
+    top: Members, tools: list[Mapping[str, Any]], content: list[ContentPart]
 ) -> Iterator[Need]:
     for tool in tools:
         yield from _tool_features(tool)
@@ -169,7 +169,7 @@ def _features(
     if not is_among(mode, None, "standard"):
         yield UnknownKind(f"the mode of reasoning {mode}")
     yield from unknown_members(top, _MEMBERS)
-    for part in found:
+    for part in content:
         yield from _item_features(part)
         yield from media_features(part)
 
@@ -182,16 +182,16 @@ def _choice_features(choice: Mapping[str, Any]) -> Iterator[Need]:
 
 
 def _tools(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield tools with the tools that they group."""
+    """Yield tools and the tools that they group."""
     for tool in map(members, listed(value)):
         yield tool
         # Everything that a tool groups is itself a tool.
         yield from _tools(tool.get("tools"))
 
 
-def _tools_in(found: Iterable[ContentPart]) -> Iterator[Mapping[str, Any]]:
+def _tools_in(content: Iterable[ContentPart]) -> Iterator[Mapping[str, Any]]:
     """Yield the tools that items of the input name, wherever they are."""
-    for part in found:
+    for part in content:
         if part.kind == "mcp_list_tools":
             continue  # These belong to a server, which is itself a feature.
         yield from _tools(part.members.get("tools"))
@@ -210,14 +210,14 @@ def _tool_features(tool: Mapping[str, Any]) -> Iterator[Need]:
 
 
 def _searches(tool: Mapping[str, Any]) -> bool:
-    """Return whether the provider searches among the request's tools, and then reads it again."""
+    """Return whether the provider searches among the request's tools, and rereads the request."""
     return tool.get("type") == "tool_search" and tool.get("execution") != "client"
 
 
 def _item_features(part: ContentPart) -> Iterator[Need]:
     kind = part.kind
     if kind is None:
-        # An item with nothing but a name is a reference, also with `"type": null`.
+        # An item with only a name is a reference, even with `"type": null`.
         named = {name for name, value in part.members.items() if value is not None}
         if part.is_item and "id" in named and named <= _NAMES_ALONE:
             yield Feature.STORED
@@ -231,7 +231,7 @@ def _item_features(part: ContentPart) -> Iterator[Need]:
 
 
 def _stored(item: Any) -> str | None:
-    """Return the `id` of an item whose content the provider stored, and the request leaves out."""
+    """Return the `id` of an item that names stored content; None if it has its content."""
     held = members(item)
     name, kind = held.get("id"), held.get("type", "message" if "role" in held else None)
     if not (name and isinstance(kind, str) and kind in _HELD_IN):
@@ -249,26 +249,25 @@ def _more_tokens(turn: Any) -> int:
 
 
 def _hidden(part: Mapping[str, Any]) -> frozenset[str]:
-    """Return the members without content: arguments of tools, and tools, which are read
-    separately."""
+    """Return the members that hold no content: arguments of tools, and tools themselves."""
     called = is_among(part.get("type"), "tool_search_call", "function_call", "custom_tool_call")
     return _HIDDEN_OF_CALLS if called else _HIDDEN
 
 
 def media_features(part: ContentPart) -> Iterator[Need]:
-    """Yield what an image or a file of OpenAI's messages uses."""
+    """Yield the features that an image or file of OpenAI's messages needs."""
     for name in _ADDRESSES & part.members.keys():
         url = _address(part.members[name])
-        # An address of an unknown form does not count as part of the request.
+        # An address of an unknown form may name something outside the request.
         if not _is_data(url) if url is not None else part.members[name]:
             yield Feature.URL_INPUTS
     if part.members.get("fileid") or members(part.members.get("file")).get("fileid"):
         yield Feature.FILES
 
 
-def openai_media(found: Iterable[ContentPart]) -> Iterator[HeldMedia]:
-    """Yield the images, files and recordings that OpenAI's messages hold themselves."""
-    for part in found:
+def openai_media(content: Iterable[ContentPart]) -> Iterator[HeldMedia]:
+    """Yield the images, files and recordings within OpenAI's messages."""
+    for part in content:
         for name in _MEDIA.keys() & part.members.keys():
             data = _address(part.members[name])
             if data is not None and (name not in _ADDRESSES or _is_data(data)):
@@ -280,7 +279,7 @@ def _is_data(address: str) -> bool:
 
 
 def _address(value: Any) -> str | None:
-    """Return an address or data, either bare or in an object."""
+    """Return an address or data, either plain or in an object."""
     if isinstance(value, dict):
         nested = members(value)
         value = nested.get("url", nested.get("data"))
@@ -297,11 +296,11 @@ _MEDIA = {
     "audiourl": sound,
     "inputaudio": sound,
 }
-"""Which members hold which kind of media."""
+"""The readers of members with media."""
 
 
 def _compacts(top: Mapping[str, Any], content: list[Any]) -> bool:
-    """Return whether the provider may read the request twice, to shorten it first."""
+    """Return whether the provider may read the request twice, because it shortens it first."""
     triggers = any(members(item).get("type") == "compaction_trigger" for item in content)
     return triggers or bool(top.get("contextmanagement"))
 
@@ -320,5 +319,5 @@ def _turns(top: Mapping[str, Any]) -> Turns | None:
 
 
 def _is_by_model(item: Any) -> bool:
-    found = members(item)
-    return found.get("role") == "assistant" or is_in(found.get("type"), _BY_MODEL)
+    item_members = members(item)
+    return item_members.get("role") == "assistant" or is_in(item_members.get("type"), _BY_MODEL)
