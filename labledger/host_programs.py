@@ -58,8 +58,8 @@ def search_path() -> list[str]:
 
 def environment() -> dict[str, str]:
     """Return the environment for programs that start others: no `PYTHON*`, only absolute PATH."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    return kept | {"PATH": _absolute_path()}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return variables | {"PATH": _absolute_path()}
 
 
 def find_program(name: str) -> str | None:

@@ -37,17 +37,17 @@ def counted_of(part: int, total: int, noun: str) -> str:
     return f"{part:,} of {counted(total, noun)}"
 
 
-def model_labels(asked: Sequence[tuple[str | None, str | None]]) -> list[str]:
+def model_labels(models: Sequence[tuple[str | None, str | None]]) -> list[str]:
     """Return a label for each pair of provider and model: the model's name.
 
     If several providers in the list have the same model, the provider's name is put before it.
     """
     providers: dict[str | None, set[str | None]] = {}
-    for provider, model in asked:
+    for provider, model in models:
         providers.setdefault(model, set()).add(provider)
     return [
         f"{provider}/{model}" if provider and len(providers[model]) > 1 else model or ""
-        for provider, model in asked
+        for provider, model in models
     ]
 
 

@@ -121,8 +121,8 @@ def install_agents(
     from labledger.agents.installation import AgentTarget, install
 
     targets = []
-    for given in agents:
-        name, _, version = given.partition("@")
+    for agent_version in agents:
+        name, _, version = agent_version.partition("@")
         profile = _profile_named(name)
         targets.append(AgentTarget(profile, version or profile.version))
     return install(targets, None if cache is None else Path(cache), report=report)

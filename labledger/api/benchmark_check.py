@@ -118,16 +118,16 @@ def check_benchmark(
 
     options = options or RunOptions()
     _require_usable(options, repeats)
-    known = _checkable(benchmark, options)
-    agents = options.agents or tuple(a.name for a in known.agents if a.expects is not None)
-    contents = task_contents(known, options.tasks)
-    second = _second_run(known, contents, agents, offline=offline, search=search)
+    translated = _checkable(benchmark, options)
+    agents = options.agents or tuple(a.name for a in translated.agents if a.expects is not None)
+    contents = task_contents(translated, options.tasks)
+    second = _second_run(translated, contents, agents, offline=offline, search=search)
     if on_plan is not None:
-        require_known_tasks(known, options.tasks)
+        require_known_tasks(translated, options.tasks)
         if not options.skip_refused:
-            require_no_refused(known, options.tasks)
-        on_plan(_plan(known, options, agents, repeats, () if second is None else second[1]))
-    first = _run(with_repeats(known, repeats), replace(options, agents=agents))
+            require_no_refused(translated, options.tasks)
+        on_plan(_plan(translated, options, agents, repeats, () if second is None else second[1]))
+    first = _run(with_repeats(translated, repeats), replace(options, agents=agents))
     rest: _CheckedRun | None = None
     problem: str | None = None
     if second is not None and first.outcome.complete:
@@ -144,7 +144,7 @@ def check_benchmark(
     return BenchmarkCheck(
         first.outcome,
         (*trial_set.trials, *trial_set.offline),
-        (*task_findings(known, trial_set, contents), *left_out(first.outcome.coverage)),
+        (*task_findings(translated, trial_set, contents), *left_out(first.outcome.coverage)),
         None if rest is None else rest.outcome,
         problem,
     )
@@ -191,25 +191,25 @@ def _searcher() -> str:
 
 def _checkable(benchmark: str, options: RunOptions) -> Benchmark:
     """Return the benchmark if all chosen agents have a known verdict. Raises `InvalidInput`."""
-    known = given_benchmark(benchmark, options)
-    if known is None:
+    translated = given_benchmark(benchmark, options)
+    if translated is None:
         problem = Problem("benchmark", f"found {benchmark!r}; expected FORMAT:LOCATION")
         raise InvalidInput("the benchmark", [problem])
-    expected = {agent.name for agent in known.agents if agent.expects is not None}
-    names = ", ".join(agent.name for agent in known.agents if agent.name in expected)
+    expected = {agent.name for agent in translated.agents if agent.expects is not None}
+    names = ", ".join(agent.name for agent in translated.agents if agent.name in expected)
     problems = [
         Problem(
             Parameter("agents"),
-            f"{agent!r} of {known.name} has no known verdict; agents that have: {names}",
+            f"{agent!r} of {translated.name} has no known verdict; agents that have: {names}",
         )
         for agent in options.agents
         if agent not in expected
     ]
     if not expected:
-        problems = [Problem(known.name, "no agent with a known verdict comes with it")]
+        problems = [Problem(translated.name, "no agent with a known verdict comes with it")]
     if problems:
         raise InvalidInput("the benchmark cannot be checked", problems)
-    return known
+    return translated
 
 
 def _second_run(

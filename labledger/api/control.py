@@ -178,12 +178,12 @@ class _Preview:
             running = running_trials(lab, self.run, self.controls, self.asked.open_slots)
         meant = [(slot, elapsed_s) for slot, elapsed_s in running if self._means(slot)]
         mean_ms = self._durations() if running else {}
-        left = [
+        seconds_left = [
             max(1.0, mean / 1000 - elapsed_s)
             for slot, elapsed_s in meant
             if (mean := mean_ms.get(slot.variant_id)) is not None
         ]
-        about_s = max(left, default=None)
+        about_s = max(seconds_left, default=None)
         text = self._text(len(meant), about_s)
         owned = self.asked.is_owned
         return ControlReply(

@@ -295,8 +295,8 @@ def _preflight(experiment: str | Path, options: RunOptions, *, pull: bool) -> Pr
 
     benchmark = given_benchmark(experiment, replace(options, on_event=ignore_events))
     if benchmark is None:
-        given, options = read_source(experiment, options)
-        with experiment_path(given) as path:
+        file_source, options = read_source(experiment, options)
+        with experiment_path(file_source) as path:
             return check_experiment(path, options, pull=pull)
     from labledger.benchmarks.task_selection import selects, warnings_of
     from labledger.benchmarks.translate import without_folder

@@ -271,7 +271,7 @@ class Ledger:
         )
 
     def watch(self, run_id: str, interval_s: float = 1.0) -> Iterator[RunState]:
-        """Yield the state of a run every `interval_s` seconds while a process runs it.
+        """Return an iterator over the states of a run, one every `interval_s` seconds.
 
         The last state is the first one without an owner.
 
@@ -485,7 +485,7 @@ class Ledger:
         follow: bool = False,
         grading: int | None = None,
     ) -> Iterator[LogPiece]:
-        """Yield the outputs of a slot's trial in pieces, also while it runs.
+        """Return the outputs of a slot's trial in pieces, also while it runs.
 
         The values of secrets are redacted, also in live output: the engine reports the secrets of
         the trial's container.
@@ -784,7 +784,7 @@ class Ledger:
         return exported_files.write_records(self._reader, run_ids, folder, what, out, format)
 
     def send_spans(self, run_id: str, url: str) -> int:
-        """Send the steps of a run's agents to an endpoint as OpenTelemetry spans.
+        """Write the steps of a run's agents to an endpoint as OpenTelemetry spans.
 
         Returns the number of spans.
 

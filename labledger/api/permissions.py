@@ -49,8 +49,8 @@ def needed_permissions(
         from labledger.execution.lab_receivers import permissions_of_lab
 
         return permissions_of_lab(LabFolder(path))
-    if (asked := _asked_by_cluster_file(path)) is not None:
-        return permissions.missing(asked)
+    if (of_cluster_file := _asked_by_cluster_file(path)) is not None:
+        return permissions.missing(of_cluster_file)
     from labledger.benchmarks.formats import parse_reference
 
     if path.exists() or parse_reference(str(subject)) is not None:

@@ -71,11 +71,11 @@ def read_logs(
 
 
 def _names(phases: Sequence[str]) -> list[str]:
-    known = (*contract.PHASE_NAMES, *_NOT_PHASES)
-    unknown = [phase for phase in phases if phase not in known]
+    valid = (*contract.PHASE_NAMES, *_NOT_PHASES)
+    unknown = [phase for phase in phases if phase not in valid]
     if unknown:
         problem = Problem(
-            Parameter("phases"), f"found {unknown[0]!r}; expected one of {', '.join(known)}"
+            Parameter("phases"), f"found {unknown[0]!r}; expected one of {', '.join(valid)}"
         )
         raise InvalidInput("the phase", [problem])
     chosen = phases or contract.PHASE_NAMES

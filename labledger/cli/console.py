@@ -279,10 +279,10 @@ def table(
     """
     from labledger.cli.table_layout import Content, draw, plain_text
 
-    kept = [name not in without for name in columns]
+    is_printed = [name not in without for name in columns]
     content = Content(
-        [escape_line(name) for name in compress(columns, kept)],
-        [[cell(value) for value in compress(row, kept)] for row in rows],
+        [escape_line(name) for name in compress(columns, is_printed)],
+        [[cell(value) for value in compress(row, is_printed)] for row in rows],
         frozenset(escape_line(name) for name in right),
     )
     text = None if sys.stdout.isatty() else plain_text(content)

@@ -186,10 +186,10 @@ def _suggestion(error: Any) -> str | None:
         return None
     command, message = error.ctx.command, str(error.message)
     if typed := getattr(error, "option_name", None):
-        known = [word for param in command.params for word in param.opts if word[:2] == "--"]
+        choices = [word for param in command.params for word in param.opts if word[:2] == "--"]
     elif unknown := re.match(r"No such command '(.*?)'", message):
-        typed, known = unknown[1], list(getattr(command, "commands", ()))
+        typed, choices = unknown[1], list(getattr(command, "commands", ()))
     else:
         return None
-    near = near_names(typed, known) if typed not in known else []
+    near = near_names(typed, choices) if typed not in choices else []
     return f"did you mean {near[0]}?" if near else None

@@ -198,7 +198,7 @@ class Running:
         int | None,
         typer.Option(
             min=1,
-            metavar="SLOTS",
+            metavar="TRIALS",
             help="How many trials may start ahead of the first one that is not saved, which limits "
             "the results that wait to be saved. By default 1000, or four times the trials at once "
             "if that is more. Stored with the run.",

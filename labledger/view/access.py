@@ -142,8 +142,8 @@ def comes_from_elsewhere(request: web.BaseRequest) -> bool:
     )
 
 
-def _equal(given: str, expected: str) -> bool:
-    return secrets.compare_digest(given.encode("utf-8", "replace"), expected.encode())
+def _equal(received: str, expected: str) -> bool:
+    return secrets.compare_digest(received.encode("utf-8", "replace"), expected.encode())
 
 
 @dataclass

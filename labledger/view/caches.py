@@ -135,20 +135,20 @@ class SharedAnswers:
         """Returns how many changes have been reported so far."""
         self._shared: dict[str, _Shared] = {}
 
-    async def get(self, asked: str, make: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Return the answer to the request `asked`. Raises what `make` raises."""
+    async def get(self, request: str, make: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Return the answer to a request. Raises what `make` raises."""
         self._forget_old()
-        shared = self._shared.get(asked)
+        shared = self._shared.get(request)
         if shared is None:
             task = asyncio.ensure_future(make())
-            shared = self._shared[asked] = _Shared(task, self._changes(), clock.monotonic())
+            shared = self._shared[request] = _Shared(task, self._changes(), clock.monotonic())
         # If this page is closed now, the others still get the answer.
         return await asyncio.shield(shared.task)
 
     def _forget_old(self) -> None:
         oldest, changes = clock.monotonic() - _MAX_AGE_S, self._changes()
         self._shared = {
-            asked: shared
-            for asked, shared in self._shared.items()
+            request: shared
+            for request, shared in self._shared.items()
             if shared.changes == changes and shared.made_at > oldest
         }

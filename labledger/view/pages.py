@@ -134,14 +134,14 @@ _STATUSES: tuple[tuple[type[LabLedgerError], HTTPStatus], ...] = (
 
 def status_of(error: LabLedgerError) -> HTTPStatus:
     """Return the HTTP status of an error."""
-    known = (status for kind, status in _STATUSES if isinstance(error, kind))
-    return next(known, HTTPStatus.INTERNAL_SERVER_ERROR)
+    statuses = (status for kind, status in _STATUSES if isinstance(error, kind))
+    return next(statuses, HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 def error_member(error: LabLedgerError) -> JsonObject:
     """Return the members of a document that describe an error: message, hint and HTTP status."""
-    shown = {"message": error.message, "hint": error.hint}
-    return {"error": shown, "status": int(status_of(error))}
+    texts = {"message": error.message, "hint": error.hint}
+    return {"error": texts, "status": int(status_of(error))}
 
 
 def error_response(

@@ -47,11 +47,11 @@ def main() -> None:
             head, text = _answer(question)
         except LabLedgerError as error:
             is_query = isinstance(error, QueryFailed)
-            shown = {"message": error.message, "hint": error.hint, "is_query": is_query}
-            head, text = {"error": shown}, b""
+            problem = {"message": error.message, "hint": error.hint, "is_query": is_query}
+            head, text = {"error": problem}, b""
         except MemoryError:
-            shown = {"message": "the query needs more memory than it may use", "is_query": True}
-            head, text = {"error": {**shown, "hint": "ask for fewer or smaller values"}}, b""
+            problem = {"message": "the query needs more memory than it may use", "is_query": True}
+            head, text = {"error": {**problem, "hint": "ask for fewer or smaller values"}}, b""
         answers.write(json.dumps(head).encode() + b"\n" + text)
 
 
@@ -65,8 +65,8 @@ def _limit_resources(limit_s: float) -> None:
         (resource.RLIMIT_CORE, 0),
     ):
         most = resource.getrlimit(kind)[1]
-        kept = limit if most == resource.RLIM_INFINITY else min(limit, most)
-        resource.setrlimit(kind, (kept, kept))
+        value = limit if most == resource.RLIM_INFINITY else min(limit, most)
+        resource.setrlimit(kind, (value, value))
 
 
 def _end_with_server() -> None:
@@ -101,7 +101,7 @@ def _run(question: JsonObject) -> tuple[Sequence[str], list[Row], str | None]:
         time_limit_s=question["limit_s"],
     )
     max_rows, max_bytes = question["max_rows"], question["max_bytes"]
-    shown: list[Row] = []
+    first_rows: list[Row] = []
     size = 0
     with closing(rows):
         for row in rows:
@@ -109,12 +109,12 @@ def _run(question: JsonObject) -> tuple[Sequence[str], list[Row], str | None]:
             if row_size > _MAX_ROW:
                 hint = "ask for fewer columns, or for parts with substr(COLUMN, 1, 1000)"
                 raise QueryFailed(f"a row has more than {format_size(_MAX_ROW)}", hint=hint)
-            if len(shown) == max_rows:
-                return columns, shown, counted(max_rows, "row")
-            if shown and size > max_bytes:
-                return columns, shown, format_size(max_bytes)
-            shown.append(row)
-    return columns, shown, None
+            if len(first_rows) == max_rows:
+                return columns, first_rows, counted(max_rows, "row")
+            if first_rows and size > max_bytes:
+                return columns, first_rows, format_size(max_bytes)
+            first_rows.append(row)
+    return columns, first_rows, None
 
 
 def _size(value: Any) -> int:

@@ -304,8 +304,8 @@ class ViewServer:
             return Answer(text.encode("utf-8", "replace"), kind, int(status))
 
         if screen.is_shared and self.watcher.listeners > 1:
-            asked = f"{request.path_qs} {form}"
-            answer = await self._shared.get(asked, lambda: workers.read(make))
+            request_key = f"{request.path_qs} {form}"
+            answer = await self._shared.get(request_key, lambda: workers.read(make))
         else:
             answer = await workers.read(make)
         return web.Response(

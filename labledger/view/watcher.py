@@ -233,16 +233,16 @@ class Watcher:
         before, self._rows = self._rows, {row.run_id: row for row in rows}
         has_reported = False
         for row in rows:
-            known = before.get(row.run_id)
-            if not before or known == row:
+            earlier = before.get(row.run_id)
+            if not before or earlier == row:
                 continue  # At the first look, pages already show this state.
             if not has_reported:
                 self.changes += 1
             has_reported = True
-            if known is None or known[:4] != row[:4]:
+            if earlier is None or earlier[:4] != row[:4]:
                 for listener in self._listeners:
                     listener.commit(row)
-            if known is None or known.fingerprint != row.fingerprint:
+            if earlier is None or earlier.fingerprint != row.fingerprint:
                 self._tell_state(row.run_id)
         for run_id in before.keys() - self._rows.keys():
             self._tell_state(run_id)

@@ -63,7 +63,7 @@ def test_the_lab_is_found(project: Project, tmp_path: Path) -> None:
 def test_runs(project: Project) -> None:
     """A line a run, and the same as JSON."""
     header, _, line = project.output("runs").rstrip("\n").splitlines()
-    assert header.split() == ["run_id", "experiment", "status", "committed", "slots", "created"]
+    assert header.split() == ["run_id", "experiment", "status", "saved", "trials", "created"]
     assert line.split()[:5] == [RUN, "small", "completed", "6", "6"]
     (run,) = project.json("runs", "--json")
     assert (run["run_id"], run["status"], run["owner"]) == (RUN, "completed", None)

@@ -114,7 +114,7 @@ def test_a_terminal_shows_the_run_live(project: Project) -> None:
         assert terminal.finish() == 0, terminal.text
         end = terminal.text.replace("\r", "").partition("run live: 6 of 6 trials saved\n")[2]
     lines = [line.split() for line in end.splitlines()]
-    assert lines[0][:7] == ["variant", "slots", "scored", "pass", "fail", "miss", "err"]
+    assert lines[0][:7] == ["variant", "trials", "scored", "pass", "fail", "miss", "err"]
     assert lines[2][:4] == ["base", "3", "3", "2"]
     assert "not completed: 2 agent_error" in end
     assert "labledger show live 0" in end

@@ -48,7 +48,7 @@ def test_commits_appear(tmp_path: Path, serve: Serve) -> None:
         chart = page.locator("#throughput")
         expect(chart).to_have_attribute("aria-label", re.compile("7 of 24"))
         # Without a pointer on the chart, the figures below it are the newest.
-        expect(chart.locator(".u-legend")).to_contain_text(re.compile("committed:?\\s*7$"))
+        expect(chart.locator(".u-legend")).to_contain_text(re.compile("saved:?\\s*7$"))
         counted = page.locator("#rates tbody tr td:nth-child(2)").all_inner_texts()
         assert sum(int(text.split(" of ")[1]) for text in counted) == 7
         expect(page).to_have_title(re.compile("29%"))

@@ -57,9 +57,9 @@ def backup(
         size = format_size(written.artifact_bytes)
         out(f"{written.path}: {format_size(written.size)}; {artifacts} ({size})")
     if written.missing_total:
-        shown = ", ".join(written.missing)
+        examples = ", ".join(written.missing)
         number = counted(written.missing_total, "artifact")
-        say(f"the lab itself lacks {number} that its ledger names, such as {shown}")
+        say(f"the lab itself lacks {number} that its ledger names, such as {examples}")
         raise typer.Exit(int(Exit.INCOMPLETE))
 
 
@@ -112,15 +112,15 @@ def _restored_line(run: RestoredRun) -> str:
 
 def _tenths(verb: str) -> Callable[[BackupProgress], None]:
     """Return a function that prints each tenth of the work, if there is much work."""
-    shown = 0
+    printed_tenth = 0
 
     def report(progress: BackupProgress) -> None:
-        nonlocal shown
+        nonlocal printed_tenth
         done = progress.size + progress.artifacts * _ARTIFACT_BYTES
         total = progress.total_size + progress.total * _ARTIFACT_BYTES
         tenth = 10 * done // total
-        if tenth > shown and total >= _LARGE_BYTES:
-            shown = tenth
+        if tenth > printed_tenth and total >= _LARGE_BYTES:
+            printed_tenth = tenth
             size, total_size = format_size(progress.size), format_size(progress.total_size)
             artifacts = counted_of(progress.artifacts, progress.total, "artifact")
             say(f"{verb}: {size} of {total_size}, {artifacts}")

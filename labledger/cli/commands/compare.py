@@ -62,9 +62,9 @@ def compare(
     errors: Annotated[
         str,
         typer.Option(
-            help="as-failures: an agent that crashed and has no verdict did not pass. strict: an "
-            "agent that crashed or timed out never passed. left-out: only graded trials count. "
-            "all-as-failures: all trials that did not pass are failures."
+            help="as-failures: crashed agents without a verdict did not pass. strict: crashed or "
+            "timed-out agents never passed. left-out: only graded trials count. all-as-failures: "
+            "all trials that ran and did not pass are failures."
         ),
     ] = "as-failures",
     pass_at: Annotated[

@@ -254,24 +254,24 @@ def write_result(
 def _write_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], stream: BinaryIO) -> int:
     text = TextIOWrapper(stream, "utf-8", newline="", write_through=True)
     with redirect_stdout(text):
-        shown = _print_table(columns, rows)
+        row_count = _print_table(columns, rows)
     text.detach()
-    return shown
+    return row_count
 
 
 def _print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
     """Print the first rows as a table, and return their number."""
     stream = iter(rows)
-    shown = list(islice(stream, _MAX_TABLE_ROWS))
+    first_rows = list(islice(stream, _MAX_TABLE_ROWS))
     numeric = [
         name
         for i, name in enumerate(columns)
-        if shown and all(isinstance(row[i], int | float | None) for row in shown)
+        if first_rows and all(isinstance(row[i], int | float | None) for row in first_rows)
     ]
-    table(columns, shown, right=numeric)
+    table(columns, first_rows, right=numeric)
     if next(stream, None) is not None:
         say(f"only {_MAX_TABLE_ROWS} rows are shown; --format csv or jsonl prints all")
-    return len(shown)
+    return len(first_rows)
 
 
 def print_schema(views: Sequence[ViewInfo], view_name: str | None = None) -> None:

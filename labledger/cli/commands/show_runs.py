@@ -230,7 +230,8 @@ def print_trial(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
     if (name := grading_name(shown_grading, gradings)) is not None:
         out(f"graded by {name}; --grading N shows another one")
     if "supersedes" in slot:
-        out(f"replaces trial {slot['supersedes']}, once it is saved")
+        once = "" if records["status"] else ", once it is saved"
+        out(f"replaces trial {slot['supersedes']}{once}")
     if "superseded_by" in slot:
         out(f"run again as trial {slot['superseded_by']}, which replaces it once it is saved")
     if records["status"] is None:
@@ -285,9 +286,9 @@ def _status(entry: JsonObject) -> str:
 def _print_rows(records: JsonObject) -> None:
     for name in ("predictions", "scores"):
         for record in records[name]:
-            shown = {k: v for k, v in record.items() if k not in _BOOKKEEPING}
+            content = {k: v for k, v in record.items() if k not in _BOOKKEEPING}
             out(f"{name.removesuffix('s')}:")
-            out_lines(_indented(json.dumps(shown, indent=2, ensure_ascii=False)))
+            out_lines(_indented(json.dumps(content, indent=2, ensure_ascii=False)))
     if records["metrics"]:
         rows = [(m["metric_id"], m["source"], m["value"]) for m in records["metrics"]]
         table(("metric", "from", "value"), rows, right=("value",))
@@ -311,9 +312,9 @@ def _print_calls(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
     calls = records["model_calls"]
     if not calls:
         return
-    shown = calls if full else calls[:_HEAD_LINES]
+    shown_calls = calls if full else calls[:_HEAD_LINES]
     columns = ("attempt", "call", "model", "ended", "tokens in", "tokens out", "waited ms", "ms")
-    labels = model_labels([(call["provider"], call["model"]) for call in shown])
+    labels = model_labels([(call["provider"], call["model"]) for call in shown_calls])
     rows = [
         (
             *(call["attempt"], call["call"], label),
@@ -321,19 +322,19 @@ def _print_calls(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
             *_tokens(call["usage"]),
             *(call["waited_ms"], call["duration_ms"]),
         )
-        for call, label in zip(shown, labels, strict=True)
+        for call, label in zip(shown_calls, labels, strict=True)
     ]
     if any(call.get("replayed") for call in calls):
         out("the calls were replayed: they cost nothing, and their tokens are as recorded")
     table(columns, rows, right=("attempt", "call", *columns[4:]))
-    if len(shown) < len(calls):
-        out(f"… {counted(len(calls) - len(shown), 'more call')}; --full prints them")
+    if len(shown_calls) < len(calls):
+        out(f"… {counted(len(calls) - len(shown_calls), 'more call')}; --full prints them")
     trial = [records["grading"]["root_id"], records["slot"]["schedule_idx"]]
     for unknown in ledger.query(_UNKNOWN_COSTS_SQL, trial):
         out("the cost of {calls} is not known: {cost_unknown}".format(**unknown))
     for use in ledger.query(_USAGE_SQL, trial):
-        known = {name: value for name, value in use.items() if value is not None}
-        table(tuple(known), [tuple(known.values())], right=tuple(known))
+        amounts = {name: value for name, value in use.items() if value is not None}
+        table(tuple(amounts), [tuple(amounts.values())], right=tuple(amounts))
 
 
 def _tokens(usage: JsonObject | None) -> tuple[int | None, int | None]:
@@ -399,11 +400,11 @@ def _suspicion(facts: JsonObject) -> str:
     """Return how many suspicious changes there are, and who made them."""
     total = facts["tampering_total"]
     changes = f"tampering suspected: {counted(total, 'change')} of the image"
-    known = facts.get("tampering_by")
-    if isinstance(known, dict) and known and all(isinstance(n, int) for n in known.values()):
+    numbers = facts.get("tampering_by")
+    if isinstance(numbers, dict) and numbers and all(isinstance(n, int) for n in numbers.values()):
         makers = {"agent": "by the agent", "grader": "while the grader ran"}
-        parts = [f"{known[name]:,} {who}" for name, who in makers.items() if known.get(name)]
-        if (unknown := total - sum(known.values())) > 0:
+        parts = [f"{numbers[name]:,} {who}" for name, who in makers.items() if numbers.get(name)]
+        if (unknown := total - sum(numbers.values())) > 0:
             parts.append(f"{unknown:,} by one of them")
         return f"{changes}, {', '.join(parts)}"
     others = ["the setup command"] * bool(facts["setup"])
@@ -418,11 +419,11 @@ def _listed_paths(paths: list[str], total: int) -> str:
 
 def _print_text(name: str, content: bytes, *, full: bool) -> None:
     lines = content.decode("utf-8", "replace").removesuffix("\n").split("\n")
-    shown = lines if full else lines[:_HEAD_LINES]
+    shown_lines = lines if full else lines[:_HEAD_LINES]
     out(f"--- {name} ({counted(len(content), 'byte')})")
-    out_lines(_indented("\n".join(shown)))
-    if len(shown) < len(lines):
-        out(f"    … {counted(len(lines) - len(shown), 'more line')}; --full prints them")
+    out_lines(_indented("\n".join(shown_lines)))
+    if len(shown_lines) < len(lines):
+        out(f"    … {counted(len(lines) - len(shown_lines), 'more line')}; --full prints them")
 
 
 def _print_steps(ledger: Ledger, slot: JsonObject, *, full: bool) -> None:

@@ -38,9 +38,9 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
     row = bisect_left(fitting, parameters.number("from", 0))
     row = parameters.number("row", row)
     limit = parameters.number("limit", PAGE, 1, _MAX_PAGE)
-    shown = fitting[row : row + limit]
+    shown_tasks = fitting[row : row + limit]
     variants = [variant.variant_id for variant in run.variants]
-    cells = source.reader.grid(scored_id, shown)
+    cells = source.reader.grid(scored_id, shown_tasks)
     controls = Controls.of(source.ledger.control_requests(run.run_id))
     if controls.cancellations:
         cells = [_with_cancelled(task, controls) for task in cells]
@@ -54,7 +54,7 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
         "legend": dict(LEGEND),
         "committed": run.next_schedule_idx,
         "total_tasks": len(fitting),
-        "from": shown[0] if shown else None,
+        "from": shown_tasks[0] if shown_tasks else None,
         "row": row,
         "next": rest[0] if rest else None,
         "tasks": [

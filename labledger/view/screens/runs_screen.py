@@ -49,7 +49,7 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
     ordered = sort_runs(fitting, sort, reverse=is_reverse)
     after = parameters.text("after")
     start = next((n + 1 for n, run in enumerate(ordered) if run.run_id == after), 0)
-    shown = ordered[start : start + PAGE]
+    page_runs = ordered[start : start + PAGE]
     has_ended = not any(source.ledger.is_owned(run) for run in runs)
     # Spending between commits is read at most once a second.
     committed = sum(row.committed for row in source.reader.progress())
@@ -60,15 +60,15 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
         lambda: (source.ledger.costs(), source.ledger.incomplete_costs()),
         is_final=has_ended,
     ).value
-    following = shown[-1].run_id if start + PAGE < len(ordered) else None
+    following = page_runs[-1].run_id if start + PAGE < len(ordered) else None
     query = {name: parameters.text(name) for name in PARAMETERS if name != "after"} | {"sort": sort}
-    recent = source.reader.recent_commits([run.run_id for run in shown])
+    recent = source.reader.recent_commits([run.run_id for run in page_runs])
     return {
         "lab": str(source.lab.root),
         "runs": [
             _run(source, run, costs, recent.get(run.run_id))
             | {"cost_is_incomplete": run.run_id in incomplete}
-            for run in shown
+            for run in page_runs
         ],
         "total": len(ordered),
         "next": following,
@@ -96,13 +96,13 @@ class _KnownRuns:
         with self._lock:
             before, self._known = self._known, {}
             for row in rows:
-                known = before.get(row.run_id)
-                if known is None or known[0] != row or row.status == RunStatus.RUNNING:
+                known_run = before.get(row.run_id)
+                if known_run is None or known_run[0] != row or row.status == RunStatus.RUNNING:
                     # Leave out a run that was deleted in the meantime.
                     with suppress(RunNotFound):
                         self._known[row.run_id] = row, reader.run(row.run_id)
                 else:
-                    self._known[row.run_id] = known
+                    self._known[row.run_id] = known_run
             return [run for _, run in self._known.values()]
 
 
@@ -130,7 +130,7 @@ def _run(
     open_slots = source.reader.open_slots(run.run_id) if is_owned else []
     staged = sum(bool(slot.final) for slot in open_slots)
     rate = rate_per_h(recent, finished_of_owner(run, open_slots)) if is_owned else None
-    left = run.total_slots - run.next_schedule_idx - staged
+    slots_left = run.total_slots - run.next_schedule_idx - staged
     requests = source.ledger.control_requests(run.run_id)
     controls = controls_of(run, requests)
     return {
@@ -149,7 +149,7 @@ def _run(
         "cost_usd": costs.get(run.run_id),
         "budget": dict(run.budget),
         "rate_per_h": rate,
-        "eta_s": seconds_left(left, rate, controls),
+        "eta_s": seconds_left(slots_left, rate, controls),
         "tags": list(run.tags),
         "notes": len(source.ledger.notes(run.run_id)),
         "paused": [str(latch) for latch in controls.pauses],

@@ -59,8 +59,10 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
         "beside": None,
     }
     if other is not None:
-        shown = source.reader.slot(graded.run.run_id, other)
-        page["beside"] = _side(source.reader, graded, shown, first, controls, is_owned=is_owned)
+        other_slot = source.reader.slot(graded.run.run_id, other)
+        page["beside"] = _side(
+            source.reader, graded, other_slot, first, controls, is_owned=is_owned
+        )
     return page
 
 

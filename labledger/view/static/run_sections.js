@@ -54,7 +54,7 @@ export function Figures({ run }) {
 // The number of sentences of an answer that are shown without a click.
 const ANSWER_SENTENCES = 2;
 const QUESTIONS = [
-  ["pace", "Why is it as slow as it is?"],
+  ["pace", "What sets the pace?"],
   ["cost", "What has it cost?"],
   ["ahead", "Which variant is ahead, and how sure is that?"],
   ["failed", "What failed last?"],
@@ -133,7 +133,7 @@ export function Hosts({ run }) {
 }
 
 export function Requests({ run }) {
-  if (!run.requests.length) return html`<p class="empty">Nothing was asked of this run.</p>`;
+  if (!run.requests.length) return html`<p class="empty">No request was made of this run.</p>`;
   return html`<table class="cards">
     <thead><tr><th scope="col">What</th><th scope="col">By</th><th scope="col">When</th><th scope="col">Applied</th></tr></thead>
     <tbody>${run.requests.map((request) => html`
