@@ -83,7 +83,7 @@ def test_a_request_waits_until_the_owner_applies_it_once(lab: Path) -> None:
         lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
         applied = writer.apply_request(lease, reply.request, {"text": "paused"})
         assert applied.applied_epoch == lease.epoch
-        with pytest.raises(LabLedgerError, match="applied already"):
+        with pytest.raises(LabLedgerError, match="is already applied"):
             writer.apply_request(lease, reply.request, {"text": "again"})
     with open_ledger(lab_dir=lab) as ledger:
         [row] = ledger.query("control_requests")
@@ -187,7 +187,7 @@ def test_a_request_that_was_changed_is_not_followed(lab: Path, sql: str, *, appl
             apply_all(writer, lab)
         kit.tamper(path, sql)
     with open_ledger(lab_dir=lab) as ledger:
-        with pytest.raises(LabLedgerError, match="request 1 of the run cannot be followed"):
+        with pytest.raises(LabLedgerError, match="request 1 of the run cannot be applied"):
             ledger.reader.unchanged_requests(kit.RUN, waiting=not applied)
         assert len(ledger.control_requests(kit.RUN)) == 1
     assert [finding.run_id for finding in verify(path).findings] == [kit.RUN]
@@ -279,7 +279,7 @@ def test_what_nobody_runs_is_not_said_to_run(lab: Path) -> None:
     with kit.open_writer(lab / "ledger.sqlite") as writer:
         (applied,) = owner_applies(lab, writer)
     assert applied.outcome is not None
-    assert applied.outcome["text"] == "cancel slot 0, 3; trials that have ended keep their results"
+    assert applied.outcome["text"] == "cancel trial 0, 3; trials that have ended keep their results"
 
 
 def test_what_was_applied_is_said_to_have_happened(lab: Path) -> None:
@@ -409,7 +409,7 @@ def test_cancelling_a_rerun_leaves_no_verdict_out(tmp_path: Path) -> None:
             ask(lab, "cancel", slot=[min(kept)])
         reply = ask(lab, "cancel", variant=["base", "treat"])
         assert reply.slots == len(left_out)
-        assert f"{len(kept)} slots of a rerun stay" in reply.text
+        assert f"{len(kept)} trials cannot be cancelled" in reply.text
         controls = Controls.of(owner_applies(lab, writer))
     cancelled = {s.schedule_idx for s in slots if controls.cancellation(s) is not None}
     assert cancelled == left_out
