@@ -272,7 +272,7 @@ def test_what_nobody_runs_is_not_said_to_run(lab: Path) -> None:
     assert said("pause") == f"the run: nothing more starts {resumed}"
     assert said("set", max_concurrency=2) == "set trials at once: 2, once it is resumed"
     ended = "and trials that have ended keep their results"
-    slot = f"slot 0: 1 slot will be cancelled for good {resumed}, {ended}"
+    slot = f"trial 0: 1 slot will be cancelled for good {resumed}, {ended}"
     assert said("cancel", slot=[0]) == slot
     reply = ask(lab, "cancel", slot=[0, 3])
     assert (reply.owned, "2 slots will be cancelled for good when" in reply.text) == (False, True)
@@ -291,7 +291,7 @@ def test_what_was_applied_is_said_to_have_happened(lab: Path) -> None:
             writer.journal_dispatch(lease, [entry])
         waits = ask(lab, "cancel", slot=[0])
         assert waits.text == (
-            "slot 0: 1 slot will be cancelled for good; 1 running trial will be killed"
+            "trial 0: 1 slot will be cancelled for good; 1 running trial will be killed"
         )
         replies: list[labledger.ControlReply] = []
 

@@ -238,7 +238,7 @@ def test_runs_that_grew_apart_are_a_conflict(tmp_path: Path) -> None:
             lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
             grown.extend(writer, lease, total)
             writer.leases.release(lease, RunStatus.INTERRUPTED)
-    with pytest.raises(LedgerError, match="part 2 of its schedule is another"):
+    with pytest.raises(LedgerError, match="part 2 of its schedule differs"):
         import_source(here, there)
 
 
