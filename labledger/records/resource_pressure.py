@@ -178,7 +178,7 @@ class TimeoutCounts(JsonForm):
         rose = f"Time-outs rose from {percent(before)} to {percent(share)} ({attempts})"
         what = rose if self.others else f"{attempts} timed out"
         return (
-            f"{what} while processors were short: they say something about this machine, not "
-            "only about the agents; lower max_concurrency (benchmark.policy.timeouts_under_pressure: retry "
-            "gives them another attempt)"
+            f"{what} while processors were short: they say something about this machine, not only "
+            "about the agents; lower max_concurrency (benchmark.policy.timeouts_under_pressure: "
+            "retry gives them another attempt)"
         )

@@ -1,14 +1,8 @@
 """Make an unpacked lab independent of its original, and its runs ready to be resumed.
 
-The original may continue. The restored ledger therefore gets another id. Containers, networks and
-hosts identify labs by that id, so the restored lab finds, waits for and removes nothing of the
-original. Leases end, because their owners own the original's runs. Messages that wait for receivers
-are left to the original.
-
-The container of an attempt in progress is in the original. Its agent may have spent money and may
-still be at work, so the restored lab does not start it again by itself. The attempt ends as an
-`infra_error` with the reason `left_in_original`, which no policy retries. An attempt that was only
-prepared gets the mark of attempts that did not start, and a resume starts it.
+The restored ledger gets another id, so it touches nothing of the original. Leases and waiting
+messages stay there. An attempt in progress ends as an `infra_error` (`left_in_original`), because
+its agent may still work. A prepared attempt is marked as not started.
 """
 
 from __future__ import annotations
@@ -237,7 +231,7 @@ class _LeftAttempts:
         """Return the result of an attempt that had begun."""
         run_id = self._run.run_id
         slot = self._reader.slot(run_id, idx)
-        [variant] = [each for each in self._plan.variants if each.variant_id == slot.variant_id]
+        [variant] = [v for v in self._plan.variants if v.variant_id == slot.variant_id]
         plan = TrialPlan.of(
             self._plan,
             variant,

@@ -1,9 +1,8 @@
 """`labledger verify`: check the ledger against its digests, and run folders against the ledger.
 
-Checks mirrors, the staged programs and installed agents that a run's next trials would use, and
-folders of runs that the ledger does not have. Skips mirrors, chain files and summaries of runs that
-are running, because their owner is writing them. Hosts of a cluster check their programs before the
-next use. Changes nothing.
+Checks mirrors, the staged programs and installed agents of the next trials, and folders of unknown
+runs. Skips mirrors, chain files and summaries of running runs, because their owner writes them.
+Hosts of a cluster check their programs themselves. Changes nothing.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ def find_unknown_runs(
             hint = f"`labledger import {folder}` adds it"
         else:
             hint = "restore the ledger from a copy that has it, with its -wal file if there is one"
-        yield f"{folder}: the ledger does not have this run, of which a folder is there; {hint}"
+        yield f"{folder}: the ledger does not have the run of this folder; {hint}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -309,7 +309,7 @@ def test_what_was_applied_is_said_to_have_happened(lab: Path) -> None:
             writer.apply_request(lease, request, {"text": "cancel", "slots_before": 4})
         asking.join()
     assert replies[0].text == (
-        "slot 1: 1 slot was cancelled for good; 1 running trial is being killed"
+        "trial 1: 1 slot was cancelled for good; 1 running trial is being killed"
     )
 
 

@@ -99,7 +99,7 @@ def test_a_part_is_appended_whole_or_not_at_all(tmp_path: Path) -> None:
         lease = kit.begin_run(writer, 4)
         before = rows(path.parent)
         for problem, changes in {
-            "has 4 slots now, and had 3": {"first_idx": 3},
+            "has 4 trials now, and had 3": {"first_idx": 3},
             "no slot was appended": {"total": 4},
         }.items():
             with pytest.raises(LedgerError, match=problem):
