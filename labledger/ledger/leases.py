@@ -186,7 +186,7 @@ class UnitOfWork:
         The same statement checks the epoch. Raises `LeaseLost` unless `lease` is current, and
         `LedgerError` unless this is the run's next slot; then nothing is written.
         """
-        with self.transaction(f"commit slot {schedule_idx} of run {lease.run_id}") as connection:
+        with self.transaction(f"save trial {schedule_idx} of run {lease.run_id}") as connection:
             result = connection.execute(
                 _ADVANCE, (schedule_idx + 1, self.now(), lease.run_no, schedule_idx, lease.epoch)
             )

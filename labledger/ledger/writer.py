@@ -280,7 +280,7 @@ class LedgerWriter:
         delivered the result. Raises `LeaseLost`, and `HostLost` if that host was declared lost.
         """
         idx = result.schedule_idx
-        action = f"stage slot {idx} of run {lease.run_id}"
+        action = f"store the result of trial {idx} of run {lease.run_id}"
         with self._work.owned(lease, action, open_slot=idx) as connection:
             if delivered_by is not None:
                 run_rows.require_not_lost(connection, lease.run_no, delivered_by)

@@ -182,7 +182,7 @@ def test_a_failed_commit_leaves_nothing(writer: LedgerWriter, reader: LedgerRead
     lease = kit.begin_run(writer)
     good = kit.result(0)
     doubled = replace(good, events=(*good.events, good.events[0]))
-    with pytest.raises(LedgerError, match=r"could not commit slot 0 of run run-1: UNIQUE"):
+    with pytest.raises(LedgerError, match=r"could not save trial 0 of run run-1: UNIQUE"):
         writer.commit_result(lease, doubled)
     assert reader.run(kit.RUN).next_schedule_idx == 0
     assert list(reader.slot_records(kit.RUN)) == []
