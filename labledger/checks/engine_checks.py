@@ -159,8 +159,8 @@ def check_oci_runtime(info: JsonObject, name: str | None) -> list[CheckResult]:
             f"`oci: {facts.default_runtime}`, or leave it out"
         )
     else:
-        known = ", ".join(facts.oci_runtimes)
-        detail = f"the engine knows no OCI runtime {name!r}; it has {known}"
+        runtimes = ", ".join(facts.oci_runtimes)
+        detail = f"the engine knows no OCI runtime {name!r}; it has {runtimes}"
         hint = (
             f"install {name}, name its path under `runtimes` in the engine's daemon.json and "
             "reload the engine (SIGHUP to dockerd), or choose one that it has"

@@ -316,8 +316,8 @@ def _check_object_store(on: str, *, insecure: bool) -> Iterator[CheckResult]:
 
 def _check_needs(hosts: list[HostState], experiment: ResolvedExperiment) -> Iterator[CheckResult]:
     """Check that some host offers what each trial asks for."""
-    asked = {Needs.of_trial(merged) for _, merged in experiment.settings}
-    for needs in sorted(asked, key=str):
+    all_needs = {Needs.of_trial(merged) for _, merged in experiment.settings}
+    for needs in sorted(all_needs, key=str):
         if not any(needs.are_met_by(host) for host in hosts):
             yield invalid(
                 "hosts",

@@ -285,8 +285,8 @@ def _paths(form: str) -> dict[str, Path]:
 
 def _require_known(what: str, form: str, *also: str) -> None:
     """Raise `InvalidInput` unless there is this kind. `also` are other values for the message."""
-    known = _paths(form)
-    if what not in known:
+    kinds = _paths(form)
+    if what not in kinds:
         as_form = "" if form == "jsonl" else f" as {form},"
-        message = f"found {what!r};{as_form} expected one of {', '.join((*known, *also))}"
+        message = f"found {what!r};{as_form} expected one of {', '.join((*kinds, *also))}"
         raise InvalidInput("the export", [Problem(Parameter("what"), message)])

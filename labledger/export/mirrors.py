@@ -457,11 +457,11 @@ def consists_of(path: Path, pieces: Iterable[Piece]) -> bool:
         with _open_regular(path) as handle:
             for piece in pieces:
                 hasher = hashlib.sha256()
-                left = piece.size
-                while left and (block := handle.read(min(left, _BLOCK_BYTES))):
+                bytes_left = piece.size
+                while bytes_left and (block := handle.read(min(bytes_left, _BLOCK_BYTES))):
                     hasher.update(block)
-                    left -= len(block)
-                if left or hasher.hexdigest() != piece.sha256:
+                    bytes_left -= len(block)
+                if bytes_left or hasher.hexdigest() != piece.sha256:
                     return False
             return not handle.read(1)
     except (OSError, NotRegularError):

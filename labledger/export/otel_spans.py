@@ -234,9 +234,9 @@ class _Trace:
         """Return the tokens of the whole attempt: the gateway's, or else the sums of the steps."""
         if self.trial.calls is None:
             return self._tokens
-        asked = [call for call in self.trial.calls if call.asked]
-        usages = [call.charged for call in asked if call.charged is not None]
-        if len(usages) < len(asked):
+        sent_calls = [call for call in self.trial.calls if call.asked]
+        usages = [call.charged for call in sent_calls if call.charged is not None]
+        if len(usages) < len(sent_calls):
             return {}
         totals = (sum(usage.request for usage in usages), sum(usage.output for usage in usages))
         return dict(zip(_TOTALS, totals, strict=True))

@@ -321,9 +321,9 @@ def copy_requests(source: Connection, source_no: int, target: Connection, target
     """Copy the applied requests of a run from another ledger, without numbers that the run has
     here.
     """
-    known = {request.number for request in read_requests(target, target_no)}
+    existing_numbers = {request.number for request in read_requests(target, target_no)}
     for row in source.execute(_APPLIED_SQL, (source_no,)):
-        if row.request_no not in known:
+        if row.request_no not in existing_numbers:
             target.execute(statements.insert("control_request"), (target_no, *row))
 
 

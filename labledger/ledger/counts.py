@@ -245,13 +245,13 @@ def read_committed_spending(connection: Connection, run_no: int) -> dict[str, Sp
         of_calls = {"cost_usd": (cost, costs_known), "tokens": (tokens, tokens_known)}
     spent = {}
     for kind, sql in statements_by_kind.items():
-        total, known = connection.execute(sql, (run_no,)).one()
+        total, attempts_known = connection.execute(sql, (run_no,)).one()
         amount, of_attempts = of_calls.get(kind, (0, 0))
-        known += of_attempts
+        attempts_known += of_attempts
         earlier = [of[kind] for of in of_earlier if of[kind].known]
         total += amount + sum(of.total for of in earlier)
-        known += len(earlier)
-        spent[kind] = Spent(total, known, started_attempts - known)
+        attempts_known += len(earlier)
+        spent[kind] = Spent(total, attempts_known, started_attempts - attempts_known)
     return spent
 
 

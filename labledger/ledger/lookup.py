@@ -125,15 +125,15 @@ def run_number(connection: Connection, run_id: str) -> int:
             hint=f"the first grading of {grading[1]} is that run's own: name {grading[1]}",
         )
     sql = "SELECT run_id FROM run ORDER BY run_no DESC LIMIT 10000"
-    known = list(connection.execute(sql).scalars())
-    close = near_names(run_id, known, 3)
-    names = close or known[:3]
+    run_ids = list(connection.execute(sql).scalars())
+    similar_ids = near_names(run_id, run_ids, 3)
+    names = similar_ids or run_ids[:3]
     listed = " or ".join(names)
     raise RunNotFound(
         f"the ledger holds no run {run_id!r}",
         hint=f"did you mean {listed}?"
-        if close
-        else f"its {'newest runs are' if len(known) > 1 else 'only run is'} {', '.join(names)}"
+        if similar_ids
+        else f"its {'newest runs are' if len(run_ids) > 1 else 'only run is'} {', '.join(names)}"
         if names
         else "`labledger run` creates the first one",
     )

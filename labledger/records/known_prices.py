@@ -57,11 +57,14 @@ def price_table(
 
     experiment_prices = tuple(experiment_prices)
     replaced = {(price.provider, price.model) for price in experiment_prices}
-    wanted = [(p, model) for p, model in models if (p.name, model) not in replaced]
-    known = [price for provider, model in wanted for price in _prices(provider, model, at)]
+    unpriced = [(p, model) for p, model in models if (p.name, model) not in replaced]
+    package_prices = [
+        price for provider, model in unpriced for price in _prices(provider, model, at)
+    ]
     source = f"genai-prices {version('genai-prices')}"
     return PriceTable(
-        (*experiment_prices, *known), f"the experiment, {source}" if experiment_prices else source
+        (*experiment_prices, *package_prices),
+        f"the experiment, {source}" if experiment_prices else source,
     )
 
 
@@ -175,6 +178,6 @@ def _micros(prices: Mapping[str, Any], keys: tuple[str, ...], start: int) -> int
     if price is None:
         return None
     if hasattr(price, "tiers"):
-        held = [tier.price for tier in price.tiers if tier.start < start]
-        price = held[-1] if held else price.base
+        passed_tiers = [tier.price for tier in price.tiers if tier.start < start]
+        price = passed_tiers[-1] if passed_tiers else price.base
     return int((Decimal(price) * 1_000_000).to_integral_value())

@@ -223,8 +223,10 @@ def ended_line(call: ModelCall) -> JsonObject:
     """
     document = call.as_json()
     repeated = {"call", "reserved"}
-    kept = {key: value for key, value in document.items() if key in repeated or key not in _ASKED}
-    return {"event": "ended", **kept}
+    members = {
+        key: value for key, value in document.items() if key in repeated or key not in _ASKED
+    }
+    return {"event": "ended", **members}
 
 
 def judged_line(call: int, fault: CallFault | None, *, needless: bool = False) -> JsonObject:
@@ -297,8 +299,8 @@ def _take(calls: dict[int, ModelCall], judged: dict[int, bool], row: JsonObject)
     if event == "asked" and number not in calls:
         calls[number] = ModelCall.from_json(row)
     elif event == "ended" and number in calls and calls[number].state is CallState.UNKNOWN:
-        begun = calls[number].as_json()
-        calls[number] = ModelCall.from_json({**begun, **row})
+        open_call = calls[number].as_json()
+        calls[number] = ModelCall.from_json({**open_call, **row})
     elif event == "judged" and number in calls and calls[number].state is not CallState.UNKNOWN:
         fault = row["fault"]
         calls[number] = replace(calls[number], fault=fault and CallFault(fault))

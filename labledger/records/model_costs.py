@@ -115,8 +115,8 @@ class PriceTable:
             for condition in self.conditions(provider, model)
             if all_tiers or comes_unasked(condition)
         )
-        known = [cost for cost in costs if cost is not None]
-        return max(known, default=0 if not usage.total else None)
+        known_costs = [cost for cost in costs if cost is not None]
+        return max(known_costs, default=0 if not usage.total else None)
 
     def search_fees(
         self, provider: str, model: str, searches: int, condition: str | None = None
@@ -138,9 +138,9 @@ class PriceTable:
 
     def of_providers(self, names: Iterable[str]) -> PriceTable:
         """Return the prices of all models of some providers, from the same source."""
-        wanted = set(names)
-        kept = (price for price in self.prices if price.provider in wanted)
-        return PriceTable(tuple(sorted(kept, key=price_order)), self.source)
+        providers = set(names)
+        prices = (price for price in self.prices if price.provider in providers)
+        return PriceTable(tuple(sorted(prices, key=price_order)), self.source)
 
     @cached_property
     def _by_model(self) -> dict[tuple[str, str], list[ModelPrice]]:
@@ -231,10 +231,10 @@ def model_metrics(calls: Sequence[ModelCall], prices: PriceTable) -> tuple[Metri
     """
     metrics = []
     charged = [call.charged for call in calls]
-    known = [usage for usage in charged if usage is not None]
-    if len(known) == len(charged):
-        metrics.append(Metric("tokens_in", SOURCE, sum(usage.request for usage in known)))
-        metrics.append(Metric("tokens_out", SOURCE, sum(usage.output for usage in known)))
+    known_usages = [usage for usage in charged if usage is not None]
+    if len(known_usages) == len(charged):
+        metrics.append(Metric("tokens_in", SOURCE, sum(usage.request for usage in known_usages)))
+        metrics.append(Metric("tokens_out", SOURCE, sum(usage.output for usage in known_usages)))
     cost, is_complete = known_cost(calls, prices)
     if is_complete:
         metrics.append(Metric("cost_usd", SOURCE, cost / PICODOLLARS))

@@ -74,10 +74,10 @@ def _read(name: str) -> _Name:
 def _is_completed(asked: tuple[str, ...], served: tuple[str, ...]) -> bool:
     """Return whether a name has all words of another in order, and otherwise only numbers."""
     rest = iter(asked)
-    wanted = next(rest, None)
+    next_word = next(rest, None)
     for word in served:
-        if word == wanted:
-            wanted = next(rest, None)
+        if word == next_word:
+            next_word = next(rest, None)
         elif not word.isdigit():
             return False
-    return wanted is None
+    return next_word is None

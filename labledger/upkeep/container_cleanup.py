@@ -291,14 +291,14 @@ def _clean_run(
     if not dry_run:
         warnings += executor.forget_attempts(restarted, _RESTART_REASON)
         warnings += executor.clean_up(run)
-    known = executor.hosts()
-    away = sorted(set(hosts) - {host.name for host in known})
+    reached = executor.hosts()
+    away = sorted(set(hosts) - {host.name for host in reached})
     warnings += [
         f"{host} does not answer: run this again when it does. Its files of {run_id} stay"
         for host in away
     ]
     in_trouble = {warning.partition(" ")[0] for warning in warnings}
-    done = (host.name for host in known if not host.problem and host.name not in in_trouble)
+    done = (host.name for host in reached if not host.problem and host.name not in in_trouble)
     names = ", ".join(done)
     verb = "would be" if dry_run else "was"
     end = f"{run_id} {verb} cleaned up on {names or 'no host: none answers'}"
@@ -328,14 +328,14 @@ class _Run:
             calls = read_calls(trial_folder(self.folder, *attempt) / JOURNAL)
         except (OSError, ValueError):
             return "; its calls to models cannot be read, and will count in no budget"
-        asked = sum(call.asked for call in calls)
-        if not asked:
+        call_count = sum(call.asked for call in calls)
+        if not call_count:
             return ""
         spent = calls_spending(calls, self.prices)["cost_usd"]
         cost = "an unknown amount" if spent.amount is None else f"{spent.amount:.4g} USD"
         if spent.amount is not None and spent.unknown:
             cost = f"at least {cost}"
-        return f"; its {counted(asked, 'call')} to models will count in no budget: {cost}"
+        return f"; its {counted(call_count, 'call')} to models will count in no budget: {cost}"
 
 
 def _decide(container: ListedContainer, run: _Run, *, unfinished: bool) -> ContainerDecision:

@@ -292,9 +292,9 @@ def _require_artifacts(lab: LabFolder, source: Source, run_histories: Sequence[H
                 continue
             for digests in referenced_digests(source, history.run_id, history.committed_in_target):
                 for sha256 in digests:
-                    known = reader is not None and reader.has_artifact(sha256)
+                    is_stored = reader is not None and reader.has_artifact(sha256)
                     if (
-                        not known
+                        not is_stored
                         and not source.store.contains(sha256)
                         and not store.contains(sha256)
                     ):

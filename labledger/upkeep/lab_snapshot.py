@@ -139,14 +139,14 @@ def _write_open_attempts(lab: LabFolder, connection: Connection, target: Path) -
     with target.open("xb") as out:
         for run_id, idx, attempt in connection.execute(_OPEN_SQL):
             folder = trial_folder(lab.run_folder(run_id), idx, attempt)
-            begun = not attempt_notes.is_marked_not_started(folder)
+            has_begun = not attempt_notes.is_marked_not_started(folder)
             try:
-                known = _words_of_experiment(connection, run_id)
-                calls = [_storable(call, known) for call in read_calls(folder / JOURNAL)]
+                known_words = _words_of_experiment(connection, run_id)
+                calls = [_storable(call, known_words) for call in read_calls(folder / JOURNAL)]
             except (OSError, ValueError):
                 calls = []
             key = {"run_id": run_id, "schedule_idx": idx, "attempt": attempt}
-            document = {**key, "begun": begun, "calls": calls}
+            document = {**key, "begun": has_begun, "calls": calls}
             out.write(canonical_json.dump_bytes(document) + b"\n")
 
 

@@ -177,15 +177,15 @@ def _release_runs(lab: LabFolder, original: str, attempts: _OpenAttempts) -> Ite
     ):
         for run in sorted(reader.runs(), key=lambda run: run.run_no):
             results = _LeftAttempts(lab, reader, run, original, attempts)
-            left = results.find()
-            if left or run.lease is not None:
+            left_slots = results.find()
+            if left_slots or run.lease is not None:
                 lease = writer.leases.acquire(
                     run.run_id, this_process(), _LEASE_S, is_dead=lambda _: True
                 )
-                for idx, slot in left.items():
+                for idx, slot in left_slots.items():
                     writer.stage(lease, results.result(idx, slot), final=True)
                 writer.leases.release(lease, RunStatus.INTERRUPTED)
-            yield RestoredRun(run.run_id, run.next_schedule_idx, run.total_slots, tuple(left))
+            yield RestoredRun(run.run_id, run.next_schedule_idx, run.total_slots, tuple(left_slots))
 
 
 class _LeftAttempts:
@@ -211,14 +211,14 @@ class _LeftAttempts:
         if self._run.regrades is not None:
             return {}
         unfinished = find_unfinished_slots(self._reader, self._run)
-        left = {}
+        left_slots = {}
         for idx, slot in sorted(unfinished.items()):
             if slot.may_run and self._attempt(idx, slot).begun:
-                left[idx] = slot
+                left_slots[idx] = slot
             elif slot.may_run:
                 folder = self._lab.run_folder(self._run.run_id)
                 attempt_notes.mark_not_started(trial_folder(folder, idx, slot.attempt))
-        return left
+        return left_slots
 
     def _attempt(self, idx: int, slot: UnfinishedSlot) -> _OpenAttempt:
         return self._attempts.get((self._run.run_id, idx, slot.attempt), _UNKNOWN)

@@ -152,14 +152,14 @@ def _run_folder_findings(
     """Check what the run folders hold beside copies of the ledger's rows."""
     folders = run_folders(lab)
     try:
-        known = [run.run_id for run in reader.runs()] if run_id is None else [run_id]
+        run_ids = [run.run_id for run in reader.runs()] if run_id is None else [run_id]
     except (LabLedgerError, *UNREADABLE):
         return
-    for name in known:
+    for name in run_ids:
         yield from find_changed_programs(lab, reader, name)
         yield from find_changed_installations(reader, name)
     if run_id is None:
-        yield from find_unknown_runs(lab, folders, {*known, *deleted})
+        yield from find_unknown_runs(lab, folders, {*run_ids, *deleted})
 
 
 def _mirror_findings(

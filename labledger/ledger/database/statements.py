@@ -99,8 +99,8 @@ def expand(sql: str, arguments: Mapping[str, str] | None = None) -> str:
         if use[1] in values:
             return values[use[1]]
         parameters, text = _FRAGMENTS[use[1]]
-        given = [values.get(word, word) for word in use[2].split()]
-        return expand(text, dict(zip(parameters, given, strict=True)))
+        arguments_of_use = [values.get(word, word) for word in use[2].split()]
+        return expand(text, dict(zip(parameters, arguments_of_use, strict=True)))
 
     return _USE.sub(text_of, sql)
 
