@@ -365,7 +365,7 @@ def test_begun_stays_begun(tmp_path: Path, serve: Serve) -> None:
         expect(begun).to_have_count(2)
         run.stage(1)
         expect(page.locator("#progress")).to_contain_text("1 finished, waiting")
-        expect(begun.nth(1)).to_have_attribute("title", "slot 1: begun")
+        expect(begun.nth(1)).to_have_attribute("title", "slot 1: started")
         expect(begun).to_have_count(2)
 
 

@@ -100,7 +100,7 @@ def test_a_part_is_appended_whole_or_not_at_all(tmp_path: Path) -> None:
         before = rows(path.parent)
         for problem, changes in {
             "has 4 trials now, and had 3": {"first_idx": 3},
-            "no slot was appended": {"total": 4},
+            "no trial was added": {"total": 4},
         }.items():
             with pytest.raises(LedgerError, match=problem):
                 grown.extend(writer, lease, **{"total": 6, **changes})
