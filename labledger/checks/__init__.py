@@ -1,7 +1,7 @@
-"""What is checked before a run: experiment, machine, engine, images and hosts.
+"""Checks before a run: experiment, machine, engine, images and hosts.
 
-In: a resolved experiment, or a run that is to be continued or regraded. Out: check results with
-hints, and the ids of images. `preflight` combines all checks, `doctor` those that need no
-experiment. Missing images are pulled or built here. A failed check is a result, not an exception,
-and probes run in short-lived containers. May not import `runner`, `upkeep` or `api`.
+In: a resolved experiment, or a run to continue or regrade. Out: check results with hints, and ids
+of images. Missing images are pulled or built here. A failed check is a result, not an exception.
+May not import `runner`, `upkeep` or `api`. Read first: `preflight`, `check_results`,
+`image_checks`.
 """

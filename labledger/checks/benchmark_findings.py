@@ -1,9 +1,8 @@
 """Find problems of a benchmark's tasks in the trials of agents with a known verdict.
 
-`task_findings` compares the repeated trials of each agent with each other, with the agent's known
-verdict and with the time limits. It also compares them with trials without a network and with the
-result of the search for the solution. A finding means that the task cannot be trusted; a remark
-does not.
+`task_findings` compares each agent's trials with each other, with its known verdict, with the time
+limits, with trials without a network, and with the search for the solution. A finding means that
+the task cannot be trusted; a remark does not.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Finding(StrEnum):
     NOT_GRADED = "not_graded"
     """The grader failed or gave no reward: nothing is known about the agent."""
     NOT_RUN = "not_run"
-    """The setup failed, or the machine failed: the agent did not run."""
+    """The setup or the machine failed, so the agent did not run."""
     SOLUTION_FAILS = "solution_fails"
     """The reference solution does not pass the task."""
     PASSES_WITHOUT_WORK = "passes_without_work"
@@ -52,7 +51,7 @@ class Finding(StrEnum):
     FLAKY = "flaky"
     """Trials of the same agent on the task end differently."""
     TESTS_TIME_OUT = "tests_time_out"
-    """The tests run into their time limit."""
+    """The tests exceed their time limit."""
     NO_SOLUTION = "no_solution"
     """The task has no reference solution, so it is unknown whether it can be passed."""
     SOLUTION_IN_IMAGE = "solution_in_image"
@@ -95,7 +94,7 @@ class CheckedTrial(JsonForm):
     task_id: str
     agent: str
     expected: str
-    """The verdict that it must have, `pass` or `fail`."""
+    """The expected verdict, `pass` or `fail`."""
     status: str
     reason: str | None
     verdict: str | None
@@ -159,9 +158,9 @@ class TaskFacts:
 
     task_id: str
     trials: Mapping[str, Sequence[CheckedTrial]]
-    """Those of the benchmark as it is, by agent."""
+    """Trials of the unchanged benchmark, by agent."""
     offline: Sequence[CheckedTrial] = ()
-    """Those without a network of agents that must pass."""
+    """Trials without a network, of agents that must pass."""
     search: CheckedTrial | None = None
     result: SearchResult | None = None
     has_solution: bool = True
@@ -179,9 +178,9 @@ class TrialSet:
 
     trials: Sequence[CheckedTrial]
     offline: Sequence[CheckedTrial] = ()
-    """Those without a network."""
+    """Trials without a network."""
     searches: Mapping[str, tuple[CheckedTrial, SearchResult]] = field(default_factory=dict)
-    """By task id."""
+    """The searches, by task id."""
 
 
 def task_findings(
@@ -228,8 +227,8 @@ def _twins(rows: Iterable[JsonObject], contents: TaskContents) -> dict[str, str]
     first: dict[tuple[bytes, frozenset[tuple[str, bytes]]], str] = {}
     twins = {}
     for row in rows:
-        own = {key: value for key, value in row["task"].items() if key not in _IDENTITY}
-        text = canonical_json.dump_bytes(own)
+        content = {key: value for key, value in row["task"].items() if key not in _IDENTITY}
+        text = canonical_json.dump_bytes(content)
         earlier = first.setdefault((text, frozenset(contents.tests[row["id"]].items())), row["id"])
         if earlier != row["id"]:
             twins[row["id"]] = earlier
@@ -323,7 +322,7 @@ def _of_times(facts: TaskFacts) -> Iterator[TaskFinding]:
 def _of_network(facts: TaskFacts) -> Iterator[TaskFinding]:
     for trial in facts.offline:
         with_network = facts.trials.get(trial.agent, ())
-        passes = any(each.verdict == "pass" for each in with_network)
+        passes = any(trial.verdict == "pass" for trial in with_network)
         if facts.has_solution and passes and trial.verdict != "pass":
             detail = f"{trial.agent} without a network: {trial.ending}"
             yield TaskFinding(facts.task_id, Remark.NEEDS_NETWORK, detail, trial.agent)
@@ -343,9 +342,9 @@ def _of_search(facts: TaskFacts) -> Iterator[TaskFinding]:
         (Kind.SOLUTION, True, Finding.SOLUTION_IN_GIT),
         (Kind.TESTS, False, Remark.TESTS_IN_IMAGE),
     ):
-        found = [m for m in result.matches if m.kind is kind and m.in_git is in_git]
-        if found:
-            yield TaskFinding(facts.task_id, finding, _places(found), search.agent)
+        matches = [m for m in result.matches if m.kind is kind and m.in_git is in_git]
+        if matches:
+            yield TaskFinding(facts.task_id, finding, _places(matches), search.agent)
     if result.other_commits is not None:
         yield TaskFinding(facts.task_id, Remark.OTHER_COMMITS, result.other_commits, search.agent)
     if not result.finished and search.finding is not Finding.NOT_RUN:

@@ -18,9 +18,9 @@ from labledger.text import counted, format_size
 from labledger.trial.free_disk_space import DiskSpace
 
 _MANY_SLOTS = 100_000
-"""So many slots are warned of."""
+"""From this number of slots on, a check warns."""
 _BYTES_PER_SLOT = 4_000
-"""What a slot without logs, events and metrics takes in ledger and mirrors."""
+"""The space that a slot without logs, events and metrics takes in ledger and mirrors."""
 _LEAST_TRIAL_S = 1
 
 
@@ -36,12 +36,13 @@ class CheckResult(JsonForm):
     exit_code: Exit = Exit.INCOMPLETE
     """The exit code of the command if this check failed."""
     warning: bool = False
-    """True if it failed and the run may begin nevertheless."""
+    """True if the check failed but the run may begin."""
     concerns: Callable[[TrialSettings], bool] | None = field(
         default=None, compare=False, repr=False
     )
-    """Whether a container with these settings needs what was checked, so that tasks with such a
-    container alone cannot run if it failed. None if the check is of the whole run."""
+    """Returns whether a container with these settings depends on the check. If the check failed,
+    only tasks with such a container cannot run. None if the check concerns the whole run.
+    """
 
     _JSON = ("name", "ok", "warning", "detail", "hint")
 
@@ -70,12 +71,12 @@ def invalid(
     concerns: Callable[[TrialSettings], bool] | None = None,
     warning: bool = False,
 ) -> CheckResult:
-    """Return a failed check of something that the experiment asks for and cannot have."""
+    """Return a failed check of something that the experiment asks for and cannot get."""
     return CheckResult(name, detail, False, hint, Exit.INVALID, warning, concerns)
 
 
 def warned(name: str, detail: str, *, hint: str | None) -> CheckResult:
-    """Return a failed check in spite of which a run may begin."""
+    """Return a failed check that does not keep a run from beginning."""
     return CheckResult(name, detail, ok=False, hint=hint, warning=True)
 
 
@@ -85,7 +86,7 @@ def problems_of(checks: Iterable[CheckResult]) -> list[Problem]:
 
 
 def runs_in(image: str) -> Callable[[TrialSettings], bool]:
-    """Return what `CheckResult.concerns` is for a check of an image."""
+    """Return the function `CheckResult.concerns` for a check of an image."""
     return lambda container: container.runtime.image == image
 
 
@@ -95,7 +96,7 @@ class TaskSupport(JsonForm):
 
     task_id: str
     reason: str | None = None
-    """Why it cannot be run, and what would be needed; None if it can."""
+    """Why the task cannot run, and what it would need; None if it can."""
 
     _JSON = ("task_id", "runs", "reason")
 
@@ -105,13 +106,13 @@ class TaskSupport(JsonForm):
 
 
 def check_size(slots: int, at_once: int, lab_root: Path) -> Iterator[CheckResult]:
-    """Yield what a large run takes at the least, and whether the disk of the lab can hold it."""
+    """Yield the least time and disk space of a large run, compared with the lab's disk."""
     if slots < _MANY_SLOTS:
         return
     needed, free = slots * _BYTES_PER_SLOT, shutil.disk_usage(lab_root).free
     days = slots * _LEAST_TRIAL_S / at_once / 86_400
     detail = (
-        f"{counted(slots, 'slot')} take {days:,.1f} days if each trial takes {_LEAST_TRIAL_S} s "
+        f"{counted(slots, 'trial')} take {days:,.1f} days if each trial takes {_LEAST_TRIAL_S} s "
         f"and {at_once:,} run at once, and at least {format_size(needed)} of disk space"
     )
     fits = needed < free
@@ -119,9 +120,9 @@ def check_size(slots: int, at_once: int, lab_root: Path) -> Iterator[CheckResult
         "size",
         detail if fits else f"{detail}; {format_size(free)} are free at {lab_root}",
         ok=False,
-        hint="`labledger run --dry-run` says what earlier runs let expect, in time and cost; "
-        "`design.replications`, `limit=`, `tasks=` and `shard=` choose fewer slots, and a budget "
-        "limits what they cost",
+        hint="`labledger run --dry-run` estimates time and cost from earlier runs; "
+        "`design.replications`, `limit=`, `tasks=` and `shard=` choose fewer trials, and a "
+        "budget limits their cost",
         warning=fits,
     )
 

@@ -1,6 +1,6 @@
 """`labledger doctor`: checks of this machine and this ledger, with suggested fixes.
 
-Nothing is changed. A check that cannot be done is a failed check, not an exception.
+It changes nothing. A check that cannot be done is a failed check, not an exception.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _left_probes(engine: Engine) -> Iterator[CheckResult]:
 
 
 def describe_shortcomings(facts: EngineFacts) -> Iterator[CheckResult]:
-    """Yield what does not work on an engine, as warnings where preflight refuses every run."""
+    """Yield an engine's shortcomings, as warnings if preflight refuses every run for them."""
     if facts.shortcoming is not None:
         yield warned(
             "docker", f"{facts.shortcoming}: preflight refuses runs here", hint=GROUPS_HINT
@@ -130,7 +130,7 @@ def _ledger(lab: LabFolder) -> Iterator[CheckResult]:
             yield warned(
                 "run",
                 f"{run.run_id} stopped at "
-                f"{counted_of(run.next_schedule_idx, run.total_slots, 'slot')}",
+                f"{counted_of(run.next_schedule_idx, run.total_slots, 'trial')}",
                 hint=f"`labledger resume {run.run_id}` continues it",
             )
 

@@ -1,11 +1,8 @@
 """Check what an engine can give an experiment: runtime, limits, files, processors, memory, egress.
 
-An engine that accepts a limit may ignore it, so limits are read back in a container. One that runs
-containers may be unable to put files into them, so that is tried, too. An engine accepts any number
-of containers: that trials together may use more than a machine has is a warning, because few trials
-use all that they may. The network `allowlist` needs an image with Python for the egress proxies,
-and internal networks. Where one of them cannot be had, a run is refused: a trial never gets a wider
-network than its experiment allows.
+An engine may accept a limit and ignore it, so limits are read back in a container. Putting files
+into containers is tried too. Trials that may use more than a machine are a warning. A trial never
+gets a wider network than its experiment allows.
 """
 
 from __future__ import annotations
@@ -46,10 +43,10 @@ def check_shared_resources(
     *,
     machine: str = "this machine",
 ) -> Iterator[CheckResult]:
-    """Yield a warning if as many trials as run at once may use more than a machine has.
+    """Yield a warning if the trials that run at once may use more than a machine has.
 
-    `slots` are the trials that it runs at once; `cpus` and `memory_bytes` are what its engine has,
-    None if not known.
+    `slots` is the number of trials that the machine runs at once. `cpus` and `memory_bytes` are its
+    engine's resources, None if unknown.
     """
     at_once = min(slots, experiment.total_slots)
     wanted_cpus, wanted_bytes = _largest_limits(experiment)
@@ -66,13 +63,13 @@ def check_shared_resources(
     if wanted_bytes > memory_bytes:
         detail = (
             f"runtime.resources.memory: one trial may use {format_size(wanted_bytes)}, and {has}: "
-            "such a limit limits nothing"
+            "such a limit has no effect"
         )
         hint = "lower `memory`, or use a larger machine"
     else:
         detail = (
             f"{at_once} trials at once may use {format_size(at_once * wanted_bytes)} of memory, "
-            f"and {has}: where it is used up, the kernel kills processes of any of them"
+            f"and {has}: if it is used up, the kernel kills processes of any of them"
         )
         hint = f"run {memory_bytes // wanted_bytes} at once, or lower `memory`"
     yield warned("memory", detail, hint=hint)
@@ -82,20 +79,17 @@ def _largest_limits(experiment: ResolvedExperiment) -> tuple[float | None, int |
     """Return the most CPUs and bytes of memory that a trial with such a limit may use."""
     needs = {Needs.of_trial(merged) for _, merged in experiment.settings}
     return (
-        max((each.cpus for each in needs if each.cpus is not None), default=None),
-        max((n for each in needs if (n := each.memory_bytes) is not None), default=None),
+        max((resources.cpus for resources in needs if resources.cpus is not None), default=None),
+        max((n for resources in needs if (n := resources.memory_bytes) is not None), default=None),
     )
 
 
 _LIMITS = {"cpus": "cpus", "memory": "memory_bytes", "pids": "pids"}
-"""The limits whose absence is said, each with its field of `Resources`."""
+"""The limits whose absence is reported, with their fields of `Resources`."""
 
 
 def check_unlimited(experiment: ResolvedExperiment, at_once: int) -> Iterator[CheckResult]:
-    """Yield what has no limit, and what the trials with limits may use together, if anything has.
-
-    `at_once` trials run at the same time.
-    """
+    """Yield the missing limits, and the largest use of `at_once` trials with limits."""
     counts = experiment.count_tasks(_limits_missing)
     unlimited = {name: counts[name] for name in _LIMITS if name in counts}
     if not unlimited:
@@ -131,7 +125,7 @@ def _limits_missing(container: TrialSettings) -> list[str]:
 
 
 def _sum_of_limits(experiment: ResolvedExperiment, at_once: int) -> str:
-    """Return words about what as many trials as run at once may use where limits are known."""
+    """Return words about the largest use of `at_once` trials, as far as limits are known."""
     cpus, memory = _largest_limits(experiment)
     sums = [] if cpus is None else [f"{at_once * cpus:g} CPUs"]
     sums += [] if memory is None else [f"{format_size(at_once * memory)} of memory"]
@@ -165,8 +159,8 @@ def check_oci_runtime(info: JsonObject, name: str | None) -> list[CheckResult]:
             f"`oci: {facts.default_runtime}`, or leave it out"
         )
     else:
-        known = ", ".join(facts.oci_runtimes)
-        detail = f"the engine knows no OCI runtime {name!r}; it has {known}"
+        runtimes = ", ".join(facts.oci_runtimes)
+        detail = f"the engine knows no OCI runtime {name!r}; it has {runtimes}"
         hint = (
             f"install {name}, name its path under `runtimes` in the engine's daemon.json and "
             "reload the engine (SIGHUP to dockerd), or choose one that it has"
@@ -203,7 +197,7 @@ def _changes_network(trial: TrialSettings) -> bool:
 
 
 def check_limits(probes: ImageProbes, image: str, resources: Resources) -> CheckResult:
-    """Check that limits are in force in a container, which is started from an image for that."""
+    """Check that limits are in force, in a container of an image."""
     facts = EngineFacts.of(probes.engine_info)
     runtime = probes.oci_runtime or facts.default_runtime
 
@@ -227,13 +221,13 @@ def needs_container_files(trial: TrialSettings) -> bool:
 def check_container_files(probes: ImageProbes, image: str, folder: Path) -> Iterator[CheckResult]:
     """Yield a failed check if the engine cannot put files into containers that mount from `folder`.
 
-    `folder` is on the lab's file system. Trials mount folders of the lab read-only. To reach the
-    files of a container, Docker mounts all of its folders once more, without the options of their
-    file systems, and the kernel forbids a rootless engine to drop some of those. The container that
-    is created for this check is never started.
+    `folder` is on the lab's file system. Trials mount folders of the lab read-only. To reach a
+    container's files, Docker mounts all of its folders again without the options of their file
+    systems. The kernel forbids a rootless engine to drop some of these options. The check creates a
+    container, but never starts it.
     """
     name = f"{NAME}{secrets.token_hex(8)}"
-    # A lab that cannot be written to is found by another check.
+    # Another check reports a lab that cannot be written.
     with suppress(OSError), tempfile.TemporaryDirectory(dir=folder) as mounted:
         mount = contract.mount(Path(mounted).resolve(), contract.IN, read_only=True)
         config = {
@@ -265,10 +259,10 @@ def _files_refusal(facts: EngineFacts, folder: Path, error: LabLedgerError) -> C
     )
 
 
-def refuse_limits(found: str, hint: str | None = None) -> CheckResult:
-    """Return a failed check: what was found of the limits of an engine or of a host's."""
+def refuse_limits(problem: str, hint: str | None = None) -> CheckResult:
+    """Return a failed check of the limits of an engine or a host. `problem` describes it."""
     return invalid(
-        "limits", f"runtime.resources: {found}", hint=GROUPS_HINT if hint is None else hint
+        "limits", f"runtime.resources: {problem}", hint=GROUPS_HINT if hint is None else hint
     )
 
 
@@ -305,7 +299,7 @@ def _has_private_network(trial: TrialSettings) -> bool:
 def require_egress_image(engine: Engine, plan: ExperimentPlan, option: str | None) -> None:
     """Raise `PreflightFailed` if variants of a stored experiment need an image that is gone.
 
-    A task may need one as well: its trial then pauses dispatch.
+    A task may need one too; its trial then pauses dispatch.
     """
     variants = (VariantSettings.of(plan, variant).defaults for variant in plan.variants)
     ref = egress_image_ref(option)

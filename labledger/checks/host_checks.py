@@ -1,10 +1,8 @@
-"""The checks of a cluster before a run: what hosts have and can do, and its object store.
+"""Checks of a cluster before a run: its hosts and its object store.
 
-Of each host: its version, engine, limits of containers, clock, disk and images. What is wrong with
-one host is a warning: the others run the trials. It is a failure if no host can run any, or none
-can run some of them. Images that a host lacks are pulled there, or sent to it, before its first
-trial. Where no engine answers on this machine, the hosts say which id each image has, and a run is
-refused if they disagree.
+Each host's version, engine, limits, clock, disk and images are checked. A problem of one host is a
+warning, unless some trials then have no host. If no engine answers here, hosts report the ids of
+images, and must agree.
 """
 
 from __future__ import annotations
@@ -47,21 +45,28 @@ def check_host_images(
 ) -> tuple[list[CheckResult], dict[str, str]]:
     """Return a check for each image, and the ids of the images that trials run in, by name.
 
-    With `pull`, one of the hosts pulls an image that none has; the others do before their first
+    With `pull`, one host pulls an image that no host has. The others pull it before their first
     trial with it. `egress_image` is the image of egress proxies, None for the default one.
     """
     refs = list(experiment.images)
     if needs_helper(merged for _, merged in experiment.settings):
         refs.append(egress_image_ref(egress_image))
-    found = connect.find_images(connection, hosts, refs, pull=pull)
+    images_of_hosts = connect.find_images(connection, hosts, refs, pull=pull)
     checks = [
         replace(
-            _check(ref, found.ids[ref], found.problems.get(ref), len(hosts), experiment, pull=pull),
+            _check(
+                ref,
+                images_of_hosts.ids[ref],
+                images_of_hosts.problems.get(ref),
+                len(hosts),
+                experiment,
+                pull=pull,
+            ),
             concerns=runs_in(ref) if ref in experiment.images else None,
         )
         for ref in dict.fromkeys(refs)
     ]
-    ids = {ref: min(ids.values()) for ref in experiment.images if (ids := found.ids[ref])}
+    ids = {ref: min(ids.values()) for ref in experiment.images if (ids := images_of_hosts.ids[ref])}
     return checks, ids
 
 
@@ -102,9 +107,9 @@ def _check(
 
 
 _MAX_CLOCK_DIFFERENCE_S = 60.0
-"""Clocks are never compared for what starts when, but times of records come from the hosts."""
+"""Clocks never decide the order of starts, but the times of records come from the hosts."""
 _MAX_HOSTS_NAMED = 3
-"""For how many hosts the sentence that says that none can run trials has the reason."""
+"""How many hosts the sentence names if none can run trials."""
 
 
 def check_hosts(
@@ -117,17 +122,17 @@ def check_hosts(
     egress_image: str | None,
     pull: bool,
 ) -> Preflight:
-    """Check every host of a cluster. Return `results`, of the checks of this machine, with it.
+    """Check every host of a cluster, and add the checks to the `results` of this machine.
 
-    Where no engine answers on this machine, images are looked up on the hosts; `pull` and
+    If no engine answers on this machine, images are looked up on the hosts. `pull` and
     `egress_image` are as for `preflight`.
     """
     checks, images, refused = list(results.checks), dict(results.images), dict(results.refused)
     try:
         with connect.connected(on, insecure=insecure) as connection:
-            found = connect.find_hosts(connection)
+            hosts = connect.find_hosts(connection)
             if not results.has_engine and results.is_ready:
-                usable = [each for each in found if each.described and not _problem(each)]
+                usable = [host for host in hosts if host.described and not _problem(host)]
                 of_images, images = check_host_images(
                     connection, usable, experiment, egress_image, pull=pull
                 )
@@ -136,8 +141,8 @@ def check_hosts(
                     checks += named
                     refused |= of_tasks
             if results.is_ready and (limits := _limits_to_try(experiment, images)) is not None:
-                tried = _try_limits(connection, found, limits)
-                found = tried.found
+                tried = _try_limits(connection, hosts, limits)
+                hosts = tried.found
                 checks += tried.refusals
             is_allowed = all(check.ok for check in checks if check.name == PERMISSIONS)
             name = str(experiment.authored.path)
@@ -147,11 +152,11 @@ def check_hosts(
                 else None
             )
             if needs is not None:
-                found = _try_models(connection, found, needs)
+                hosts = _try_models(connection, hosts, needs)
     except LabLedgerError as error:
         checks.append(failed("hosts", error.message, hint=error.hint))
     else:
-        checks += _check_found(on, found, set(images.values()), experiment, min_free_bytes)
+        checks += _check_found(on, hosts, set(images.values()), experiment, min_free_bytes)
         checks += _check_object_store(on, insecure=insecure)
     return replace(results, checks=tuple(checks), images=images, refused=refused)
 
@@ -173,7 +178,7 @@ class TriedHosts:
     """The workers of a cluster, after their hosts have tried the limits of trials."""
 
     found: list[FoundHost]
-    """A host whose engine ignores limits says so in its state."""
+    """The workers. The state of a host tells whether its engine ignores limits."""
     refusals: list[CheckResult]
     """A failed check for each host that could start no container with the limits."""
     ignoring: list[CheckResult]
@@ -181,15 +186,15 @@ class TriedHosts:
 
     @property
     def can_limit(self) -> bool:
-        """Whether some host's engine keeps limits, or none has said that it does not."""
+        """Whether some host's engine enforces limits, or no engine is known to ignore them."""
         answering = [host for host in self.found if host.described is not None]
         return not self.ignoring or len(self.ignoring) < len(answering)
 
 
 def find_hosts(on: str, images: Iterable[str], runtime: Runtime, *, insecure: bool) -> TriedHosts:
-    """Return the workers of a cluster, whose hosts try the limits of a run that has `images`.
+    """Return the workers of a cluster, after their hosts have tried the limits of a run.
 
-    `images` are ids. Raises as `connect.connected` does.
+    `images` are ids of the run's images. Raises as `connect.connected` does.
     """
     limits = LimitsToTry(tuple(sorted(images)), runtime.resources, runtime.oci)
     with connect.connected(on, insecure=insecure) as connection:
@@ -197,28 +202,28 @@ def find_hosts(on: str, images: Iterable[str], runtime: Runtime, *, insecure: bo
 
 
 def _limits_to_try(experiment: ResolvedExperiment, images: Mapping[str, str]) -> LimitsToTry | None:
-    """Return the limits of the trial that has most, and the images that have an id, its own first.
+    """Return the limits of the trial with most limits, and the ids of images, its own first.
 
-    None if the image of no trial has an id.
+    None if no image of a trial has an id.
     """
     limits = [
-        (trial.runtime.resources, own)
+        (trial.runtime.resources, image)
         for _, trial in experiment.settings
-        if (own := images.get(str(trial.runtime.image))) is not None
+        if (image := images.get(str(trial.runtime.image))) is not None
     ]
     if not limits:
         return None
-    resources, own = max(limits, key=lambda each: each[0].limit_count)
-    ids = tuple(dict.fromkeys((own, *images.values())))
+    resources, first = max(limits, key=lambda pair: pair[0].limit_count)
+    ids = tuple(dict.fromkeys((first, *images.values())))
     return LimitsToTry(ids, resources, experiment.plan.runtime.oci)
 
 
 def _try_limits(
-    connection: ClusterConnection, found: Sequence[FoundHost], limits: LimitsToTry
+    connection: ClusterConnection, hosts: Sequence[FoundHost], limits: LimitsToTry
 ) -> TriedHosts:
-    """Have hosts try limits, and ask them for their state again."""
+    """Let hosts try limits, and read their states again."""
     refusals, ignoring = [], []
-    for host, tried in zip(found, connect.try_limits(connection, found, limits), strict=True):
+    for host, tried in zip(hosts, connect.try_limits(connection, hosts, limits), strict=True):
         if tried.refusal is not None:
             refusals.append(refuse_limits(f"{host.name}: {tried.refusal}", RAISE_LIMITS))
         if tried.problem is not None:
@@ -227,13 +232,13 @@ def _try_limits(
 
 
 def _try_models(
-    connection: ClusterConnection, found: Sequence[FoundHost], needs: ModelNeeds
+    connection: ClusterConnection, hosts: Sequence[FoundHost], needs: ModelNeeds
 ) -> list[FoundHost]:
-    """Return hosts, each with what agents would lack for their models there as its problem."""
-    tried = connect.try_models(connection, found, needs)
+    """Return the hosts. Their problem is anything that agents lack for their models."""
+    tried = connect.try_models(connection, hosts, needs)
     return [
         host if one.problem is None else _with_problem(host, one.problem)
-        for host, one in zip(found, tried, strict=True)
+        for host, one in zip(hosts, tried, strict=True)
     ]
 
 
@@ -251,7 +256,7 @@ def _problem(host: FoundHost) -> str | None:
 
 def _check_found(
     on: str,
-    found: Sequence[FoundHost],
+    hosts: Sequence[FoundHost],
     images: Set[str],
     experiment: ResolvedExperiment | None,
     min_free_bytes: int,
@@ -259,7 +264,7 @@ def _check_found(
     """Check hosts that were found. `images` are the ids of the images that trials need."""
     checks: list[CheckResult] = []
     usable: list[HostState] = []
-    for host in found:
+    for host in hosts:
         if host.described is None:
             checks.append(_warning(host.name or host.address, host.problem or "no answer"))
             continue
@@ -274,7 +279,7 @@ def _check_found(
             busy = f"{state.busy} of {counted(state.slots, 'slot')} busy"
             checks.append(CheckResult("hosts", f"{state.name}: {busy}{supply}"))
     if not usable:
-        detail = say_none_usable(on, found)
+        detail = say_none_usable(on, hosts)
         hint = f"`labledger worker {on} --slots N` on a machine with Docker makes it a host"
         checks.append(failed("hosts", detail, hint=hint))
         return checks
@@ -287,11 +292,11 @@ def _check_found(
     return checks
 
 
-def say_none_usable(on: str, found: Sequence[FoundHost]) -> str:
-    """Return a sentence about a cluster on which nothing can run, with what is wrong with hosts."""
-    reasons = [f"{host.name or host.address}: {_problem(host)}" for host in found]
+def say_none_usable(on: str, hosts: Sequence[FoundHost]) -> str:
+    """Return a sentence about a cluster on which nothing can run, with the problems of hosts."""
+    reasons = [f"{host.name or host.address}: {_problem(host)}" for host in hosts]
     named = "; ".join(reasons[:_MAX_HOSTS_NAMED])
-    detail = f"none of the {counted(len(found), 'worker')} of {on} can run trials"
+    detail = f"none of the {counted(len(hosts), 'worker')} of {on} can run trials"
     return f"{detail} ({named})" if named else detail
 
 
@@ -310,9 +315,9 @@ def _check_object_store(on: str, *, insecure: bool) -> Iterator[CheckResult]:
 
 
 def _check_needs(hosts: list[HostState], experiment: ResolvedExperiment) -> Iterator[CheckResult]:
-    """Check that for each trial some host offers what it asks for."""
-    asked = {Needs.of_trial(merged) for _, merged in experiment.settings}
-    for needs in sorted(asked, key=str):
+    """Check that some host offers what each trial asks for."""
+    all_needs = {Needs.of_trial(merged) for _, merged in experiment.settings}
+    for needs in sorted(all_needs, key=str):
         if not any(needs.are_met_by(host) for host in hosts):
             yield invalid(
                 "hosts",
@@ -322,7 +327,7 @@ def _check_needs(hosts: list[HostState], experiment: ResolvedExperiment) -> Iter
 
 
 def _problems(host: FoundHost, state: HostState, min_free_bytes: int) -> Iterator[str]:
-    """Yield what is wrong with a host."""
+    """Yield the problems of a host."""
     if state.problem is not None:
         yield state.problem
     difference_s = host.clock_offset_s

@@ -1,10 +1,8 @@
 """Check each image of an experiment in a container: its commands, users and workspace.
 
-Probes are short scripts in containers of the image. Users are tried by `trial.sh` itself, which
-will start agents and graders as them. What an image's shell or loader warns of on stderr is no
-answer of a probe: such an image works. A workspace folder must be in the image: the engine would
-make a missing one, and every trial would work in an empty folder. A successful probe is recorded in
-the user's cache, under the ids of image and engine, and is not repeated; a failed one always is.
+Probes are short scripts in containers of the image; `trial.sh` itself tries users. Warnings of a
+shell or loader on stderr do not count. A workspace folder must be in the image: the engine would
+create an empty one. Successful probes are cached.
 """
 
 from __future__ import annotations
@@ -85,7 +83,7 @@ class ImageProbes:
         return status, output
 
     def try_probe(self, image: str, script: str, user: str | None = None) -> tuple[int, str]:
-        """Return what `run_probe` does; -1 and what the engine says if it could not run it.
+        """Return the result of `run_probe`, or -1 and the engine's message if it could not run it.
 
         Raises `EngineUnavailable`.
         """
@@ -107,16 +105,17 @@ class ImageProbes:
 
 
 _NO_SHELL = re.compile(r"(?i)exec\w*\b.*\bsh\b")
-"""In what runc and crun say of a program that they cannot start, such as `exec: "sh": executable
-file not found in $PATH`."""
+"""Matches messages of runc and crun about a shell that they cannot start, such as `exec: "sh":
+executable file not found in $PATH`.
+"""
 _ABSENT = "absent:"
-"""What precedes the name of a missing command in a probe's output."""
+"""The prefix of a missing command in a probe's output."""
 _WRONG_FORMAT = "exec format error"
-"""What the kernel says of a program for another processor."""
+"""The kernel's message about a program for another processor."""
 _PROCESSORS = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
-"""What images call the processors that engines name otherwise."""
+"""Images' names for processors that engines name differently."""
 _NEEDED_TOOLS = ("cat", "chmod", "mkfifo", "rm", "sleep")
-"""What `trial.sh` itself runs besides the shell."""
+"""The programs that `trial.sh` itself runs besides the shell."""
 
 
 def check_commands(
@@ -128,7 +127,7 @@ def check_commands(
 ) -> Iterator[CheckResult]:
     """Check that a container of the image has the shell and every phase's command.
 
-    `tools` are other programs that it needs, and what needs each.
+    `tools` are other programs that it needs, with what needs each.
     """
     commands = dict(tools) | _commands(phases)
     required = sorted({*_NEEDED_TOOLS, *commands})
@@ -171,24 +170,28 @@ def _describe_platform(probes: ImageProbes, ref: str, image: str) -> CheckResult
     info = probes.engine_info
     processor = str(info.get("Architecture"))
     platform = f"{facts.get('Os')}/{facts.get('Architecture')}"
-    own = f"{info.get('OSType', 'linux')}/{_PROCESSORS.get(processor, processor)}"
-    what = f"is for {platform}" if platform != own else "has programs for another processor"
+    engine_platform = f"{info.get('OSType', 'linux')}/{_PROCESSORS.get(processor, processor)}"
+    what = (
+        f"is for {platform}"
+        if platform != engine_platform
+        else "has programs for another processor"
+    )
     return failed(
         "image",
-        f"{ref} {what}, and the engine runs {own}",
-        hint=f"pull or build it for {own} (`docker pull --platform {own}`), or set up emulation on "
-        "the engine's machine (binfmt_misc)",
+        f"{ref} {what}, and the engine runs {engine_platform}",
+        hint=f"pull or build it for {engine_platform} (`docker pull --platform "
+        f"{engine_platform}`), or set up emulation on the engine's machine (binfmt_misc)",
     )
 
 
 def _describe_refusal(ref: str, message: str, oci_runtime: str | None) -> CheckResult:
-    """Return a failed check of an image of which the engine started no container."""
+    """Return a failed check of an image, because the engine started no container of it."""
     if _NO_SHELL.search(message):
         detail = f"{ref} has no usable `sh`: {message}"
         hint = "use an image with a POSIX shell, such as busybox or any Debian"
     else:
         detail = f"the engine started no container of {ref}: {message}"
-        hint = "try `docker run --rm --network none` with the image, and mend what it reports"
+        hint = "try `docker run --rm --network none` with the image, and fix the reported problem"
     if oci_runtime is not None:
         hint += f"; or {oci_runtime} cannot run its containers: leave `runtime.oci` out"
     return failed("image", detail, hint=hint)
@@ -199,7 +202,7 @@ def phases_of(
 ) -> list[NamedPhase]:
     """Return the phases of trials, each command of a variant once.
 
-    Those that start a program in one of the `task_folders` are left out.
+    Phases that start a program in one of the `task_folders` are left out.
     """
     phases: dict[tuple[str, str, str | None], NamedPhase] = {}
     for variant_id, merged in settings:
@@ -212,15 +215,15 @@ def phases_of(
 
 
 _MOUNTED = (f"{contract.DEPS}/", f"{MOUNT}/")
-"""Where programs are that containers mount: staged files, and agents with a profile."""
+"""Folders of mounted programs: staged files, and agents with a profile."""
 
 
 def _commands(phases: Iterable[NamedPhase]) -> dict[str, str]:
     """Return the first word of each phase's command with the phase that needs it.
 
     Staged files and installed agents are left out: they do not come from the image. If several
-    phases need a command, the phase is the grader if it is one of them, else that of the first
-    variant.
+    phases need a command, the phase is the grader if it is among them, or else the phase of the
+    first variant.
     """
     commands: dict[str, str] = {}
     for phase in sorted(phases, key=lambda phase: phase.variant_id is not None):
@@ -236,8 +239,8 @@ class _PhaseUser(NamedTuple):
 
     phase: str
     """`agent`, `grader` or, with the image's entrypoint, `setup`."""
-    own: str | None
-    """As the phase names it; None for the image's."""
+    named_user: str | None
+    """The user that the phase names; None for the image's user."""
     user: str
     container_user: str | None
 
@@ -253,7 +256,7 @@ def _users(merged: TrialSettings) -> dict[str, str | None]:
 
 
 def _first_user(merged: TrialSettings) -> str | None:
-    """Return the user that a container starts as; None for that of its image."""
+    """Return the user that a container starts as; None for the image's user."""
     user = merged.runtime.user
     return "root" if user == USER_OF_IMAGE else user
 
@@ -266,10 +269,10 @@ def check_users(
     for merged in settings:
         container = merged.runtime.user
         of_image = probes.engine.image_user(image) if container == USER_OF_IMAGE else None
-        for phase, own in _users(merged).items():
-            user = user_of_phase(own, container, of_image)
+        for phase, phase_user_name in _users(merged).items():
+            user = user_of_phase(phase_user_name, container, of_image)
             if user is not None:
-                key = _PhaseUser(phase, own, user, _first_user(merged))
+                key = _PhaseUser(phase, phase_user_name, user, _first_user(merged))
                 sets_up[key] = sets_up.get(key, False) or "setup" in merged.phases
     for phase_user, has_setup in sets_up.items():
         yield _check_user(probes, ref, image, phase_user, sets_up=has_setup)
@@ -299,7 +302,7 @@ def _check_user(
         concerns=lambda merged: (
             merged.runtime.image == ref
             and phase_user.container_user == _first_user(merged)
-            and phase_user.own == _users(merged).get(phase, "")
+            and phase_user.named_user == _users(merged).get(phase, "")
         ),
     )
 

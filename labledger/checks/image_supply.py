@@ -1,4 +1,4 @@
-"""Have the images of an experiment on this machine: find them, pull them, or build them.
+"""Find, pull or build the images of an experiment on this machine.
 
 An image whose content the experiment says how to build is built again only if that content has
 changed: built images are labelled with its digest. Every result is a check with a hint.
@@ -30,7 +30,7 @@ from labledger.files.lab_folder import LabFolder
 from labledger.text import clock_time
 
 _MAX_DOCKERFILE_BYTES = 1 << 20
-"""How much of a Dockerfile is searched for what needs BuildKit."""
+"""How much of a Dockerfile is searched for lines that need BuildKit."""
 
 _BUILDKIT_HINT = (
     "install the plugin buildx of the `docker` command (docker-buildx-plugin) and, for Dockerfiles "
@@ -40,12 +40,12 @@ _BUILDKIT_HINT = (
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """What may be done to have an image."""
+    """The permitted ways to get an image."""
 
     pull: bool
     """Pull what is missing, and build what no registry offers."""
     build: bool = False
-    """Build rather than pull, and build also in place of an image that somebody else built."""
+    """Build rather than pull, and also replace an image that labledger did not build."""
     on_event: Listener = ignore_events
     stop: StopRequest = field(default_factory=StopRequest)
 
@@ -152,7 +152,9 @@ def buildkit_use(engine: Engine, source: BuildContext) -> BuildKitUse | None:
     elif needs.is_recent:
         version = str(engine.info()["ServerVersion"])
         if not image_builds.knows_recent_dockerfiles(version):
-            problem = f"that of the engine {version} does not know this, and there is no # syntax="
+            problem = (
+                f"BuildKit of the engine {version} does not know this, and there is no # syntax="
+            )
     if problem is not None:
         problem = f"its {source.dockerfile} needs BuildKit ({needs}): {problem}"
     return BuildKitUse(str(needs), client or "", problem)
@@ -169,8 +171,10 @@ def _obtain(lab: LabFolder, wanted: list[WantedImage], supply: Supply) -> list[I
 
 
 def check_obtained(task: ImageTask, build: ImageBuild) -> CheckResult:
-    """Return whether an image was pulled or built. The hint is about the Dockerfile only if neither
-    a registry nor the engine is at fault."""
+    """Check whether an image was pulled or built.
+
+    The hint is about the Dockerfile only if neither a registry nor the engine is at fault.
+    """
     ref, took, wanted = task.ref, clock_time(task.seconds), task.wanted
     if task.error is None:
         how = "pulled" if task.was_pulled else f"built from {build.context}"

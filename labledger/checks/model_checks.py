@@ -1,6 +1,6 @@
-"""Checks of agents with profiles, and of what agents need for models: libraries, keys, prices.
+"""Checks of agents with profiles, and of models that agents need: libraries, keys, prices.
 
-The image of the models helper is checked with that of egress proxies.
+`engine_checks` checks the image of the models helper together with the image of egress proxies.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ PERMISSIONS = "permissions"
 def check_agents(plan: ExperimentPlan) -> Iterator[CheckResult]:
     """Check that the agents with a profile can be installed here. Nothing is installed.
 
-    Hosts of a cluster get the files of those that are installed here.
+    Hosts of a cluster get the files of agents that are installed here.
     """
-    targets = {str(each): each for each in targets_of(plan).values()}
+    targets = {str(target): target for target in targets_of(plan).values()}
     if not targets:
         return
     # Imported late: most runs have no profile.
@@ -67,7 +67,7 @@ def check_models(
     runs_here: bool,
     has_keys: bool,
 ) -> Iterator[CheckResult]:
-    """Check what an experiment's agents need for their models, if they have any.
+    """Check that an experiment's agents have everything they need for their models.
 
     `name` is the argument for `labledger allow`. `has_keys` says whether this machine reads the
     keys. If the hosts of a cluster read them instead, this machine's user still has to allow it.
@@ -121,12 +121,12 @@ def _check_keys(
             yield invalid(NAME, f"{problem.where}: no key: {problem.message}", hint=_KEY_HINT)
     else:
         names = ", ".join(provider.name for provider in providers)
-        found = f"{counted(len(keys), 'key')} found" if keys else "no key is needed"
-        yield CheckResult(NAME, f"{names}: {found}")
+        state = f"{counted(len(keys), 'key')} found" if keys else "no key is needed"
+        yield CheckResult(NAME, f"{names}: {state}")
 
 
 def _check_addresses(models: list[ModelSettings]) -> Iterator[CheckResult]:
-    """Warn of addresses that end as the API's own path begins."""
+    """Warn of addresses whose end repeats the beginning of the API's own path."""
     for provider in providers_of(models):
         doubled = doubled_path(provider)
         if doubled is None:
@@ -143,19 +143,19 @@ def _check_addresses(models: list[ModelSettings]) -> Iterator[CheckResult]:
 
 def _check_prices(plan: ExperimentPlan, models: list[ModelSettings]) -> Iterator[CheckResult]:
     prices = prices_of(plan)
-    capped = {pair for each in models if each.caps_dollars for pair in each.granted_models()}
-    for provider, model in sorted({pair for each in models for pair in each.granted_models()}):
+    capped = {pair for m in models if m.caps_dollars for pair in m.granted_models()}
+    for provider, model in sorted({pair for m in models for pair in m.granted_models()}):
         is_capped = (provider, model) in capped
-        # What is replayed costs nothing, whatever the price; but caps count what it would cost.
+        # Replayed calls cost nothing, but caps count what they would have cost.
         if not prices.conditions(provider, model) and (is_capped or plan.replays is None):
             yield _unpriced(f"{provider}/{model}", is_capped=is_capped)
     yield from _check_caps(models, prices)
 
 
 def _check_caps(models: list[ModelSettings], prices: PriceTable) -> Iterator[CheckResult]:
-    """Warn of caps that admit no request which leaves open how long its answer may be."""
+    """Warn of caps that admit no request without a limit for its answer."""
     hint = "raise it, or give runtime.models.unstated_output fewer tokens"
-    for detail in dict.fromkeys(text for each in models for text in _low_caps(each, prices)):
+    for detail in dict.fromkeys(text for m in models for text in _low_caps(m, prices)):
         yield warned(NAME, detail, hint=hint)
 
 
@@ -163,7 +163,7 @@ def _low_caps(models: ModelSettings, prices: PriceTable) -> Iterator[str]:
     tokens = models.unstated_output or UNSTATED_OUTPUT
     for provider, model in models.granted_models():
         if models.known_providers[provider].apis == (Api.ANTHROPIC_MESSAGES,):
-            continue  # Its requests always say it.
+            continue  # Its requests always set the limit.
         cost = (prices.most_cost_of(provider, model, Usage(output=tokens)) or 0) / PICODOLLARS
         for name, limits in models.caps.items():
             low = [
@@ -188,14 +188,14 @@ def _unpriced(model: str, *, is_capped: bool) -> CheckResult:
         return invalid(
             NAME, f"{model} has no known price, and a cap in dollars needs it", hint=_PRICE_HINT
         )
-    detail = f"{model} has no known price: what its calls cost will be unknown"
+    detail = f"{model} has no known price: the cost of its calls will be unknown"
     return warned(NAME, detail, hint=_PRICE_HINT)
 
 
 def ask_models(
     plan: ExperimentPlan, environment: Mapping[str, str], *, name: str
 ) -> Iterator[CheckResult]:
-    """Send one tiny request to each model that an experiment's agents may ask.
+    """Send one tiny request to each model that an experiment's agents may call.
 
     The checks above have passed, so libraries and keys are there. `name` is the same as for those
     checks.
@@ -205,9 +205,7 @@ def ask_models(
     models = models_of(plan)
     keys = read_keys(providers_of(models), environment, name=name)
     asked = dict.fromkeys(
-        (each.known_providers[name], model)
-        for each in models
-        for name, model in each.granted_models()
+        (m.known_providers[name], model) for m in models for name, model in m.granted_models()
     )
     answers = ask_each(
         (provider, None if provider.key is None else keys[provider.key], model)

@@ -1,8 +1,8 @@
 """Obtain several images at a time before a run, each within its time limit and with a log.
 
-`obtain_images` pulls or builds in a few threads, reports progress as run events in the
-thread that called it, and stops everything at Ctrl-C, at a stop request, and when an error leaves
-it. Logs are bounded. `image_supply` decides which images are obtained.
+`obtain_images` pulls or builds in a few threads, and reports progress as run events in the calling
+thread. It stops everything at Ctrl-C, at a stop request, and when an error leaves it. Logs are
+bounded. `image_supply` chooses the images.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _STOP_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class BuildKitUse:
-    """How an image is built whose Dockerfile the engine's own builder cannot build."""
+    """How BuildKit builds an image whose Dockerfile the engine's own builder cannot build."""
 
     needs: str
-    """The lines that need it."""
+    """The lines of the Dockerfile that need BuildKit."""
     client: str = ""
     """The path of the `docker` command that uses it."""
     problem: str | None = None
@@ -65,7 +65,7 @@ class WantedImage:
 
     build: EngineBuild
     may_pull: bool
-    """Whether a registry is asked before the image is built."""
+    """Whether to try a registry before building the image."""
     buildkit: BuildKitUse | None = None
     """How BuildKit builds it; None if the engine's own builder does."""
 
@@ -73,10 +73,10 @@ class WantedImage:
 def obtain_images(
     lab: LabFolder, wanted: Sequence[WantedImage], on_event: Listener, stop: StopRequest
 ) -> list[ImageTask]:
-    """Pull or build images, with logs in the lab folder; return what became of each, in order.
+    """Pull or build images, with logs in the lab folder; return the task of each, in order.
 
-    Raises `ImageBuildsStopped` at a stop request, when everything has been stopped, and `OSError`
-    if there can be no log.
+    Raises `ImageBuildsStopped` after a stop request, once everything has stopped, and `OSError` if
+    a log cannot be written.
     """
     lab.create()
     lab.builds.mkdir(exist_ok=True)
@@ -166,11 +166,11 @@ class _Log:
 
     @property
     def last_lines(self) -> tuple[str, ...]:
-        """The end of the output, as untrusted as any output."""
+        """The end of the output, which is untrusted."""
         return (*self._lines, *([self._unfinished] if self._unfinished else []))
 
     def follow(self, texts: Iterator[str]) -> None:
-        """Write texts as they come."""
+        """Write texts as they arrive."""
         with self.path.open("ab") as handle:
             for text in texts:
                 content = text.encode("utf-8", "replace")
@@ -205,15 +205,15 @@ def blames_registry(error: str, last_lines: Sequence[str]) -> bool:
 
     Only lines of the builder itself count, not the output of a step.
     """
-    own = [error, *(line for line in last_lines if line.startswith(("ERROR", "error")))]
-    if any(map(_FAILED_STEP.search, own)):
+    builder_lines = [error, *(line for line in last_lines if line.startswith(("ERROR", "error")))]
+    if any(map(_FAILED_STEP.search, builder_lines)):
         return False
-    return any(map(_NOT_THE_DOCKERFILE.search, own))
+    return any(map(_NOT_THE_DOCKERFILE.search, builder_lines))
 
 
 @dataclass
 class ImageTask:
-    """An image that is obtained, shared by the thread that does it and the watcher."""
+    """The work on one image, shared by its thread and the watcher."""
 
     wanted: WantedImage
     log: _Log
@@ -223,7 +223,7 @@ class ImageTask:
     was_pulled: bool = False
     timed_out: bool = False
     error: str | None = "stopped"
-    """Why it is not there; None if it is."""
+    """Why the image is missing; None if it was obtained."""
     hint: str | None = None
     """Advice if the engine, a certificate or credentials were at fault, not the Dockerfile."""
     reported_at: float | None = None
@@ -263,7 +263,7 @@ class ImageTask:
         except LabLedgerError as error:
             self.error = error.message
             self.hint = error.hint or _ENGINE_HINT
-        except Exception as error:  # Nothing else would report it.
+        except Exception as error:  # Nothing else would report the error.
             self.error, self.hint = f"{type(error).__name__}: {error}", _ENGINE_HINT
         finally:
             self.ended = clock.monotonic()
@@ -280,7 +280,7 @@ class ImageTask:
         if engine.image_id(wanted.build.ref) is None or (
             image_label(engine, wanted.build.ref) != wanted.build.digest
         ):
-            raise BuildFailed(f"{client} has built it, and the engine does not have it: {_BUILDER}")
+            raise BuildFailed(f"{client} has built it, but the engine does not have it: {_BUILDER}")
 
     def _pull(self, engine: Engine) -> bool:
         try:

@@ -1,8 +1,7 @@
 """The checks before a run: experiment, environment, ledger, Docker, disk space and images.
 
-Nothing is written to the lab, except for logs of builds, a temporary file that shows whether it can
-be written, and a temporary folder that a container mounts. Probes run in short-lived containers,
-and the user's cache holds their results. Missing images are pulled or built if that is allowed. A
+Nothing is written to the lab except logs of builds, a temporary file, and a temporary folder that a
+container mounts. Probes run in short-lived containers, and the user's cache holds their results. A
 failed check is a result, not an exception; `Preflight.require` raises.
 """
 
@@ -88,12 +87,13 @@ class Preflight:
     images: Mapping[str, str]
     """Image id by reference, for each image that this machine has."""
     tasks: tuple[TaskSupport, ...] = ()
-    """Of a benchmark: whether each selected task can be run."""
+    """For a benchmark, whether each selected task can be run."""
     has_engine: bool = True
     """Whether an engine answers on this machine. A run on a cluster needs none here."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """The tasks that failed checks concern, each with what failed: without them, those checks would
-    pass."""
+    """Tasks that failed checks concern, with the failure. Without these tasks, the checks would
+    pass.
+    """
 
     @property
     def failures(self) -> list[CheckResult]:
@@ -123,13 +123,12 @@ def preflight(
     runs_here: bool = True,
     has_keys: bool = True,
 ) -> Preflight:
-    """Check everything that a run of `experiment` needs. `supply` says what is done about images.
+    """Check everything that a run of `experiment` needs. `supply` says how to get images.
 
     With `use_cache`, probes that an image has passed before are not repeated. `egress_image` is the
-    image of egress proxies, None for the default one. Unless trials run on this machine
-    (`runs_here`), what its engine can give containers does not matter; unless `has_keys`, each host
-    reads the keys of model providers. Raises
-    `ImageBuildsStopped` if builds of images were stopped.
+    image of egress proxies, None for the default one. If trials do not run on this machine
+    (`runs_here`), its engine's abilities do not matter. Without `has_keys`, each host reads the
+    keys of model providers. Raises `ImageBuildsStopped` if builds of images were stopped.
     """
     checks = [
         *_check_experiment(experiment),
@@ -197,15 +196,15 @@ def preflight(
 def name_tasks(
     experiment: ResolvedExperiment, checks: Sequence[CheckResult]
 ) -> tuple[tuple[CheckResult, ...], dict[str, str]]:
-    """Return checks with the names of the tasks that failed ones concern, and what failed by task.
+    """Return the checks with the names of concerned tasks, and the failure by task.
 
-    Tasks are not named where all are concerned.
+    Tasks are not named if a check concerns all of them.
     """
     refused: dict[str, list[str]] = defaultdict(list)
     named = []
     for check in checks:
         if check.concerns is not None and check.has_failed:
-            # The rest is the end of a build's output.
+            # The other lines are the end of a build's output.
             first, end_of_line, rest = check.detail.partition("\n")
             task_ids = list(experiment.tasks_with(check.concerns))
             for task_id in task_ids:
@@ -233,7 +232,7 @@ def _containers(experiment: ResolvedExperiment) -> Iterator[tuple[str, TrialSett
 def _check_containers(
     probes: ImageProbes, images: Mapping[str, str], experiment: ResolvedExperiment
 ) -> list[CheckResult]:
-    """Check what containers of each image must have, of several images at once."""
+    """Check the containers of each image, several images at once."""
     by_image: dict[str | None, list[tuple[str, TrialSettings]]] = defaultdict(list)
     for variant_id, merged in _containers(experiment):
         by_image[merged.runtime.image].append((variant_id, merged))
@@ -245,14 +244,14 @@ def _check_containers(
         phases = phases_of(settings, experiment.task_folders)
         tools = experiment.needed_tools.get(ref, {})
         with engines.engine() as engine:
-            own = replace(probes, engine=engine)
+            engine_probes = replace(probes, engine=engine)
             return [
                 *(
                     replace(check, concerns=runs_in(ref))
-                    for check in check_commands(own, ref, image, phases, tools)
+                    for check in check_commands(engine_probes, ref, image, phases, tools)
                 ),
-                *check_users(own, ref, image, merged),
-                *check_workspaces(own, ref, image, merged),
+                *check_users(engine_probes, ref, image, merged),
+                *check_workspaces(engine_probes, ref, image, merged),
             ]
 
     try:
@@ -263,7 +262,7 @@ def _check_containers(
 
 
 def _check_builds(experiment: ResolvedExperiment, supply: Supply) -> Iterator[CheckResult]:
-    """Check, where no engine answers, that no image has to be built."""
+    """Check that no image has to be built, if no engine answers."""
     builds = experiment.plan.image_builds
     for ref in experiment.images:
         build = find_build(builds, ref)
@@ -284,7 +283,7 @@ def _check_experiment(experiment: ResolvedExperiment) -> Iterator[CheckResult]:
         "experiment",
         f"{counted(variants, 'variant')} × {counted(tasks, 'task')} × "
         f"{counted(experiment.plan.design.replications, 'replication')} = "
-        f"{counted(experiment.total_slots, 'slot')}; {counted(files, 'file')} to stage",
+        f"{counted(experiment.total_slots, 'trial')}; {counted(files, 'file')} to stage",
     )
     if skipped := experiment.plan.dataset.skipped:
         verb = "is" if len(skipped) == 1 else "are"
@@ -347,7 +346,7 @@ def _check_ledger(lab: LabFolder) -> Iterator[CheckResult]:
     except OSError as error:
         yield failed("ledger", f"{lab.root} cannot be written: {error.strerror}", hint=hint)
     else:
-        # Not checked by opening it: closing it would drop SQLite's locks of this process.
+        # Opening it would be no check: closing it would drop SQLite's locks of this process.
         if os.access(lab.ledger, os.W_OK):
             yield CheckResult("ledger", f"{lab.ledger} is current")
         else:
@@ -363,7 +362,7 @@ _NEEDS = {
 
 
 def _check_cpus(available: int, experiment: ResolvedExperiment) -> Iterator[CheckResult]:
-    """Check that the machine has as many CPUs as a container may use: the engine refuses more."""
+    """Check that the machine has as many CPUs as a container may use. The engine refuses more."""
     limits = {resources.cpus for _, merged in experiment.settings for resources in _limits(merged)}
     for cpus in sorted(cpus for cpus in limits if cpus is not None and cpus > available):
         yield invalid(
@@ -377,9 +376,10 @@ def _check_cpus(available: int, experiment: ResolvedExperiment) -> Iterator[Chec
 def _check_limits_and_files(
     probes: ImageProbes, images: Mapping[str, str], experiment: ResolvedExperiment, lab: LabFolder
 ) -> Iterator[CheckResult]:
-    """Check that limits are in force, and that containers can be given files if trials need that.
+    """Check that limits are in force, and that the engine can put files into containers, if needed.
 
-    Limits are tried with the trial that has most, files with the first; its image is here.
+    Limits are tried with the trial that has most of them, files with the first trial that needs
+    them. Their images are here.
     """
     here = [
         (merged, images[ref])
@@ -387,7 +387,7 @@ def _check_limits_and_files(
         if (ref := str(merged.runtime.image)) in images
     ]
     if here:
-        merged, image = max(here, key=lambda each: each[0].runtime.resources.limit_count)
+        merged, image = max(here, key=lambda pair: pair[0].runtime.resources.limit_count)
         if merged.runtime.resources.limit_count:
             yield check_limits(probes, image, merged.runtime.resources)
     for image in [image for merged, image in here if needs_container_files(merged)][:1]:
@@ -408,7 +408,7 @@ def _has_limit(name: str, value: object) -> Callable[[TrialSettings], bool]:
 def _check_storage_and_gpus(
     probes: ImageProbes, images: Mapping[str, str], experiment: ResolvedExperiment
 ) -> Iterator[CheckResult]:
-    """Check that the engine starts containers with the limits that not every engine can give.
+    """Check that the engine starts containers with limits that not every engine supports.
 
     Each different limit is tried with one of the images that are here.
     """

@@ -1,12 +1,8 @@
-"""Rows of a query for other programs: CSV, JSON, JSON lines, Parquet, frames of pandas or polars.
+"""Rows of a query for other programs: CSV, JSON, JSON lines, Parquet, frames.
 
-Text is written one row at a time. Bytes become hex; in JSON, characters that a terminal would
-interpret are written as escapes, so that the values are the same. For Parquet and frames every
-column gets one type, which never depends on the order of the rows: `int64`, `double` if some
-numbers are floats, `binary`, `null`, times in UTC if its name ends in `_at` and it holds the
-ledger's times alone, and otherwise text, with numbers as they are written and bytes as hex. In
-Parquet no column is `null`, and the columns of a view have the types that it declares, so that
-files of several ledgers can be read together.
+Text is written one row at a time, with bytes as hex. In Parquet and frames, each column gets one
+type, whatever the order of rows. In Parquet, columns of a view have declared types, so files of
+several ledgers fit together.
 """
 
 from __future__ import annotations

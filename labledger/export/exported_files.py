@@ -1,8 +1,8 @@
 """Write a stored run's records again: mirrors, chain and summary, or tables for other tools.
 
 In: a reader and a target. Out: files that appear whole or not at all, or bytes on a stream. Rows
-are streamed. As `jsonl` the records are byte for byte what the run wrote; the columns and types of
-tables (CSV, Parquet) are those of `ledger.committed_rows`.
+are streamed. `jsonl` is byte for byte what the run wrote. Tables (CSV, Parquet) have the columns
+and types of `ledger.committed_rows`.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def write_table(
 ) -> None:
     """Write one of `committed_rows.TABLES` as `form`, into a stream or, atomically, into a file.
 
-    The rows are those of the runs, one after the other. Memory does not grow with them. Raises
-    `ExtraMissing` if Parquet cannot be written.
+    The rows of the runs follow each other. Memory does not grow with them. Raises `ExtraMissing` if
+    Parquet cannot be written.
     """
     if form == "parquet":
         require_parquet()
@@ -176,14 +176,14 @@ def run_ids_of(reader: LedgerReader, name: str, form: str) -> tuple[str, ...]:
     if len(set(run_ids)) < len(run_ids):
         raise InvalidInput("the export", [Problem(name, "a run is named twice")])
     if len(run_ids) > 1 and form == "jsonl":
-        message = "records as jsonl are those of one run"
+        message = "jsonl holds the records of one run"
         hint = "export each run, or several as tables: `format='csv'` or `format='parquet'`"
         raise InvalidInput("the export", [Problem(name, message, hint=hint)])
     return run_ids
 
 
 def _run_id_of(reader: LedgerReader, name: str) -> str:
-    """Return the run that a name means: that run itself, or the one with the grading ``RUN.gN``."""
+    """Return the run that a name stands for: a run, or the run of the grading ``RUN.gN``."""
     try:
         return reader.run(name).run_id
     except RunNotFound:
@@ -200,8 +200,8 @@ def write_records(
 ) -> list[Path]:
     """Write one kind of record, or `all`, to files, and return them.
 
-    `folder` is the run folder, in which they are written if `out` is None; several runs have none.
-    Raises `InvalidInput`, and `ExtraMissing` if Parquet cannot be written.
+    Without `out`, writes into the run folder `folder`; several runs have no such folder. Raises
+    `InvalidInput`, and `ExtraMissing` if Parquet cannot be written.
     """
     if folder is None and out is None:
         message = "several runs have no run folder in common; expected a file or a folder"
@@ -263,11 +263,11 @@ _BESIDE_MIRRORS: dict[str, tuple[Path, Callable[[LedgerReader, str, BinaryIO], N
     "trajectories": (trajectories.PATH, trajectories.write_lines),
     "spans": (otel_spans.PATH, otel_spans.write_spans),
 }
-"""The other files of `jsonl`, below the run folder, and what writes each."""
+"""The other files of `jsonl`, below the run folder, and the function that writes each."""
 
 
 def _paths(form: str) -> dict[str, Path]:
-    """Return the file, below the run folder, of each kind that there is as `form`.
+    """Return the file, below the run folder, of each kind that the format `form` has.
 
     Raises `InvalidInput` if there is no such format.
     """
@@ -285,8 +285,8 @@ def _paths(form: str) -> dict[str, Path]:
 
 def _require_known(what: str, form: str, *also: str) -> None:
     """Raise `InvalidInput` unless there is this kind. `also` are other values for the message."""
-    known = _paths(form)
-    if what not in known:
+    kinds = _paths(form)
+    if what not in kinds:
         as_form = "" if form == "jsonl" else f" as {form},"
-        message = f"found {what!r};{as_form} expected one of {', '.join((*known, *also))}"
+        message = f"found {what!r};{as_form} expected one of {', '.join((*kinds, *also))}"
         raise InvalidInput("the export", [Problem(Parameter("what"), message)])

@@ -1,8 +1,8 @@
 """A run as logs of Inspect, one for each variant, which Inspect's own package writes.
 
-A trial is a sample: its task is the sample's id, its replication the epoch, and the steps of its
-trajectory are the messages. Tokens and costs are what the gateway counted. The package holds the
-samples of a log in memory, so a sample has no more of a long trajectory than `_MAX_SAMPLE`.
+A trial is a sample: its task is the sample's id, its replication the epoch, and its trajectory the
+messages. Tokens and costs are the gateway's counts. The package holds a log's samples in memory, so
+a sample has at most `_MAX_SAMPLE`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 PATH = Path("inspect")
 """The folder below the run folder, unless another one is given."""
 NO_MODEL = "none/none"
-"""What Inspect calls the model of an evaluation without one."""
+"""Inspect's name for the model of an evaluation without one."""
 _MAX_TEXT = 64 << 10
 """How many characters of one text a sample has."""
 _MAX_SAMPLE = 4 << 20
@@ -85,7 +85,7 @@ def _write(log: EvalLog, path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _VariantLog:
-    """What becomes the log of one variant."""
+    """The data for the log of one variant."""
 
     reader: LedgerReader
     run: RunInfo
@@ -142,7 +142,7 @@ class _VariantLog:
         )
 
     def _samples(self, slots: Iterable[Slot]) -> Iterator[EvalSample]:
-        """Yield a sample for each committed trial, but for those that a rerun replaced."""
+        """Yield a sample for each committed trial, without trials that a rerun replaced."""
         run = self.run
         replaced = {slot.supersedes for slot in slots if slot.schedule_idx < run.next_schedule_idx}
         prices = self.reader.prices(run.run_id)
@@ -177,7 +177,7 @@ class _VariantLog:
 
 
 class _Sample:
-    """What becomes the sample of one trial."""
+    """The data for the sample of one trial."""
 
     def __init__(self, reader: LedgerReader, records: SlotRecords, prices: PriceTable) -> None:
         self._reader, self._records, self._prices = reader, records, prices
@@ -270,22 +270,22 @@ class _Sample:
         return [call for call in map(call_of_record, records) if call.asked]
 
     def _usage(self) -> _Usage:
-        """Return what the calls of every attempt used."""
+        """Return the use of models by the calls of every attempt."""
         usage = _Usage()
         for call in self._calls():
             usage.add_call(call, self._prices)
         return usage
 
     def _end(self) -> JsonObject:
-        """Return how the trial ended if it is not completed, and why it was attempted again."""
+        """Return the trial's end, if it is not completed, and the reasons of further attempts."""
         from inspect_ai.log import EvalError, EvalRetryError, EvalSampleLimit
 
         *earlier, _ = self._trial["attempts"]
         end: JsonObject = {}
         if earlier:
             end["error_retries"] = [
-                EvalRetryError(message=_ending(each), traceback="", traceback_ansi="")
-                for each in earlier
+                EvalRetryError(message=_ending(attempt), traceback="", traceback_ansi="")
+                for attempt in earlier
             ]
         agent = self._trial["phases"]["agent"]
         if self._records.status is SlotStatus.AGENT_TIMEOUT and agent is not None:
@@ -299,12 +299,12 @@ class _Sample:
 
 @dataclass(slots=True)
 class _Conversation:
-    """The messages of a trial, while its steps are taken."""
+    """The messages of a trial, built from its steps."""
 
     trial_id: str
     messages: list[ChatMessage] = field(default_factory=list)
     left_out: int = 0
-    """How many steps are beyond what a sample has."""
+    """How many steps the sample leaves out."""
     last_answer: ChatMessageAssistant | None = None
     _size: int = 0
 
@@ -375,14 +375,14 @@ class _Conversation:
         return text
 
     def _arguments(self, arguments: JsonObject) -> JsonObject:
-        """Return the arguments of a call; of those that are too long, the beginning as text."""
+        """Return the arguments of a call. If they are too long, return their beginning as text."""
         text = json.dumps(arguments, ensure_ascii=False)
         self._size += min(len(text), _MAX_TEXT)
         return arguments if len(text) <= _MAX_TEXT else {"beginning": f"{text[:_MAX_TEXT]}…"}
 
 
 def _task_text(row: JsonObject) -> str:
-    """Return the instruction of a task, or what else the agent got of it."""
+    """Return the instruction of a task, or the other input that the agent got."""
     try:
         return instruction(row, None, {})
     except ValueError:
@@ -395,7 +395,7 @@ def _ending(end: JsonObject) -> str:
 
 _UNKNOWN_CALLS = "calls_of_unknown_usage"
 _UNKNOWN_BY_MODEL = "unknown_usage_by_model"
-"""In the metadata: the number of calls of unknown usage, in all and by model."""
+"""Key of the metadata: the number of calls with unknown usage, in all and by model."""
 
 
 @dataclass(slots=True)
@@ -407,7 +407,7 @@ class _Usage:
     """How many calls have an unknown usage."""
 
     def add_call(self, call: ModelCall, prices: PriceTable) -> None:
-        """Add what a call used."""
+        """Add the usage of a call."""
         from inspect_ai.model import ModelUsage
 
         model, usage, cost = f"{call.provider}/{call.model}", call.charged, call_cost(call, prices)
@@ -439,7 +439,7 @@ class _Usage:
         return max(sorted(used), key=lambda model: used[model], default=NO_MODEL)
 
     def sums(self) -> dict[str, ModelUsage]:
-        """Return the sums by model. A cost is None if a part of it is not known."""
+        """Return the sums by model. A cost is None if a part of it is unknown."""
         sums = {model: reduce(add, of_model) for model, of_model in self.known.items()}
         for model, of_model in self.known.items():
             if self.unknown[model] or any(usage.total_cost is None for usage in of_model):

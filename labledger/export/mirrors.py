@@ -1,8 +1,8 @@
 """The files of a run folder: JSONL mirrors, `chain.jsonl` and the experiment.
 
-All are copies, which can be rebuilt: the ledger holds the originals. A mirror holds one canonical
-JSON record a line, in schedule order: the same bytes for the same ledger, whether they were
-appended commit by commit or rebuilt at once.
+All are copies that can be rebuilt from the ledger. A mirror holds one canonical JSON record per
+line, in schedule order: the same bytes for the same ledger, appended commit by commit or rebuilt at
+once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from labledger.ledger.slot_checks import Piece
 
 CHAIN_PATH = Path("chain.jsonl")
-"""The file with the run's creation and digests, which an import of mirrors needs as well."""
+"""The file with the run's creation and digests, which an import of mirrors needs too."""
 
 
 def create_run_folder(folder: Path, run: RunInfo) -> None:
@@ -90,7 +90,7 @@ PATHS = {
 """The mirrors that every run has: their files in the run folder, by the kind of their records."""
 
 ALL_PATHS = {**PATHS, "model_calls": Path("facts/model_calls.jsonl")}
-"""All mirrors: a run has those of `ONLY_IF_ANY` from its first such record on."""
+"""All mirrors. A run has a mirror of `ONLY_IF_ANY` from its first such record on."""
 
 
 def _paths(reader: LedgerReader, run_id: str, folder: Path) -> dict[str, Path]:
@@ -104,7 +104,7 @@ def _paths(reader: LedgerReader, run_id: str, folder: Path) -> dict[str, Path]:
 
 
 def _may_be_missing(kind: str, path: Path) -> bool:
-    """Return whether there is no such mirror, and a run without records of the kind has none."""
+    """Return whether a mirror does not exist and its kind is optional."""
     return kind in ONLY_IF_ANY and not os.path.lexists(path)
 
 
@@ -114,11 +114,10 @@ _BLOCK_BYTES = 1 << 16
 class MirrorWriter:
     """Appends each commit's records to the mirrors in a run folder. Requires `repair` first.
 
-    Two processes may do this at once: an owner that was suspended in the middle of a write, and
-    one that has taken the run over since. Each record is therefore written at an offset that
-    follows from the ledger, so that writing it twice writes the same bytes. Repairing truncates or
-    replaces a mirror only within `fence`, which raises if this process does not own the run any
-    more. A write that fails truncates its own part, unless something was appended after it.
+    Two processes may append at once: an owner that was suspended in the middle of a write, and a
+    new owner. So each record has an offset that follows from the ledger, and both write the same
+    bytes. `repair` truncates or replaces a mirror only within `fence`, which raises if this process
+    has lost the run. A failed write truncates its own part, unless more was appended after it.
     """
 
     def __init__(self, run_dir: Path, fence: Fence = nullcontext) -> None:
@@ -175,7 +174,7 @@ class MirrorWriter:
             lines = records.lines(kind)
             with _file_errors_reported(mirror.path):
                 if not isinstance(lines, tuple):
-                    # Too many for one write; if it is interrupted, `repair` appends the rest.
+                    # Too many for one write. If it is interrupted, `repair` appends the rest.
                     mirror.append_all((records.schedule_idx, line) for line in lines)
                 elif lines:
                     content = _as_bytes(lines)
@@ -185,7 +184,7 @@ class MirrorWriter:
                     mirror.write_whole(content)
 
     def _begin_mirrors(self, records: SlotRecords) -> None:
-        """Create the mirrors of `ONLY_IF_ANY` that these records are the first of."""
+        """Create the mirrors of `ONLY_IF_ANY` for which these are the first records."""
         for kind in ONLY_IF_ANY - self._mirrors.keys():
             if records.lines(kind):
                 path = self.run_dir / ALL_PATHS[kind]
@@ -196,8 +195,8 @@ class MirrorWriter:
     def sync(self) -> None:
         """Make everything appended so far durable. Raises `LedgerError`.
 
-        A mirror that the disk refuses is deleted, and the next `repair` writes it anew: its file
-        would go on to show what the disk lacks, and a later sync of it would succeed.
+        If a sync fails, the mirror is deleted, and the next `repair` writes it again. Otherwise the
+        file would keep showing content that the disk lacks, and a later sync would succeed.
         """
         for mirror in self._mirrors.values():
             with _file_errors_reported(mirror.path):
@@ -235,8 +234,8 @@ def compare(
 ) -> list[Difference]:
     """Return the first difference of each mirror in a run folder that differs from the ledger.
 
-    `verified` has the pieces that verified records make of each mirror. Only a mirror that does
-    not consist of them is compared with the ledger, line by line, which takes much longer.
+    `verified` has the pieces of each mirror that verified records make. Other mirrors are compared
+    with the ledger line by line, which takes much longer.
     """
     differences = (
         first_difference(path, _with_labels(reader.record_lines(run_id, kind)))
@@ -251,7 +250,7 @@ def _paths_to_compare(
     run_dir: Path,
     verified: Mapping[str, Sequence[Piece]] | None,
 ) -> Iterator[tuple[str, Path]]:
-    """Yield the mirrors that do not consist of what is verified, with their kinds."""
+    """Yield the mirrors that do not consist of verified pieces, with their kinds."""
     if verified is None:
         yield from _paths(reader, run_id, run_dir).items()
         return
@@ -281,7 +280,7 @@ class _Mirror:
         return cls(path, descriptor, os.fstat(descriptor).st_size)
 
     def truncate_incomplete_line(self) -> None:
-        """Remove what follows the last line end, which an interrupted write may leave."""
+        """Remove the incomplete last line that an interrupted write may leave."""
         size = os.fstat(self.descriptor).st_size
         self.end = _end_of_last_line(self.descriptor, size)
         if self.end < size:
@@ -302,7 +301,7 @@ class _Mirror:
 
     def write_whole(self, content: bytes) -> None:
         """Append whole lines; if only a part can be written, truncate the file again."""
-        # If somebody has shortened the file by hand, this leaves no hole in it.
+        # If a person has shortened the file, this leaves no hole in it.
         start = min(self.end, os.fstat(self.descriptor).st_size)
         written = 0
         try:
@@ -320,7 +319,7 @@ def _missing_records(
 ) -> Iterator[tuple[int, str]] | None:
     """Return the records that a mirror lacks after its last complete line.
 
-    None if the lines of its last slot are not those of the ledger.
+    None if the lines of its last slot differ from the ledger.
     """
     descriptor, end = mirror.descriptor, mirror.end
     if _has_hole(descriptor, end):
@@ -386,7 +385,7 @@ def _end_of_last_line(descriptor: int, size: int) -> int:
 def _line_before(descriptor: int, end: int) -> tuple[int, bytes]:
     """Return the offset at which the line that ends at offset `end` starts, and the line.
 
-    Of a line that is longer than any record, only the first byte is returned.
+    If the line is longer than any record, only its first byte is returned.
     """
     start = _end_of_last_line(descriptor, end - 1)
     size = end - start
@@ -425,7 +424,7 @@ class Difference:
 
 
 class NotRegularError(ValueError):
-    """A folder, FIFO, device or huge file has the name of a file that is to be read."""
+    """A folder, FIFO, device or huge file has the name of a file to read."""
 
 
 def _open_regular(path: Path) -> BinaryIO:
@@ -458,11 +457,11 @@ def consists_of(path: Path, pieces: Iterable[Piece]) -> bool:
         with _open_regular(path) as handle:
             for piece in pieces:
                 hasher = hashlib.sha256()
-                left = piece.size
-                while left and (block := handle.read(min(left, _BLOCK_BYTES))):
+                bytes_left = piece.size
+                while bytes_left and (block := handle.read(min(bytes_left, _BLOCK_BYTES))):
                     hasher.update(block)
-                    left -= len(block)
-                if left or hasher.hexdigest() != piece.sha256:
+                    bytes_left -= len(block)
+                if bytes_left or hasher.hexdigest() != piece.sha256:
                     return False
             return not handle.read(1)
     except (OSError, NotRegularError):

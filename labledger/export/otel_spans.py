@@ -1,8 +1,8 @@
 """Trajectories as spans of OpenTelemetry, by its conventions for generative AI.
 
-A trial is a trace: one span for the agent, and in it one for each answer of a model and one for
-each call of a tool. Its ids are digests of the trial's, so that it is the same trace each time it
-is exported. Spans go to a file of OTLP JSON, one request a line, or to an endpoint of OTLP by HTTP.
+A trial is a trace: a span for the agent, with spans for answers of models and calls of tools. Ids
+are digests of the trial's ids, so every export makes the same trace. Spans go to a file of OTLP
+JSON or to an OTLP endpoint.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _BATCH = 100
 """How many spans one request has."""
 _TOTALS = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
 _MAX_DURATION = 10_000_000_000
-"""An answer that claims to have taken longer, in milliseconds, has no duration."""
+"""If an answer claims to have taken longer, in milliseconds, its duration is ignored."""
 _MAX_NUMBER = 1 << 63
-"""Attributes have 64 bits. Sums of what agents claim may need more."""
+"""Attributes have 64 bits. Sums of agents' claims may need more."""
 _MAX_TEXT = 64 << 10
-"""How many characters a message, the arguments or the result of a call have in an attribute."""
+"""How many characters of a message, of arguments or of a result an attribute has."""
 
 
 def require_otel() -> None:
@@ -69,8 +69,8 @@ def write_spans(reader: LedgerReader, run_id: str, out: BinaryIO) -> None:
 def send_spans(reader: LedgerReader, run_id: str, url: str) -> int:
     """Send the spans of a run to an endpoint such as ``http://127.0.0.1:4318/v1/traces``.
 
-    Headers and certificates are those of OpenTelemetry's own variables, such as
-    `OTEL_EXPORTER_OTLP_HEADERS`. Return the number of spans. Raises `LabLedgerError` if they were
+    Headers and certificates come from OpenTelemetry's own variables, such as
+    `OTEL_EXPORTER_OTLP_HEADERS`. Returns the number of spans. Raises `LabLedgerError` if they were
     not accepted, `ExtraMissing` and `LedgerError`.
     """
     require_otel()
@@ -84,7 +84,7 @@ def send_spans(reader: LedgerReader, run_id: str, url: str) -> int:
             if exporter.export(spans) is not SpanExportResult.SUCCESS:
                 raise LabLedgerError(
                     f"{url} did not accept the spans of run {run_id}; {count:,} were sent before",
-                    hint="look into the receiver's log; the path of an endpoint ends in /v1/traces",
+                    hint="see the receiver's log; the path of an endpoint ends in /v1/traces",
                 )
             count += len(spans)
     finally:
@@ -117,13 +117,13 @@ class _Trace:
     trial: StoredTrajectory
     resource: Resource
     _messages: list[JsonObject] = field(default_factory=list)
-    """What was said since the last answer."""
+    """The messages since the last answer."""
     _tokens: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(_TOTALS))
     """The sums over the steps; None before the first step, and where one is unknown."""
     _asked: int = 0
 
     def spans(self, document: AgentDocument) -> Iterator[ReadableSpan]:
-        """Yield the spans, that of the agent last."""
+        """Yield the spans; the agent's span is the last."""
         end = _nanoseconds(self.trial.ended_at)
         now = _nanoseconds(self.trial.started_at)
         for step, following in _with_next_time(document.steps(), end):
@@ -152,15 +152,15 @@ class _Trace:
 
     def _chat(self, step: Step, begin: int, end: int) -> ReadableSpan:
         model = step.model_name or "unknown"
-        said: list[JsonObject] = []
+        parts: list[JsonObject] = []
         if step.reasoning_content:
-            said.append({"type": "reasoning", "content": step.reasoning_content[:_MAX_TEXT]})
+            parts.append({"type": "reasoning", "content": step.reasoning_content[:_MAX_TEXT]})
         if message := text_of(step.message):
-            said.append({"type": "text", "content": message[:_MAX_TEXT]})
+            parts.append({"type": "text", "content": message[:_MAX_TEXT]})
         for call in step.tool_calls or ():
             named = {"id": call.tool_call_id, "name": call.function_name}
-            said.append({"type": "tool_call", **named, "arguments": _short(call.arguments)})
-        answer = [{"role": "assistant", "parts": said}]
+            parts.append({"type": "tool_call", **named, "arguments": _short(call.arguments)})
+        answer = [{"role": "assistant", "parts": parts}]
         heard, self._messages = self._messages, []
         attributes = {
             "gen_ai.operation.name": "chat",
@@ -234,9 +234,9 @@ class _Trace:
         """Return the tokens of the whole attempt: the gateway's, or else the sums of the steps."""
         if self.trial.calls is None:
             return self._tokens
-        asked = [call for call in self.trial.calls if call.asked]
-        usages = [call.charged for call in asked if call.charged is not None]
-        if len(usages) < len(asked):
+        sent_calls = [call for call in self.trial.calls if call.asked]
+        usages = [call.charged for call in sent_calls if call.charged is not None]
+        if len(usages) < len(sent_calls):
             return {}
         totals = (sum(usage.request for usage in usages), sum(usage.output for usage in usages))
         return dict(zip(_TOTALS, totals, strict=True))
@@ -244,7 +244,7 @@ class _Trace:
     def _span(
         self,
         name: str,
-        own: str | None,
+        span_key: str | None,
         begin: int,
         end: int,
         attributes: Mapping[str, Any],
@@ -252,15 +252,15 @@ class _Trace:
         *,
         failed: bool = False,
     ) -> ReadableSpan:
-        """Return a span. `own` identifies it in its trial; None for the agent's own."""
+        """Return a span. `span_key` identifies it in its trial; None for the agent's span."""
         from opentelemetry import trace
         from opentelemetry.sdk.trace import ReadableSpan
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
         return ReadableSpan(
             name[:200],
-            context=self._context(own),
-            parent=None if own is None else self._context(None),
+            context=self._context(span_key),
+            parent=None if span_key is None else self._context(None),
             resource=self.resource,
             attributes={key: value for key, value in attributes.items() if _fits(value)},
             kind=trace.SpanKind[kind],
@@ -270,13 +270,13 @@ class _Trace:
             instrumentation_scope=InstrumentationScope("labledger", schema_url=_SCHEMA_URL),
         )
 
-    def _context(self, own: str | None) -> Any:
+    def _context(self, span_key: str | None) -> Any:
         from opentelemetry import trace
 
         of_trial = f"{self.trial.ids['trial_id']} {self.trial.attempt}"
         return trace.SpanContext(
             _number(of_trial, 16),
-            _number(f"{of_trial} {own}", 8),
+            _number(f"{of_trial} {span_key}", 8),
             is_remote=False,
             trace_flags=trace.TraceFlags(trace.TraceFlags.SAMPLED),
         )
@@ -296,10 +296,10 @@ def _with_next_time(steps: Iterable[Step], end: int) -> Iterator[tuple[Step, int
 
 
 def _time_of(step: Step, default: int) -> int:
-    """Return when a step was said; `default` where it does not say so, or nothing usable."""
+    """Return the time of a step, or `default` if it has no usable time."""
     moment = text_time(step.timestamp)
-    found = default if moment is None else _nanoseconds(moment)
-    return found if 0 < found < 1 << 63 else default
+    time_ns = default if moment is None else _nanoseconds(moment)
+    return time_ns if 0 < time_ns < 1 << 63 else default
 
 
 def _fits(value: Any) -> bool:
@@ -316,5 +316,5 @@ def _short(arguments: Any) -> str:
 
 
 def _number(text: str, size: int) -> int:
-    """Return an id of so many bytes, which is not 0."""
+    """Return an id of this many bytes, which is not 0."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:size], "big") or 1

@@ -87,35 +87,35 @@ def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
 
 
 def _spending(reader: LedgerReader, run: RunInfo) -> JsonObject:
-    """Return what the trials spent. For a regrading, which spends nothing, return its root run."""
+    """Return the spending of the trials. A regrading spends nothing, so return its root run."""
     if run.regrades is not None:
         return {"regrades": run.regrades}
     return {"spent": {kind: spent.as_json() for kind, spent in reader.spent(run.run_id).items()}}
 
 
 def _model_usage(reader: LedgerReader, run: RunInfo) -> JsonObject:
-    """Return what each variant used of each model; nothing for a run without calls to models."""
+    """Return each variant's use of each model; empty for a run without calls to models."""
     usage = [] if run.regrades is not None else reader.model_usage(run.run_id)
     return {"model_usage": [use.as_json() for use in usage]} if usage else {}
 
 
 def _model_answers(reader: LedgerReader, run: RunInfo) -> JsonObject:
     """Return the variants with trials without an answer from a model; empty if all got one."""
-    answers = [each for each in reader.model_answers(run.run_id) if each.sentences]
-    return {"model_answers": [each.as_json() for each in answers]} if answers else {}
+    answers = [variant for variant in reader.model_answers(run.run_id) if variant.sentences]
+    return {"model_answers": [variant.as_json() for variant in answers]} if answers else {}
 
 
 def _reruns(reader: LedgerReader, run_id: str) -> JsonObject:
-    """Return which slots were run again; nothing for a run without reruns.
+    """Return the reruns; empty for a run without any.
 
-    A slot that was run again is counted once, but what both of its trials spent is in `spent`.
+    A slot that was run again is counted once, but `spent` includes both of its trials.
     """
     reruns = reader.reruns(run_id)
     return {"reruns": [rerun.as_json() for rerun in reruns]} if reruns else {}
 
 
 def _timeouts(reader: LedgerReader, run_id: str) -> JsonObject:
-    """Return the time-outs with and without pressure; nothing where none happened under it."""
+    """Return the time-outs with and without pressure; empty if none happened under pressure."""
     counts = reader.timeout_counts(run_id)
     return {} if counts is None else {"timeouts": counts.as_json()}
 
@@ -123,13 +123,13 @@ def _timeouts(reader: LedgerReader, run_id: str) -> JsonObject:
 def _unread_results(reader: LedgerReader, run_id: str) -> JsonObject:
     """Return how many trials have an output that could not be stored whole; empty if none has."""
     unread = reader.unread_results(run_id)
-    return {"unread_results": [each.as_json() for each in unread]} if unread else {}
+    return {"unread_results": [outputs.as_json() for outputs in unread]} if unread else {}
 
 
 def _failed_gradings(reader: LedgerReader, run_id: str) -> JsonObject:
-    """Return how many trials whose tests did not work count how; empty if all tests worked."""
+    """Return how trials count whose tests did not work; empty if all tests worked."""
     failed = reader.failed_gradings(run_id)
-    return {"failed_gradings": [each.as_json() for each in failed]} if failed else {}
+    return {"failed_gradings": [gradings.as_json() for gradings in failed]} if failed else {}
 
 
 def summary_bytes(summary: JsonObject) -> bytes:

@@ -1,7 +1,7 @@
-"""Write the trajectories of a run: one JSON line a trial, with its identity and how it ended.
+"""Write the trajectories of a run: a JSON line per trial, with its identity and end.
 
-A line holds the stored document unchanged, and is copied in pieces, so that memory does not grow
-with it. What a retried attempt did is not among them: a trial's last attempt counts.
+A line holds the stored document unchanged. It is copied in pieces, so memory does not grow with it.
+Only a trial's last attempt is included.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class StoredTrajectory:
     origin: str
     """`gateway`, `agent_log` or `agent`."""
     sha256: str
-    """Of the document, in hex."""
+    """The digest of the document, in hex."""
     cuts: tuple[str, ...] = ()
-    """Why it lacks steps, a sentence each."""
+    """Why it lacks steps, in sentences."""
     calls: tuple[ModelCall, ...] | None = None
-    """What the attempt's agent used of models; None if no gateway counted it."""
+    """The agent's calls to models in this attempt; None if no gateway counted them."""
 
     def as_json(self) -> JsonObject:
-        """Return all but the document, its digest and the calls; `cuts` only if there are any."""
+        """Return the fields without the document, its digest and the calls."""
         document = {"schema_version": SCHEMA, **members(replace(self, calls=None))}
         del document["sha256"], document["calls"]
         if not self.cuts:

@@ -1,10 +1,8 @@
 """Stream the committed rows of a run in schedule order: as records, and as flat tables.
 
-The lines of records are byte for byte those from which the commit's digest was computed. Memory
-grows neither with the run nor with the events of a slot.
-
-Flat tables have fixed columns and types: the stable format `labledger_table_v1`; views, in
-contrast, may gain columns. As in the views, slots that a committed slot supersedes are left out.
+Lines of records are byte for byte the text from which the commit's digest was computed. Flat tables
+have the fixed columns of `labledger_table_v1`, and leave out superseded slots. Memory grows neither
+with the run nor with the events of a slot.
 """
 
 from __future__ import annotations
@@ -68,7 +66,8 @@ ORDER BY slot_commit.run_no, slot_commit.schedule_idx""")  # noqa: S608
 
 _AFTER_LAST_SLOT = 2**62
 _MANY_EVENTS = 5_000
-"""Events of a slot beyond this number are read when they are iterated, and not held."""
+"""If a slot has more events than this, they are read while they are iterated, not held in memory.
+"""
 _SLOT = itemgetter(1)
 """Returns the `schedule_idx` of a row."""
 
@@ -112,8 +111,8 @@ def commits(
 ) -> Iterator[Commit]:
     """Yield the commits of a run's slots `start` to `stop` (exclusive), in order.
 
-    Without `holds_events`, the records of very many events are read whenever they are iterated, the
-    first time before the next commit is requested.
+    Without `holds_events`, the records of very many events are read whenever they are iterated.
+    Iterate them for the first time before you request the next commit.
     """
     key = (run_no, start, _AFTER_LAST_SLOT if stop is None else stop)
     trials = _InOrder(_trials(connection, run_id, key))
@@ -151,8 +150,8 @@ def lines_by_slot(
 ) -> Iterator[tuple[int, Collection[str]]]:
     """Yield (schedule_idx, lines) of one of `RECORD_KINDS` for each slot that has any.
 
-    The lines of very many events are read when they are iterated, which must be before the next
-    slot is requested.
+    The lines of very many events are read while they are iterated. Iterate them before you request
+    the next slot.
     """
     key = (run_no, start, _AFTER_LAST_SLOT)
     trials = None if kind in slot_rows.TEXT_TABLES else _InOrder(_trials(connection, run_id, key))
@@ -168,7 +167,7 @@ T = TypeVar("T")
 
 
 class _InOrder(Generic[T]):
-    """What an iterator yields for each slot, which must be requested in slot order."""
+    """Looks up the items of an iterator by slot. Slots must be requested in order."""
 
     def __init__(self, source: Iterator[tuple[int, T]]) -> None:
         self._source = source
@@ -203,7 +202,7 @@ def _rows_by_slot(
 class _ManyEvents(LazyValues[EventRow]):
     """The rows of a slot's events, read whenever they are iterated.
 
-    The first iteration goes on with the query that found them.
+    The first iteration continues the query that found them.
     """
 
     connection: RowSource
@@ -252,12 +251,10 @@ def _lines(kind: str, trial: Trial | None, rows: Iterable[Any]) -> Collection[st
 # -- flat tables
 
 FORMAT = "labledger_table_v1"
-"""The name of the columns and types below; a format with others gets another name."""
+"""The name of the format below. A format with other columns or types gets another name."""
 
 
 class ColumnType(StrEnum):
-    """The type of a column."""
-
     TEXT = "text"
     INTEGER = "integer"
     REAL = "real"
@@ -298,7 +295,7 @@ def _computed(column_type: ColumnType, name: str, sql: str) -> tuple[Column, ...
 def _table(name: str, *groups: tuple[Column, ...], joins: str = "") -> FlatTable:
     """Return the table `name`, whose rows are sorted by their key.
 
-    CROSS JOIN makes SQLite read the rows in key order, so that nothing has to be sorted.
+    CROSS JOIN makes SQLite read the rows in key order, so it sorts nothing.
     """
     key = KEYS[name]
     identity = (
@@ -422,8 +419,9 @@ TABLES: dict[str, FlatTable] = {
         _text("event", "type", "body"),
     ),
 }
-"""The tables by kind; all begin with the columns of run, slot, trial, variant and task, then those
-of the rest of their key."""
+"""The tables by kind. All begin with the columns of run, slot, trial, variant and task, followed by
+the other columns of their key.
+"""
 
 
 def read_table(connection: Connection, run_no: int, kind: str) -> Iterator[tuple[Any, ...]]:

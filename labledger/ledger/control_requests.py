@@ -1,10 +1,8 @@
-"""What people ask of a run while it runs, and after: requests as rows, and the state that they add
-up to.
+"""Requests of people about a run, and the state that applied requests add up to.
 
-A request is written by anybody, in a transaction of its own. The owner of the run applies each one
-once, in the order of their numbers, in the transaction that says what was done; what was asked of a
-run that nobody owns waits for its next owner. Pauses, limits and cancelled slots are stored nowhere
-else: they are what the applied requests add up to.
+Any process may write a request. The run's owner applies each request once, in order, in the
+transaction that stores the outcome. Without an owner, requests wait for the next one. Pauses,
+limits and cancelled slots are stored nowhere else.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ SCOPES = ("run", "variant", "task", "host")
 
 
 class AnySlot(Protocol):
-    """What of a slot decides whether a request is about it."""
+    """The fields of a slot that decide whether a request applies to it."""
 
     @property
     def schedule_idx(self) -> int: ...
@@ -57,7 +55,7 @@ class AnySlot(Protocol):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Latch(JsonForm):
-    """What is paused on its own, whatever else is: the run, a variant, tasks or a host."""
+    """One thing that can be paused independently: the run, a variant, tasks or a host."""
 
     scope: str
     """One of `SCOPES`."""
@@ -69,7 +67,7 @@ class Latch(JsonForm):
         return f"{noun} {self.name}" if self.name else "the run"
 
     def holds_slot(self, slot: AnySlot) -> bool:
-        """Return whether no attempt of a slot starts while this is paused, on whichever host."""
+        """Return whether this pause keeps attempts of a slot from starting on any host."""
         match self.scope:
             case "run":
                 return True
@@ -81,13 +79,13 @@ class Latch(JsonForm):
                 return False
 
     def holds_host(self, host: str) -> bool:
-        """Return whether nothing starts on a host while this is paused."""
+        """Return whether this pause keeps attempts from starting on a host."""
         return self.scope == "host" and self.name in (host, host.partition("/")[0])
 
 
 @dataclass(frozen=True, slots=True)
 class ControlRequest(JsonForm):
-    """A request about a run, as the ledger has it."""
+    """A request about a run, as stored in the ledger."""
 
     number: int
     """Its number in the run, from 1."""
@@ -96,16 +94,16 @@ class ControlRequest(JsonForm):
     """Who asked, as ``user@machine``."""
     kind: RequestKind
     what: JsonObject
-    """What exactly: docs/reference/control.md describes it for each kind."""
+    """The details. docs/reference/control.md describes them for each kind."""
     because: str | None = None
-    """The reason that was given."""
+    """The user's reason, if any."""
     asked_epoch: int = 0
-    """The epoch of the run when this was asked: how many owners it had had."""
+    """The run's epoch at the time of the request: the number of its owners so far."""
     applied_at: str | None = None
     """When the run's owner applied it; None while it waits."""
     applied_epoch: int | None = None
     outcome: JsonObject | None = None
-    """What was done: a sentence as `text`, and numbers; None while it waits."""
+    """The outcome: a sentence as `text`, and numbers; None while the request waits."""
 
     @property
     def waits(self) -> bool:
@@ -113,13 +111,13 @@ class ControlRequest(JsonForm):
 
     @property
     def latches(self) -> tuple[Latch, ...]:
-        """What it pauses or goes on with."""
+        """The things that it pauses or unpauses."""
         named = [Latch(scope, name) for scope in SCOPES[1:] for name in self.what.get(scope, ())]
         return tuple(named) or (Latch("run"),)
 
     @property
     def phrase(self) -> str:
-        """What it asks for, such as ``pause variant treatment``."""
+        """The request as a phrase, such as ``pause variant treatment``."""
         return describe(self.kind, self.what)
 
     @property
@@ -130,61 +128,64 @@ class ControlRequest(JsonForm):
 
 @dataclass(frozen=True, slots=True)
 class Cancellation:
-    """Slots that are not to be run, or not to their end."""
+    """Slots that one request cancelled. They are not run, or not run to their end."""
 
     number: int
-    """That of the request."""
+    """The number of the request."""
     source: str
     """Who cancelled them, and why."""
     slots: frozenset[int]
     variants: frozenset[str]
     slots_before: int
-    """Later slots, which were added to the run after this, are not meant."""
+    """Only slots before this number are cancelled. Later ones were added to the run afterwards."""
     kept: frozenset[int] = frozenset()
-    """Slots that run others again which count in the pass rate, and would be left out of it."""
+    """Slots of reruns that are not cancelled, because an earlier slot counts in the pass rate. A
+    cancelled slot would replace it, and is left out of the pass rate.
+    """
 
     def includes(self, slot: AnySlot) -> bool:
-        """Return whether a slot is one of them."""
+        """Return whether the request cancelled a slot."""
         idx = slot.schedule_idx
         is_named = idx in self.slots or slot.variant_id in self.variants
         return is_named and idx < self.slots_before and idx not in self.kept
 
     @property
     def reason(self) -> str:
-        """What is stored with each of them."""
+        """The reason that is stored with each cancelled slot."""
         return f"cancelled by {self.source} (request {self.number})"
 
 
 ENDED_STAY = "trials that have ended keep their results"
-"""What is said of a cancellation of slots whose trials had begun."""
+"""Added to the outcome of a cancellation that names trials that may have ended."""
 
 
 def kept_sentence(slots: int) -> str:
-    """Return what is said of so many slots that a cancellation does not include."""
-    return f"{counted(slots, 'slot')} of a rerun stay: what they run again counts in the pass rate"
+    """Return a sentence about this many slots that cannot be cancelled."""
+    which = "it reruns a trial that counts" if slots == 1 else "they rerun trials that count"
+    return f"{counted(slots, 'trial')} cannot be cancelled: {which} in the pass rate"
 
 
 def cancellation_of(
     request: ControlRequest, slots_before: int, kept: frozenset[int]
 ) -> Cancellation:
-    """Return what a request cancels."""
+    """Return the cancellation of a request."""
     slots, variants = (frozenset(request.what.get(key, ())) for key in ("slot", "variant"))
     return Cancellation(request.number, request.source, slots, variants, slots_before, kept)
 
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """What the applied requests of a run add up to."""
+    """The state of a run after its applied requests."""
 
     pauses: Mapping[Latch, ControlRequest] = field(default_factory=dict)
-    """What is paused, each with the request that paused it."""
+    """Everything that is paused, with the request that paused it."""
     cancellations: tuple[Cancellation, ...] = ()
     max_concurrency: int | None = None
     at_most_per_host: int | None = None
 
     @classmethod
     def of(cls, requests: Iterable[ControlRequest]) -> Self:
-        """Return the state after all requests that are applied, in their order."""
+        """Return the state after all applied requests, in order."""
         controls = cls()
         for request in requests:
             if not request.waits:
@@ -202,8 +203,8 @@ class Controls:
                 return replace(self, pauses={**self.pauses, **new})
             case RequestKind.UNPAUSE:
                 ended = self.pauses.keys() if what.get("all") else request.latches
-                left = {key: by for key, by in self.pauses.items() if key not in ended}
-                return replace(self, pauses=left)
+                remaining = {latch: by for latch, by in self.pauses.items() if latch not in ended}
+                return replace(self, pauses=remaining)
             case RequestKind.SET:
                 limits = {
                     name: what[name]
@@ -219,42 +220,42 @@ class Controls:
                 return self
 
     def cancellation(self, slot: AnySlot) -> Cancellation | None:
-        """Return what cancelled a slot; None if nothing did."""
-        return next((each for each in self.cancellations if each.includes(slot)), None)
+        """Return the cancellation of a slot; None if it is not cancelled."""
+        return next((c for c in self.cancellations if c.includes(slot)), None)
 
     @property
     def holds_slots(self) -> bool:
-        """Whether the run, or variants or tasks of it, are paused: what is paused besides hosts."""
+        """Whether the run, a variant or tasks are paused. Paused hosts do not count."""
         return any(latch.scope != "host" for latch in self.pauses)
 
     def pauses_slot(self, slot: AnySlot) -> bool:
-        """Return whether no attempt of a slot may start now, on whichever host."""
+        """Return whether a pause keeps attempts of a slot from starting on any host."""
         return any(latch.holds_slot(slot) for latch in self.pauses)
 
     def pauses_host(self, host: str) -> bool:
-        """Return whether no attempt may start on a host now."""
+        """Return whether a pause keeps attempts from starting on a host."""
         return any(latch.holds_host(host) for latch in self.pauses)
 
 
 def read_requests(connection: Connection, run_no: int) -> list[ControlRequest]:
-    """Return the requests of a run, the oldest first, as they stand there."""
+    """Return the requests of a run, the oldest first, without checking their digests."""
     return [_request(row) for row in connection.execute(_ALL_SQL, (run_no,))]
 
 
 def read_unchanged_requests(
     connection: Connection, run_no: int, *, waiting: bool = False
 ) -> list[ControlRequest]:
-    """Return what `read_requests` does, for the owner who acts on it; `waiting`: what waits.
+    """Return the requests of a run, the oldest first, for the owner who applies them.
 
-    Raises `LedgerError` if one is not what was asked or done: its row was changed or inserted by
-    something else.
+    With `waiting`, returns only requests that are not applied. Raises `LedgerError` if another
+    program changed or inserted a row.
     """
     rows = connection.execute(_WAITING_SQL if waiting else _ALL_SQL, (run_no,)).all()
     for row in rows:
         if row.row_digest is None or not statements.fits_its_digest("control_request", row):
             raise LedgerError(
-                f"request {row.request_no} of the run cannot be followed, because its row of "
-                "control_request was changed, or not written by labledger",
+                f"request {row.request_no} of the run cannot be applied, because its row of "
+                "control_request was changed, or was not written by labledger",
                 hint="`labledger verify` lists every change; continue with a copy of the ledger "
                 "from before the change",
             )
@@ -281,7 +282,7 @@ def add_request(
     """Insert a request that waits, and return it. Raises `LedgerError` if the run is complete."""
     epoch, is_complete = connection.execute(_PROGRESS_SQL, (run_no,)).one()
     if is_complete:
-        raise LedgerError("the run has been completed meanwhile: nothing was asked of it")
+        raise LedgerError("the run has completed meanwhile; the request was not stored")
     number = connection.execute(_NEXT_SQL, (run_no,)).scalar_one()
     text = canonical_json.dumps(what)
     row = (run_no, number, now, requested_by, kind.value, text, because, epoch, None, None, None)
@@ -297,34 +298,37 @@ def apply_request(
     outcome: JsonObject,
     now: str,
 ) -> ControlRequest:
-    """Record what was done about a request, with the new limits of the budget that it sets.
+    """Store the outcome of a request, and the budget limits that it sets.
 
-    Call it in the transaction of the run's owner. Raises `LedgerError` if it is applied already.
+    Call this in the transaction of the run's owner. Raises `LedgerError` if the request is already
+    applied.
     """
     values = (now, epoch, canonical_json.dumps(outcome), run_no, request.number)
     if connection.execute(_APPLY_SQL, values).rowcount != 1:
-        raise LedgerError(f"request {request.number} was applied already")
+        raise LedgerError(f"request {request.number} is already applied")
     if request.kind is RequestKind.SET and not outcome.get("refused"):
         run_rows.write_budget(connection, run_no, budget_of(request))
     return replace(request, applied_at=now, applied_epoch=epoch, outcome=outcome)
 
 
 def budget_of(request: ControlRequest) -> dict[str, float]:
-    """Return the limits of the budget that a request sets, by kind; infinite ones are removed."""
+    """Return the budget limits that a request sets, by kind. Infinity removes a limit."""
     limits = request.what.get("budget", {})
     return {kind: math.inf if limit is None else limit for kind, limit in limits.items()}
 
 
 def copy_requests(source: Connection, source_no: int, target: Connection, target_no: int) -> None:
-    """Copy the applied requests of a run of another ledger, unless the run has their numbers."""
-    known = {request.number for request in read_requests(target, target_no)}
+    """Copy the applied requests of a run from another ledger, without numbers that the run has
+    here.
+    """
+    existing_numbers = {request.number for request in read_requests(target, target_no)}
     for row in source.execute(_APPLIED_SQL, (source_no,)):
-        if row.request_no not in known:
+        if row.request_no not in existing_numbers:
             target.execute(statements.insert("control_request"), (target_no, *row))
 
 
 def describe(kind: RequestKind, what: Mapping[str, Any]) -> str:
-    """Return what a request asks for, as a phrase such as ``pause variant treatment``."""
+    """Return a request as a phrase, such as ``pause variant treatment``."""
     match kind:
         case RequestKind.STOP:
             return "stop now" if what.get("now") else "stop"
@@ -355,8 +359,9 @@ def _named(what: Mapping[str, Any], keys: Collection[str]) -> str:
     parts = []
     for key in keys:
         names = list(map(str, what.get(key, ())))
+        noun = "trial" if key == "slot" else key
         if len(names) > _MAX_NAMED:
-            parts.append(counted(len(names), key))
+            parts.append(counted(len(names), noun))
         elif names:
-            parts.append(f"{key} {', '.join(names)}")
+            parts.append(f"{noun} {', '.join(names)}")
     return " and ".join(parts)

@@ -1,14 +1,8 @@
-"""Count what a run holds: slots by variant, what its attempts spent, time-outs under pressure.
+"""Count what a run holds: slots by variant, the spending of attempts, time-outs under pressure.
 
-All queries run inside the caller's snapshot. Statuses, verdicts and passes are counted in
-`outcome`, as in the views; scheduled slots, consecutive failures and primary metrics come from
-other tables. A cell whose slot was run again is scheduled once.
-
-What an attempt spent is the sum of its calls to models; replayed ones spend nothing. Of one without
-calls it is the sum of its metrics of cost and tokens that are 0 or more; an attempt without such a
-metric spent an unknown amount: it is counted as unknown, never as 0. Pressure is in the evidence
-(`ext.pressure`); records of attempts without a time-out are read only if some time-out happened
-under pressure.
+All queries run inside the caller's snapshot. A cell whose slot was run again is scheduled once. The
+spending of an attempt comes from its calls to models, or else from its metrics. Without either it
+is unknown, never 0.
 """
 
 from __future__ import annotations
@@ -52,7 +46,7 @@ def _filtered_counts(column: str, words: Iterable[str]) -> str:
 
 _NEVER_RUN = ", ".join(map(repr, NEVER_RUN))
 _STATUSES, _VERDICTS = [*map(str, SlotStatus)], [*map(str, Verdict)]
-# What other slots show is looked up for those alone whose own trial leaves it open.
+# Other slots are looked up only for slots whose own trial leaves the question open.
 # FILTER counts in one pass in key order; GROUP BY status and verdict would sort every slot.
 _COUNTS_SQL = f"""
 SELECT variant_idx, count(*), count(*) FILTER (WHERE passed_alone = 1),
@@ -143,7 +137,7 @@ GROUP BY each.variant_idx, status, reason ORDER BY each.variant_idx, status, rea
 
 
 def read_cancelled(connection: Connection, run_no: int) -> list[CancelledSlots]:
-    """Return which slots people cancelled, by variant and request; not those that ran again."""
+    """Return cancelled slots, by variant and request, without slots that ran again."""
     rows = connection.execute(_CANCELLED_SQL, (run_no,))
     return [
         CancelledSlots(name, SlotStatus(status), reason, slots)
@@ -154,8 +148,8 @@ def read_cancelled(connection: Connection, run_no: int) -> list[CancelledSlots]:
 def count_consecutive_failures(connection: Connection, run_no: int) -> dict[str, int]:
     """Return how many slots of each variant were committed since its last `completed` one.
 
-    Pruned slots are not counted: they did not fail, and do not end a series of failures. Neither
-    are slots that a rerun supersedes, committed or not: it gives the variant another chance.
+    Pruned slots are not counted: they did not fail, and do not end a series of failures. Slots that
+    a rerun supersedes are not counted either, because the rerun gives the variant another chance.
     """
     rows = connection.execute(_CONSECUTIVE_FAILURES_SQL, (run_no,)).all()
     return dict(map(tuple, rows))
@@ -189,7 +183,7 @@ FROM attempt WHERE run_no = ?"""  # noqa: S608
 
 
 def _committed_sql(metric_ids: Iterable[str], condition: str = "") -> str:
-    """Return the SQL of the sum of some metrics, and of how many slots have one of them.
+    """Return SQL for the sum of some metrics, and for the number of slots that have one of them.
 
     Each id is a literal, so that SQLite can use the partial index of the usual metrics.
     """
@@ -235,9 +229,9 @@ _STAGED_SQL = "SELECT payload FROM staged_result WHERE run_no = ? ORDER BY sched
 def read_committed_spending(connection: Connection, run_no: int) -> dict[str, Spent]:
     """Return what the attempts of a run's committed slots spent, by kind.
 
-    Attempts that were never started are not counted. Of each slot, only the last attempt has
-    metrics; the evidence of earlier ones says what they spent, unless an earlier version of
-    labledger committed it or they have calls.
+    Attempts that never started are not counted. Only the last attempt of a slot has metrics. The
+    evidence of an earlier attempt has its spending, unless the attempt has calls or an earlier
+    version of labledger committed it.
     """
     started_attempts, most = connection.execute(_STARTED_ATTEMPTS_SQL, (run_no,)).one()
     of_earlier = []
@@ -251,18 +245,18 @@ def read_committed_spending(connection: Connection, run_no: int) -> dict[str, Sp
         of_calls = {"cost_usd": (cost, costs_known), "tokens": (tokens, tokens_known)}
     spent = {}
     for kind, sql in statements_by_kind.items():
-        total, known = connection.execute(sql, (run_no,)).one()
+        total, attempts_known = connection.execute(sql, (run_no,)).one()
         amount, of_attempts = of_calls.get(kind, (0, 0))
-        known += of_attempts
+        attempts_known += of_attempts
         earlier = [of[kind] for of in of_earlier if of[kind].known]
         total += amount + sum(of.total for of in earlier)
-        known += len(earlier)
-        spent[kind] = Spent(total, known, started_attempts - known)
+        attempts_known += len(earlier)
+        spent[kind] = Spent(total, attempts_known, started_attempts - attempts_known)
     return spent
 
 
 def read_spending_so_far(connection: Connection, run_no: int) -> dict[str, Spent]:
-    """Return what `read_committed_spending` does, plus the spending of staged attempts."""
+    """Return the spending of committed slots and of staged attempts, by kind."""
     spent = read_committed_spending(connection, run_no)
     prices = read_prices(connection, run_no)
     for payload in connection.execute(_STAGED_SQL, (run_no,)).scalars():
@@ -273,9 +267,9 @@ def read_spending_so_far(connection: Connection, run_no: int) -> dict[str, Spent
 
 
 def attempt_spending(result: AttemptResult, prices: PriceTable) -> dict[str, Spent]:
-    """Return what an attempt spent, by kind. Empty if it was never started.
+    """Return the spending of an attempt, by kind. It is empty if the attempt never started.
 
-    It is unknown if a part of it is; the sum then has what is known.
+    If a part is unknown, the amount counts as unknown, and the sum has the known part.
     """
     if result.reason in NOT_STARTED:
         return {}
@@ -285,7 +279,7 @@ def attempt_spending(result: AttemptResult, prices: PriceTable) -> dict[str, Spe
 
 
 def _metrics_spending(metrics: Mapping[str, object]) -> dict[str, Spent]:
-    """Return what the metrics of an attempt say that it spent, by kind."""
+    """Return the spending that the metrics of an attempt report, by kind."""
     known, spent = spent_by_metrics(metrics), {}
     for kind, metric_ids in SPENT_METRICS.items():
         values = [known[metric_id] for metric_id in metric_ids if metric_id in known]
@@ -294,7 +288,7 @@ def _metrics_spending(metrics: Mapping[str, object]) -> dict[str, Spent]:
 
 
 def calls_spending(calls: Sequence[ModelCall], prices: PriceTable) -> dict[str, Spent]:
-    """Return what the calls of an attempt spent, by kind. It is unknown if a part of it is."""
+    """Return the cost of an attempt's calls, by kind. It is unknown if a part of it is unknown."""
     cost, is_complete = known_cost(calls, prices)
     used = [call.charged for call in calls if not call.replayed]
     tokens = sum(usage.total for usage in used if usage is not None)
@@ -313,9 +307,9 @@ GROUP BY run.run_no"""
 
 
 def read_costs(connection: Connection) -> dict[str, float]:
-    """Return the cost of the trials of each run in USD, as far as it is known, by the run's id.
+    """Return the known cost of each run's trials in USD, by the run's id.
 
-    It is that of last attempts; `read_committed_spending` has what all attempts spent.
+    Only last attempts are included; `read_committed_spending` includes all attempts.
     """
     return dict(map(tuple, connection.execute(_COSTS_SQL)))
 
@@ -358,9 +352,9 @@ GROUP BY problem.key ORDER BY problem.key DESC""")
 def count_unread_results(
     connection: Connection, run_no: int, start: int = 0
 ) -> list[UnreadResults]:
-    """Return how many trials have a result or events that could not be stored whole.
+    """Return the number of trials whose result or events could not be stored whole.
 
-    Counts trials from the slot `start` on. Reads the evidence of each of them.
+    Counts trials from the slot `start` on, and reads the evidence of each.
     """
     return [UnreadResults(*row) for row in connection.execute(_UNREAD_SQL, (run_no, start))]
 
@@ -379,7 +373,9 @@ _TIMEOUTS_SQL = (
 
 
 def count_timeouts(connection: Connection, run_no: int) -> TimeoutCounts | None:
-    """Return how many attempts timed out with and without pressure; None if none did with it."""
+    """Return the number of time-outs with and without pressure; None if none happened under
+    pressure.
+    """
     if not _count_timeouts(connection, _TIMEOUTS_SQL, run_no).short_timed_out:
         return None
     return _count_timeouts(connection, _PRESSURE_SQL, run_no)

@@ -1,12 +1,8 @@
-"""The chain of digests of a run, by which a changed, removed or inserted row is detected.
+"""The chain of digests of a run, which reveals changed, removed and inserted rows.
 
-It begins with the genesis digest of what the run was created with. Each commit adds a digest of the
-one before, its own row, and all records that it publishes. The first commit of a part that was
-appended later also adds the part's digest.
-
-As records, the chain says how the run was created and grew, and its commits' digests; with a run's
-mirrors it is the whole history, so that `exchange.mirror_reader` can restore the run. Its bytes do
-not depend on the run's owner or progress.
+The genesis digest covers the run's creation. Each commit adds its own row, all records that it
+publishes, and the digest before it. The first commit of an appended part also adds the part's
+digest. Its records and a run's mirrors are together the whole history.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ from labledger.records.identity import slot_commit_id
 _PAYLOAD_KEYS = sorted([*RECORD_KINDS, "reason", "schedule_idx", "status"])
 """The keys of everything that a commit publishes."""
 RUN_COLUMNS = COLUMNS["run"][1:]
-"""The columns of a run's own row without its number: what the genesis digest covers first."""
+"""The columns of a run's own row without its number. The genesis digest covers them first."""
 PART_COLUMNS = COLUMNS["run_part"][1:-1]
 """The columns of a part's row without the run's number and `digest`, which covers them."""
 
@@ -50,8 +46,8 @@ class PlannedRows:
     def add(self, kind: str, *columns: Any) -> None:
         """Add a row of one of the kinds of `planned_parts`.
 
-        `columns` are those without the run's number and the row's own. Of a task these are its id
-        and digests, of a slot the numbers of its cell, and the slot that it supersedes.
+        `columns` leave out the run's number and the row's own number. For a task they are its id
+        and digests; for a slot, the numbers of its cell and the slot that it supersedes.
         """
         if kind == "slot":
             *cell, supersedes = columns
@@ -78,8 +74,8 @@ def _set_prices(columns: tuple[Any, ...]) -> tuple[Any, ...]:
 def payload_digest(records: SlotRecords) -> str:
     """Return the SHA-256 (hex) of the canonical JSON of everything that a commit publishes.
 
-    The records are canonical text already, so that the whole text is put together from them, piece
-    by piece: a slot may have more events than fit in memory.
+    The records are canonical text already. The whole text is put together from them piece by piece,
+    because a slot may have more events than fit in memory.
     """
     other_values = {
         "reason": canonical_json.dumps(records.reason),
@@ -113,7 +109,7 @@ def _as_array(lines: Collection[str]) -> Iterator[str]:
 
 
 def with_part(previous: str, part_digest: str | None) -> str:
-    """Return the digest from which a commit goes on: `previous`, or with a part that it begins."""
+    """Return the digest before a commit: `previous`, combined with the part that it begins."""
     if part_digest is None:
         return previous
     return canonical_json.sha256_hex(f"labledger part\n{previous}\n{part_digest}".encode())
@@ -146,9 +142,9 @@ PARTS_SQL = "SELECT first_idx, digest FROM run_part WHERE run_no = ?"
 def find_chain_problems(connection: Connection, run_no: int) -> Iterator[tuple[int | None, str]]:
     """Yield the problems of a run's chain, each with its slot, or None for the run as a whole.
 
-    Each link is compared with the one before it as stored, so that one change is one problem.
-    Commits that were changed, removed, inserted or reordered are found in seconds; records that
-    were changed while their commit was not are not looked at.
+    Each link is compared with the stored link before it, so that one change is one problem. This
+    finds commits that were changed, removed, inserted or reordered, in seconds. It does not check
+    the records of a commit.
     """
     part_digests = dict(map(tuple, connection.execute(PARTS_SQL, (run_no,))))
     run_id, head, committed = connection.execute(_HEAD_SQL, (run_no,)).one()
@@ -213,7 +209,7 @@ _PLANNED_SQL = {
         "FROM run_task {task_payload} WHERE run_task.run_no = ? ORDER BY run_task.task_idx"
     ),
 }
-"""The rows of what a part of the schedule adds, by the type of their records."""
+"""SQL for the rows that a part of the schedule adds, by the type of their records."""
 _PLANNED_COLUMNS: dict[str, tuple[str | None, ...]] = {
     "price": (None, *PRICE_COLUMNS),
     "variant": (None, *VARIANT_COLUMNS),
@@ -231,8 +227,8 @@ _CHAIN_SQL = f"{statements.select('slot_commit', start=1)} ORDER BY schedule_idx
 def read_chain_records(connection: Connection, run_no: int) -> Iterator[JsonObject]:
     """Yield the run, its prices, variants, tasks, slots and commits, each a `chain_record_v1`.
 
-    Before the commits, each part that was appended follows with what it added. The records do not
-    depend on who owns the run or whether it has ended.
+    Parts that were appended come before the commits, each with the rows that it added. The records
+    do not depend on the run's owner or on whether the run has ended.
     """
     parts = [
         _record("part", PART_ROW_COLUMNS, row) for row in connection.execute(_PARTS_SQL, (run_no,))
@@ -242,7 +238,7 @@ def read_chain_records(connection: Connection, run_no: int) -> Iterator[JsonObje
         (*RUN_COLUMNS, *SCHEDULE_COLUMNS),
         connection.execute(_RUN_SQL, (run_no,)).one(),
     )
-    # As the run was created: appending a part changes none of the records before it.
+    # As the run was created: appending a part changes no record before it.
     run["total_slots"] -= sum(part["slot_count"] for part in parts)
     yield run
     added = planned_parts(connection, run_no, parts)
@@ -258,11 +254,12 @@ def read_chain_records(connection: Connection, run_no: int) -> Iterator[JsonObje
 def planned_parts(
     connection: Connection, run_no: int, parts: Sequence[Mapping[str, Any]]
 ) -> Iterator[Iterator[tuple[str, int, Any]]]:
-    """Yield what each part of a run's schedule has: first what the run was created with.
+    """Yield the rows of each part of a run's schedule, beginning with the part that created the
+    run.
 
-    `parts` are the rows of `run_part` by column. The rows of a part must be read before the next
-    part is requested; each comes with its kind (`price`, `variant`, `task`, `slot`) and its number
-    among those of the run, from 0.
+    `parts` are the rows of `run_part` by column. Read the rows of a part before you request the
+    next part. Each row comes with its kind (`price`, `variant`, `task`, `slot`) and its number
+    among the run's rows of this kind, from 0.
     """
     counts = connection.execute(_COUNTS_SQL, (run_no,)).one()
     prices = dict(map(tuple, connection.execute(_PRICES_BY_PART_SQL, (run_no,))))

@@ -1,8 +1,7 @@
 """Decide how a trial counts if its tests did not work, in the transaction of its commit.
 
-`records.grader_failures.decide` has the rule. This module finds the ledger's facts about the grader
-and applies the decision to the result. If a trial with the reward 0 is left out, it becomes a
-`grade_error`, and its score is kept only as evidence. Nothing here changes a committed slot, so a
+`records.grader_failures.decide` has the rule. This module finds the facts and applies the decision.
+A left-out trial with the reward 0 becomes a `grade_error`. Committed slots never change, so a
 decision stays even if later trials show something else.
 """
 
@@ -28,7 +27,7 @@ from labledger.records.grader_failures import (
 from labledger.records.outcomes import Reason, SlotStatus, Verdict
 
 _MAX_REPLICATIONS = 10
-"""How many replications of a task are read in each variant of a run."""
+"""How many replications of a task are read for each variant of a run."""
 
 _CANDIDATES_SQL = f"""
 SELECT other.run_no, run.run_id, other.schedule_idx, other.verdict, trial.reason, trial.attempt
@@ -60,12 +59,12 @@ class GraderSetting:
     """The setting of a grader. A trial shows something about another only in the same setting."""
 
     image_id: str
-    """Of the trial."""
+    """The image of the trial."""
     grader: str | None
     """The digest of the grader."""
     network: str | None
     grader_image: str | None
-    """Of a separate grader."""
+    """The image of a separate grader."""
 
     @classmethod
     def of(cls, image_id: str, grader: str | None, isolation: JsonObject) -> Self:
@@ -87,7 +86,7 @@ def find_telling(
         if verdict is not None:
             text = connection.execute(_SCORE_SQL, (other_no, idx)).scalar_one()
             ext = json.loads(text).get("ext", {})
-            grader, told = ext.get("grader", {}).get("digest"), TellingTrial(run_id, idx, None)
+            grader, telling = ext.get("grader", {}).get("digest"), TellingTrial(run_id, idx, None)
         else:
             text = connection.execute(_EVIDENCE_SQL, (other_no, idx, attempt)).scalar_one()
             record = json.loads(text)
@@ -95,9 +94,9 @@ def find_telling(
             if failure is None:
                 continue
             ext, grader = record["ext"], failure.grader
-            told = TellingTrial(run_id, idx, failure.way(reason))
+            telling = TellingTrial(run_id, idx, failure.way(reason))
         if GraderSetting.of(setting.image_id, grader, ext.get("isolation", {})) == setting:
-            return told
+            return telling
     return None
 
 
@@ -130,7 +129,7 @@ ORDER BY trial.schedule_idx DESC LIMIT 20""")
 def count_failed_gradings(
     connection: Connection, run_no: int, start: int = 0
 ) -> list[FailedGradings]:
-    """Return how many trials, from the slot `start` on, count by which decision."""
+    """Return the number of trials for each decision, from the slot `start` on."""
     return [FailedGradings(*row) for row in connection.execute(_FAILED_SQL, (run_no, start))]
 
 
@@ -144,9 +143,9 @@ def find_told_since(connection: Connection, run_no: int) -> list[ToldSince]:
             continue
         isolation = record.get("ext", {}).get("isolation", {})
         setting = GraderSetting.of(image_id, failure.grader, isolation)
-        told = find_telling(connection, run_no, task_id, setting)
-        if told is not None:
-            told_since.append(ToldSince(idx, told.as_json(), told.way is None))
+        telling = find_telling(connection, run_no, task_id, setting)
+        if telling is not None:
+            told_since.append(ToldSince(idx, telling.as_json(), telling.way is None))
     return told_since
 
 
@@ -166,9 +165,9 @@ def settle(connection: Connection, run_no: int, result: AttemptResult) -> Attemp
         return result
     isolation = record.get("ext", {}).get("isolation", {})
     setting = GraderSetting.of(result.image_id, failure.grader, isolation)
-    told = find_telling(connection, run_no, result.ids.task_id, setting)
+    telling = find_telling(connection, run_no, result.ids.task_id, setting)
     has_reward = result.status is SlotStatus.COMPLETED
-    decision = decide(failure.facts(isolation, result.reason, has_reward=has_reward, told=told))
+    decision = decide(failure.facts(isolation, result.reason, has_reward=has_reward, told=telling))
     return _decided(result, record, failure.decided(decision), decision)
 
 
@@ -181,9 +180,9 @@ def _decided(
 ) -> AttemptResult:
     """Return a result with a decision in its evidence and its message."""
     ext = record.get("ext", {}) | {KEY: failure.as_json()}
-    said = result.message or ""
-    quoted = "" if failure.sentence in said else failure.sentence
-    message = "; ".join(filter(None, (said, quoted, decision.sentence)))
+    own_message = result.message or ""
+    quoted = "" if failure.sentence in own_message else failure.sentence
+    message = "; ".join(filter(None, (own_message, quoted, decision.sentence)))
     result = replace(result, message=message)
     if result.status is SlotStatus.COMPLETED and decision.counts is CountedAs.LEFT_OUT:
         rejected = [Artifact.inline(canonical_json.dump_bytes(row)) for row in result.scores[:1]]

@@ -1,11 +1,8 @@
 """The lease of a run: acquire, renew, check and release it, and request a takeover.
 
-A run has at most one lease. Each new owner has a new, larger epoch, which fences off every earlier
-one: every write to a run checks its epoch, in a transaction of `UnitOfWork`, which is rolled back
-if its block raises. Only creating or importing a run, acquiring a lease, and storing or deleting a
-takeover request need no ownership. While another process requests a takeover, renewals do not
-extend the lease; a request expires after a few seconds unless its sender renews it. After
-each transaction, `LedgerReplaced` is raised if the ledger's path now names other files.
+A run has at most one lease. Each new owner has a larger epoch, which every write of a run checks in
+its transaction (`UnitOfWork`). Creating or importing a run, acquiring a lease, and takeover
+requests need no ownership. Replaced files raise `LedgerReplaced`.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ from labledger.records.task_coverage import TaskCoverage
 from labledger.text import counted_of
 
 IsDead = Callable[[Owner], bool]
-"""Returns whether an owner's process has certainly ended."""
+"""Returns True if an owner's process has certainly ended."""
 _ADVANCE = statements.update(
     "schedule_progress",
     "run_no = ?3 AND next_schedule_idx = ?4 AND epoch = ?5",
@@ -90,7 +87,7 @@ def read_lease(connection: Connection, run_no: int) -> LeaseInfo | None:
 
 
 def live_lease(connection: Connection, run_no: int, now: str, is_dead: IsDead) -> LeaseInfo | None:
-    """Return the lease of a run if it keeps others from acquiring the run now, else None."""
+    """Return the lease of a run if it keeps other processes from acquiring the run, else None."""
     lease = read_lease(connection, run_no)
     if lease is None or lease.expires_at <= now or is_dead(lease.owner):
         return None
@@ -141,8 +138,8 @@ class UnitOfWork:
     def transaction(self, action: str) -> Iterator[Connection]:
         """Begin a transaction. Raise `LedgerError` ("could not `action`") if SQLite fails.
 
-        Raises `LedgerReplaced` if the ledger's files were removed or replaced before its end; what
-        it wrote is then no more than a copy that nobody else will read.
+        Raises `LedgerReplaced` if the ledger's files were removed or replaced before its end. No
+        other process reads what this transaction wrote in that case.
         """
         with translated(action, self.path), self._connection.begin():
             yield self._connection
@@ -162,9 +159,9 @@ class UnitOfWork:
                 Path(f"{self.path}{suffix}").rename(f"{target}.old{suffix}")
 
     def remember_files(self) -> None:
-        """Require from now on that the path names the files that it names now.
+        """Require from now on that the path names its present files.
 
-        The first transaction has created those beside the ledger.
+        Call this after the first transaction, which creates the files beside the ledger.
         """
         self._files = file_identities(self.path)
 
@@ -186,10 +183,10 @@ class UnitOfWork:
     def advance(self, lease: Lease, schedule_idx: int) -> Iterator[Connection]:
         """Begin the transaction that commits a slot, and move the run's progress past it.
 
-        The epoch is checked by the same statement. Raise `LeaseLost` unless `lease` is current,
-        and `LedgerError` unless it is the slot's turn; then nothing is written.
+        The same statement checks the epoch. Raises `LeaseLost` unless `lease` is current, and
+        `LedgerError` unless this is the run's next slot; then nothing is written.
         """
-        with self.transaction(f"commit slot {schedule_idx} of run {lease.run_id}") as connection:
+        with self.transaction(f"save trial {schedule_idx} of run {lease.run_id}") as connection:
             result = connection.execute(
                 _ADVANCE, (schedule_idx + 1, self.now(), lease.run_no, schedule_idx, lease.epoch)
             )
@@ -203,7 +200,7 @@ class UnitOfWork:
 
 
 def read_request(connection: Connection, run_no: int) -> TakeoverRequest | None:
-    """Return the newest request for the takeover of a run, even if it has expired."""
+    """Return the newest takeover request for a run, even if it has expired."""
     row = connection.execute(_SELECT_CLAIM, (run_no,)).first()
     if row is None:
         return None
@@ -214,7 +211,7 @@ def read_request(connection: Connection, run_no: int) -> TakeoverRequest | None:
 def read_live_request(
     connection: Connection, run_no: int, now: str, is_dead: IsDead
 ) -> TakeoverRequest | None:
-    """Return the request for a run, unless it has expired or its sender is dead."""
+    """Return the takeover request for a run, unless it has expired or its sender is dead."""
     request = read_request(connection, run_no)
     if request is None or request.expires_at <= now or is_dead(request.owner):
         return None
@@ -222,7 +219,7 @@ def read_live_request(
 
 
 def refuse_other_requester(request: TakeoverRequest | None, owner: Owner, run_id: str) -> None:
-    """Raise `LeaseHeld` if another process than `owner` has requested the run."""
+    """Raise `LeaseHeld` if a process other than `owner` has requested the run."""
     if request is not None and request.owner != owner:
         raise LeaseHeld(
             f"run {run_id} is wanted by process {request.owner.pid} on {request.owner.machine} "
@@ -283,9 +280,8 @@ class LeaseWriter:
     ) -> Lease | LeaseInfo:
         """Acquire a run, or store a takeover request and return the lease of its owner.
 
-        From then on the owner's lease is not extended, as long as this is called again before
-        `request_ttl_s` seconds have passed. Raises `LeaseHeld` if another process has requested
-        the run.
+        The owner's lease is then not extended, as long as you call this again within
+        `request_ttl_s` seconds. Raises `LeaseHeld` if another process has requested the run.
         """
         with self._work.transaction(f"request the takeover of run {run_id}") as connection:
             run_no, now = run_number(connection, run_id), self._work.now()
@@ -306,7 +302,8 @@ class LeaseWriter:
             connection.execute(_DELETE_CLAIM, key)
 
     def renew(self, lease: Lease, *, is_dead: IsDead = lambda _: False) -> Renewal:
-        """Extend the lease to `ttl_s` from now, unless a live process has requested the run.
+        """Extend the lease to `ttl_s` seconds from now, unless a live process has requested the
+        run.
 
         Raises `LeaseLost`.
         """
@@ -321,9 +318,10 @@ class LeaseWriter:
 
     @contextmanager
     def while_owned(self, lease: Lease) -> Iterator[None]:
-        """Keep others from acquiring the run during a block that writes files.
+        """Keep other processes from acquiring the run during a block that writes files.
 
-        Raises `LeaseLost`. Keep the block short: meanwhile, nobody else can write to the ledger.
+        Raises `LeaseLost`. Keep the block short, because no other process can write to the ledger
+        meanwhile.
         """
         with self._work.owned(lease, f"check the lease of run {lease.run_id}"):
             yield
@@ -338,9 +336,9 @@ class LeaseWriter:
     ) -> None:
         """Delete the lease; store the run's status, and why it stopped if it stopped early.
 
-        The run's receivers are told so, with `passes`, how many slots of each variant passed,
-        and `coverage`, how many of how many tasks the run has.
-        Raises `LeaseLost`, and `LedgerError` for `completed` unless every slot is committed.
+        Notifies the run's receivers, with `passes` (how many slots of each variant passed) and
+        `coverage` (how many of the benchmark's tasks the run has). Raises `LeaseLost`, and
+        `LedgerError` for `completed` unless every slot is committed.
         """
         key = (lease.run_no, lease.epoch)
         with self._work.transaction(f"release the lease of run {lease.run_id}") as connection:
@@ -397,5 +395,5 @@ def _require_all_committed(connection: Connection, lease: Lease) -> None:
     total = read_total_slots(connection, lease.run_no)
     next_idx = checked_next_slot(connection, lease)
     if next_idx != total:
-        committed = counted_of(next_idx, total, "slot")
-        raise LedgerError(f"run {lease.run_id} is not complete: {committed} are committed")
+        committed = counted_of(next_idx, total, "trial")
+        raise LedgerError(f"run {lease.run_id} is not complete: {committed} are saved")

@@ -1,11 +1,8 @@
-"""Look up runs and gradings by name, deleted runs, the ledger's id, and what single trials left.
+"""Look up runs and gradings by name, deleted runs, the ledger's id, and contents of trials.
 
-All queries run inside the caller's transaction; `TrialContents` reads thousands of trials of one
-run in one snapshot. An unknown name raises `RunNotFound` with similar names as a hint.
-
-The tombstone of a deleted run says which run there was and with which digest its chain ended.
-Tombstones are chained by digests of their own, and no number of a run is used twice, so that a run
-that was removed in any other way leaves a gap.
+All queries run inside the caller's transaction. An unknown name raises `RunNotFound` with similar
+names. Tombstones of deleted runs form a chain of digests, and no run number is used twice. So a run
+that was removed in another way leaves a gap.
 """
 
 from __future__ import annotations
@@ -56,15 +53,15 @@ def read_backup_time(connection: Connection) -> str | None:
 def current_grading_run_no(connection: Connection, name: str) -> int:
     """Return the `run_no` of the grading that `name` stands for.
 
-    A run's id stands for its current grading; its id with `.g` and a number for that generation,
-    complete or not. Raises `RunNotFound`, with a hint of the existing generations.
+    A run's id stands for its current grading. A run's id with `.g` and a number stands for that
+    generation, complete or not. Raises `RunNotFound`, with the existing generations as a hint.
     """
     run_no = find_run_no(connection, name)
     if run_no is not None:
-        counted = connection.execute(
+        current_run_no = connection.execute(
             "SELECT run_no FROM counted WHERE root_no = ?", (run_no,)
         ).scalar()
-        return run_no if counted is None else int(counted)
+        return run_no if current_run_no is None else int(current_run_no)
     match = _GENERATION.fullmatch(name)
     root_no = None if match is None else find_run_no(connection, match[1])
     if match is None or root_no is None:
@@ -75,18 +72,18 @@ def current_grading_run_no(connection: Connection, name: str) -> int:
 def grading_run_no(connection: Connection, root_id: str, generation: int) -> int:
     """Return the `run_no` of a grading of a run by its number.
 
-    Raises `RunNotFound`, with a hint of the existing generations.
+    Raises `RunNotFound`, with the existing generations as a hint.
     """
-    known = connection.execute(
+    gradings = connection.execute(
         "SELECT generation, run_no FROM grading WHERE root_id = ? ORDER BY generation", (root_id,)
     ).all()
-    for number, run_no in known:
+    for number, run_no in gradings:
         if number == generation:
             return int(run_no)
-    listed = ", ".join(f"{root_id}.g{number}" for number, _ in known)
+    listed = ", ".join(f"{root_id}.g{number}" for number, _ in gradings)
     raise RunNotFound(
         f"run {root_id} has no generation {generation}",
-        hint=f"its gradings: {listed}" if known else f"{root_id} is a regrading itself",
+        hint=f"its gradings: {listed}" if gradings else f"{root_id} is a regrading itself",
     )
 
 
@@ -115,7 +112,7 @@ def run_number(connection: Connection, run_id: str) -> int:
         raise RunNotFound(
             f"run {run_id} was deleted on {stone.deleted_at}: {stone.because}",
             hint=f"`labledger import` of an archive brings it back; after {stone.committed} "
-            f"committed slots, its last digest was {stone.chain_head}",
+            f"saved trials, its last digest was {stone.chain_head}",
         )
     grading = _GENERATION.fullmatch(run_id)
     if (
@@ -128,15 +125,15 @@ def run_number(connection: Connection, run_id: str) -> int:
             hint=f"the first grading of {grading[1]} is that run's own: name {grading[1]}",
         )
     sql = "SELECT run_id FROM run ORDER BY run_no DESC LIMIT 10000"
-    known = list(connection.execute(sql).scalars())
-    close = near_names(run_id, known, 3)
-    names = close or known[:3]
+    run_ids = list(connection.execute(sql).scalars())
+    similar_ids = near_names(run_id, run_ids, 3)
+    names = similar_ids or run_ids[:3]
     listed = " or ".join(names)
     raise RunNotFound(
         f"the ledger holds no run {run_id!r}",
         hint=f"did you mean {listed}?"
-        if close
-        else f"its {'newest runs are' if len(known) > 1 else 'only run is'} {', '.join(names)}"
+        if similar_ids
+        else f"its {'newest runs are' if len(run_ids) > 1 else 'only run is'} {', '.join(names)}"
         if names
         else "`labledger run` creates the first one",
     )
@@ -153,7 +150,7 @@ def find_run_no(connection: Connection, run_id: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """What is left of a deleted run. The fields are the columns of `deleted_run` but the last."""
+    """The record of a deleted run. The fields are the columns of `deleted_run` except the last."""
 
     deletion_no: int
     former_run_no: int
@@ -231,7 +228,7 @@ def find_tombstone_problems(connection: Connection) -> Iterator[str]:
         expected = number + 1
 
 
-# -- what single trials left
+# -- contents of single trials
 
 _TASK_SQL = statements.expand("""
 SELECT task_payload.body FROM slot
@@ -254,7 +251,7 @@ class TrialContents:
 
     connection: Connection
     root_no: int
-    """The run whose agents ran: their tasks, metrics and events are its own."""
+    """The run whose agents ran. It holds the tasks, metrics and events."""
     run_no: int
     """The run that holds the evidence."""
     store: ArtifactStore
@@ -282,10 +279,10 @@ class TrialContents:
         return events, self._scalar(_EVENT_COUNT_SQL, *key) - len(events)
 
     def evidence(self, schedule_idx: int) -> JsonObject:
-        """Return the record of the last attempt's evidence; without references if it has none."""
+        """Return the evidence record of the last attempt, or an empty one."""
         record = self._scalar(_EVIDENCE_SQL, self.run_no, schedule_idx)
-        found: JsonObject = {"evidence": {}} if record is None else json.loads(record)
-        return found
+        evidence_record: JsonObject = {"evidence": {}} if record is None else json.loads(record)
+        return evidence_record
 
     def artifact(self, sha256: str) -> bytes:
         """Return the content of an artifact, as `LedgerReader.artifact` does."""

@@ -1,7 +1,7 @@
-"""Which trials of a run got answers from models: the counts of each variant, and the last refusal.
+"""Trials that got answers from models: the counts of each variant, and the last refusal.
 
-A trial's calls are found by their key, and the search ends at the first answer. So the cost grows
-with the number of trials, not of calls. All queries run inside the caller's snapshot.
+Each trial's calls are found by their key, and the search ends at the first answer, so the cost
+grows with the number of trials, not of calls. All queries run inside the caller's snapshot.
 """
 
 from __future__ import annotations
@@ -62,7 +62,11 @@ def read_model_answers(connection: Connection, run_no: int) -> list[VariantAnswe
     if not granting:
         return []
     names = [variant.variant_id for variant in run.variants]
-    return [each for each in _read_all(connection, run_no, names) if each.variant_id in granting]
+    return [
+        answers
+        for answers in _read_all(connection, run_no, names)
+        if answers.variant_id in granting
+    ]
 
 
 def _read_all(connection: Connection, run_no: int, names: Sequence[str]) -> list[VariantAnswers]:

@@ -1,12 +1,8 @@
-"""What agents used of models: the rows of their calls, their sums, their prices, recorded calls.
+"""The use of models by agents: rows and records of calls, sums, prices, recorded calls.
 
-A row has what the gateway counted of one call, one column for each kind of tokens, and what the
-provider said of its usage as canonical text. The functions that make rows and records are pure, as
-in `slot_rows`; queries run inside the caller's snapshot. Calls and prices are those of the run
-whose agents ran, also for a regrading. The view `variant_usage` counts the committed trials that
-count; what trials used that are not committed yet is added from their calls, by the same rules.
-Recorded calls, which another run may replay, are those of the attempt that was committed for a
-cell, and the newest if it was run again.
+A row has the gateway's counts for one call, and the provider's report as canonical text. Calls and
+prices belong to the run whose agents ran, also for a regrading. Recorded calls, which another run
+may replay, come from a cell's newest committed attempt.
 """
 
 from __future__ import annotations
@@ -62,7 +58,7 @@ _SAME_NAMES = tuple(name for name in ModelCallRow._fields[3:] if name not in _TO
 def model_call_records(stamp: Stamp, rows: Iterable[ModelCallRow]) -> tuple[str, ...]:
     """Return the `model_call_record_v1` of each row, as canonical text.
 
-    `stamp` is that of the slot; each record has the attempt of its call.
+    `stamp` belongs to the slot. Each record has the attempt of its call.
     """
     text = canonical_json.dumps
     ids = text(stamp.ids.as_json())
@@ -89,11 +85,11 @@ def model_call_records(stamp: Stamp, rows: Iterable[ModelCallRow]) -> tuple[str,
 
 
 _REPLAYED = '"replayed":true,'
-"""What records of replayed calls alone have."""
+"""The member that only records of replayed calls have."""
 
 
 def _set_facts(row: ModelCallRow, *names: str) -> str:
-    """Return the members of a record that it has only if they are set."""
+    """Return the optional members of a record that are set."""
     values = ((name, getattr(row, name)) for name in names)
     return "".join(
         f'"{name}":{canonical_json.dumps(value)},' for name, value in values if value is not None
@@ -127,7 +123,7 @@ def call_of_record(record: JsonObject) -> ModelCall:
 
 
 _CALL_FIELDS = tuple(ModelCall(1, "", "", "", "", reserved=Usage()).as_json())
-"""The keys that each record has of its call."""
+"""The keys of a call that every record has."""
 
 
 _PRICES_SQL = (
@@ -139,12 +135,12 @@ _SOURCES_SQL = "SELECT source FROM model_price WHERE run_no = ? GROUP BY source 
 
 
 def has_calls(connection: Connection, run_no: int) -> bool:
-    """Return whether an agent of a run has asked a model through the gateway."""
+    """Return whether an agent of a run has called a model through the gateway."""
     return connection.execute(_HAS_CALLS_SQL, (run_no,)).first() is not None
 
 
 def read_prices(connection: Connection, run_no: int) -> PriceTable:
-    """Return the prices of a run; none for one whose agents ask no models."""
+    """Return the prices of a run. A run whose agents call no models has none."""
     prices = tuple(ModelPrice(*row) for row in connection.execute(_PRICES_SQL, (run_no,)))
     sources = connection.execute(_SOURCES_SQL, (run_no,)).scalars()
     return PriceTable(prices, "; ".join(sources))
@@ -152,15 +148,15 @@ def read_prices(connection: Connection, run_no: int) -> PriceTable:
 
 @dataclass(frozen=True, slots=True)
 class ModelUse(JsonForm):
-    """What the trials of a variant used of a model, as the gateway counted it."""
+    """A variant's use of a model, as the gateway counted it."""
 
     variant_id: Text
     provider: Text
     model: Text
-    """The model that was asked for."""
+    """The requested model."""
     trials: Count = 0
     calls: Count = 0
-    """Calls that the provider was asked."""
+    """Calls that reached a provider."""
     refused: Count = 0
     """Calls that the gateway refused."""
     failed: Count = 0
@@ -175,7 +171,7 @@ class ModelUse(JsonForm):
     reasoning_tokens: Count | None = None
     """The part of `tokens_out` that is reasoning."""
     cost_usd: NonNegative | None = None
-    """What is known of the cost; None if nothing is."""
+    """The known part of the cost; None if nothing is known."""
     cost_unknown: Count = 0
     """Calls whose cost is not known."""
     waited_s: NonNegative = 0
@@ -189,7 +185,7 @@ class ModelUse(JsonForm):
 _NAMES = tuple(field.name for field in fields(ModelUse))
 _SUMMED = _NAMES[3:]
 USAGE_SQL = f"SELECT {', '.join(_NAMES)} FROM variant_usage WHERE run_id = :run"  # noqa: S608
-"""The SQL of what the variants of a run used, as the columns of `ModelUse`."""
+"""SQL for the use of models by a run's variants, with the columns of `ModelUse`."""
 _ROOT_SQL = "SELECT root_id FROM grading WHERE run_no = ?"
 _STAGED_SQL = """
 SELECT schedule_idx, payload FROM staged_result
@@ -197,13 +193,13 @@ WHERE run_no = ? AND payload LIKE '%"model_calls":%' ORDER BY schedule_idx, atte
 
 
 def read_model_usage(connection: Connection, run_no: int) -> list[ModelUse]:
-    """Return what each variant of a run used of each model, in the order of the variants."""
+    """Return each variant's use of each model, in the order of the variants."""
     root_id = connection.execute(_ROOT_SQL, (run_no,)).scalar_one()
     return [ModelUse(*row) for row in connection.execute(USAGE_SQL, {"run": root_id})]
 
 
 def read_staged_calls(connection: Connection, run_no: int) -> dict[int, list[ModelCall]]:
-    """Return the calls of the results that wait for their commit, by slot."""
+    """Return the calls of staged results, by slot."""
     rows = connection.execute(_STAGED_SQL, (run_no,))
     return {
         idx: [
@@ -218,7 +214,7 @@ def read_staged_calls(connection: Connection, run_no: int) -> dict[int, list[Mod
 def use_of_trial(
     variant_id: str, calls: Iterable[ModelCall], prices: PriceTable
 ) -> Iterator[ModelUse]:
-    """Yield what one trial of a variant used of each model."""
+    """Yield the use of each model by one trial of a variant."""
     uses = (
         ModelUse(
             *(variant_id, call.provider, call.model), **_of_call(call, call_cost(call, prices))
@@ -251,7 +247,7 @@ def _of_call(call: ModelCall, cost: int | None) -> dict[str, Any]:
 
 
 def together(uses: Iterable[ModelUse]) -> list[ModelUse]:
-    """Return what was used of each model by each variant, in the order of the first of each."""
+    """Return the sums by variant and model, in the order in which they first appear."""
     sums: dict[tuple[str, str, str], ModelUse] = {}
     for use in uses:
         sums[use.key] = _plus(sums[use.key], use) if use.key in sums else use

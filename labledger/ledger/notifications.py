@@ -1,14 +1,8 @@
-"""Notifications: what the receivers of a run are to be told, and how far that is delivered.
+"""Notifications for the receivers of a run, and the state of their delivery.
 
-A notification is a row, inserted in the transaction of what it tells, one for each receiver that
-the run has then. Nothing is sent here: whoever delivers reads the rows that wait, on a connection
-of its own, and stores what became of each attempt. A row waits while it has a `due_at`. The id of
-what happened is a digest of ledger, run, event and subject: it is the same for every receiver and
-attempt, and what has a row already gets no second one, however often it is announced.
-
-A receiver is stored as the JSON text of `execution.receivers`, in which secrets are names of the
-environment. Like settings, receivers and notifications say nothing about results: the chain does
-not cover them, and imports do not copy them.
+A notification is a row for each receiver, inserted in the transaction of its event. It waits while
+it has a `due_at`. Its id is a digest of ledger, run, event and subject, so an event is stored once.
+The chain does not cover receivers and notifications.
 """
 
 from __future__ import annotations
@@ -32,16 +26,16 @@ from labledger.records.task_coverage import TaskCoverage
 from labledger.text import counted_of, escape_line, percent
 
 VERSION = 1
-"""Of what receivers get: `schemas/run_notification_v1.jsonschema` describes it."""
+"""The version of the payload, which `schemas/run_notification_v1.jsonschema` describes."""
 
 MAX_TEXT = 1_000
-"""A longer text of a notification is cut, in characters."""
+"""A longer text of a notification is cut to this number of characters."""
 MAX_VARIANTS = 50
-"""Of how many variants a notification gives the results."""
+"""The largest number of variants whose results a notification gives."""
 
 
 class NoticeEvent(StrEnum):
-    """What receivers are told."""
+    """An event that receivers are notified of."""
 
     FINISHED = "finished"
     STOPPED = "stopped"
@@ -54,17 +48,17 @@ class NoticeEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something that has happened to a run."""
+    """An event of a run."""
 
     event: NoticeEvent
     subject: str
-    """What tells it from others of the same event: a run announces each subject once."""
+    """Distinguishes events of the same kind. A run announces each subject once."""
     text: str
     """A sentence for people, without the run's id."""
     details: JsonObject = field(default_factory=dict)
 
     def payload(self, facts: Mapping[str, object], at: str) -> JsonObject:
-        """Return what receivers get. `facts` are the run's, and make the text complete."""
+        """Return the payload for receivers. `facts` describe the run."""
         return {
             "version": VERSION,
             **facts,
@@ -86,24 +80,24 @@ def _cut(text: str) -> str:
 def finished(
     total_slots: int, passes: Mapping[str, PassCounts], coverage: TaskCoverage | None = None
 ) -> Notice:
-    """Return the notice that every slot is committed. A run that is extended finishes again."""
+    """Return the notice that every slot is committed. A run that was extended finishes again."""
     shown = list(passes.items())[:MAX_VARIANTS]
     rates = "; ".join(
-        f"{variant_id} passed {counted_of(each.passed, each.counted, 'slot')} "
-        f"({percent(each.rate)})"
-        for variant_id, each in shown
-        if each.counted
+        f"{variant_id} passed {counted_of(counts.passed, counts.counted, 'trial')} "
+        f"({percent(counts.rate)})"
+        for variant_id, counts in shown
+        if counts.counted
     )
     coverage = coverage or TaskCoverage(0)
     has_skipped = bool(coverage.skipped)
     return Notice(
         NoticeEvent.FINISHED,
         f"{total_slots} slots",
-        f"finished, {counted_of(total_slots, total_slots, 'slot')} are committed"
+        f"finished, {counted_of(total_slots, total_slots, 'trial')} saved"
         + (f"; {rates}" if rates else "")
         + (f"; on {coverage.share} tasks of the benchmark" if has_skipped else ""),
         {
-            "variants": [{"variant_id": name, **each.as_json()} for name, each in shown],
+            "variants": [{"variant_id": name, **counts.as_json()} for name, counts in shown],
             **(
                 {"tasks": coverage.run, "skipped_tasks": len(coverage.skipped)}
                 if has_skipped
@@ -116,18 +110,18 @@ def finished(
 def stopped(epoch: int, stop: Stop | None) -> Notice:
     """Return the notice that a coordinator ended before every slot was committed."""
     cause, message = (stop.cause, stop.message) if stop else (None, None)
-    text = "stopped before every slot was committed" + (f": {message}" if message else "")
+    text = "stopped before all trials were saved" + (f": {message}" if message else "")
     return Notice(NoticeEvent.STOPPED, f"epoch {epoch}", text, {"cause": cause, "message": message})
 
 
 def host_lost(host: str, because: str) -> Notice:
-    """Return the notice that somebody declared a host lost."""
+    """Return the notice that a person declared a host lost."""
     text = f"host {host} was declared lost: {because}"
     return Notice(NoticeEvent.HOST_DECLARED_LOST, host, text, {"host": host, "because": because})
 
 
 def request_applied(request: ControlRequest) -> Notice:
-    """Return the notice that the run's owner has applied what somebody asked of it."""
+    """Return the notice that the run's owner has applied a request."""
     outcome = request.outcome or {}
     details = {
         "request": request.number,
@@ -138,15 +132,15 @@ def request_applied(request: ControlRequest) -> Notice:
     }
     verb = "refused" if outcome.get("refused") else "applied"
     text = f"{verb} the request of {request.source}, to {request.phrase}"
-    if said := outcome.get("text"):
-        text += f": {said}"
+    if outcome_text := outcome.get("text"):
+        text += f": {outcome_text}"
     return Notice(NoticeEvent.REQUEST_APPLIED, str(request.number), text, details)
 
 
 # -- receivers
 
 ReceiverSource = Literal["run", "lab"]
-"""Who named a receiver: the command that ran the run, or the settings of the lab."""
+"""The origin of a receiver: the command that ran the run, or the settings of the lab."""
 
 _DELETE_RECEIVERS = "DELETE FROM run_receiver WHERE run_no = ? AND source = ?"
 _INSERT_RECEIVER = statements.insert("run_receiver", unless_exists="run_no, source, receiver")
@@ -157,7 +151,7 @@ _RECEIVERS_SQL = "SELECT DISTINCT receiver FROM run_receiver WHERE run_no = ? OR
 def write_receivers(
     connection: Connection, run_no: int, receivers: Mapping[ReceiverSource, Iterable[str]]
 ) -> None:
-    """Replace the receivers of a run that each source named, in the caller's transaction."""
+    """Replace the receivers from these sources, in the caller's transaction."""
     for source, named in receivers.items():
         connection.execute(_DELETE_RECEIVERS, (run_no, source))
         for receiver in named:
@@ -165,7 +159,7 @@ def write_receivers(
 
 
 def read_receivers(connection: Connection, run_no: int) -> dict[ReceiverSource, set[str]]:
-    """Return the receivers of a run by who named them."""
+    """Return the receivers of a run by their source."""
     receivers: dict[ReceiverSource, set[str]] = {}
     for source, receiver in connection.execute(_STORED_SQL, (run_no,)):
         receivers.setdefault(source, set()).add(receiver)
@@ -186,9 +180,9 @@ _INSERT = statements.insert("notification", unless_exists="run_no, receiver, eve
 
 
 def announce(connection: Connection, run_no: int, notices: Collection[Notice], now: str) -> None:
-    """Insert what a run's receivers are to be told, in the caller's transaction.
+    """Insert the notices for each of a run's receivers, in the caller's transaction.
 
-    What was announced before is left as it is. A run without receivers gets no row.
+    A notice that was announced before is ignored. A run without receivers gets no row.
     """
     if not notices:
         return
@@ -242,7 +236,7 @@ _DISCARD = statements.update("notification", "due_at IS NOT NULL AND run_no = ?1
 
 
 def delivery_is_needed(path: Path, run_id: str) -> bool:
-    """Return whether a notification of any run waits, or one of this run might come."""
+    """Return whether a notification of any run waits, or this run may get one."""
     with reading(path, "read the notifications") as connection:
         return bool(connection.execute(_IS_NEEDED_SQL, (run_id,)).scalar_one())
 
@@ -255,20 +249,20 @@ def stored_receivers(path: Path) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The notification that a receiver of a run gets next: later ones wait for it."""
+    """The next notification of a receiver of a run. Later ones wait for it."""
 
     run_no: int
     run_id: str
     notification_no: int
     receiver: str
     attempts: int
-    """How often delivering it has failed."""
+    """How often its delivery has failed."""
 
 
 class Outbox:
     """The notifications that wait, on a connection that may write, for one thread.
 
-    Between its transactions nothing is locked, however long an attempt takes.
+    It locks nothing between its transactions, however long a delivery takes.
     """
 
     def __init__(self, path: Path, engine: Engine) -> None:
@@ -278,7 +272,7 @@ class Outbox:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open that of an existing, current ledger. Raises `LedgerError`."""
+        """Open the outbox of an existing, current ledger. Raises `LedgerError`."""
         with translated("open the ledger", path):
             return cls(path, writable_engine(path))
 
@@ -290,16 +284,17 @@ class Outbox:
         self._engine.dispose()
 
     def waiting(self, *, due_by: str | None = None, run_id: str | None = None) -> list[Waiting]:
-        """Return what is next for each receiver of each run, the oldest run first.
+        """Return the next notification for each receiver of each run, the oldest run first.
 
-        With `due_by`, only what is to be tried until then; with `run_id`, only of that run.
+        With `due_by`, returns only notifications that are due by then; with `run_id`, only
+        notifications of that run.
         """
         with translated("read the notifications", self._path):
             rows = self._connection.execute(_NEXT_SQL, (due_by, run_id)).all()
         return [Waiting(*row) for row in rows]
 
     def payload(self, waiting: Waiting) -> bytes | None:
-        """Return what the receiver is to get; None if it does not wait any more."""
+        """Return the payload for the receiver; None if the notification no longer waits."""
         key = (waiting.run_no, waiting.notification_no)
         with translated("read a notification", self._path):
             payload = self._connection.execute(_PAYLOAD_SQL, key).scalar()
@@ -322,7 +317,7 @@ class Outbox:
             connection.execute(_SETTLE, values)
 
     def discard(self, run_id: str) -> int:
-        """Give up what waits of a run; return how much that was. Raises `RunNotFound`."""
+        """Discard a run's waiting notifications; return their number. Raises `RunNotFound`."""
         action = f"discard the notifications of run {run_id}"
         with translated(action, self._path), self._connection.begin() as connection:
             return connection.execute(_DISCARD, (run_number(connection, run_id),)).rowcount
@@ -340,7 +335,7 @@ ORDER BY notification.run_no, notification.notification_no"""
 
 @dataclass(frozen=True, slots=True)
 class NotificationRow:
-    """A notification as the ledger has it."""
+    """A notification, as stored in the ledger."""
 
     run_id: str
     receiver: str
@@ -354,6 +349,6 @@ class NotificationRow:
 def list_notifications(
     connection: Connection, run_id: str | None, *, with_settled: bool
 ) -> Iterator[NotificationRow]:
-    """Yield the notifications of a run, or of all, in their order."""
+    """Yield the notifications of a run, or of all runs, in order."""
     for row in connection.execute(_LIST_SQL, (run_id, with_settled)):
         yield NotificationRow(*row)

@@ -1,8 +1,8 @@
-"""Read what a page follows while runs commit: progress, changes, the grid, failures, spending.
+"""Read what a live page shows: progress, changes, the grid, failures, spending.
 
 All queries run inside the caller's snapshot, and read no more rows than they return, unless they
-say so. Slots are committed in the order of the schedule, so that the number of committed slots is
-the cursor of all changes. What counts as passed is in the view `outcome` alone.
+say so. Slots are committed in schedule order, so the number of committed slots is the cursor of all
+changes. Only the view `outcome` defines which slots passed.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ LEGEND: Mapping[str, str] = {
     "x": "not passed, without a verdict",
     "i": "left out: something other than the agent failed",
     "c": "never run",
-    ".": "begun",
-    "-": "not begun",
+    ".": "started",
+    "-": "not started",
 }
-"""What each letter of an outcome means."""
+"""The meaning of each letter of an outcome."""
 BEGUN, NOT_BEGUN, NEVER_RAN = ".", "-", "c"
 
 _NEVER_RUN = ", ".join(f"'{status}'" for status in NEVER_RUN)
@@ -48,7 +48,7 @@ LEFT JOIN outcome ON outcome.run_no = slot.run_no AND outcome.variant_idx = slot
 
 
 class ProgressRow(NamedTuple):
-    """How far a run is, and what tells one state of its owner and settings from the next."""
+    """The progress of a run, and a fingerprint that changes with its owner and settings."""
 
     run_id: str
     committed: int
@@ -70,7 +70,7 @@ LEFT JOIN lease ON lease.run_no = run.run_no"""
 
 
 def read_progress(connection: Connection) -> list[ProgressRow]:
-    """Return how far every run is."""
+    """Return the progress of every run."""
     return [ProgressRow(*row) for row in connection.execute(_PROGRESS_SQL)]
 
 
@@ -81,10 +81,7 @@ AND grading.root_id = run.run_id"""
 
 
 def read_runs_at_work(connection: Connection) -> list[str]:
-    """Return the runs that somebody owns, or that have results which wait to be committed.
-
-    Regradings are none of them: they run no agents.
-    """
+    """Return the runs that have an owner or staged results, without regradings."""
     return [run_id for (run_id,) in connection.execute(_AT_WORK_SQL)]
 
 
@@ -108,10 +105,11 @@ SELECT count(*), sum(is_of_owner), min(committed_at), max(acquired_at) FROM (
 def read_recent_commits(
     connection: Connection, run_ids: Iterable[str]
 ) -> dict[str, tuple[int, str]]:
-    """Return how many slots of each run ended and were committed since a time, and that time.
+    """Return how many slots of each run were committed recently, and the start of that window.
 
-    It is that of its 50th newest commit, or when its owner acquired it if that is later: nobody
-    ran it before. What had ended then, and what never ran, is not counted.
+    The window starts at the 50th newest commit, or when the current owner acquired the lease,
+    whichever is later. Slots that ended before the window, and slots that never ran, are not
+    counted.
     """
     recent = {}
     for run_id in run_ids:
@@ -127,7 +125,7 @@ def read_recent_commits(
 
 
 class CommittedSlot(NamedTuple):
-    """A committed slot, as a list shows it. Fields have the names of the document's keys."""
+    """A committed slot, as a list shows it. The fields have the names of the document's keys."""
 
     schedule_idx: int
     variant_id: str
@@ -138,11 +136,11 @@ class CommittedSlot(NamedTuple):
     reason: str | None
     verdict: str | None
     outcome: str
-    """A letter of `LEGEND`; of a slot that was run again, that of its cell."""
+    """A letter of `LEGEND`. A slot that was run again has the letter of its cell."""
     duration_ms: int | None
     cost_usd: float | None
     tokens: float | None
-    """As the last attempt reported them; so `cost_usd`."""
+    """As the last attempt reported them, like `cost_usd`."""
     committed_at: str
     supersedes: int | None
 
@@ -177,7 +175,7 @@ WHERE run_no = ? AND coalesce(passed, 0) = 0 AND status NOT IN ({_NEVER_RUN})"""
 
 
 def read_last_failed(connection: Connection, run_no: int) -> int | None:
-    """Return the newest committed slot that did not pass; None if there is none. Reads all."""
+    """Return the newest committed slot that did not pass, or None. Reads all slots."""
     idx = connection.execute(_LAST_FAILED_SQL, (run_no,)).scalar()
     return None if idx is None else int(idx)
 
@@ -197,7 +195,7 @@ class OpenSlot:
     staged_attempt: int | None
     """The newest attempt whose result is stored; None if there is none."""
     final: int
-    """1 if that result waits for its slot's turn, and no other attempt follows; else 0."""
+    """1 if that result waits to be committed, and no other attempt follows; else 0."""
 
     @property
     def is_running(self) -> bool:
@@ -241,7 +239,7 @@ GROUP BY run_variant.variant_idx ORDER BY run_variant.variant_idx"""
 
 
 def read_slots_beside(connection: Connection, run_no: int, schedule_idx: int) -> dict[str, int]:
-    """Return each variant's newest slot of the same task and replication, that of the slot too."""
+    """Return the newest slot of each variant for the slot's task and replication."""
     return dict(map(tuple, connection.execute(_BESIDE_SQL, (run_no, schedule_idx))))
 
 
@@ -255,7 +253,7 @@ class TaskCells:
     task_idx: int
     task_id: str
     letters: Mapping[str, str]
-    """By variant, one letter a replication."""
+    """By variant, one letter for each replication."""
     slots: Mapping[str, tuple[int, ...]]
     """By variant, the slot of each replication: the newest, committed or not."""
 
@@ -289,21 +287,21 @@ WHERE progress.run_no = ?1 AND slot.supersedes IS NULL AND instr(?2, CASE WHEN E
 
 
 def find_tasks(connection: Connection, run_no: int, text: str, letters: str) -> list[int]:
-    """Return the tasks whose id has a text in it, and that have a cell with one of the letters.
+    """Return the tasks whose id contains a text and that have a cell with one of the letters.
 
-    Without letters, tasks with any cells. With letters, this reads all slots of the run.
+    Without letters, any cell will do. With letters, this reads all slots of the run.
     """
     tasks = [row[0] for row in connection.execute(_TASKS_SQL, (run_no, text.lower()))]
     if not letters:
         return tasks
-    found: set[int] = set(connection.execute(_WITH_OUTCOME_SQL, (run_no, letters)).scalars())
+    matching: set[int] = set(connection.execute(_WITH_OUTCOME_SQL, (run_no, letters)).scalars())
     if set(letters) & {BEGUN, NOT_BEGUN}:
-        found |= set(connection.execute(_UNCOMMITTED_SQL, (run_no, letters)).scalars())
-    return [task for task in tasks if task in found]
+        matching |= set(connection.execute(_UNCOMMITTED_SQL, (run_no, letters)).scalars())
+    return [task for task in tasks if task in matching]
 
 
 def read_grid(connection: Connection, run_no: int, tasks: Collection[int]) -> list[TaskCells]:
-    """Return the cells of some tasks, in the order in which they are given."""
+    """Return the cells of tasks, in the order of `tasks`."""
     rows: dict[int, tuple[str, dict[str, str], dict[str, tuple[int, ...]]]] = {}
     for task_idx, task_id, variant_id, idx, letter in connection.execute(
         _GRID_SQL, (run_no, json.dumps(list(tasks)))
@@ -314,12 +312,12 @@ def read_grid(connection: Connection, run_no: int, tasks: Collection[int]) -> li
     return [TaskCells(idx, *cells) for idx, cells in rows.items()]
 
 
-# -- what all committed slots show
+# -- summaries of all committed slots
 
 
 @dataclass(frozen=True, slots=True)
 class Failure(JsonForm):
-    """How often slots ended with a status and a reason."""
+    """A status with a reason, and how often slots ended so."""
 
     status: str
     reason: str | None
@@ -354,7 +352,7 @@ FROM counts JOIN run_task ON run_task.run_no = :run AND run_task.task_idx = coun
 
 
 def read_task_rates(connection: Connection, run_no: int) -> dict[int, dict[str, tuple[int, int]]]:
-    """Return how many slots of each task passed and did not, by the variant's number. Reads all."""
+    """Return how many slots of each task passed and did not, by variant number. Reads all slots."""
     rates: dict[int, dict[str, tuple[int, int]]] = {}
     for variant_idx, task_id, *counts in connection.execute(_TASK_RATES_SQL, {"run": run_no}):
         rates.setdefault(variant_idx, {})[task_id] = (counts[0], counts[1])
@@ -362,7 +360,7 @@ def read_task_rates(connection: Connection, run_no: int) -> dict[int, dict[str, 
 
 
 class VariantAmounts(NamedTuple):
-    """What the last attempts of a variant's committed slots reported and took."""
+    """Sums and means over the last attempts of a variant's committed slots."""
 
     cost_usd: float | None
     cost_known: int
@@ -387,7 +385,7 @@ _TOKENS_SQL = _METRICS_OF_VARIANTS.format(
 
 
 def read_variant_amounts(connection: Connection, run_no: int) -> dict[int, VariantAmounts]:
-    """Return what each variant's slots reported and took, by the variant's number. Reads all."""
+    """Return the amounts of each variant, by the variant's number. Reads all slots."""
     costs = {row[0]: row[1:] for row in connection.execute(_COST_SQL, (run_no,))}
     tokens = {row[0]: row[1:] for row in connection.execute(_TOKENS_SQL, (run_no,))}
     amounts = {}
@@ -407,7 +405,7 @@ class RecentTrials(NamedTuple):
     grader_ms: float | None
     duration_ms: float | None
     retried: int
-    """How many needed more than one attempt."""
+    """How many trials needed more than one attempt."""
 
 
 _RECENT_TRIALS_SQL = """
@@ -425,12 +423,12 @@ def read_recent_trials(connection: Connection, run_no: int) -> RecentTrials:
 
 
 class SeriesPoint(NamedTuple):
-    """A committed slot, when it was, and what slots up to it reported together."""
+    """A committed slot, its time, and the sums over all slots up to it."""
 
     schedule_idx: int
     committed_at: str
     cost_usd: float | None
-    """None before the first slot of which it is known; so `tokens`."""
+    """None before the first slot with a known cost. `tokens` is similar."""
     tokens: float | None
 
 
@@ -450,10 +448,10 @@ FROM charged_call WHERE run_no = ?1 AND schedule_idx < ?3 GROUP BY 1"""  # noqa:
 
 
 def read_series(connection: Connection, run_no: int, points: int) -> Iterator[SeriesPoint]:
-    """Yield at most `points` committed slots, evenly spaced, with what was spent up to each.
+    """Yield at most `points` committed slots, evenly spaced, with the spending up to each.
 
-    Of a run whose agents ask models through the gateway, every attempt is counted; of another one
-    what the last attempts reported. Reads all.
+    If agents call models through the gateway, every attempt is counted. Otherwise the reports of
+    last attempts are. Reads all slots.
     """
     committed = connection.execute(
         "SELECT next_schedule_idx FROM schedule_progress WHERE run_no = ?", (run_no,)
@@ -461,7 +459,7 @@ def read_series(connection: Connection, run_no: int, points: int) -> Iterator[Se
     points = min(points, committed)
     if not points:
         return
-    # Bucket b has the slots from ceil(b · committed / points) on.
+    # Bucket b begins at slot ceil(b · committed / points).
     ends = [-(-(bucket + 1) * committed // points) - 1 for bucket in range(points)]
     times = dict(map(tuple, connection.execute(_POINTS_SQL, (run_no, json.dumps(ends)))))
     costs, tokens = _amounts(connection, (run_no, points, committed))
@@ -474,11 +472,11 @@ def read_series(connection: Connection, run_no: int, points: int) -> Iterator[Se
 
 
 Amounts = Mapping[int, float]
-"""What is known of an amount, by bucket."""
+"""The known part of an amount, by bucket."""
 
 
 def _amounts(connection: Connection, key: tuple[int, int, int]) -> tuple[Amounts, Amounts]:
-    """Return cost and tokens of each bucket in which some are known."""
+    """Return cost and tokens of each bucket with known ones."""
     if has_calls(connection, key[0]):
         rows = connection.execute(_CALLS_SERIES_SQL, key).all()
         return (

@@ -1,4 +1,4 @@
-"""Run one SELECT over the ledger's documented views, and show the views to SQLAlchemy.
+"""Run one SELECT over the ledger's documented views, and offer the views to SQLAlchemy.
 
 SQLite's authorizer refuses every action of a statement except reading.
 """
@@ -33,8 +33,9 @@ _READ_ACTIONS = {
 }
 _REFUSED_FUNCTIONS = frozenset({"load_extension"})
 _ENDLESS_FUNCTIONS = frozenset({"regexp", "randomblob", "zeroblob"})
-"""What SQLite cannot interrupt: a function of Python, for which other threads wait while it runs,
-and those that make a value of any size at once."""
+"""Functions that SQLite cannot interrupt: a function in Python, which other threads wait for, and
+functions that make a value of any size at once.
+"""
 _SCHEMA_PRAGMAS = {
     "read_uncommitted",
     "table_info",
@@ -42,15 +43,16 @@ _SCHEMA_PRAGMAS = {
     "foreign_key_list",
     "index_list",
 }
-"""What SQLAlchemy asks of a connection and of a view. Of these, a program could set only the last,
-which means nothing without a shared cache."""
+"""PRAGMAs that SQLAlchemy reads about a connection and a view. A program could set only the last
+one, which has no effect without a shared cache.
+"""
 _REFUSALS = ("not authorized", "prohibited", "readonly", "cannot modify", "within a transaction")
 """Parts of SQLite's messages about a statement that does more than read."""
 
 _TABLES_SQL = "SELECT name FROM main.sqlite_schema WHERE type = 'table'"
 _STEPS_BETWEEN_CHECKS = 10_000
 _MAX_VALUE = 64 << 20
-"""How many bytes a value may have where a query has a limit of time."""
+"""How many bytes a value may have if a query has a time limit."""
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _UNBOUND = re.compile(r"supply a value for binding|number of bindings supplied")
 _UNKNOWN = re.compile(r"no such (table|column|function): (\S+)")
@@ -68,7 +70,7 @@ class ViewInfo:
 
     name: str
     comment: str
-    """What one row is, in one line that begins with ``one row per``."""
+    """The meaning of a row, in one line that begins with ``one row per``."""
     columns: tuple[str, ...]
     meanings: tuple[str, ...]
     """The meaning of each column."""
@@ -95,8 +97,8 @@ def view_of(sql: str) -> str | None:
     >>> view_of("SELECT task_id FROM trials") is view_of("SELECT * FROM a JOIN trials") is None
     True
     """
-    found = _ALL_COLUMNS.fullmatch(expand_view_name(sql))
-    name = None if found is None else found[1].lower()
+    match = _ALL_COLUMNS.fullmatch(expand_view_name(sql))
+    name = None if match is None else match[1].lower()
     return name if name in views_and_triggers.VIEWS else None
 
 
@@ -112,14 +114,17 @@ def query(
 ) -> tuple[tuple[str, ...], Generator[Row]]:
     """Return the columns of one SELECT, and a generator of its rows.
 
-    `params` are values for `:name` or `?` in the statement. With a `generation` the views show,
-    for every run, the newest complete grading up to that one; with `as_of`, a time as text of
-    `labledger.clock`, what was committed then. With `views_only` the ledger's own tables, which
-    change from one revision to another, are refused. Ctrl-C interrupts the query, and so does the
-    end of `time_limit_s`, in seconds from now; with a limit, REGEXP, RANDOMBLOB and ZEROBLOB are
-    refused, and values of more than 64 MiB where Python's SQLite can be told so.
+    `params` are values for `:name` or `?` in the statement. With a `generation`, the views show
+    each run's newest complete grading up to that one. With `as_of`, a time as text of
+    `labledger.clock`, they show the rows committed by then. `views_only` refuses the ledger's own
+    tables, which change between revisions.
+
+    Ctrl-C interrupts the query, and so does the end of `time_limit_s` (seconds from now). With a
+    limit, REGEXP, RANDOMBLOB and ZEROBLOB are refused. Values of more than 64 MiB are refused too,
+    if Python's SQLite supports such a limit.
+
     Raises `QueryFailed`, with the nearest view or column if a name is unknown, `InvalidInput`, and
-    what `migrations.require_current` raises.
+    the errors of `migrations.require_current`.
     """
     if generation is not None and generation < 1:
         problem = Problem("generation", f"found {generation}; expected 1 or more")
@@ -143,15 +148,15 @@ def query_run(
 ) -> tuple[tuple[str, ...], Generator[Row]]:
     """Do what `query` does, with views that show only one run's rows, even if it is not current.
 
-    Rows of a regrading are shown under its root's id. With `committed` the views show what counted
-    when so many slots of the run were committed.
+    Rows of a regrading are shown under its root's id. With `committed`, the views show the rows
+    that counted when this number of the run's slots was committed.
     """
     prepare = partial(views_and_triggers.select_run, run_id=run_id, committed=committed)
     return _with_columns(_rows(path, sql, params, prepare))
 
 
 def require_names(columns: Sequence[str]) -> None:
-    """Raise `QueryFailed` if columns share a name: a row by names would lose one."""
+    """Raise `QueryFailed` if columns share a name, because a row by names would lose one."""
     duplicates = sorted({name for name in columns if columns.count(name) > 1})
     if duplicates:
         raise QueryFailed(
@@ -190,8 +195,8 @@ def views(path: Path) -> list[ViewInfo]:
 def view_engine(path: Path) -> Engine:
     """Return an engine of SQLAlchemy whose connections read the documented views of a ledger.
 
-    It refuses what a query refuses: everything but reading, and the ledger's own tables. Each of
-    its transactions reads one snapshot. Raises what `migrations.require_current` raises.
+    It refuses everything except reading the views, as a query does. Each of its transactions reads
+    one snapshot. Raises the errors of `migrations.require_current`.
     """
     from sqlalchemy import create_engine, event
 
@@ -279,7 +284,7 @@ def _rows(
 def _was_interrupted(error: Exception, authorizer: _Authorizer) -> bool:
     """Return whether Ctrl-C or the deadline ended a query.
 
-    A Ctrl-C that arrives as SQLite asks the authorizer counts as a refusal for it.
+    SQLite reports a Ctrl-C during a call of the authorizer as a refusal.
     """
     code = getattr(error, "sqlite_errorcode", None)
     is_unrefused = code == DRIVER.SQLITE_AUTH and not authorizer.has_refused
@@ -296,7 +301,7 @@ def _restrict(
     stack.callback(driver.set_authorizer, None)
     is_over = (lambda: 0) if deadline is None else deadline.is_over
     if deadline is not None and hasattr(driver, "setlimit"):
-        # Making one value cannot be interrupted, and takes its size in memory twice.
+        # SQLite cannot be interrupted while it makes a value, and needs its size in memory twice.
         driver.setlimit(DRIVER.SQLITE_LIMIT_LENGTH, _MAX_VALUE)
     driver.set_progress_handler(is_over, _STEPS_BETWEEN_CHECKS)
     stack.callback(driver.set_progress_handler, None, 0)
@@ -328,12 +333,12 @@ def allow_reading(
 ) -> _Authorizer:
     """Allow only reading on a driver's connection, as long as it has the authorizer.
 
-    With `views_only` the ledger's own tables are refused, and so are `refused_functions`. With
-    `by_library` transactions are allowed, and what a library asks of a database before its first
-    query, such as the columns of a view.
+    `views_only` refuses the ledger's own tables, and `refused_functions` are refused too.
+    `by_library` allows transactions, and the PRAGMAs that a library reads before its first query,
+    such as the columns of a view.
     """
     driver.execute("PRAGMA query_only = ON")
-    # Older SQLites create these table functions at first use, which the authorizer would refuse.
+    # Older SQLites create these table functions at first use, and the authorizer would refuse that.
     driver.execute("SELECT 1 FROM json_each('[]'), json_tree('[]')").fetchall()
     tables = [name for (name,) in driver.execute(_TABLES_SQL)] if views_only else []
     refused_functions |= _REFUSED_FUNCTIONS
@@ -343,7 +348,7 @@ def allow_reading(
 
 
 class _Authorizer:
-    """Allows reading only; of the ledger's own tables only what a view reads."""
+    """Allows only reading, and only the columns of the ledger's tables that a view reads."""
 
     def __init__(
         self, tables: Collection[str], functions: Collection[str], *, by_library: bool
@@ -387,7 +392,7 @@ class _Authorizer:
         if action == DRIVER.SQLITE_READ and name is not None and name in self._tables:
             if source in _view_parts():
                 self._read_by_views.add(name)
-            # SQLite names no view for a table if the view needs none of its columns in the end.
+            # SQLite names no view for a table if the view needs none of the table's columns.
             elif detail or name not in self._read_by_views:
                 self.refused_table = name
                 return False
@@ -416,7 +421,7 @@ def _names(connection: Connection) -> dict[str, list[str]]:
 
 def _query_error(error: Exception, names: dict[str, list[str]]) -> QueryFailed:
     text = str(error)
-    # An unknown name may have such a part in it.
+    # An unknown name may contain such a part.
     if _UNKNOWN.search(text) is None and any(refusal in text for refusal in _REFUSALS):
         return QueryFailed(
             "the query was refused: it may only read", hint="write one SELECT statement"

@@ -1,6 +1,7 @@
 """Read the ledger through a read-only connection.
 
-A reader never writes and never takes a lock that a writer waits for. Each call reads one snapshot.
+A reader never writes, and never takes a lock that makes a writer wait. Each call reads one
+snapshot.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ T = TypeVar("T")
 def _query(
     read: Callable[Concatenate[Connection, int, P], T],
 ) -> Callable[Concatenate[LedgerReader, str, P], T]:
-    """Return a query of a run as a method that takes the run's id. It raises `RunNotFound`."""
+    """Return a query of a run as a method that takes the run's id and raises `RunNotFound`."""
 
     @wraps(read)
     def of_run(self: LedgerReader, run_id: str, /, *args: P.args, **options: P.kwargs) -> T:
@@ -147,7 +148,7 @@ def _query(
 def _row_query(
     read: Callable[Concatenate[Connection, int, P], Iterator[T]],
 ) -> Callable[Concatenate[LedgerReader, str, P], Iterator[T]]:
-    """Return what `_query` does for a query that yields its rows."""
+    """Return a query that yields rows of a run as a method, as `_query` does."""
 
     @wraps(read)
     def of_run(
@@ -162,7 +163,7 @@ def _row_query(
 def _ledger_query(
     action: str, read: Callable[Concatenate[Connection, P], T]
 ) -> Callable[Concatenate[LedgerReader, P], T]:
-    """Return a query of the whole ledger as a method. If SQLite fails, it could not `action`."""
+    """Return a query of the whole ledger as a method. `action` is for errors: "could not …"."""
 
     @wraps(read)
     def of_ledger(self: LedgerReader, /, *args: P.args, **options: P.kwargs) -> T:
@@ -210,8 +211,8 @@ class LedgerReader:
     def open_any(cls, path: Path, store: ArtifactStore | None = None) -> Self:
         """Open a ledger of any revision; read an earlier revision in an upgraded copy.
 
-        Nothing is written to the ledger. Raises as `open` does, but `LedgerOutdated` only for a
-        ledger that is too large for a copy.
+        Writes nothing to the ledger. Raises as `open` does, but `LedgerOutdated` only if the ledger
+        is too large to copy.
         """
         engine = migrations.any_revision_engine(path)
         try:
@@ -229,7 +230,7 @@ class LedgerReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- what the query functions read of all runs
+    # -- queries of all runs
 
     runs = _ledger_query("list the runs", read_runs)
     costs = _ledger_query("read what the runs cost", read_costs)
@@ -240,7 +241,7 @@ class LedgerReader:
     backed_up_at = _ledger_query("read when the ledger was backed up", read_backup_time)
     deleted_run_ids = _ledger_query("list the deleted runs", read_deleted_ids)
 
-    # -- what they read of a run, by its id
+    # -- queries of a run, by its id
 
     run = _query(read_run)
     resolved_revisions = _query(read_revisions)
@@ -330,7 +331,7 @@ class LedgerReader:
                 yield Slot(*row)
 
     def slots_that_replace_verdicts(self, run_id: str) -> list[Slot]:
-        """Return the slots of reruns that are not committed and replace what counts in a rate."""
+        """Return uncommitted slots of reruns that replace slots which count in the pass rate."""
         with self._of_run(run_id) as (connection, run_no):
             return [Slot(*row) for row in connection.execute(_REPLACING_VERDICTS_SQL, (run_no,))]
 
@@ -340,8 +341,8 @@ class LedgerReader:
         if slot is None or schedule_idx < 0:
             total = self.run(run_id).total_slots
             raise SlotNotFound(
-                f"run {run_id} has no slot {schedule_idx}",
-                hint=f"its slots are numbered from 0 to {total - 1}",
+                f"run {run_id} has no trial {schedule_idx}",
+                hint=f"its trials are numbered from 0 to {total - 1}",
             )
         return slot
 
@@ -400,7 +401,7 @@ class LedgerReader:
             return connection.execute(sql, (digest_bytes(sha256),)).first() is not None
 
     def small_artifacts(self, digests: Iterable[str]) -> dict[str, bytes]:
-        """Return the content of each of these artifacts that the ledger itself stores, by digest.
+        """Return the contents of artifacts that the ledger itself stores, by digest. Skip others.
 
         Raises `LedgerError` if one was changed.
         """
@@ -437,7 +438,7 @@ class LedgerReader:
 
     @contextmanager
     def trial_contents(self, root_id: str, run_id: str) -> Iterator[TrialContents]:
-        """Yield the trials of a run, to be read in one snapshot by the thread that asks.
+        """Yield the trials of a run, for reading in one snapshot by the calling thread.
 
         `root_id` is the run whose agents ran, `run_id` the run or the regrading that holds the
         evidence.

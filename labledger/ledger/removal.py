@@ -1,10 +1,8 @@
-"""What is removed from a ledger and its lab: whole runs, and content that nothing names.
+"""Remove runs from a ledger, and contents without references.
 
-All rows of deleted runs go in one transaction, in which triggers are lifted, and each run leaves a
-tombstone; a coordinator that had lost its lease is fenced off, because its run is not there.
-Artifacts and payloads of tasks go only if nothing names them. Whatever looks like a digest in a
-text of a run counts as naming one, so that more is kept than need be, and never less. The caller
-must make sure that nobody else uses the artifact store meanwhile.
+One transaction deletes all rows, without triggers, and leaves a tombstone for each run. Artifacts
+and payloads of tasks are deleted only without references. Any text of a run that looks like a
+digest is a reference. The caller must keep other processes from using the artifact store.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ SELECT run.run_id FROM run JOIN schedule_progress ON schedule_progress.run_no = 
 WHERE run.resolved ->> '$.replays.run_id' = ? AND schedule_progress.status <> 'completed'
 ORDER BY run.run_no"""
 _TABLES = tuple(reversed([table for table in COLUMNS if "run_no" in COLUMNS[table]]))
-"""Every table with rows of a run, those that refer to others first."""
+"""Every table with rows of a run. Tables that refer to others come first."""
 
 
 def delete(
@@ -41,16 +39,16 @@ def delete(
 ) -> list[Tombstone]:
     """Delete a run and its regradings in the caller's transaction, and return their tombstones.
 
-    The connection must not check foreign keys. Only rows of a run and its regradings refer to it.
-    Raises `LeaseHeld` if a coordinator owns one of them, `LedgerError` if a run that is not
-    complete replays one of them, and as `stored_runs.with_regradings` does.
+    The connection must not check foreign keys. Only rows of a run and its regradings refer to the
+    run. Raises `LeaseHeld` if a coordinator owns one of them, `LedgerError` if an incomplete run
+    replays one of them, and the errors of `stored_runs.with_regradings`.
     """
     run_ids = stored_runs.with_regradings(connection, run_id)
-    for each in run_ids:
-        _refuse_unfinished_replays(connection, each)
-    numbers = [run_number(connection, each) for each in run_ids]
-    for run_no, each in zip(numbers, run_ids, strict=True):
-        leases.refuse_live_lease(connection, run_no, each, now, is_dead)
+    for deleted_id in run_ids:
+        _refuse_unfinished_replays(connection, deleted_id)
+    numbers = [run_number(connection, deleted_id) for deleted_id in run_ids]
+    for run_no, deleted_id in zip(numbers, run_ids, strict=True):
+        leases.refuse_live_lease(connection, run_no, deleted_id, now, is_dead)
     stones = [_bury(connection, run_no, because, now) for run_no in numbers]
     with views_and_triggers.lifted_triggers(connection):
         for table in _TABLES:
@@ -72,7 +70,7 @@ def _refuse_unfinished_replays(connection: Connection, run_id: str) -> None:
 
 
 def _bury(connection: Connection, run_no: int, because: str, now: str) -> Tombstone:
-    """Insert the tombstone of a run that is still there."""
+    """Insert the tombstone of a run that still exists."""
     run = connection.execute(_RUN_SQL, (run_no,)).one()._asdict()
     number = connection.execute(_NEXT_DELETION_SQL).scalar_one()
     stone = Tombstone(
@@ -84,7 +82,7 @@ def _bury(connection: Connection, run_no: int, because: str, now: str) -> Tombst
 
 
 DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
-"""What may be the digest of an artifact."""
+"""Matches a text that may be the digest of an artifact."""
 
 _TEXTS_PER_BATCH = 500
 _TEXTS_SQL = (
@@ -96,7 +94,7 @@ _TEXTS_SQL = (
     "SELECT record FROM score",
     "SELECT payload FROM staged_result",
 )
-"""Every text of a run that may name an artifact."""
+"""Every text of a run that may refer to an artifact."""
 
 _CREATE_NAMED = "CREATE TEMP TABLE named (sha256 BLOB PRIMARY KEY) WITHOUT ROWID"
 _UNNAMED_ARTIFACTS = "FROM artifact WHERE sha256 NOT IN (SELECT sha256 FROM named)"
@@ -107,16 +105,16 @@ _UNNAMED_PAYLOADS = (
 
 @dataclass(frozen=True, slots=True)
 class UnnamedRows:
-    """Contents in the ledger that nothing names. Artifacts that are files are not counted."""
+    """Contents in the ledger that nothing refers to. Artifacts in files are not counted."""
 
     artifacts: int
     payloads: int
     size: int
-    """Of both together, in bytes."""
+    """The size of both together, in bytes."""
 
 
 def collect_named(connection: Connection, also_named: Iterable[str]) -> None:
-    """Store the digest of everything that is named; `also_named` are texts outside the ledger."""
+    """Store the digest of every reference. `also_named` are texts outside the ledger."""
     connection.execute("DROP TABLE IF EXISTS temp.named")
     connection.execute(_CREATE_NAMED)
     for sql in _TEXTS_SQL:
@@ -133,13 +131,13 @@ def _add(connection: Connection, texts: Iterable[str]) -> None:
 
 
 def is_named(connection: Connection, sha256: str) -> bool:
-    """Return whether something names an artifact (64 hex digits), after `collect_named`."""
+    """Return whether something refers to an artifact (64 hex digits), after `collect_named`."""
     sql = "SELECT 1 FROM named WHERE sha256 = ?"
     return connection.execute(sql, (bytes.fromhex(sha256),)).first() is not None
 
 
 def count_rows(connection: Connection) -> UnnamedRows:
-    """Count what nothing names, after `collect_named`."""
+    """Count the contents without references, after `collect_named`."""
     artifacts, artifact_size = connection.execute(
         f"SELECT count(content), coalesce(sum(length(content)), 0) {_UNNAMED_ARTIFACTS}"
     ).one()
@@ -150,7 +148,7 @@ def count_rows(connection: Connection) -> UnnamedRows:
 
 
 def delete_rows(connection: Connection) -> None:
-    """Delete the rows that nothing names, after `collect_named` in the same transaction.
+    """Delete the rows without references, after `collect_named` in the same transaction.
 
     The connection must not check foreign keys: SQLite would read all tasks for each payload.
     """

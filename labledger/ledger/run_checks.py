@@ -1,12 +1,8 @@
-"""Check what the ledger stores besides committed slots: its file and schema, and each run.
+"""Check everything in the ledger besides committed slots: its file, its schema, and each run.
 
 Views and triggers are compared by their text. Tables are compared by their columns and constraints
-in any order: a table that a migration altered lists them in another order than a new one.
-
-Of a run that is what was planned (the run's row, prices, variants, tasks, slots and parts: the
-first part has the genesis digest, each later one the digest of its own row), and what it was
-started with, progress, staged results, the dispatch journal, budget, lease, gradings and
-`slot_outcome`. A check that cannot read its rows yields a problem instead of raising.
+in any order, because a migration may list them in another order. A check that cannot read its rows
+yields a problem instead of raising.
 """
 
 from __future__ import annotations
@@ -35,7 +31,7 @@ _SCHEMA_SQL = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL"
 _QUOTED = re.compile(r'"(\w+)"')
 
 Definitions = dict[tuple[str, str], tuple[str, ...]]
-"""The SQL of each object of a schema without its layout, by its type and name."""
+"""The SQL of each object of a schema, without layout, by its type and name."""
 
 
 def find_schema_problems(connection: Connection) -> Iterator[str]:
@@ -73,8 +69,8 @@ def definitions(connection: Connection) -> Definitions:
 def expected_definitions() -> Definitions:
     """Return the definitions in a ledger of the newest revision.
 
-    They are those that the code declares: what created a ledger, such as statements in the user's
-    cache, may have been altered.
+    They come from the code's declarations. The statements in the user's cache, which may have
+    created a ledger, could have been altered.
     """
     # SQLAlchemy and `tables` take long to import, and everything that opens a ledger imports this
     # module.
@@ -196,7 +192,7 @@ GROUP BY 1 ORDER BY min(task_idx)""")
 """Each tar of files of tasks with its first task and its number of tasks."""
 _IS_OWNED_SQL = "SELECT count(*) FROM lease WHERE run_no = ?"
 _ROW_DIGESTS = tuple(table for table in DIGESTED if table != "staged_result")
-"""Tables whose row digests are checked here; those of staged results are checked with them."""
+"""Tables whose row digests are checked here. `_check_staged_results` checks staged results."""
 _DISPATCH_SQL = (
     "SELECT schedule_idx, attempt, epoch, container, dispatched_at FROM dispatch "
     "WHERE run_no = ? ORDER BY schedule_idx, attempt, epoch"
@@ -214,8 +210,8 @@ def find_problems(
 ) -> Iterator[Message]:
     """Yield every problem of a run's rows.
 
-    With a `store`, the files of events of staged results are checked, and what the run was started
-    with: its frozen files, and the root run of a regrading.
+    With a `store`, this also checks the files of staged events, the run's frozen files, and the
+    root run of a regrading.
     """
     checks: tuple[tuple[str, Callable[[], Iterator[Message]]], ...] = (
         ("row, variants, tasks or slots", partial(check_schedule, connection, run_no)),
@@ -264,7 +260,7 @@ def _find_missing_files(connection: Connection, store: ArtifactStore, run_no: in
     try:
         frozen = [*_frozen_files(connection, run_no), *_tars_of_tasks(connection, run_no)]
         for _, sha256, _ in frozen:
-            bytes.fromhex(sha256)  # Anything else names no file of the store.
+            bytes.fromhex(sha256)  # Only a digest in hex can name a file of the store.
     except (ValueError, LookupError, TypeError, AttributeError):
         yield "the files that it was started with cannot be read from its resolved experiment"
         return
@@ -300,7 +296,7 @@ def _check_progress(connection: Connection, run_no: int) -> Iterator[Message]:
     if next_idx != committed:
         yield None, f"the progress says {next_idx} slots are committed; {committed} are"
     if status == RunStatus.COMPLETED.value and committed != total:
-        yield None, f"the run is said to be completed; {committed} of {total} slots are"
+        yield None, f"the progress says the run is completed; {committed} of {total} slots are"
     if epoch < (last_epoch or 0):
         yield None, f"the progress is in epoch {epoch}; a slot was committed in {last_epoch}"
     RunStatus(status)  # Raises `ValueError`, which the caller reports, if it is unknown.
@@ -315,7 +311,7 @@ def _check_progress(connection: Connection, run_no: int) -> Iterator[Message]:
 def _check_staged_results(
     connection: Connection, run_no: int, run_id: str, store: ArtifactStore | None
 ) -> Iterator[Message]:
-    """Check the results that wait to be committed."""
+    """Check the digests, form and files of events of staged results."""
     is_owned = bool(connection.execute(_IS_OWNED_SQL, (run_no,)).scalar())
     for (idx,) in connection.execute(_COMMITTED_STAGED_SQL, (run_no,)):
         yield idx, "a staged result was left behind by the commit"
@@ -371,4 +367,4 @@ def _check_settings(connection: Connection, run_no: int) -> Iterator[Message]:
             yield None, f"the budget of {kind} is no amount: {amount}"
     for lease_epoch, run_epoch, *times in connection.execute(_LEASE_SQL, (run_no,)):
         if lease_epoch != run_epoch or not all(map(clock.TIME.fullmatch, times)):
-            yield None, "the row of lease is not that of the run's owner"
+            yield None, "the row of lease does not belong to the run's owner"

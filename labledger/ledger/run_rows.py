@@ -1,10 +1,8 @@
 """The rows of a run: its registration and parts, settings, budget, lost hosts, notes and tags.
 
 Call these functions inside a transaction of the writer or of an import. Tasks and slots are
-streamed: their rows are never all in memory. A host that is declared lost for a run is fenced off:
-the transaction that would store one of its results refuses it, and a declaration is never taken
-back. No digest chain covers notes and tags, which say nothing about results. A note is never
-changed; the tags of a run begin as those of its experiment.
+streamed, never held in memory. A lost host is fenced off for good: transactions refuse its results.
+No digest chain covers notes and tags.
 """
 
 from __future__ import annotations
@@ -45,13 +43,13 @@ def add_note(connection: Connection, run_no: int, note: str, now: str) -> None:
 
 
 def add_tags(connection: Connection, run_no: int, tags: Iterable[str], now: str) -> None:
-    """Give a run tags; one that it has is left as it is."""
+    """Add tags to a run. Tags that it has are ignored."""
     for tag in tags:
         connection.execute(_INSERT_TAG, (run_no, tag, now))
 
 
 def remove_tags(connection: Connection, run_no: int, tags: Iterable[str]) -> None:
-    """Take tags from a run; one that it does not have is ignored."""
+    """Remove tags from a run. Tags that it does not have are ignored."""
     for tag in tags:
         connection.execute(_DELETE_TAG, (run_no, tag))
 
@@ -59,11 +57,11 @@ def remove_tags(connection: Connection, run_no: int, tags: Iterable[str]) -> Non
 def copy_annotations(
     source: Connection, source_no: int, target: Connection, target_no: int
 ) -> None:
-    """Add the notes and tags of a run of another ledger to those that the run has here."""
-    known = read_notes(target, target_no)
-    for each in read_notes(source, source_no):
-        if each not in known:
-            add_note(target, target_no, each.note, each.noted_at)
+    """Copy the notes and tags of a run from another ledger, without those that the run has here."""
+    existing = read_notes(target, target_no)
+    for note in read_notes(source, source_no):
+        if note not in existing:
+            add_note(target, target_no, note.note, note.noted_at)
     for tag, tagged_at in source.execute(_TAGS_SQL, (source_no,)):
         add_tags(target, target_no, [tag], tagged_at)
 
@@ -75,27 +73,27 @@ _HOSTS_SQL = "SELECT DISTINCT host FROM dispatch WHERE run_no = ? ORDER BY host"
 
 
 def write_settings(connection: Connection, run_no: int, settings: Mapping[str, str]) -> None:
-    """Replace the settings of a run that are given."""
+    """Replace these settings of a run."""
     for name, value in settings.items():
         connection.execute(_UPSERT_SETTING, (run_no, name, value))
 
 
 def read_hosts(connection: Connection, run_no: int) -> list[str]:
-    """Return the hosts that attempts of a run were dispatched to, by name."""
+    """Return the names of the hosts to which attempts of a run were dispatched, sorted."""
     return list(connection.execute(_HOSTS_SQL, (run_no,)).scalars())
 
 
 def declare_lost(
     connection: Connection, run_no: int, run_id: str, host: str, because: str, now: str
 ) -> None:
-    """Fence a host off. Do nothing if it is declared lost already.
+    """Fence a host off. Do nothing if it is already declared lost.
 
     Raises `InvalidInput` for a host to which no attempt of the run was dispatched.
     """
     hosts = read_hosts(connection, run_no)
     if host not in hosts:
-        known = ", ".join(hosts) or "none"
-        text = f"run {run_id} has dispatched nothing to {host!r}; its hosts are: {known}"
+        names = ", ".join(hosts) or "none"
+        text = f"no trial of run {run_id} went to {host!r}; its hosts are: {names}"
         raise InvalidInput("the host", [Problem("HOST", text)])
     if "/" not in host:
         text = f"{host} is the machine of a coordinator, whose trials `labledger resume` continues"
@@ -127,7 +125,7 @@ _NEXT_PART_SQL = "SELECT coalesce(max(part), 1) + 1 FROM run_part WHERE run_no =
 NEXT_RUN_NO = """
 SELECT coalesce(max(number), 0) + 1 FROM (
   SELECT max(run_no) AS number FROM run UNION ALL SELECT max(former_run_no) FROM deleted_run)"""
-"""The number of the next run: greater than that of every run, deleted ones included."""
+"""SQL for the number of the next run. It is greater than every other, including deleted runs."""
 _SELECT_TOMBSTONE = "SELECT 1 FROM deleted_run WHERE run_id = ?"
 
 
@@ -151,7 +149,7 @@ def register(
     """Insert a run with its tasks and slots, inside the caller's transaction.
 
     `now` becomes its time of creation. Raises `RunExists`, and `LedgerError` for slots that are not
-    numbered from 0 in order, or that name no task or variant of the run.
+    numbered in order from 0, or that name a task or variant that the run does not have.
     """
     if connection.execute("SELECT 1 FROM run WHERE run_id = ?", (run.run_id,)).first():
         raise RunExists(
@@ -186,16 +184,16 @@ def append(
 ) -> int:
     """Append a part to a run, inside the transaction of its owner; return the part's number.
 
-    Raises `LedgerError` if the run has other slots than when the part was planned, if the part has
-    no slot, or for slots that are not numbered from `part.first_idx` on, in order.
+    Raises `LedgerError` if the run has grown since the part was planned, if the part has no slot,
+    or if its slots are not numbered in order from `part.first_idx` on.
     """
     run_no = lease.run_no
     total = read_total_slots(connection, run_no)
     if total != part.first_idx:
         raise LedgerError(
-            f"run {lease.run_id} has {counted(total, 'slot')} now, and had {part.first_idx} when "
+            f"run {lease.run_id} has {counted(total, 'trial')} now, and had {part.first_idx} when "
             "this part was planned; nothing was added",
-            hint="plan it again: the same command, once more",
+            hint="run the same command again",
         )
     digest = PlannedRows()
     number = connection.execute(_NEXT_PART_SQL, (run_no,)).scalar_one()
@@ -203,7 +201,7 @@ def append(
         connection, run_no, number, part, tasks, slots, total, digest
     )
     if end == total:
-        raise LedgerError(f"no slot was appended to run {lease.run_id}; nothing was changed")
+        raise LedgerError(f"no trial was added to run {lease.run_id}; nothing was changed")
     revision = part.revision
     row = {
         "part": number,
@@ -237,7 +235,7 @@ def _insert_planned(
     first_idx: int,
     digest: PlannedRows,
 ) -> tuple[int, int, int]:
-    """Insert what a part of a run's schedule adds.
+    """Insert the rows that a part of a run's schedule adds.
 
     Returns the number of new variants, of new tasks, and the number after the last slot.
     """
@@ -262,7 +260,7 @@ _NEXT_PRICE_SQL = "SELECT count(*) FROM model_price WHERE run_no = ?"
 def _insert_prices(
     connection: Connection, run_no: int, part: int, prices: PriceTable, digest: PlannedRows
 ) -> None:
-    """Insert the prices of those models that have none in the run yet."""
+    """Insert the prices of models that have none in the run yet."""
     priced = set(map(tuple, connection.execute(_PRICED_SQL, (run_no,))))
     next_idx = connection.execute(_NEXT_PRICE_SQL, (run_no,)).scalar_one()
     new = [price for price in prices.prices if (price.provider, price.model) not in priced]

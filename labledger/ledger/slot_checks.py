@@ -1,9 +1,8 @@
-"""Check that the rows of committed slots are those that were committed, a range of slots at a time.
+"""Check that the rows of committed slots are as they were committed, by ranges of slots.
 
-Records are rebuilt from the rows, and digests from these records. Rows are rebuilt from the
-records, so that every column is compared, as are the copies in `slot_outcome`. If a range cannot be
-read, its slots are read one by one: damage to one slot hides nothing about the others. Several
-processes can each check some ranges.
+Records and digests are computed again from the rows, and rows from the records, so every column is
+compared. If a range cannot be read, its slots are read one by one, so damage to one slot hides
+nothing about the others.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ UNREADABLE = (
 rows, pages that SQLite cannot read."""
 
 CommitCheck = Callable[[str, Commit], Iterable[str]]
-"""Yields the problems of a commit of the run with this id, as sentences."""
+"""Yields the problems of a commit of a run, as sentences."""
 
 Message = tuple[int | None, str]
 """A problem in a sentence, with its slot or None."""
@@ -136,7 +135,7 @@ class SlotChecks:
         return checked
 
     def _check_slot(self, run_no: int, run_id: str, idx: int) -> CheckedSlots:
-        """Check a slot that some checks cannot read; the others still report their problems."""
+        """Check a slot that some checks cannot read. The other checks still report problems."""
         checked = CheckedSlots(slots=1)
         for check in self._checks(run_no, run_id, idx, idx + 1, CheckedSlots()):
             try:
@@ -274,11 +273,12 @@ WHERE stored.run_no = ?1 AND NOT EXISTS (
   SELECT 1 FROM committed WHERE committed.schedule_idx = stored.schedule_idx
     AND committed.variant_idx = stored.variant_idx AND committed.task_idx = stored.task_idx
     AND committed.repl_idx = stored.repl_idx)""")  # noqa: S608
-"""The slots whose cell has no row, an older one or one with other values, and the slots of rows
-that are not those of a committed slot of their cell.
+"""Finds slots whose cell has no row, an older row, or a row with other values, and rows that belong
+to no committed slot of their cell.
 
-Each row is found by its primary key. To search for later slots of a cell takes time that grows with
-the square of the run, because SQLite, which has no statistics here, searches all later slots."""
+Each row is found by its primary key. A search for later slots of a cell would take quadratic time,
+because SQLite has no statistics here and would search all later slots.
+"""
 
 
 def find_wrong_outcomes(connection: Connection, run_no: int) -> Iterator[tuple[int, str]]:

@@ -1,8 +1,8 @@
 """The rows of dispatches, staged results and commits, which only the run's owner writes.
 
-Before its turn a slot has dispatches and staged results; its commit turns the results into the
-rows of the slot and its link of the digest chain. `LedgerWriter` begins and ends the transactions,
-and checks in them that the run is still owned.
+Before its commit, a slot has dispatches and staged results. The commit turns the results into the
+rows of the slot and a link of the digest chain. `LedgerWriter` begins and ends the transactions,
+and checks the lease in them.
 """
 
 from __future__ import annotations
@@ -66,13 +66,14 @@ SELECT run_variant.variant_id, run_task.task_id, slot.repl_idx,
 FROM slot
 {slot_names}
 WHERE slot.run_no = ? AND slot.schedule_idx = ?""")
-"""A slot's variant, task and replication, the chain's head before it is committed, and the digest
-of the part that it begins, if it begins one."""
+"""Reads a slot's variant, task and replication, the chain's head before its commit, and the digest
+of the part that it begins, if any.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotCommit:
-    """A slot whose commit has begun."""
+    """The commit of a slot, in its transaction."""
 
     connection: Connection
     lease: Lease
@@ -93,7 +94,7 @@ class SlotCommit:
         store: ArtifactStore,
         now: Callable[[], str],
     ) -> Self:
-        """Read what a slot's commit depends on. Raises `LedgerError` if there is no such slot."""
+        """Read the state before a slot's commit. Raises `LedgerError` if there is no such slot."""
         row = connection.execute(_SELECT_SLOT, (lease.run_no, idx)).first()
         if row is None:
             raise LedgerError(f"run {lease.run_id} has no slot {idx}")
@@ -119,8 +120,8 @@ class SlotCommit:
 
     def _was_changed(self, row: Any, change: str) -> LedgerError:
         return LedgerError(
-            f"the staged result of slot {row.schedule_idx}, attempt {row.attempt}, of run "
-            f"{self.lease.run_id} cannot be committed, because it is not what was staged: {change}",
+            f"the finished result of trial {row.schedule_idx}, attempt {row.attempt}, of run "
+            f"{self.lease.run_id} cannot be saved, because it was changed: {change}",
             hint=f"`labledger verify {self.lease.run_id}` lists every change; continue with a copy "
             "of the ledger and its artifacts from before the change (`labledger db backup` copies "
             "the ledger)",
@@ -129,7 +130,7 @@ class SlotCommit:
     def insert_results(self, results: Sequence[AttemptResult]) -> SlotRecords:
         """Insert the commit and the rows of all attempts, and delete the staged results.
 
-        The last result decides. Returns the slot's records.
+        The last result is the slot's result. Returns the slot's records.
         """
         final = settle(self.connection, self.lease.run_no, results[-1])
         idx = final.schedule_idx
@@ -174,7 +175,7 @@ class SlotCommit:
 def insert_staged(
     connection: Connection, lease: Lease, result: AttemptResult, *, final: bool, now: str
 ) -> None:
-    """Insert a result that waits for its slot's turn; `final`: no other attempt follows."""
+    """Insert a result that waits to be committed. If it is `final`, no other attempt follows."""
     payload = canonical_json.dumps(result.as_json())
     connection.execute(
         statements.insert("staged_result"),
@@ -185,7 +186,7 @@ def insert_staged(
 def insert_artifacts(
     connection: Connection, store: ArtifactStore, artifacts: Sequence[Artifact]
 ) -> None:
-    """Insert artifacts. Raises `LedgerError` if the content of one is nowhere."""
+    """Insert artifacts. Raises `LedgerError` if the content of one is missing."""
     for artifact in artifacts:
         if artifact.content is None and not store.contains(artifact.sha256):
             raise LedgerError(
@@ -199,7 +200,7 @@ def insert_artifacts(
 
 
 def insert_dispatches(connection: Connection, lease: Lease, dispatches: Sequence[Dispatch]) -> None:
-    """Insert that these containers are about to be created."""
+    """Journal that these containers are about to be created."""
     rows = [
         (lease.run_no, d.schedule_idx, d.attempt, lease.epoch, d.container, d.host, d.dispatched_at)
         for d in dispatches
@@ -228,9 +229,9 @@ def read_unjudged(connection: Connection, run_no: int) -> list[UnjudgedSlot]:
 
 
 def count_exempt_attempts(connection: Connection, run_no: int, schedule_idx: int) -> int:
-    """Return how many staged attempts of a slot count in no limit of attempts.
+    """Return the number of staged attempts of a slot that count in no limit of attempts.
 
-    A person stopped their run, or their provider refused the account.
+    They ended because a person stopped the run, or because the provider refused the account.
     """
     key = (run_no, schedule_idx, Reason.RUN_STOPPED, Reason.PROVIDER_FAILED)
     return sum(

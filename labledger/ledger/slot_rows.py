@@ -1,10 +1,8 @@
-"""The rows of one committed slot, and the records that its commit makes of them.
+"""The rows of a committed slot, and the records that are made from them.
 
-A commit makes rows of a result and a record of the rows; a reader makes that record again; import
-and verification make the rows of a record. All functions are pure: a record is the same text in
-each case. No other module but `model_usage` maps columns to fields; a column that has the same
-name in `AttemptResult` and in `trial_record_v1` is mapped by that name. Predictions, scores and
-evidence are stored as the text of their record. The events of a file are never all in memory.
+All functions are pure, and a record is always the same text: at the commit, in a reader, and in
+verification. Only this module and `model_usage` map columns to fields. Predictions, scores and
+evidence are stored as the text of their record.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ from labledger.records.model_costs import USUAL_METRICS
 from labledger.records.outcomes import SlotStatus
 
 OPTIONAL: tuple[str, ...] = ()
-"""Columns that records of earlier versions lack. If null, a record does not have the field."""
+"""Columns that records of earlier versions lack. A record leaves out a field that is null."""
 
 _PHASES = {
     phase: tuple(f"{phase}_{name}" for name in ("exit_status", "duration_ms", "timed_out"))
@@ -107,10 +105,10 @@ def trial_row_of_record(run_no: int, idx: int, record: JsonObject) -> TrialRow:
 
 
 def fits_its_record(row: TrialRow) -> bool:
-    """Return whether `trial_row_of_record` makes this row again of its `trial_record`.
+    """Return whether `trial_row_of_record` makes this row again from its `trial_record`.
 
-    Only the columns of phases can say more than their record, in which a phase that did not run is
-    null. Raises `TypeError` if one of them is not a number.
+    Only columns of phases can differ: a phase that did not run is null in the record, whatever its
+    columns hold. Raises `TypeError` if one of them is not a number.
     """
     columns = row._asdict()
     phases = (tuple(columns[name] for name in names) for names in _PHASES.values())
@@ -178,7 +176,7 @@ def metric_row_of_record(
 
 
 def event_rows(run_no: int, result: AttemptResult) -> Collection[EventRow]:
-    """Return the rows of `event` for a result, in order; those of a file are made when iterated."""
+    """Return the rows of `event` for a result, in order. Rows of a file are made while iterated."""
     idx = result.schedule_idx
     if isinstance(result.events, EventFile):
         return _FileRows(run_no, idx, result.events)
@@ -191,7 +189,7 @@ def event_rows(run_no: int, result: AttemptResult) -> Collection[EventRow]:
 def event_records(stamp: Stamp, rows: Collection[EventRow]) -> Collection[str]:
     """Return the `event_record_v1` of each row, as canonical text.
 
-    They are a tuple, unless the rows are too many to be held.
+    Returns a tuple, unless there are too many rows to hold in memory.
     """
     return (
         EventRecords(stamp, rows)
@@ -214,12 +212,12 @@ class LazyValues(Collection[T]):
         return sum(1 for _ in self)
 
     def __contains__(self, value: object) -> bool:
-        return any(value == own for own in self)
+        return any(value == item for item in self)
 
 
 @dataclass(frozen=True)
 class _FileRows(LazyValues[EventRow]):
-    """The rows of events of a file."""
+    """The rows of the events in a file."""
 
     run_no: int
     schedule_idx: int
@@ -235,7 +233,7 @@ class _FileRows(LazyValues[EventRow]):
 
 @dataclass(frozen=True)
 class EventRecords(LazyValues[str]):
-    """The records of events of which each row is made when it is asked for."""
+    """The records of events, made one by one while they are iterated."""
 
     stamp: Stamp
     rows: LazyValues[EventRow]
@@ -261,7 +259,7 @@ def event_lines(stamp: Stamp, rows: Iterable[EventRow]) -> Iterator[str]:
 def _shared_parts(stamp: Stamp) -> tuple[str, str, str, str, str]:
     """Return the pairs that all records of a slot share, the first with the opening bracket.
 
-    Cached, because a slot's metrics and events are made one after the other.
+    Cached, because a slot's metrics and events follow each other.
     """
     return (
         f'{{"attempt":{stamp.attempt},',
@@ -284,7 +282,7 @@ class SlotRows:
     scores: Sequence[ScoreRow]
     evidence: Sequence[EvidenceRow]
     model_calls: Sequence[ModelCallRow]
-    """Those of every attempt."""
+    """The calls of every attempt."""
 
     def by_table(self) -> dict[str, Collection[tuple[Any, ...]]]:
         """Return the rows of each table, in the order in which they are written."""
@@ -321,9 +319,9 @@ def slot_rows(run_no: int, results: Sequence[AttemptResult]) -> SlotRows:
 
 
 def _evidence(result: AttemptResult, *, is_last: bool) -> Iterator[JsonObject]:
-    """Yield the evidence of an attempt. That of earlier ones says what they spent.
+    """Yield the evidence of an attempt, with the spending of an earlier attempt.
 
-    Only of the last attempt are metrics stored. Calls to models are, of all.
+    Only the last attempt's metrics are stored, but the calls of every attempt.
     """
     metrics = {metric.metric_id: metric.value for metric in result.metrics}
     spent = {} if is_last or result.model_calls else spent_by_metrics(metrics)
@@ -333,7 +331,7 @@ def _evidence(result: AttemptResult, *, is_last: bool) -> Iterator[JsonObject]:
 
 
 def spent_by_metrics(metrics: Mapping[str, object]) -> dict[str, float]:
-    """Return those of the metrics of an attempt that say what it spent, if they are amounts."""
+    """Return the metrics of an attempt that report spending, without values that are no amounts."""
     return {
         name: value
         for name, value in metrics.items()
@@ -384,7 +382,7 @@ TEXT_TABLES: dict[str, tuple[str, RowOfRecord]] = {
     "scores": ("score", score_row),
     "evidence": ("evidence_record", evidence_row),
 }
-"""The table of each kind of record that is stored as text, which is the last column of a row."""
+"""The table of each kind of record that is stored as text, in the last column of a row."""
 
 ROW_TABLES: dict[str, tuple[str, RowOfRecord]] = {
     **TEXT_TABLES,

@@ -1,10 +1,8 @@
 """Read a run as `RunInfo`, its tasks, gradings and reruns; check regradings against their roots.
 
-All queries run inside the caller's snapshot. The experiment of a run that was extended is that of
-its newest part which extends it. A regrading stores the chain head that its root had, so it belongs
-to exactly one history of that run. If the root has grown since, the regrading grades its first
-slots only, and does not count any more. A slot is superseded once the slot that names it in
-`supersedes` is committed; until then it counts.
+All queries run inside the caller's snapshot. An extended run has the experiment of its newest
+extension. A regrading stores its root's chain head, and no longer counts if the root has grown. A
+slot counts until its replacement is committed.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ FROM run
 JOIN schedule ON schedule.run_no = run.run_no
 JOIN schedule_progress AS progress ON progress.run_no = run.run_no
 """)
-"""Each column has the name of the field of `RunInfo` that it is; the others make `_run_info`."""
+"""Each column has the name of a field of `RunInfo`; `_run_info` makes the other fields."""
 
 
 def read_runs(connection: Connection) -> list[RunInfo]:
@@ -96,7 +94,7 @@ def read_parts(connection: Connection, run_no: int) -> tuple[RunPart, ...]:
 
 
 def read_revisions(connection: Connection, run_no: int) -> dict[int, ExperimentRevision]:
-    """Return each revision of a run's experiment by the part that brought it, from part 1."""
+    """Return each revision of a run's experiment by the number of its part, from 1."""
     return {
         part: ExperimentRevision(
             json.loads(resolved), authored, digest, source_path, json.loads(images)
@@ -120,7 +118,7 @@ def _run_info(connection: Connection, row: Any) -> RunInfo:
     stored = row._asdict()
     stop = row.stop_cause and Stop(row.stop_cause, row.stop_message or "")
     values: dict[str, Any] = {
-        **{each.name: stored[each.name] for each in fields(RunInfo) if each.name in stored},
+        **{column.name: stored[column.name] for column in fields(RunInfo) if column.name in stored},
         **{name: json.loads(stored[name]) for name in ("images", "budget", "settings")},
         "tags": tuple(json.loads(row.tags)),
         "status": RunStatus(row.status),
@@ -154,9 +152,9 @@ def read_task_row_digests(connection: Connection, run_no: int) -> dict[str, str]
 
 
 def read_scheduled(connection: Connection, run_no: int) -> Iterator[tuple[str, str, int]]:
-    """Yield variant id, task id and the number of cells of each that have any.
+    """Yield variant id, task id and number of cells, for each pair that has any.
 
-    A slot that supersedes another one is of the same cell.
+    A slot that supersedes another one belongs to the same cell.
     """
     yield from connection.execute(_SCHEDULED_SQL, (run_no,))
 
@@ -190,14 +188,14 @@ def read_gradings(connection: Connection, run_no: int) -> list[Grading]:
 def with_regradings(connection: Connection, run_id: str) -> list[str]:
     """Return a run and its regradings, the oldest first.
 
-    Raises `RunNotFound`, and `InvalidInput` for a regrading, which goes with its run alone.
+    Raises `RunNotFound`, and `InvalidInput` for a regrading, which cannot leave its run.
     """
-    known = read_gradings(connection, run_number(connection, run_id))
-    if known[0].run_id != run_id:
-        message = f"it is a regrading of {known[0].root_id}, which it cannot be parted from"
-        hint = f"name {known[0].root_id}: its regradings go with it"
+    gradings = read_gradings(connection, run_number(connection, run_id))
+    if gradings[0].run_id != run_id:
+        message = f"it is a regrading of {gradings[0].root_id}, and cannot be separated from it"
+        hint = f"name {gradings[0].root_id}: its regradings go with it"
         raise InvalidInput("the run", [Problem(run_id, message, hint=hint)])
-    return [grading.run_id for grading in known]
+    return [grading.run_id for grading in gradings]
 
 
 class Regrades(NamedTuple):
@@ -235,8 +233,8 @@ WHERE root.run_id = ?1"""
 def root_mismatch(connection: Connection, regraded: Regrades, slots: int) -> str | None:
     """Return why the root in this ledger is not the run that was regraded; None if it is.
 
-    `slots` is how many slots the regrading has: those that the root had then. A root that the
-    ledger does not have is a mismatch.
+    `slots` is the number of slots of the regrading, which the root had at that time. A root that
+    the ledger does not have is a mismatch.
     """
     root = connection.execute(_ROOT_SQL, (regraded.root_id, slots)).first()
     if root is None:
@@ -277,7 +275,7 @@ SELECT (SELECT run_no FROM counted WHERE counted.root_no = run.run_no) IS (
 FROM run WHERE run.run_no = ?"""
 _HAS_COUNTED_SQL = "SELECT 1 FROM counted WHERE root_no = ?"
 _PARTS = {"variants": "run_variant", "tasks": "run_task", "slots": "slot"}
-"""Tables of which a regrading repeats its root's rows, as many as the root had then."""
+"""Tables whose rows a regrading copies from its root, as they were at that time."""
 
 
 def find_grading_problems(connection: Connection, run_no: int) -> Iterator[tuple[None, str]]:
@@ -292,7 +290,7 @@ def find_grading_problems(connection: Connection, run_no: int) -> Iterator[tuple
             yield None, f"the row of counted, which views use, {difference}"
         return
     if connection.execute(_HAS_COUNTED_SQL, (run_no,)).first():
-        yield None, "it is a regrading, and has a row of counted as if it were a run of its own"
+        yield None, "it is a regrading, but has a row of counted, as only other runs do"
     slots = read_total_slots(connection, run_no)
     root = connection.execute(_ROOT_SQL, (regraded.root_id, slots)).first()
     if root is None:
@@ -303,14 +301,14 @@ def find_grading_problems(connection: Connection, run_no: int) -> Iterator[tuple
     for part, table in _PARTS.items():
         number = KEYS[table][1]
         rows = f"SELECT {statements.columns(table, start=1)} FROM {table} WHERE run_no = "  # noqa: S608
-        own = f"{rows} ?1"
+        of_run = f"{rows} ?1"
         of_root = f"{rows} ?2 AND {number} < (SELECT count(*) FROM {table} WHERE run_no = ?1)"  # noqa: S608
         sql = (
-            f"SELECT 1 FROM ({own} EXCEPT {of_root}) "  # noqa: S608
-            f"UNION ALL SELECT 1 FROM ({of_root} EXCEPT {own})"
+            f"SELECT 1 FROM ({of_run} EXCEPT {of_root}) "  # noqa: S608
+            f"UNION ALL SELECT 1 FROM ({of_root} EXCEPT {of_run})"
         )
         if connection.execute(sql, (run_no, root[0])).first():
-            yield None, f"its {part} are not those of {regraded.root_id}"
+            yield None, f"its {part} differ from the {part} of {regraded.root_id}"
 
 
 # -- reruns

@@ -1,11 +1,8 @@
 """Verify a ledger: find every committed row that was changed, removed or inserted later.
 
-Damage of any kind is a finding and hides nothing: what cannot be read is named, and the rest is
-still checked. Nothing is changed. Large ledgers are checked by several processes, each with its own
-connection and some ranges of slots, which never change. A worker is this module as a separate
-program that receives ranges and returns results through pipes: neither a fork of the caller, which
-may have threads, nor a second start of the caller's own program. The caller checks the ranges of a
-worker that fails.
+Nothing is changed. Damage is a finding and hides nothing: unreadable rows are named, and the rest
+is still checked. Several processes check large ledgers. A worker is this module as a separate
+program, because the caller may have threads, which a fork does not survive.
 """
 
 from __future__ import annotations
@@ -53,7 +50,7 @@ _MAX_PROCESSES = 8
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something in the ledger that differs from what was committed."""
+    """A difference between the ledger and the committed rows."""
 
     run_id: str | None
     """None if it concerns the whole file."""
@@ -61,7 +58,7 @@ class Finding:
     message: str
 
     def line(self, path: Path) -> str:
-        """Return one line for a person. `path` is that of the ledger."""
+        """Return one line for a person. `path` is the ledger's path."""
         slot = "" if self.schedule_idx is None else f" slot {self.schedule_idx}"
         return f"{self.run_id or path}{slot}: {self.message}"
 
@@ -77,7 +74,7 @@ class Verification:
     """Artifacts of evidence whose content was read."""
     findings: tuple[Finding, ...]
     mirrors: Mapping[str, Mapping[str, Sequence[Piece]]] = field(repr=False, compare=False)
-    """What the mirrors of each run contain if nothing of the run differs, by run and kind."""
+    """The pieces of each run's mirrors, if the run has no finding, by run and kind."""
 
     @property
     def is_clean(self) -> bool:
@@ -90,14 +87,15 @@ def verify(
     *,
     processes: int | None = None,
 ) -> Verification:
-    """Compare one run, or all, with their digests, including artifacts, frozen files, workspaces.
+    """Compare one run, or all runs, with their digests, including artifacts, frozen files and
+    workspaces.
 
-    Reads one snapshot of the ledger. Memory does not grow with its size. A large ledger is
-    read by as many processes as there are processors, at most 8, or by at most `processes`.
+    Reads one snapshot of the ledger, in flat memory. A large ledger is read by as many processes as
+    there are processors (at most 8), or by at most `processes`.
 
-    The loss of a run's newest commits together with its progress, as in an older copy of the
-    ledger, cannot be detected by this function: compare the mirrors, or `chain_head` in the
-    summary. Raises `RunNotFound`, and what `migrations.require_current` raises.
+    This cannot detect that the newest commits of a run were lost together with its progress, as in
+    an older copy of the ledger. Compare the mirrors, or `chain_head` in the summary. Raises
+    `RunNotFound`, and the errors of `migrations.require_current`.
     """
     readable = migrations.any_revision_path(path)
     with reading(readable, "verify the ledger") as connection:
@@ -114,8 +112,8 @@ def verify_snapshot(
 ) -> Verification:
     """Verify some runs on a connection that reads one snapshot, with an extra check of each commit.
 
-    Without a store no artifact is checked. A regrading may lack its root, and a run the files that
-    it was started with.
+    Without a store, no artifact is checked. The root of a regrading and the frozen files of a run
+    may be missing.
     """
     return _Checker(connection, store, extra_check).check(run_ids)
 
@@ -147,8 +145,8 @@ class _Checker:
     ) -> Verification:
         """Check some runs, or all.
 
-        Without `path`, as for the source of an import, only this process reads the ledger, and
-        roots of regradings, frozen files and files of staged events may be missing.
+        Without `path`, as for the source of an import, only this process reads the ledger. Roots of
+        regradings, frozen files and files of staged events may then be missing.
         """
         findings: list[Finding] = []
         runs = self._runs(run_ids, findings)
@@ -167,7 +165,7 @@ class _Checker:
         for slot_range, checked in zip(ranges, by_range, strict=True):
             totals[slot_range.run_id].add(checked)
             slot_findings += [Finding(slot_range.run_id, *message) for message in checked.messages]
-        # The whole file first, then slots, then the rest of each run; each finding once.
+        # The whole file first, then slots, then the rest of each run. Each finding appears once.
         file_findings = [finding for finding in findings if finding.run_id is None]
         run_findings = [finding for finding in findings if finding.run_id is not None]
         ordered = dict.fromkeys((*file_findings, *slot_findings, *run_findings))
@@ -182,7 +180,7 @@ class _Checker:
     def _runs(
         self, run_ids: Sequence[str] | None, findings: list[Finding]
     ) -> list[tuple[int, str]]:
-        """Return number and id of these runs, or of all that can be read."""
+        """Return number and id of these runs, or of all readable runs."""
         if run_ids is not None:
             return [(run_number(self._connection, run_id), run_id) for run_id in run_ids]
         runs: list[tuple[int, str]] = []
@@ -229,7 +227,7 @@ def _start_workers(
     ranges: Sequence[SlotRange],
     processes: int | None,
 ) -> Iterator[_Finish]:
-    """Start to check `ranges` of the ledger at `path`, in at most `processes`, this one included.
+    """Start to check `ranges` of the ledger at `path` in at most `processes`, including this one.
 
     Yields the function that completes the checks. Workers are ended with the block.
     """
@@ -265,7 +263,7 @@ def _start_workers(
 
 
 def _take(waiting: deque[tuple[int, SlotRange]]) -> Iterator[tuple[int, SlotRange]]:
-    """Take one range after the other, until none is left. Other threads do the same."""
+    """Yield one range after the other, until none remains. Other threads do the same."""
     with suppress(IndexError):
         while True:
             yield waiting.popleft()
@@ -287,7 +285,7 @@ def _feed(
     waiting: deque[tuple[int, SlotRange]],
     results: dict[int, CheckedSlots],
 ) -> None:
-    """Send a worker one range after the other, until none is left or the worker fails."""
+    """Send a worker one range after the other, until none remains or the worker fails."""
     stdin, stdout = worker.stdin, worker.stdout
     if stdin is None or stdout is None:
         return

@@ -1,7 +1,7 @@
 """Write to the ledger: `LedgerWriter` creates runs, stages results and commits slots.
 
-`LedgerWriter.leases` changes who owns a run, and `LedgerWriter.imports` imports runs of other
-ledgers; nothing else changes runs. A slot is committed in one transaction.
+`LedgerWriter.leases` changes who owns a run, and `LedgerWriter.imports` imports runs from other
+ledgers. Nothing else changes runs. A slot is committed in one transaction.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LedgerWriter:
     """A connection that may write, for one thread. While it is open, no artifact is removed.
 
     Every method that changes the ledger does so in one transaction: all of its changes happen, or
-    none. If SQLite fails, a `LedgerError` says what was attempted; the writer can still be used.
+    none. If SQLite fails, a `LedgerError` names the action, and the writer can still be used.
     """
 
     def __init__(
@@ -101,15 +101,16 @@ class LedgerWriter:
     def shrink_log(self) -> bool:
         """Empty the write-ahead log if it has outgrown its limit; return False if a reader uses it.
 
-        Waits for readers a tenth of a second at most.
+        Waits at most a tenth of a second for readers.
         """
         return shrink_log(self._connection, self.path)
 
     def save_replaced(self, target: Path) -> None:
-        """Copy what this writer has open, after `LedgerReplaced`, to the new file `target`.
+        """Copy this writer's open ledger, after `LedgerReplaced`, to the new file `target`.
 
-        Its write-ahead log is renamed if it lies beside another ledger now, which SQLite would take
-        it for that of. Raises `LedgerError` if the copy cannot be written; then no file is left.
+        If another ledger now has the path, the write-ahead log is renamed, because SQLite would
+        apply it to that ledger. Raises `LedgerError` if the copy cannot be written; then no file is
+        left.
         """
         migrations.copy_open_ledger(self._connection, target)
         self._work.set_log_aside(target)
@@ -146,19 +147,19 @@ class LedgerWriter:
             run_rows.write_budget(connection, lease.run_no, limits)
 
     def set_settings(self, lease: Lease, settings: Mapping[str, str]) -> None:
-        """Replace the run's settings `on` and `window`, if given. Raises `LeaseLost`."""
+        """Replace the run's settings `on` and `window` that are given. Raises `LeaseLost`."""
         with self._work.owned(lease, f"store the settings of run {lease.run_id}") as connection:
             run_rows.write_settings(connection, lease.run_no, settings)
 
     def set_receivers(
         self, lease: Lease, receivers: Mapping[ReceiverSource, Iterable[str]]
     ) -> None:
-        """Replace the receivers of the run that each source named. Raises `LeaseLost`."""
+        """Replace the run's receivers from these sources. Raises `LeaseLost`."""
         with self._work.owned(lease, f"store the receivers of run {lease.run_id}") as connection:
             notifications.write_receivers(connection, lease.run_no, receivers)
 
     def announce(self, lease: Lease, notices: Sequence[Notice]) -> None:
-        """Store what the run's receivers are to be told. Raises `LeaseLost`.
+        """Store notices for the run's receivers. Raises `LeaseLost`.
 
         `stage` and the commits also take notices, and store them in the same transaction.
         """
@@ -166,9 +167,9 @@ class LedgerWriter:
             notifications.announce(connection, lease.run_no, notices, self._work.now())
 
     def declare_host_lost(self, run_id: str, host: str, because: str) -> None:
-        """Refuse whatever a host delivers for a run from now on, whoever owns the run.
+        """Refuse everything that a host delivers for a run from now on. Needs no lease.
 
-        Raises `RunNotFound`, and `InvalidInput` for a host that is none of the run's.
+        Raises `RunNotFound`, and `InvalidInput` for a host that ran no trial of the run.
         """
         with self._work.transaction(f"declare a host of run {run_id} lost") as connection:
             run_no = run_number(connection, run_id)
@@ -185,7 +186,7 @@ class LedgerWriter:
         requested_by: str,
         because: str | None = None,
     ) -> ControlRequest:
-        """Store a request about a run, whoever owns it. Raises `RunNotFound`."""
+        """Store a request about a run. Needs no lease. Raises `RunNotFound`."""
         with self._work.transaction(f"write a request about run {run_id}") as connection:
             run_no, now = run_number(connection, run_id), self._work.now()
             return control_requests.add_request(
@@ -195,9 +196,9 @@ class LedgerWriter:
     def apply_request(
         self, lease: Lease, request: ControlRequest, outcome: JsonObject
     ) -> ControlRequest:
-        """Record what the run's owner did about a request, with the limits that it sets.
+        """Store the outcome of a request, with the limits that it sets.
 
-        Raises `LeaseLost`, and `LedgerError` if the request is applied already.
+        Raises `LeaseLost`, and `LedgerError` if the request is already applied.
         """
         action = f"apply request {request.number} of run {lease.run_id}"
         with self._work.owned(lease, action) as connection:
@@ -211,13 +212,13 @@ class LedgerWriter:
             return applied
 
     def add_note(self, run_id: str, note: str) -> None:
-        """Append a note to a run, whoever owns it. Raises `RunNotFound`."""
+        """Append a note to a run. Needs no lease. Raises `RunNotFound`."""
         with self._work.transaction(f"write a note on run {run_id}") as connection:
             run_no = run_number(connection, run_id)
             run_rows.add_note(connection, run_no, note, self._work.now())
 
     def change_tags(self, run_id: str, add: Iterable[str], remove: Iterable[str]) -> None:
-        """Add tags to a run and remove others, whoever owns it. Raises `RunNotFound`."""
+        """Add tags to a run and remove others. Needs no lease. Raises `RunNotFound`."""
         with self._work.transaction(f"change the tags of run {run_id}") as connection:
             run_no = run_number(connection, run_id)
             run_rows.remove_tags(connection, run_no, remove)
@@ -241,9 +242,10 @@ class LedgerWriter:
 
     @contextmanager
     def _without_foreign_keys(self) -> Iterator[None]:
-        """Check no foreign keys in the transaction of a block that removes all rows of runs.
+        """Turn foreign keys off for the transaction of a block that removes all rows of runs.
 
-        SQLite would look for a slot that supersedes it, among all slots of the run, for each slot.
+        Otherwise SQLite would search all slots of the run, for each slot, for one that supersedes
+        it.
         """
         self._connection.execute("PRAGMA foreign_keys = OFF")
         try:
@@ -251,10 +253,10 @@ class LedgerWriter:
         finally:
             self._connection.execute("PRAGMA foreign_keys = ON")
 
-    # -- trials that are not committed yet
+    # -- trials before their commit
 
     def journal_dispatch(self, lease: Lease, dispatches: Sequence[Dispatch]) -> None:
-        """Store that these containers are about to be created. Raises `LeaseLost`.
+        """Journal that these containers are about to be created. Raises `LeaseLost`.
 
         An attempt is dispatched at most once in an epoch. `stage` and the commits also take
         dispatches, and store them in the same transaction.
@@ -272,13 +274,13 @@ class LedgerWriter:
         delivered_by: str | None = None,
         notices: Sequence[Notice] = (),
     ) -> None:
-        """Store a result, with its artifacts, until its slot's turn to be committed.
+        """Store a result, with its artifacts, until its slot can be committed.
 
         `final` is False if another attempt follows. `delivered_by` is the host of a cluster that
-        delivered it. Raises `LeaseLost`, and `HostLost` if that host was declared lost.
+        delivered the result. Raises `LeaseLost`, and `HostLost` if that host was declared lost.
         """
         idx = result.schedule_idx
-        action = f"stage slot {idx} of run {lease.run_id}"
+        action = f"store the result of trial {idx} of run {lease.run_id}"
         with self._work.owned(lease, action, open_slot=idx) as connection:
             if delivered_by is not None:
                 run_rows.require_not_lost(connection, lease.run_no, delivered_by)
@@ -301,8 +303,8 @@ class LedgerWriter:
         """Commit a slot with the result of its last attempt, and staged results of earlier ones.
 
         `delivered_by` is the host of a cluster that delivered the result. Raises `LeaseLost` if
-        another process owns the run, `LedgerError` if it is not the slot's turn, and `HostLost` if
-        that host was declared lost; then nothing is written.
+        another process owns the run, `LedgerError` if this is not the run's next slot, and
+        `HostLost` if that host was declared lost; then nothing is written.
         """
         idx = result.schedule_idx
         with self._begin_commit(lease, idx, dispatches, notices) as slot:
@@ -339,7 +341,7 @@ class LedgerWriter:
         reason: str,
         dispatches: Sequence[Dispatch] = (),
     ) -> SlotRecords:
-        """Commit that a slot was not run (`NEVER_RUN`), and why. Raises as `commit_result`."""
+        """Commit a slot that never ran, with a status of `NEVER_RUN`. Raises as `commit_result`."""
         if status not in NEVER_RUN:
             raise ValueError(f"{status} needs a trial")
         with self._begin_commit(lease, schedule_idx, dispatches) as slot:
@@ -352,7 +354,7 @@ class LedgerWriter:
             return records
 
     def delete_event_files(self, run_id: str, next_idx: int) -> None:
-        """Delete the files with staged events of the slots before `next_idx`: all are committed."""
+        """Delete the files of staged events of slots before `next_idx`, which are all committed."""
         for path in (self._store.staged_events / run_id).glob("*-*.jsonl"):
             if int(path.name.partition("-")[0]) < next_idx:
                 path.unlink(missing_ok=True)

@@ -1,8 +1,9 @@
 """The types of records, results and outcomes, their JSON forms and schemas.
 
-In: JSON that labledger, a container or a person wrote. Out: frozen dataclasses, and canonical JSON
-of them. Import a type from its module; the package itself defines only `JsonObject`.
-Knows nothing of the lab folder, SQL and Docker, and imports only `errors`, `resources` and `text`.
+In: JSON that labledger, a container or a person wrote. Out: frozen dataclasses, and their canonical
+JSON. Import a type from its module; the package defines only `JsonObject`. Knows nothing of the lab
+folder, SQL and Docker. Imports only `errors`, `resources` and `text`. Read first: `outcomes`,
+`attempt_result`, `canonical_json`.
 """
 
 from __future__ import annotations

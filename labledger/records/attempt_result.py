@@ -1,8 +1,8 @@
-"""The validated result of one attempt at a slot, and the records that the slot's commit publishes.
+"""The validated result of an attempt, and the records that a slot's commit publishes.
 
-A worker returns a result, and the runner stages it durably or commits it. Results that earlier
-versions of labledger staged can be read as well. Records refer to an artifact by its SHA-256. The
-digest of a commit is computed from its records, and each is one line of a mirror.
+A worker returns a result, and the runner stages or commits it. Results that earlier versions staged
+can be read too. Records refer to an artifact by its SHA-256. The digest of a commit covers its
+records, and each is one line of a mirror.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class EventFile(JsonForm):
-    """A file of events that are too many to be held in memory: one canonical JSON body per line.
+    """A file of events, too many to hold in memory: one canonical JSON body per line.
 
     Iterating yields each `Event`, as often as needed, as with a tuple.
     """
@@ -152,7 +152,7 @@ class AttemptResult:
     exit_status: int | None = None
     """The container's exit status; see the table in `trial.sh`."""
     outcome: str | None = None
-    """What the agent reports about its own work in `result.json`."""
+    """The agent's own report about its work in `result.json`."""
     phases: Mapping[str, Phase] = field(default_factory=dict)
     predictions: tuple[JsonObject, ...] = ()
     scores: tuple[JsonObject, ...] = ()
@@ -163,7 +163,7 @@ class AttemptResult:
     """How many lines of the events file were not stored: too many, or too large."""
     artifacts: tuple[Artifact, ...] = ()
     model_calls: tuple[ModelCall, ...] = ()
-    """The calls of its agent to models, in order, as the gateway counted them."""
+    """The agent's calls to models, in order, as the gateway counted them."""
 
     @property
     def verdict(self) -> str | None:
@@ -177,7 +177,8 @@ class AttemptResult:
     def as_json(self) -> JsonObject:
         """Return the JSON form, without the contents of artifacts and the events of a file.
 
-        Version 1 has its events, 2 names their file; 3 has calls, and either.
+        Version 1 has the events, version 2 names their file, and version 3 has calls and either of
+        them.
         """
         version = 2 if isinstance(self.events, EventFile) else 1
         calls = [call.as_json() for call in self.model_calls]
@@ -246,19 +247,21 @@ _PLAIN_FIELDS = tuple(
         *_RECORD_FIELDS,
     }
 )
-"""Fields whose JSON form is their value. A field that is added to `AttemptResult` becomes one."""
+"""Fields whose JSON form is their value. A new field of `AttemptResult` becomes one."""
 
 
 RECORD_KINDS = ("predictions", "scores", "evidence", "trials", "metrics", "events", "model_calls")
 """The kinds of record that a commit publishes: the fields of `SlotRecords`, one mirror each."""
 
 ONLY_IF_ANY = frozenset({"model_calls"})
-"""Kinds that came later: only a commit that has some covers them, and only a run that has some has
-their mirror, so that the digests and mirrors of other runs stay as they were."""
+"""Kinds that came later. Digests of commits without such records do not cover them, and runs
+without such records have no such mirror, so older digests and mirrors stay valid.
+"""
 
 MAX_LINE_BYTES = 64 << 20
-"""No line of a mirror is longer: the largest record has a prediction of 8 MiB, of which each byte
-becomes six at most."""
+"""The longest line of a mirror. The largest record has a prediction of 8 MiB, and each byte becomes
+at most six.
+"""
 MAX_RECORD_DEPTH = MAX_DEPTH + 8
 """A record contains JSON of an agent, which may nest as deep as `MAX_DEPTH`."""
 
@@ -280,9 +283,9 @@ class SlotRecords:
     evidence: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
     events: Collection[str] = ()
-    """A tuple, unless they are too many to be held in memory."""
+    """A tuple, unless there are too many to hold in memory."""
     model_calls: tuple[str, ...] = ()
-    """Those of every attempt."""
+    """The calls of every attempt."""
 
     def lines(self, kind: str) -> Collection[str]:
         """Return the records of one of `RECORD_KINDS`, as text without line ends."""

@@ -1,9 +1,8 @@
 """Read a small YAML file, such as settings, whose text may come from a stranger.
 
-PyYAML builds an alias as the value that it stands for. A few lines of aliases can therefore stand
-for billions of values, which a schema would check one by one. This module counts the values first,
-with aliases expanded, and refuses a text with too many values or too much nesting. Experiment
-files have a reader of their own, which keeps lines and follows YAML 1.2.
+PyYAML expands aliases, so a few lines can stand for billions of values. This module counts the
+values first, and refuses a text with too many values or too much nesting. Experiment files have a
+reader of their own, which keeps lines.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ _BROKEN = "half of a surrogate pair or bytes that are not UTF-8"
 def _storable(value: Any, path: list[str], unstorable: Unstorable) -> Any:
     """Return a value with null for what cannot be stored, and note where that is."""
     if isinstance(value, list):
-        return [_member(str(i), each, path, unstorable) for i, each in enumerate(value)]
+        return [_member(str(i), item, path, unstorable) for i, item in enumerate(value)]
     if isinstance(value, dict):
         return _storable_object(value, path, unstorable)
     if isinstance(value, _NoNumber):
@@ -178,9 +178,9 @@ def _storable_object(
     value: dict[str, Any], path: list[str], unstorable: Unstorable
 ) -> dict[str, Any]:
     stored: dict[str, Any] = {}
-    for key, each in value.items():
+    for key, member in value.items():
         if _HALF.search(key) is None:
-            stored[key] = _member(key, each, path, unstorable)
+            stored[key] = _member(key, member, path, unstorable)
         else:
             readable = _HALF.sub("\ufffd", key)
             unstorable.add([*path, readable], f"a member whose name has {_BROKEN}")

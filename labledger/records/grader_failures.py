@@ -1,10 +1,8 @@
-"""Whose failure it was that a trial's tests did not work: the rule, as a table.
+"""The rule for trials whose tests did not work: whose failure it was.
 
-A grader that could not work says nothing about the agent. But an agent that broke its grader must
-not leave the pass rate. The tests' log cannot distinguish the two cases, because the agent's own
-programs can write to it. So `decide` uses the facts of the ledger, in the order of `_RULES`, and a
-line of the log alone excuses no agent. The ledger decides once, when it commits the slot, and
-stores the decision with its ground in the evidence (`ext.grader_failure`).
+A grader that could not work says nothing about the agent, but an agent that broke its grader must
+not leave the pass rate. Agents can write to the tests' log, so `decide` uses facts of the ledger.
+The evidence stores the decision (`ext.grader_failure`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""The codec between frozen dataclasses and JSON, by the types that their fields declare.
+"""The codec between frozen dataclasses and JSON, by the types of their fields.
 
-The keys of a JSON form are the fields in their order, unless the class says otherwise: `_JSON`
-names the attributes that are written, properties among them; `_KEYS` gives them other keys; those
-in `_OPTIONAL`, or all with `_ONLY_SET`, are left out where the value is the default. `to_json`
-writes any value, `JsonForm` adds `as_json` to a class, and `Section` also reads what was stored.
-There an unknown key is an error: to ignore it could change what a run means. Formats in which the
-value of a field decides which others there are have codecs of their own.
+The keys of a JSON form are the fields in order, unless `_JSON`, `_KEYS`, `_OPTIONAL` or `_ONLY_SET`
+of the class change this. `to_json` writes any value, `JsonForm` adds `as_json`, and `Section` also
+reads, and refuses unknown keys, because ignoring one could change a run.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ _PLAIN_TYPES = {Any, JsonObject, str, int, float, bool}
 
 
 def to_json(value: Any) -> Any:
-    """Return a value as JSON, with all that it holds: a set becomes a sorted list."""
+    """Return a value as JSON, with everything in it. A set becomes a sorted list."""
     return _encoder(value.__class__)(value)
 
 
@@ -36,13 +33,13 @@ class JsonForm:
     __slots__ = ()
 
     _JSON: ClassVar[tuple[str, ...] | None] = None
-    """The attributes that the form has, in its order; None for all fields."""
+    """The attributes in the form, in order; None for all fields."""
     _KEYS: ClassVar[Mapping[str, str]] = {}
     """The keys that are not the names of their attributes, by attribute."""
     _OPTIONAL: ClassVar[frozenset[str]] = frozenset()
-    """Fields whose keys the form has only if they are not the default."""
+    """Fields that the form leaves out if they have the default value."""
     _ONLY_SET: ClassVar[bool] = False
-    """Whether that holds for all fields with a default."""
+    """Whether the form leaves out all fields that have their default values."""
 
     def as_json(self) -> JsonObject:
         """Return the JSON form."""
@@ -101,14 +98,14 @@ class Section(JsonForm):
 
 
 ALWAYS = object()
-"""The value of no field: its key is always written."""
+"""Equals the value of no field, so the key is always written."""
 
 
 class Member(NamedTuple):
     """A member of the JSON form of a class."""
 
     name: str
-    """That of the attribute."""
+    """The name of the attribute."""
     key: str
     declared_type: Any
     is_plain: bool

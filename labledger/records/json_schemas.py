@@ -1,10 +1,8 @@
-"""The JSON Schemas of records, by name, and messages for people about data that do not fit.
+"""The JSON Schemas of records, by name, and messages about data that do not fit them.
 
-A message names the field, the value that was found and what is expected, and suggests the key that
-was probably meant. `read_toml` reads a file that a person wrote, and reports all its problems at
-once. `scripts/schemas.py` generates the schemas of reports, comparisons and size plans from the
-types of their fields: in ``Annotated[float, ("minimum", 0)]`` each pair is a keyword of JSON Schema
-and its value.
+A message names the field, the value and the expectation, and suggests a similar key.
+`scripts/schemas.py` generates schemas from the types of fields: in ``Annotated[float, ("minimum",
+0)]`` each pair is a keyword of JSON Schema and its value.
 """
 
 from __future__ import annotations
@@ -49,8 +47,8 @@ def one_of_each(*keys: str) -> tuple[str, tuple[str, ...]]:
 
 
 _MAX_PROBLEMS = 1000
-"""How many problems of a record are reported at most: a list of a million wrong items has a
-million, and each takes memory.
+"""The largest number of reported problems of a record. A list may have a million wrong items, and
+each problem takes memory.
 """
 
 
@@ -121,7 +119,7 @@ def problems(record: Any, name: str) -> Iterator[tuple[tuple[str | int, ...], st
 
 
 def _leaves(error: ValidationError) -> Iterator[ValidationError]:
-    """Yield an error. For `anyOf` and `oneOf`, yield those of the branch with the value's type."""
+    """Yield an error. For `anyOf` and `oneOf`, yield the errors of the matching branch."""
     if error.validator not in {"anyOf", "oneOf"} or not error.context:
         yield error
         return
@@ -256,15 +254,17 @@ def read_toml_document(path: Path) -> JsonObject:
         raise InvalidInput(f"cannot read {path}", [problem]) from error
 
 
-def refuse_problems(path: Path, found: Iterable[tuple[tuple[str | int, ...], str]]) -> None:
+def refuse_problems(path: Path, problems_at: Iterable[tuple[tuple[str | int, ...], str]]) -> None:
     """Raise `InvalidInput` if a file has problems, each at a field."""
-    located = located_problems(path, found)
+    located = located_problems(path, problems_at)
     if located:
         raise InvalidInput(f"cannot read {path}", list(located))
 
 
 def located_problems(
-    path: Path, found: Iterable[tuple[tuple[str | int, ...], str]]
+    path: Path, problems_at: Iterable[tuple[tuple[str | int, ...], str]]
 ) -> tuple[Problem, ...]:
     """Return problems at fields as problems of a file."""
-    return tuple(Problem(str(path), message, field=dotted(at) or None) for at, message in found)
+    return tuple(
+        Problem(str(path), message, field=dotted(at) or None) for at, message in problems_at
+    )

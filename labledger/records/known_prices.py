@@ -1,9 +1,8 @@
 """The prices of models in the package genai-prices, as rows of a run's price table.
 
-The package has prices by the time of a request, by the size of a request, and by the tier or speed
-that served it. Each of them becomes a row. A price that the package does not have stays unknown: no
-lower price replaces it. As in the package, a model without a price for cached tokens charges them
-like other tokens.
+Prices depend on the time, the size of a request, and the tier or speed that served it. Each becomes
+a row. A missing price stays unknown. As in the package, a model without a price for cached tokens
+charges the usual price.
 """
 
 from __future__ import annotations
@@ -44,22 +43,29 @@ _TIERS = frozenset({"service_tier", "speed"})
 
 
 def price_table(
-    models: Iterable[tuple[ProviderConfig, str]], own: Iterable[ModelPrice], at: datetime
+    models: Iterable[tuple[ProviderConfig, str]],
+    experiment_prices: Iterable[ModelPrice],
+    at: datetime,
 ) -> PriceTable:
     """Return the prices of models from a time on, from an experiment and from the package.
 
-    Finds a provider by its name, or by its address if the package does not have the name. Importing
-    the package takes a tenth of a second. Raises nothing for a model without a price.
+    Finds a provider by its name, or else by its address. Importing the package takes a tenth of a
+    second. A model without a price is no error.
     """
     # Imported late: most runs have no models.
     from importlib.metadata import version
 
-    own = tuple(own)
-    replaced = {(price.provider, price.model) for price in own}
-    wanted = [(p, model) for p, model in models if (p.name, model) not in replaced]
-    known = [price for provider, model in wanted for price in _prices(provider, model, at)]
+    experiment_prices = tuple(experiment_prices)
+    replaced = {(price.provider, price.model) for price in experiment_prices}
+    unpriced = [(p, model) for p, model in models if (p.name, model) not in replaced]
+    package_prices = [
+        price for provider, model in unpriced for price in _prices(provider, model, at)
+    ]
     source = f"genai-prices {version('genai-prices')}"
-    return PriceTable((*own, *known), f"the experiment, {source}" if own else source)
+    return PriceTable(
+        (*experiment_prices, *package_prices),
+        f"the experiment, {source}" if experiment_prices else source,
+    )
 
 
 def _prices(provider: ProviderConfig, model: str, at: datetime) -> list[ModelPrice]:
@@ -95,7 +101,7 @@ def _rows(provider: str, model: str, info: Any, at: datetime) -> Iterator[ModelP
 
 
 def _variants(info: Any) -> list[Any]:
-    return [each for each in info.price_variants or () if each.when.keys() <= _TIERS]
+    return [variant for variant in info.price_variants or () if variant.when.keys() <= _TIERS]
 
 
 def _is_standard(context: Mapping[str, str]) -> bool:
@@ -106,17 +112,17 @@ def _times(info: Any, at: datetime) -> Iterator[tuple[dict[str, str], datetime]]
     """Yield each time with its own prices, as parts of a condition and as a moment in it."""
     at = at.astimezone(UTC)
     constraints = [
-        each.constraint
-        for each in (*_conditional(info.prices), *_variants(info))
-        if each.constraint is not None
+        prices.constraint
+        for prices in (*_conditional(info.prices), *_variants(info))
+        if prices.constraint is not None
     ]
-    days = {each.start_date for each in constraints if hasattr(each, "start_date")}
+    days = {part.start_date for part in constraints if hasattr(part, "start_date")}
     bounds = sorted(
         {
             _in_utc(bound)
-            for each in constraints
-            if hasattr(each, "start_time")
-            for bound in (each.start_time, each.end_time)
+            for constraint in constraints
+            if hasattr(constraint, "start_time")
+            for bound in (constraint.start_time, constraint.end_time)
         }
     )
     earlier: list[Any] = []
@@ -127,7 +133,7 @@ def _times(info: Any, at: datetime) -> Iterator[tuple[dict[str, str], datetime]]
             continue
         earlier = prices
         since = {} if day is None else {SINCE: day.isoformat()}
-        if all(each == prices[0] for each in prices):
+        if all(other == prices[0] for other in prices):
             yield since, moments[0]
             continue
         for start, end, moment in zip(bounds, (*bounds[1:], *bounds[:1]), moments, strict=True):
@@ -172,6 +178,6 @@ def _micros(prices: Mapping[str, Any], keys: tuple[str, ...], start: int) -> int
     if price is None:
         return None
     if hasattr(price, "tiers"):
-        held = [tier.price for tier in price.tiers if tier.start < start]
-        price = held[-1] if held else price.base
+        passed_tiers = [tier.price for tier in price.tiers if tier.start < start]
+        price = passed_tiers[-1] if passed_tiers else price.base
     return int((Decimal(price) * 1_000_000).to_integral_value())

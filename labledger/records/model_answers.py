@@ -1,7 +1,7 @@
-"""Whether agents got answers from models, by the calls of a trial and of a variant.
+"""Whether agents got answers from models, for a trial and for a variant.
 
 A trial whose calls were all refused proves nothing about its provider, because an agent can send
-requests that every provider refuses. If no trial of a variant ever got an answer, the only visible
+requests that every provider refuses. If no trial of a variant ever got an answer, the visible
 explanation is a wrong configuration: its key, credit, models or addresses.
 """
 
@@ -51,7 +51,7 @@ _FREE = canonical_json.dumps(NO_TOKENS.as_json())
 GOT_ANSWER_SQL = f"""\
 (model_call.state IN ('answered', 'cut') AND model_call.status BETWEEN 200 AND 299
     AND model_call.fault IS NULL AND model_call.reserved IS NOT '{_FREE}')"""
-"""What `got_answer` returns, as SQL over a row of `model_call`."""
+"""The same as `got_answer`, as SQL over a row of `model_call`."""
 IS_UNCLEAR_SQL = f"(model_call.state = 'unknown' OR model_call.reason IS '{NO_SHARE}')"
 """Whether the result of a call is unknown, as SQL over a row of `model_call`."""
 

@@ -1,13 +1,8 @@
 """Calls of an agent to a model, as the gateway counted them, and their journal.
 
-The journal of an attempt is a file of JSON lines. The gateway writes a line when a call begins and
-one when it has ended. Both are on the disk before the attempt's next call is admitted. A call
-without an end is unknown, because it may have been charged. A third line follows for a failed call,
-as soon as the gateway has found whose fault it was.
-
-Providers count tokens differently. Anthropic leaves cached ones out of `input_tokens`; OpenAI and
-Google include them. Google counts thoughts beside the output, the others within it. `Usage` has one
-form for all. An answer without usage has none: it is never a `Usage` of zeros.
+The journal is a file of JSON lines: one when a call begins, one when it ends, one for the fault of
+a failed call. A call without an end is unknown, because it may have been charged. `Usage` unifies
+the token counts of providers.
 """
 
 from __future__ import annotations
@@ -50,7 +45,7 @@ class Usage(Section):
     cache_write_1h: int = 0
     """Tokens written to a cache for an hour, which costs more."""
     output: int = 0
-    """All tokens of the answer, those of its reasoning included."""
+    """All tokens of the answer, including reasoning."""
     reasoning: int = 0
     """The part of `output` that is reasoning."""
 
@@ -63,7 +58,7 @@ class Usage(Section):
 
     @property
     def request(self) -> int:
-        """All tokens of the request, those of caches included."""
+        """All tokens of the request, including cached ones."""
         return self.input + self.cache_read + self.cache_write + self.cache_write_1h
 
 
@@ -73,20 +68,20 @@ NO_SHARE = "no_share"
 JOURNAL_FAILED = "journal_failed"
 """The reason of a call that failed because the gateway could not write its journal."""
 NOT_SENT = frozenset({"unreachable", "no_key", "held_back", "not_sent", Reason.REPLAY_MISS.value})
-"""Reasons of failed calls of which the provider got nothing."""
+"""Reasons of failed calls that did not reach the provider."""
 
 
 class CallState(StrEnum):
     """How a call ended."""
 
     ANSWERED = "answered"
-    """The provider's answer came whole. Its status may be an error's."""
+    """The provider's whole answer arrived. Its status may be an error."""
     FAILED = "failed"
-    """No answer came: the provider was not reached, or what it sent was no answer."""
+    """No answer arrived: the provider was not reached, or it sent something else."""
     CUT = "cut"
     """The answer ended too early, by the provider or because the agent went away."""
     REFUSED = "refused"
-    """The gateway refused it, and the provider was not asked."""
+    """The gateway refused the call, which did not reach the provider."""
     UNKNOWN = "unknown"
     """The gateway died while the call was under way."""
 
@@ -115,36 +110,36 @@ class ModelCall(Section):
     """One call of an attempt's agent to a model."""
 
     call: int
-    """Its number in the attempt, from 1."""
+    """The number of the call in the attempt, from 1."""
     started_at: str
     provider: str
     api: str
     model: str
-    """The model that was asked for."""
+    """The requested model."""
     state: CallState = CallState.UNKNOWN
     status: int | None = None
     """The status of the answer that the agent got."""
     reason: str | None = None
-    """Why it was refused or failed: a word of the gateway's."""
+    """The gateway's word for the refusal or failure."""
     model_served: str | None = None
     usage: Usage | None = None
-    """None where the provider's answer had none: unknown."""
+    """None if the provider's answer had no usage: unknown."""
     raw_usage: JsonObject | None = None
-    """What the provider's answer said of its usage, as it said it."""
+    """The usage in the provider's answer, unchanged."""
     first_byte_ms: int | None = None
     duration_ms: int | None = None
     waited_ms: int = 0
-    """How long it was held back for limits of the provider, which is part of `duration_ms`."""
+    """How long the call waited for limits of the provider. Part of `duration_ms`."""
     request_id: str | None = None
     """The provider's name for the call."""
     reserved: Usage | None = None
-    """The most that it could use, which counts against limits where its usage is unknown.
+    """The most that the call could use, which counts against limits if its usage is unknown.
 
     Zeros for a call that is free, such as one that only counts tokens.
     """
 
     replayed: bool = False
-    """Whether the answer came from a record: it cost nothing, and its tokens are the record's."""
+    """Whether the answer came from a record. It cost nothing, and its tokens are the record's."""
 
     detail: str | None = None
     """The provider's sentence in a refusal, or the contradiction in an answer."""
@@ -169,12 +164,12 @@ class ModelCall(Section):
 
     @property
     def asked(self) -> bool:
-        """Whether the provider may have been asked, and may charge."""
+        """Whether the call may have reached the provider, which may charge."""
         return self.state is not CallState.REFUSED
 
     @property
     def is_answer(self) -> bool:
-        """Whether the provider answered well, and the answer came whole."""
+        """Whether the provider sent a whole answer without an error."""
         return self.state is CallState.ANSWERED and (self.status or 0) < 400
 
     @property
@@ -184,7 +179,7 @@ class ModelCall(Section):
 
     @property
     def charged(self) -> Usage | None:
-        """The tokens that are charged: zeros where nothing can be, None where it is not known."""
+        """The charged tokens: zeros if nothing can be charged, None if unknown."""
         if self.usage is not None:
             return self.usage
         free = self.reserved == NO_TOKENS or self.reason in NOT_SENT
@@ -193,7 +188,7 @@ class ModelCall(Section):
 
     @property
     def _states_use(self) -> bool:
-        """Whether the answer says that it is charged, also if its numbers cannot be right."""
+        """Whether the answer states a charge, also if its numbers cannot be right."""
         return self.raw_usage is not None or self.cost_unknown is not None
 
 
@@ -228,8 +223,10 @@ def ended_line(call: ModelCall) -> JsonObject:
     """
     document = call.as_json()
     repeated = {"call", "reserved"}
-    kept = {key: value for key, value in document.items() if key in repeated or key not in _ASKED}
-    return {"event": "ended", **kept}
+    members = {
+        key: value for key, value in document.items() if key in repeated or key not in _ASKED
+    }
+    return {"event": "ended", **members}
 
 
 def judged_line(call: int, fault: CallFault | None, *, needless: bool = False) -> JsonObject:
@@ -249,7 +246,7 @@ class CallJournal:
     """The content of a journal of calls."""
 
     calls: tuple[ModelCall, ...] = ()
-    """In their order."""
+    """The calls, in order."""
     judged: frozenset[int] = frozenset()
     """The failed calls whose fault was examined, with or without a result."""
     needless: frozenset[int] = frozenset()
@@ -302,8 +299,8 @@ def _take(calls: dict[int, ModelCall], judged: dict[int, bool], row: JsonObject)
     if event == "asked" and number not in calls:
         calls[number] = ModelCall.from_json(row)
     elif event == "ended" and number in calls and calls[number].state is CallState.UNKNOWN:
-        begun = calls[number].as_json()
-        calls[number] = ModelCall.from_json({**begun, **row})
+        open_call = calls[number].as_json()
+        calls[number] = ModelCall.from_json({**open_call, **row})
     elif event == "judged" and number in calls and calls[number].state is not CallState.UNKNOWN:
         fault = row["fault"]
         calls[number] = replace(calls[number], fault=fault and CallFault(fault))

@@ -1,16 +1,8 @@
-"""The providers' prices of tokens, and the metrics that an attempt gets from its calls to models.
+"""The providers' prices of tokens, and the metrics of an attempt's calls to models.
 
-A price is in micro-dollars for a million tokens, so tokens times price is a cost in picodollars.
-These are integers, so a cost is exact here and in SQL. An unknown value is None, and never 0.
-Prices come from the experiment, and from `labledger.records.known_prices` for other models. A price
-may apply only to some calls, such as calls of a service tier or at certain hours. It then has a
-condition, and a call with another condition has no known cost. If another model served a call, its
-price applies, if the run has it.
-
-If the gateway counted, only its counts are the use of an attempt: `cost_usd`, `tokens_in` and
-`tokens_out` are its metrics. Values that the experiment takes under these names from the agent's
-result or events are the agent's claim. They are stored as `claimed_cost_usd` and so on, so that
-budgets, views and comparisons never mistake one for the other.
+A price is in micro-dollars for a million tokens, so tokens times price is a cost in picodollars: an
+exact integer. Unknown is None, never 0. A price may have a condition. If the gateway counted, the
+agent's own values become claims, such as `claimed_cost_usd`.
 """
 
 from __future__ import annotations
@@ -33,13 +25,13 @@ PRICED = ("input", "output", "cache_read", "cache_write", "cache_write_1h")
 
 @dataclass(frozen=True, slots=True)
 class ModelPrice(Section):
-    """What a model's tokens cost in requests of a certain size, in micro-dollars for a million."""
+    """Prices of a model's tokens in requests of a certain size, in micro-dollars per million."""
 
     provider: str
     model: str
     """The name that requests ask for."""
     from_tokens: int = 0
-    """It holds for requests of at least so many tokens, up to the next price of the model."""
+    """The price applies to requests of at least this many tokens, up to the model's next price."""
     input: int | None = None
     output: int | None = None
     cache_read: int | None = None
@@ -68,11 +60,11 @@ class ModelPrice(Section):
 
 @dataclass(frozen=True)
 class PriceTable:
-    """The prices that a run goes by."""
+    """The prices of a run."""
 
     prices: tuple[ModelPrice, ...] = ()
     source: str = ""
-    """Where they come from, such as a package and its version."""
+    """The origin of the prices, such as a package and its version."""
 
     @cached_property
     def digest(self) -> str:
@@ -82,7 +74,7 @@ class PriceTable:
     def price_of(
         self, provider: str, model: str, request_tokens: int = 0, condition: str | None = None
     ) -> ModelPrice | None:
-        """Return the price for a request of so many tokens; None if the model has none."""
+        """Return the price for a request of this many tokens; None if the model has none."""
         price = None
         for one in self._by_model.get((provider, model), ()):
             if one.from_tokens <= request_tokens and one.condition == (condition or ""):
@@ -123,8 +115,8 @@ class PriceTable:
             for condition in self.conditions(provider, model)
             if all_tiers or comes_unasked(condition)
         )
-        known = [cost for cost in costs if cost is not None]
-        return max(known, default=0 if not usage.total else None)
+        known_costs = [cost for cost in costs if cost is not None]
+        return max(known_costs, default=0 if not usage.total else None)
 
     def search_fees(
         self, provider: str, model: str, searches: int, condition: str | None = None
@@ -141,18 +133,18 @@ class PriceTable:
     def most_search_fees(self, provider: str, model: str, searches: int) -> int:
         """Return the largest known fees for this many searches."""
         conditions = self.conditions(provider, model)
-        fees = (self.search_fees(provider, model, searches, each) for each in conditions)
+        fees = (self.search_fees(provider, model, searches, condition) for condition in conditions)
         return max((fee for fee in fees if fee is not None), default=0)
 
     def of_providers(self, names: Iterable[str]) -> PriceTable:
         """Return the prices of all models of some providers, from the same source."""
-        wanted = set(names)
-        kept = (price for price in self.prices if price.provider in wanted)
-        return PriceTable(tuple(sorted(kept, key=price_order)), self.source)
+        providers = set(names)
+        prices = (price for price in self.prices if price.provider in providers)
+        return PriceTable(tuple(sorted(prices, key=price_order)), self.source)
 
     @cached_property
     def _by_model(self) -> dict[tuple[str, str], list[ModelPrice]]:
-        """The prices of each model, those of small requests first."""
+        """The prices of each model, beginning with the prices of small requests."""
         by_model: dict[tuple[str, str], list[ModelPrice]] = {}
         for price in sorted(self.prices, key=price_order):
             by_model.setdefault((price.provider, price.model), []).append(price)
@@ -207,13 +199,13 @@ def time_parts(conditions: Iterable[str], at: str) -> dict[str, str]:
     `at` is a timestamp in UTC, such as `2026-11-28T17:05:03.123Z`.
     """
     parts = [parts_of(condition) for condition in conditions]
-    days = [each[SINCE] for each in parts if SINCE in each and each[SINCE] <= at]
-    found = {SINCE: max(days)} if days else {}
-    for each in parts:
-        is_of_day = each.get(SINCE) == found.get(SINCE)
-        if is_of_day and HOURS in each and _is_within(at[11:16], each[HOURS]):
-            return {**found, HOURS: each[HOURS]}
-    return found
+    days = [part[SINCE] for part in parts if SINCE in part and part[SINCE] <= at]
+    applying = {SINCE: max(days)} if days else {}
+    for part in parts:
+        is_of_day = part.get(SINCE) == applying.get(SINCE)
+        if is_of_day and HOURS in part and _is_within(at[11:16], part[HOURS]):
+            return {**applying, HOURS: part[HOURS]}
+    return applying
 
 
 def _is_within(minute: str, window: str) -> bool:
@@ -232,17 +224,17 @@ CLAIMED = "claimed_"
 
 
 def model_metrics(calls: Sequence[ModelCall], prices: PriceTable) -> tuple[Metric, ...]:
-    """Return what an attempt used: the tokens of its requests and answers, and their cost in USD.
+    """Return the use of an attempt: the tokens of its requests and answers, and their cost in USD.
 
-    Tokens are known if those of every call are, and the cost if every call's cost is; an unknown
-    one gives no metric. An attempt without a call used nothing.
+    A sum is known only if every call's value is known; an unknown sum gives no metric. An attempt
+    without a call used nothing.
     """
     metrics = []
     charged = [call.charged for call in calls]
-    known = [usage for usage in charged if usage is not None]
-    if len(known) == len(charged):
-        metrics.append(Metric("tokens_in", SOURCE, sum(usage.request for usage in known)))
-        metrics.append(Metric("tokens_out", SOURCE, sum(usage.output for usage in known)))
+    known_usages = [usage for usage in charged if usage is not None]
+    if len(known_usages) == len(charged):
+        metrics.append(Metric("tokens_in", SOURCE, sum(usage.request for usage in known_usages)))
+        metrics.append(Metric("tokens_out", SOURCE, sum(usage.output for usage in known_usages)))
     cost, is_complete = known_cost(calls, prices)
     if is_complete:
         metrics.append(Metric("cost_usd", SOURCE, cost / PICODOLLARS))
@@ -250,7 +242,7 @@ def model_metrics(calls: Sequence[ModelCall], prices: PriceTable) -> tuple[Metri
 
 
 def known_cost(calls: Iterable[ModelCall], prices: PriceTable) -> tuple[int, bool]:
-    """Return what the calls cost in picodollars as far as it is known, and whether all of it is."""
+    """Return the known cost of the calls in picodollars, and whether it is complete."""
     total, is_complete = 0, True
     for call in calls:
         cost = call_cost(call, prices)
@@ -277,15 +269,15 @@ def call_cost(call: ModelCall, prices: PriceTable) -> int | None:
     return None if cost is None else cost + (call.fees or 0)
 
 
-def beside_counted(own: Iterable[Metric], counted: Sequence[Metric]) -> tuple[Metric, ...]:
-    """Return the metrics of an attempt whose calls the gateway counted: its own, then `counted`.
+def beside_counted(reported: Iterable[Metric], counted: Sequence[Metric]) -> tuple[Metric, ...]:
+    """Return the metrics of an attempt with counted calls: `reported` by the agent, then `counted`.
 
-    Its own metrics under the names of `USUAL_METRICS` become claims.
+    Reported metrics with names of `USUAL_METRICS` become claims.
     """
     claims = (
         replace(metric, metric_id=CLAIMED + metric.metric_id)
         if metric.metric_id in USUAL_METRICS
         else metric
-        for metric in own
+        for metric in reported
     )
     return (*claims, *counted)

@@ -1,14 +1,8 @@
-"""What an attempt's agent may ask of models: providers, the grant that a gateway obeys, and caps.
+"""Permissions of an attempt's agent to call models: providers, the grant, and caps.
 
-A grant is a file beside the trial, durable before the container starts. A gateway that starts again
-finds the open grants and goes on. Nothing here holds a secret: a grant has the digest of the
-attempt's token, and a `KeySource` says where the key of a provider is read, so that it may be
-stored and shown.
-
-The gateways of several hosts share the caps of a run and of its variants: the coordinator divides
-each cap among them. A gateway uses its share and no more; a call for which that does not suffice
-waits until the coordinator has taken something from a host that does not need it. Amounts are those
-since the beginning of the run.
+A grant is a file beside the trial, durable before the container starts; a restarted gateway finds
+it. It holds no secret: only the digest of the attempt's token, and where keys are read. The
+coordinator divides caps of runs and variants among the gateways of hosts.
 """
 
 from __future__ import annotations
@@ -28,7 +22,7 @@ from labledger.records.model_costs import PICODOLLARS, ModelPrice
 
 @dataclass(frozen=True, slots=True)
 class KeySource(Section):
-    """Where the key of a provider is read: one of a variable, a file and a command."""
+    """The source of a provider's key: a variable, a file or a command."""
 
     env: str | None = None
     """An environment variable."""
@@ -49,13 +43,13 @@ class KeySource(Section):
 
 @dataclass(frozen=True, slots=True)
 class ProviderConfig(Section):
-    """A provider: its name, which is the first part of the path that agents use, and the rest."""
+    """A provider. Its name is the first part of the path that agents use."""
 
     name: str
     apis: tuple[Api, ...]
-    """What it speaks. The path of a request decides which of them is meant."""
+    """Its APIs. The path of a request decides which one is used."""
     upstream: str
-    """Its address; what follows the name in an agent's path is appended as it is."""
+    """Its address. The rest of an agent's path, after the name, is appended unchanged."""
     key: KeySource | None = None
     """None for a provider that needs no key."""
     auth_header: str | None = None
@@ -65,7 +59,7 @@ class ProviderConfig(Section):
 
 
 def upstream_problem(address: str) -> str | None:
-    """Return what is wrong with the address of a provider, or None."""
+    """Return the problem with the address of a provider, or None."""
     try:
         parts = urlsplit(address)
         port_is_valid = parts.port is None or parts.port > 0
@@ -109,10 +103,10 @@ def doubled_path(provider: ProviderConfig) -> DoubledPath | None:
     corrected, _, last = provider.upstream.rpartition("/")
     if not _VERSION_OF_PATH.fullmatch(last) or not urlsplit(provider.upstream).path.strip("/"):
         return None
-    own = [version for api in provider.apis for version in _OWN_VERSIONS[api]]
-    own_version = last if last in own else own[0]
+    versions = [version for api in provider.apis for version in _OWN_VERSIONS[api]]
+    own_version = last if last in versions else versions[0]
     path = f"{urlsplit(provider.upstream).path}/{own_version}/"
-    return DoubledPath(path, corrected, is_certain=last in own)
+    return DoubledPath(path, corrected, is_certain=last in versions)
 
 
 DEFAULT_PROVIDERS: Mapping[str, ProviderConfig] = {
@@ -138,7 +132,7 @@ DEFAULT_PROVIDERS: Mapping[str, ProviderConfig] = {
         ),
     )
 }
-"""Providers that an experiment may use without saying where they are."""
+"""Providers that an experiment may use without an address."""
 
 
 GRANT = "models/grant.json"
@@ -154,13 +148,13 @@ RECORD = "models/record"
 MISSED = "models/missed.json"
 """The first request that a replay could not answer, below the trial's folder."""
 UNSTATED_OUTPUT = 128_000
-"""How many tokens an answer may have, where neither the request nor the grant says it."""
+"""The assumed limit of an answer's tokens, if neither request nor grant sets one."""
 WAITED = "in/waited"
 """How long limits held the agent back, in hundredths of a second, below the trial's folder."""
 
 
 class Waiting(StrEnum):
-    """What becomes of the time that a call waits for limits of the provider."""
+    """How the time counts that a call waits for limits of the provider."""
 
     EXCLUDED = "excluded"
     """It does not count against the agent's time limit."""
@@ -169,7 +163,7 @@ class Waiting(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CallLimits(Section):
-    """A cap on what calls may use; None does not limit."""
+    """A cap on the use of calls. None means no limit."""
 
     usd: float | None = None
     tokens: int | None = None
@@ -180,7 +174,7 @@ class CallLimits(Section):
 
 @dataclass(frozen=True, slots=True)
 class ModelGrant(Section):
-    """What one attempt may ask."""
+    """The grant of one attempt."""
 
     run_id: str
     schedule_idx: int
@@ -189,11 +183,11 @@ class ModelGrant(Section):
     token_sha256: str
     """The digest of the token in hex."""
     models: Mapping[str, tuple[str, ...]]
-    """By provider, the models that it may ask for, by their exact names."""
+    """By provider, the exact names of the models that the agent may call."""
     providers: tuple[ProviderConfig, ...]
     """The providers of these models."""
     features: tuple[str, ...] = ()
-    """What else it may use, such as a search by the provider."""
+    """Other features that it may use, such as a search by the provider."""
     limits: CallLimits = field(default_factory=CallLimits)
     """The caps of this trial."""
     variant_limits: CallLimits = field(default_factory=CallLimits)
@@ -201,16 +195,18 @@ class ModelGrant(Section):
     run_limits: CallLimits = field(default_factory=CallLimits)
     """The caps of all trials of the run together."""
     shared: bool = False
-    """Whether other gateways share the caps of variant and run: this one waits for its share."""
+    """Whether other gateways share the caps of variant and run. If so, this one waits for its
+    share.
+    """
     prices: tuple[ModelPrice, ...] = ()
-    """The prices of its models, by which caps in dollars are kept."""
+    """The prices of its models, for caps in dollars."""
     unstated_output: int = UNSTATED_OUTPUT
-    """How many tokens an answer may have, where the request does not say it."""
+    """The assumed limit of an answer's tokens, if the request sets none."""
     waiting: Waiting = Waiting.EXCLUDED
     record: bool = False
-    """Whether requests and answers are kept."""
+    """Whether requests and answers are recorded."""
     replay: str | None = None
-    """A file of recorded calls, one a line, whose answers are given instead of the provider's."""
+    """A file of recorded calls, one per line, whose answers replace the provider's."""
     schema_version: str = SCHEMA
 
 
@@ -220,7 +216,7 @@ CAP_SHARES = "cap-shares.json"
 
 @dataclass(frozen=True, slots=True)
 class Amounts(Section):
-    """So much of a budget."""
+    """An amount of a budget."""
 
     requests: int = 0
     tokens: int = 0
@@ -228,11 +224,11 @@ class Amounts(Section):
     """In picodollars."""
 
     def is_within(self, other: Amounts) -> bool:
-        """Return whether no number is larger than that of another."""
+        """Return whether no number is larger than the same number of another amount."""
         return self.combined(min, other) == self
 
     def combined(self, function: Callable[..., int], *others: Amounts) -> Amounts:
-        """Return what a function makes of each of the three numbers, with those of others."""
+        """Return the amounts of a function of each number, here and in other amounts."""
         return Amounts(*map(function, *map(astuple, (self, *others))))
 
 
@@ -242,7 +238,7 @@ ENDLESS = Amounts(1 << 100, 1 << 100, 1 << 100)
 
 
 def cap_of(limits: CallLimits | None) -> Amounts:
-    """Return what limits allow."""
+    """Return the amounts that limits allow."""
     limits = limits or CallLimits()
     return Amounts(
         ENDLESS.requests if limits.requests is None else limits.requests,
@@ -253,33 +249,34 @@ def cap_of(limits: CallLimits | None) -> Amounts:
 
 @dataclass(frozen=True, slots=True)
 class CapShare(Section):
-    """What a host may use of one cap."""
+    """A host's share of one cap."""
 
     variant_id: str | None
     """The variant, None for the whole run."""
     amount: Amounts
     most: Amounts | None = None
-    """What it could get if no other host used any more: a call beyond that is refused. None if that
-    is not known."""
+    """The most it could get if the other hosts used nothing further. A call beyond that is refused.
+    None if unknown.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ShareUse(Section):
-    """What became of a share."""
+    """A host's use of its share of a cap."""
 
     variant_id: str | None
     amount: Amounts
-    """What the gateway goes by now: never less than it uses."""
+    """The share that the gateway obeys now. Never less than its use."""
     spent: Amounts
-    """What ended calls have used, or may have used."""
+    """The amounts that ended calls have used, or may have used."""
     used: Amounts
-    """The same, with the most that calls under way can use."""
+    """The same, plus the most that calls under way can use."""
     wanted: Amounts = NOTHING
-    """What the first call needs that waits for more; nothing if none does."""
+    """The need of the first call that waits for more; nothing if no call waits."""
 
     @property
     def is_possible(self) -> bool:
-        """Whether a gateway can have said it."""
+        """Whether a gateway can have reported this."""
         order = (NOTHING, self.spent, self.used, self.amount)
         return NOTHING.is_within(self.wanted) and all(
             less.is_within(more) for less, more in pairwise(order)

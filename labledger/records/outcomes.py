@@ -25,11 +25,11 @@ NEVER_RUN = (SlotStatus.CANCELLED.value, SlotStatus.SKIPPED_PRUNED.value)
 """The statuses of slots that were committed without a trial."""
 
 WITHOUT_RESULT = frozenset({SlotStatus.INFRA_ERROR.value, SlotStatus.SETUP_ERROR.value, *NEVER_RUN})
-"""The statuses of slots whose agent has no result that a user could choose them by."""
+"""The statuses of slots without a result of the agent that a user could choose them by."""
 
 
 class Verdict(StrEnum):
-    """What the grader decided. Only a score carries one."""
+    """The grader's decision. Only a score has one."""
 
     PASS = "pass"  # noqa: S105
     FAIL = "fail"
@@ -193,18 +193,18 @@ HINDERED: frozenset[str] = frozenset(
         *(Reason.OUT_OF_MEMORY, Reason.OUT_OF_PROCESSES),
     }
 )
-"""Reasons of an `agent_error` that mean that the agent kept its own trial from its end.
+"""Reasons of an `agent_error` that mean that the agent kept its own trial from ending properly.
 
 No regrading grades such a trial, and no failure of a model excuses it.
 """
 
 
 NOT_WORTH_RETRYING: frozenset[str] = frozenset({Reason.REPLAY_MISS, Reason.CANCELLED})
-"""Reasons for which a retry of its status alone is no use: another attempt would end the same."""
+"""Reasons that make a retry of the status useless: another attempt would end the same way."""
 
 
 class RunStatus(StrEnum):
-    """How far a run is. An interrupted one can be resumed."""
+    """The progress of a run. An interrupted one can be resumed."""
 
     RUNNING = "running"
     INTERRUPTED = "interrupted"
@@ -212,7 +212,7 @@ class RunStatus(StrEnum):
 
 
 class RequestKind(StrEnum):
-    """What people ask of a run."""
+    """The kind of a person's request about a run."""
 
     PAUSE = "pause"
     UNPAUSE = "unpause"

@@ -1,16 +1,8 @@
-"""The definition of the pass rate: which slots passed, which did not, and which are left out.
+"""The only definition of the pass rate: slots that passed, did not pass, or are left out.
 
-A slot passed if its verdict is `pass`, however its agent ended. It did not pass if its verdict is
-another one, or if its agent failed (a non-zero exit status, a time-out, a forged status) and it has
-no verdict, whatever its grader did then. Every other slot is left out: what the environment, the
-setup command, or the grader of an agent that succeeded did is not caused by the agent.
-
-The ledger stores the result in `slot_outcome.passed`, computed by `PASSED_SQL`, of which its
-triggers and views are made: a change of it needs a migration. `has_passed` is the same definition
-for a slot that is being committed; tests compare the two. A slot that is left out there counts as
-not passed all the same if nothing excuses its agent: `ledger/database/pass_rate.sql`, the view by
-which everything counts, looks at the other slots of the run and at the evidence, which has the
-decision of `records.grader_failures`. No other code may define whether a slot passed.
+A slot passed if its verdict is `pass`. It did not pass with another verdict, or without one if its
+agent failed. Others are left out, unless `pass_rate.sql` finds that nothing excuses the agent.
+Triggers contain `PASSED_SQL`: a change needs a migration.
 """
 
 from __future__ import annotations
@@ -26,8 +18,10 @@ from labledger.records.outcomes import NEVER_RUN, SlotStatus, Verdict
 def has_passed(status: str, verdict: str | None, agent_exit_status: int | None) -> bool | None:
     """Return whether a committed slot passed; None if it is left out of the pass rate.
 
-    `verdict` is that of its score row. The score of a `grade_error` is stored, but never counted.
+    `verdict` comes from its score row. The score of a `grade_error` is stored, but never counted.
     `agent_exit_status` is None if no agent ran, or if its status is not known.
+
+    This is the same definition as `PASSED_SQL`; tests compare the two.
     """
     match status:
         case SlotStatus.COMPLETED:
@@ -41,9 +35,9 @@ def has_passed(status: str, verdict: str | None, agent_exit_status: int | None) 
 
 
 def is_clean_pass(status: str | None, verdict: str | None) -> bool:
-    """Return whether a trial passed with nothing to look into.
+    """Return whether a trial passed and nothing about it needs a look.
 
-    An agent that failed may have passed (`has_passed`), and is worth a look all the same.
+    An agent that failed may have passed (`has_passed`), but is worth a look.
     """
     return status == SlotStatus.COMPLETED and verdict == Verdict.PASS
 
@@ -64,9 +58,9 @@ class PassCounts(JsonForm):
     passed: int = 0
     not_passed: int = 0
     graders_broken: int = 0
-    """How many of `not_passed` have no verdict, and an agent that did not fail itself."""
+    """How many of `not_passed` have no verdict, although their agent did not fail."""
     left_out: int = 0
-    """Slots that ran and are in neither number."""
+    """Slots that ran and are in neither `passed` nor `not_passed`."""
 
     _JSON = ("passed", "not_passed", "rate", "graders_broken")
     _KEYS: ClassVar = {"rate": "pass_rate"}
@@ -84,7 +78,7 @@ class PassCounts(JsonForm):
 
     @property
     def rate_of_all(self) -> float | None:
-        """The rate if nothing that ran were left out: whatever was not graded did not pass.
+        """The rate with every slot that ran: slots that were not graded did not pass.
 
         Harbor and SWE-bench count so.
         """
@@ -93,7 +87,7 @@ class PassCounts(JsonForm):
 
     @classmethod
     def of_variant(cls, counts: JsonObject) -> Self:
-        """Return the counts of a variant that has those of `as_json` and its `statuses`."""
+        """Return the counts of a variant from the keys of `as_json` and its `statuses`."""
         passed, not_passed = counts["passed"], counts["not_passed"]
         ran = sum(
             number for status, number in counts["statuses"].items() if status not in NEVER_RUN
@@ -102,7 +96,7 @@ class PassCounts(JsonForm):
         return cls(passed, not_passed, broken, ran - passed - not_passed)
 
     def alone(self) -> PassCounts:
-        """Return the counts of before ledger revision 0013, when each slot counted alone."""
+        """Return the counts as before ledger revision 0013, when each slot counted alone."""
         return PassCounts(self.passed, self.not_passed - self.graders_broken)
 
     def plus(self, passed: bool | None, count: int = 1) -> PassCounts:

@@ -1,9 +1,9 @@
-"""How short of processors, memory and disk a trial was, and which time-outs are under pressure.
+"""How short of processors, memory and disk a trial was, and which time-outs happened under
+pressure.
 
-A time limit is on the clock of the wall: on a busy machine it ends trials that would have had time
-enough. Whatever counts such time-outs asks `short_of_processors`, where the rule stands alone.
-Every number of `ext.pressure` is optional, and one that is absent is unknown, not zero. Seconds are
-of the clock on the wall unless another unit is named.
+A time limit counts wall-clock time, so a busy machine can end trials that would have had enough
+time. `short_of_processors` alone has the rule. Every number of `ext.pressure` is optional; an
+absent one is unknown, not zero. Seconds are wall-clock seconds.
 """
 
 from __future__ import annotations
@@ -33,13 +33,9 @@ FIELDS = (
     "memory_some_s",
     "io_some_s",
 )
-"""`duration_s` is the time over which the others were measured, `processors` how many the machine
-has. In `cpu_some_s`, `memory_some_s` and `io_some_s` seconds some task of the container waited for
-a processor, for memory, for a disk (PSI), in `machine_cpu_some_s` any task of the machine for a
-processor. `cpu_waited_s` estimates `cpu_some_s` of a phase if the kernel has no PSI for containers.
-In `cpu_throttled_s` seconds the container's CPU limit stopped it, summed over the processors.
-`cpu_used_s` are the seconds of processor time that the container used, `cpu_others_s` those of
-everything else on the machine, and `steal_s` those that the hypervisor gave to other machines."""
+"""The numbers of `ext.pressure`. docs/reference/file-formats.md explains each under "Evidence of a
+trial".
+"""
 
 PHASES = "phases"
 """The key with the same numbers for each phase, by its name. Older records lack it."""
@@ -47,7 +43,7 @@ PHASES = "phases"
 _SHARE_WAITED = 1 / 3
 """The share of a trial from which its waiting for processors counts as a shortage."""
 _SHARE_OF_OTHERS = 1 / 4
-"""Where others used a smaller share of the machine's processors, a trial waited for itself."""
+"""If others used a smaller share of the machine's processors, a trial waited for itself."""
 _SHARE_BUSY = 0.9
 """From this share of the machine's processors on, all of them count as busy."""
 
@@ -85,7 +81,7 @@ def short_of_processors(pressure: Mapping[str, object]) -> bool:
         busy_s = others_s + stolen_s + (_number(pressure, "cpu_used_s") or 0.0)
         if some_s is None and busy_s >= _SHARE_BUSY * available_s:
             estimates = (_number(pressure, n) for n in ("cpu_waited_s", "machine_cpu_some_s"))
-            some_s = min((each for each in estimates if each is not None), default=None)
+            some_s = min((estimate for estimate in estimates if estimate is not None), default=None)
     waited_s = max(0.0, (some_s or 0.0) - throttled_s)
     if processors:
         waited_s += stolen_s / processors
@@ -106,14 +102,15 @@ _TIMED_OUT: Mapping[str, str] = {
     Reason.GRADER_TIMEOUT: "grader",
 }
 TIMEOUTS: frozenset[str] = frozenset(_TIMED_OUT)
-"""Reasons of attempts of which a phase ran into its time limit."""
+"""Reasons of attempts in which a phase reached its time limit."""
 
 
 def was_short(reason: str | None, pressure: Mapping[str, object]) -> bool:
     """Return True if an attempt that ended with this reason was short of processors.
 
-    The phase that ran into its limit decides, or the agent's if none did: the pressure of another
-    phase slowed something else. Records of earlier versions know the whole trial only.
+    The phase that reached its limit decides, or else the agent's phase, because the pressure of
+    another phase slowed something else. Records of earlier versions have numbers of the whole trial
+    only.
     """
     phases = pressure.get(PHASES)
     if not isinstance(phases, Mapping):
@@ -132,7 +129,7 @@ def pressure_of(result: AttemptResult) -> Mapping[str, object] | None:
 
 
 def timed_out_under_pressure(result: AttemptResult) -> bool:
-    """Return True if an attempt ran into a time limit while it was short of processors."""
+    """Return True if an attempt reached a time limit while it was short of processors."""
     pressure = pressure_of(result)
     is_timeout = result.reason in TIMEOUTS
     return is_timeout and pressure is not None and was_short(result.reason, pressure)
@@ -142,7 +139,7 @@ def timed_out_under_pressure(result: AttemptResult) -> bool:
 class TimeoutCounts(JsonForm):
     """How many attempts timed out while short of processors, and how many without.
 
-    Attempts of which no pressure was recorded are in none of the numbers.
+    Attempts without recorded pressure are not counted.
     """
 
     short: int = 0
@@ -170,7 +167,7 @@ class TimeoutCounts(JsonForm):
 
     @property
     def sentence(self) -> str | None:
-        """What pressure did to time-outs, and what to do; None unless more timed out under it."""
+        """A sentence about time-outs that pressure made more frequent, with advice, or None."""
         if not self.short_timed_out:
             return None
         share = self.short_timed_out / self.short
@@ -181,7 +178,7 @@ class TimeoutCounts(JsonForm):
         rose = f"Time-outs rose from {percent(before)} to {percent(share)} ({attempts})"
         what = rose if self.others else f"{attempts} timed out"
         return (
-            f"{what} while processors were short: they say something of this machine, not only of "
-            "the agents; lower max_concurrency (benchmark.policy.timeouts_under_pressure: retry "
-            "gives them another attempt)"
+            f"{what} while processors were short: they say something about this machine, not only "
+            "about the agents; lower max_concurrency (benchmark.policy.timeouts_under_pressure: "
+            "retry gives them another attempt)"
         )

@@ -1,4 +1,4 @@
-"""Whether the model that answered is the model that was asked for.
+"""Whether the model that answered is the requested model.
 
 Providers answer with longer or shorter names than they were asked for: a dated version, a folder,
 the vendor. These are names of one model, and its price applies. Any other name is another model,
@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 _VENDOR = re.compile(r"(?:[a-z]{2,6}\.)?[a-z]+\.(?=[a-z])")
-"""What Bedrock puts before a name, such as `us.anthropic.`."""
+"""The prefix that Bedrock puts before a name, such as `us.anthropic.`."""
 _MARK = re.compile(
     r"-(?:"
     r"\d{4}-\d{2}-\d{2}|\d{2}-\d{4}|\d{2}-\d{2}|\d{8}|\d{6}|\d{4}|\d{3}"
@@ -50,7 +50,7 @@ def is_same_model(asked: str, served: str) -> bool:
 
 
 def _read(name: str) -> _Name:
-    # What stands before the name itself are folders and vendors.
+    # Folders and vendors come before the name itself.
     plain = name.casefold().rpartition("/")[2].replace("@", "-")
     plain = _VENDOR.sub("", plain, count=1)
     marks: list[str] = []
@@ -72,12 +72,12 @@ def _read(name: str) -> _Name:
 
 
 def _is_completed(asked: tuple[str, ...], served: tuple[str, ...]) -> bool:
-    """Return whether a name has all words of another in their order, and else only numbers."""
+    """Return whether a name has all words of another in order, and otherwise only numbers."""
     rest = iter(asked)
-    wanted = next(rest, None)
+    next_word = next(rest, None)
     for word in served:
-        if word == wanted:
-            wanted = next(rest, None)
+        if word == next_word:
+            next_word = next(rest, None)
         elif not word.isdigit():
             return False
-    return wanted is None
+    return next_word is None

@@ -1,4 +1,4 @@
-"""How many of a benchmark's tasks a run has, and which tasks were left out of it, and why.
+"""How many of a benchmark's tasks a run has, which tasks were left out, and why.
 
 A resolved experiment records the tasks of its benchmark that labledger cannot run. A pass rate over
 the other tasks is not the benchmark's.
@@ -42,12 +42,12 @@ class TaskCoverage:
         return cls(
             run=dataset.get("tasks") or 0,
             skipped=tuple(map(SkippedTask.from_json, dataset.get("skipped") or ())),
-            is_limited=any(each.get("limit") is not None for each in (dataset, filters)),
+            is_limited=any(settings.get("limit") is not None for settings in (dataset, filters)),
         )
 
     @classmethod
     def of_json(cls, members: JsonObject) -> Self:
-        """Return what `as_json` made."""
+        """Return the coverage from the members of `as_json`."""
         return cls(
             members.get("tasks", 0),
             tuple(map(SkippedTask.from_json, members.get("skipped_tasks", ()))),
@@ -57,13 +57,13 @@ class TaskCoverage:
     @classmethod
     def together(cls, coverages: Sequence[Self], tasks: int) -> Self:
         """Return the coverage of several runs that are combined into one with so many tasks."""
-        skipped = {task.id: task for each in coverages for task in each.skipped}
-        limited = any(each.is_limited for each in coverages)
+        skipped = {task.id: task for coverage in coverages for task in coverage.skipped}
+        limited = any(coverage.is_limited for coverage in coverages)
         return cls(tasks, tuple(skipped.values()), limited)
 
     @property
     def share(self) -> str:
-        """How many of how many tasks the run has, such as `25 of 30`."""
+        """The number of the run's tasks and of all tasks, such as `25 of 30`."""
         if self.is_limited:
             return f"{self.run:,}"
         return f"{self.run:,} of {self.run + len(self.skipped):,}"

@@ -1,9 +1,8 @@
-"""Archives: one compressed file with a run, its regradings, and all artifacts that they name.
+"""Archives: one compressed file with a run, its regradings, and their artifacts.
 
-An archive is a lab folder with these runs alone: `archive.json`, which says what follows, then
-`ledger.sqlite`, then the artifacts by digest. Runs are verified before they are archived, and the
-file appears under its name once it is complete. `import_source` unpacks an archive as the source of
-an import, which verifies it like any other; nothing in it is trusted.
+An archive is a lab folder with these runs only: `archive.json`, `ledger.sqlite`, and the artifacts
+by digest. Runs are verified before they are archived. The file gets its name once it is complete.
+`import_source` unpacks an archive as an untrusted source of an import.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _LEDGER = "ledger.sqlite"
 _ARTIFACT = re.compile(r"artifacts/sha256/([0-9a-f]{2})/(\1[0-9a-f]{62})")
 _MAX_MANIFEST_BYTES = 1 << 20
 _BLOCK_BYTES = 4096
-"""What a small file takes on a disk at least."""
+"""The least space that a small file takes on a disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +66,9 @@ class Archive(JsonForm):
     runs: tuple[ArchivedRun, ...]
     """The run, then its regradings."""
     artifacts: int
-    """How many artifacts are files of their own in it; smaller ones are in its ledger."""
+    """How many artifacts are files of the archive. Smaller ones are in its ledger."""
     uncommitted_results: int
-    """How many finished results of its runs are not committed. They are not in it."""
+    """How many finished results of its runs are not committed. The archive leaves them out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +177,10 @@ def _manifest(
         "written_at": clock.utc_now(),
         "written_by": __version__,
         "ledger": {"sha256": sha256, "size": ledger.stat().st_size},
-        "artifacts": {"count": len(artifacts), "size": sum(each.size for each in artifacts)},
+        "artifacts": {
+            "count": len(artifacts),
+            "size": sum(artifact.size for artifact in artifacts),
+        },
         "runs": [asdict(run) for run in runs],
     }
     json_schemas.require_valid(document, SCHEMA)
@@ -200,7 +202,7 @@ def _members(
 def unchanged_chunks(path: Path, sha256: str, undone: str) -> Iterator[bytes]:
     """Yield the content of an artifact. Raises `LedgerError` at its end if it was changed.
 
-    `undone` is the end of that message.
+    `undone` ends the error message.
     """
     hasher = hashlib.sha256()
     for piece in file_pieces(path):
@@ -238,7 +240,7 @@ def _unpack(path: Path, files: Iterator[ArchivedFile], folder: Path) -> tuple[Ar
     _require_space(path, folder, ledger["size"] + artifacts["size"], artifacts["count"])
     file = next_member(files, _LEDGER, _WHAT)
     if file.size != ledger["size"]:
-        raise ArchiveDamaged(f"holds another {_LEDGER} than it says")
+        raise ArchiveDamaged(f"has {_LEDGER} with another size than its manifest says")
     _unpack_file(file, folder / _LEDGER, ledger["sha256"])
     previous, count, size = "", 0, 0
     for file in files:
@@ -247,13 +249,13 @@ def _unpack(path: Path, files: Iterator[ArchivedFile], folder: Path) -> tuple[Ar
         if match is None or file.name <= previous:
             raise ArchiveDamaged(f"holds {file.name[:100]!r} where no such file can be")
         if count > artifacts["count"] or size > artifacts["size"]:
-            raise ArchiveDamaged("holds more artifacts than it says")
+            raise ArchiveDamaged("holds more artifacts than its manifest says")
         target = folder / file.name
         target.parent.mkdir(parents=True, exist_ok=True)
         _unpack_file(file, target, match[2])
         previous = file.name
     if (count, size) != (artifacts["count"], artifacts["size"]):
-        raise ArchiveDamaged("holds fewer artifacts than it says")
+        raise ArchiveDamaged("holds fewer artifacts than its manifest says")
     return tuple(ArchivedRun(**run) for run in manifest["runs"])
 
 
@@ -276,12 +278,12 @@ def _unpack_file(file: ArchivedFile, target: Path, sha256: str) -> None:
             hasher.update(piece)
             out.write(piece)
     if hasher.hexdigest() != sha256:
-        raise ArchiveDamaged(f"holds {file.name}, which does not have the digest that it should")
+        raise ArchiveDamaged(f"holds {file.name} with another digest than expected")
 
 
 def require_runs(path: Path, runs: Sequence[ArchivedRun], source: Source) -> None:
     """Raise `LedgerError` unless the ledger of an archive holds the runs that the archive names."""
-    found = [ArchivedRun(run_id, *source.chain_head(run_id)) for run_id in source.run_ids()]
-    if list(runs) != found:
+    stored_runs = [ArchivedRun(run_id, *source.chain_head(run_id)) for run_id in source.run_ids()]
+    if list(runs) != stored_runs:
         message = f"{path} does not hold the runs that its {_MANIFEST} names; nothing was imported"
         raise LedgerError(message)

@@ -1,10 +1,8 @@
-"""Which containers are not needed any more, and which slots are unfinished.
+"""Unfinished slots of runs, and containers that are no longer needed.
 
-A slot is unfinished if it was dispatched and not committed; a coordinator reads these before it
-dispatches anything. `labledger clean` removes a container only if it carries this ledger's label,
-no live coordinator owns its run, and its result is durable (committed or staged), its run is not in
-the ledger, or `--unfinished` was given. It also removes the probes of checks whose processes have
-ended.
+An unfinished slot was dispatched and is not committed. `labledger clean` removes a container with
+this ledger's label if no live coordinator owns its run, and its result is durable, its run is gone,
+or `--unfinished` was given. It also removes probes of ended checks.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedSlot:
-    """What the ledger holds of a slot that was dispatched and not committed."""
+    """A slot that was dispatched and is not committed, as the ledger knows it."""
 
     attempt: int
     """The attempt to continue with."""
@@ -54,7 +52,7 @@ class UnfinishedSlot:
 
     @property
     def may_run(self) -> bool:
-        """Whether the container of the attempt may be running, or have ended unnoticed."""
+        """Whether the container of the attempt may be running, or may have ended unnoticed."""
         return self.container_may_exist and not self.staged
 
 
@@ -80,7 +78,7 @@ def find_unfinished_slots(reader: LedgerReader, run: RunInfo) -> dict[int, Unfin
 def run_records(
     reader: LedgerReader, run: RunInfo, folder: Path, keep: FolderRetention
 ) -> RunRecords:
-    """Return what a cleanup asks of the ledger, as it is now. `folder` is the run folder."""
+    """Return the facts that a cleanup needs from the ledger. `folder` is the run folder."""
     staged = reader.staged(run.run_id)
     return RunRecords(
         ledger_id=reader.ledger_id,
@@ -99,7 +97,7 @@ def _committed_outcome(
     """Return status and verdict of an attempt, both None if this attempt was not committed."""
     records = next(reader.slot_records(run_id, idx, idx + 1), None)
     trials = [] if records is None else records.objects("trials")
-    # A slot that was cancelled may have been dispatched, and has no trial all the same.
+    # A cancelled slot may have been dispatched, and has no trial.
     if records is None or all(trial["attempt"] != attempt for trial in trials):
         return None, None
     return records.status, records.verdict
@@ -108,7 +106,7 @@ def _committed_outcome(
 def is_durable(idx: int, attempt: int, run: RunInfo, staged: Mapping[int, StagedAttempt]) -> bool:
     """Return whether the result of an attempt is committed or staged.
 
-    If it is, its container and its folder may be removed.
+    If so, its container and its folder may be removed.
     """
     if idx < run.next_schedule_idx:
         return True
@@ -198,7 +196,7 @@ def _clean_trials(
                 engine.remove(decision.container_id)
         networks = Networks(engine)
         for network in networks.with_labels(labels):
-            # It belongs to a trial's container, and goes when that goes.
+            # It belongs to a trial's container, and is removed with it.
             its_container = ListedContainer("", network.name, dict(network.labels))
             if decide(its_container).remove and not dry_run:
                 networks.remove(network.network_id)
@@ -214,14 +212,14 @@ def clean_hosts(
     unfinished: bool = False,
     insecure: bool = False,
 ) -> list[str]:
-    """Remove from the hosts of a cluster what attempts with durable results left there.
+    """Remove the remains of attempts with durable results from the hosts of a cluster.
 
-    That includes whatever still runs on a host that was declared lost: its attempts are stored as
-    `host_lost`. Without `run_id`, every run that ran on a cluster is cleaned up. `dry_run` and
-    `unfinished` are as for `clean`. Return a sentence for each attempt, each run, and each thing
-    that could not be removed. Raises `RunNotFound`.
+    This includes attempts that still run on a lost host, because they are stored as `host_lost`.
+    Without `run_id`, every run that ran on a cluster is cleaned up. `dry_run` and `unfinished` are
+    as for `clean`. Returns a sentence for each attempt, each run, and each failure. Raises
+    `RunNotFound`.
     """
-    # Imported late: it needs what only runs on clusters need.
+    # Imported late: it needs modules that only runs on clusters need.
     from labledger.hosts.connect import open_executor
     from labledger.hosts.coordinator_side.cluster_executor import ClusterRun
     from labledger.hosts.host_messages import RunKey, RunSetup
@@ -233,7 +231,7 @@ def clean_hosts(
             if run.on is None and run_id is None:
                 continue
             if (owner := live_owner(run)) is not None:
-                sentences.append(f"{run.run_id} was left alone: it belongs to {owner}")
+                sentences.append(f"{run.run_id} was skipped: it belongs to {owner}")
                 continue
             plan = ExperimentPlan.of_document(run.resolved)
             key = RunKey(reader.ledger_id, run.run_id)
@@ -265,17 +263,17 @@ def _clean_run(
     dry_run: bool,
     unfinished: bool,
 ) -> list[str]:
-    """Clean up the hosts of one run that nobody owns. Return what was done, in sentences.
+    """Clean up the hosts of one run without an owner. Return sentences about the cleanup.
 
-    `hosts` are all that had attempts of the run, `open_attempts` those that a resume would continue
-    with, and the host of each.
+    `hosts` are all hosts that had attempts of the run. `open_attempts` are the attempts that a
+    resume would continue with, and their hosts.
     """
     run_id = run.run_id
     decisions, warnings = [], []
     restarted: dict[str, frozenset[tuple[int, int]]] = {}
     for host, attempts in sorted(executor.attempts_on_hosts().items()):
         if isinstance(attempts, LabLedgerError):
-            warnings.append(f"{host} did not say what it has of {run_id}: {attempts.message}")
+            warnings.append(f"{host} did not report its attempts of {run_id}: {attempts.message}")
             continue
         ended = {key for key in attempts if run.is_durable(*key)}
         # Hosts that share an engine see the containers of each other.
@@ -287,18 +285,20 @@ def _clean_run(
             removes = is_ended or unfinished
             action = "kept" if not removes else "would remove" if dry_run else "removed"
             why = _DURABLE if is_ended else _RERUN if unfinished else _resumable(run_id)
-            decisions.append(f"{action} slot {idx}, attempt {attempt} of {run_id} on {host}: {why}")
+            decisions.append(
+                f"{action} trial {idx}, attempt {attempt} of {run_id} on {host}: {why}"
+            )
     if not dry_run:
         warnings += executor.forget_attempts(restarted, _RESTART_REASON)
         warnings += executor.clean_up(run)
-    known = executor.hosts()
-    away = sorted(set(hosts) - {host.name for host in known})
+    reached = executor.hosts()
+    away = sorted(set(hosts) - {host.name for host in reached})
     warnings += [
-        f"{host} does not answer: repeat this when it does, or what it has of {run_id} stays"
+        f"{host} does not answer: run this again when it does. Its files of {run_id} stay"
         for host in away
     ]
     in_trouble = {warning.partition(" ")[0] for warning in warnings}
-    done = (host.name for host in known if not host.problem and host.name not in in_trouble)
+    done = (host.name for host in reached if not host.problem and host.name not in in_trouble)
     names = ", ".join(done)
     verb = "would be" if dry_run else "was"
     end = f"{run_id} {verb} cleaned up on {names or 'no host: none answers'}"
@@ -307,7 +307,7 @@ def _clean_run(
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What the ledger holds of a container's run."""
+    """A container's run, as the ledger knows it."""
 
     info: RunInfo | None
     staged: Mapping[int, StagedAttempt]
@@ -323,19 +323,19 @@ class _Run:
         return cls(run, reader.staged(run_id), lab.run_folder(run_id), reader.prices(run_id))
 
     def uncounted(self, attempt: tuple[int, int]) -> str:
-        """Return the end of a sentence about calls to models that no budget will count, if any."""
+        """Return the end of a sentence about calls to models that no budget will count, or ""."""
         try:
             calls = read_calls(trial_folder(self.folder, *attempt) / JOURNAL)
         except (OSError, ValueError):
             return "; its calls to models cannot be read, and will count in no budget"
-        asked = sum(call.asked for call in calls)
-        if not asked:
+        call_count = sum(call.asked for call in calls)
+        if not call_count:
             return ""
         spent = calls_spending(calls, self.prices)["cost_usd"]
         cost = "an unknown amount" if spent.amount is None else f"{spent.amount:.4g} USD"
         if spent.amount is not None and spent.unknown:
             cost = f"at least {cost}"
-        return f"; its {counted(asked, 'call')} to models will count in no budget: {cost}"
+        return f"; its {counted(call_count, 'call')} to models will count in no budget: {cost}"
 
 
 def _decide(container: ListedContainer, run: _Run, *, unfinished: bool) -> ContainerDecision:

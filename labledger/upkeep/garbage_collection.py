@@ -1,10 +1,8 @@
-"""`labledger delete` and `labledger gc`: delete runs, and remove artifacts that nothing names.
+"""`labledger delete` and `labledger gc`: delete runs, and remove artifacts without references.
 
-Rows go first, in one transaction; from then on a run is deleted. Then its folder goes, by a rename,
-so that it is there as a whole or not at all. What a kill in between leaves, and the artifacts that
-nothing names any more, the next collection removes. Nothing is collected while another process uses
-the artifact store or a run is in progress: it may have written an artifact that it is about to
-name, or rely on one that is there.
+Rows go first, in one transaction; then a rename removes the run's folder as a whole. The next
+collection completes it. Nothing is collected while a run is in progress or another process uses the
+artifact store, because it may be about to refer to an artifact.
 """
 
 from __future__ import annotations
@@ -36,41 +34,41 @@ from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import RunStatus
 
 DELETED_PREFIX = ".deleted-"
-"""How the names of run folders begin that are being removed."""
+"""The prefix of run folders that are being removed."""
 _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}")
 """The name of a run folder that an import was writing: see `durable_files.filled_folder`."""
 
 _MIN_FREE_BYTES = 1 << 20
-"""With less unused space in it, the ledger is not written again."""
+"""The ledger is not written again if it has less unused space."""
 _PATIENCE_S = 5
 _WAIT_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class GarbageCollection(JsonForm):
-    """What a garbage collection removed, or would remove. Sizes are in bytes."""
+    """The result of a garbage collection, or of a dry run. Sizes are in bytes."""
 
     artifacts: int
-    """Files of the artifact store that nothing names."""
+    """Files of the artifact store without references."""
     artifact_bytes: int
     rows: int
-    """Artifacts and payloads of tasks inside the ledger that nothing names."""
+    """Artifacts and payloads of tasks inside the ledger without references."""
     row_bytes: int
     leftovers: int
     """Files and folders that ended processes left: unfinished artifacts, events of results that
     are committed, folders of deleted runs."""
     leftover_bytes: int
     ledger_bytes: int
-    """By how much the ledger's file became smaller; 0 if that was not tried."""
+    """How much smaller the ledger's file became; 0 if this was not tried."""
 
     @property
     def freed_bytes(self) -> int:
-        """The space on the disk that was freed, or would be, without that of a smaller ledger."""
+        """The freed space on the disk, without the space from shrinking the ledger."""
         return self.artifact_bytes + self.leftover_bytes + self.ledger_bytes
 
 
 def collect_garbage(lab: LabFolder, *, dry_run: bool = False) -> GarbageCollection:
-    """Remove what nothing names; with `dry_run`, only count it.
+    """Remove contents without references; with `dry_run`, only count them.
 
     Raises `LedgerMissing`, and `LeaseHeld` if a run is in progress or another process uses the
     artifacts; then nothing is removed.
@@ -114,7 +112,7 @@ def refuse_live_run(run: RunInfo) -> None:
 
 
 def live_owner(run: RunInfo) -> str | None:
-    """Return who owns a run and may be alive, in words; None if nobody is."""
+    """Return the run's owner in words, if it may be alive; else None."""
     if run.lease is None or not is_live(run.lease):
         return None
     return f"process {run.lease.owner.pid} on {run.lease.owner.machine}"
@@ -124,7 +122,10 @@ def _collect(lab: LabFolder) -> GarbageCollection:
     # Without foreign keys: see `delete_rows`.
     engine = writable_engine(lab.ledger, foreign_keys=False)
     try:
-        with translated("remove what nothing names", lab.ledger), engine.connect() as connection:
+        with (
+            translated("remove contents without references", lab.ledger),
+            engine.connect() as connection,
+        ):
             with connection.begin():
                 removal.collect_named(connection, _texts_of_trials(lab))
                 rows = removal.count_rows(connection)
@@ -137,13 +138,14 @@ def _collect(lab: LabFolder) -> GarbageCollection:
 
 
 def _texts_of_trials(lab: LabFolder) -> Iterator[str]:
-    """Yield what trial folders say of artifacts that are stored and not yet named by a result."""
+    """Yield texts of trial folders, which may refer to artifacts before a result does."""
     for path in (lab.root / "runs").glob("*/trials/*/first_part.json"):
         try:
             content = read_regular(path)
         except (NotRegularError, OSError) as error:
             raise LedgerError(
-                f"could not read {path}, which may name artifacts: {error}; nothing was removed",
+                f"could not read {path}, which may refer to artifacts: {error}; "
+                "nothing was removed",
                 hint="make the file readable, or remove it if its run is not to be resumed",
             ) from error
         yield (content or b"").decode("utf-8", "replace")
@@ -182,7 +184,7 @@ def _unnamed_files(lab: LabFolder, connection: Connection) -> Iterator[tuple[Pat
 
 
 def _leftovers(lab: LabFolder) -> Iterator[Path]:
-    """Yield what is unfinished or deleted: artifacts, run folders, events of committed results."""
+    """Yield unfinished or deleted files: artifacts, run folders, events of committed results."""
     yield from _entries(lab.artifacts / "incoming")
     yield from (path for path in _entries(lab.root / "runs") if _UNFINISHED.fullmatch(path.name))
     yield from (lab.root / "runs").glob(f"{DELETED_PREFIX}*")
@@ -200,12 +202,12 @@ def _entries(folder: Path) -> Iterable[Path]:
 
 
 def _size(path: Path) -> int:
-    files = (each for each in (path, *path.rglob("*")) if each.is_file() and not each.is_symlink())
-    return sum(each.stat().st_size for each in files)
+    files = (file for file in (path, *path.rglob("*")) if file.is_file() and not file.is_symlink())
+    return sum(file.stat().st_size for file in files)
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a file, or a folder with all that is in it; what cannot be removed stays."""
+    """Remove a file, or a folder with its content. Ignore whatever cannot be removed."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -215,7 +217,7 @@ def remove_tree(path: Path) -> None:
 def _shrink_ledger(
     lab: LabFolder, connection: Connection, collected: GarbageCollection
 ) -> GarbageCollection:
-    """Write the ledger again without its unused space, if there is much and the disk has room."""
+    """Write the ledger again without unused space, if there is much and the disk has room."""
     page_size = connection.execute("PRAGMA page_size").scalar_one()
     unused = connection.execute("PRAGMA freelist_count").scalar_one() * page_size
     before = lab.ledger.stat().st_size

@@ -1,9 +1,8 @@
 """`labledger import`: copies runs of another ledger into this one.
 
-The source is an archive, a ledger file, a lab folder, or a run's folder of mirrors; archives are
-unpacked and mirrors rebuilt into a temporary ledger first, and no source is changed. All of its
-runs are verified, and nothing is written if one is damaged or contradicts a run of this ledger. To
-a run that this ledger holds already, slots are only added. Then the run's files are rebuilt.
+The source is an archive, a ledger file, a lab folder, or a run's folder of mirrors. It is never
+changed. All of its runs are verified, and nothing is written if one is damaged or contradicts a run
+of this ledger. Existing runs only get new slots.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from labledger.records.json_codec import JsonForm
 from labledger.upkeep import archives
 
 _OF_DISKS = frozenset({errno.EIO, errno.ENOSPC, errno.EDQUOT})
-"""Failures that say nothing of the paths that were given."""
+"""Failures that are not about the given paths."""
 
 
 @contextmanager
@@ -54,15 +53,15 @@ def _open_source(lab: LabFolder, path: Path) -> Iterator[tuple[Source, Sequence[
             with _open_archive(path, scratch) as unpacked:
                 yield unpacked, ()
             return
-        found = _ledger_at(path)
-        if found is None:
+        ledger_and_runs = _ledger_at(path)
+        if ledger_and_runs is None:
             _require_chain(path)
             ledger = scratch / "mirrors.sqlite"
             _rebuild(path, ledger)
             with source.open_source_ledger(ledger, _artifacts_beside(path), scratch) as rebuilt:
                 yield replace(rebuilt, path=path, has_artifacts=False), ()
             return
-        ledger, run_ids = found
+        ledger, run_ids = ledger_and_runs
         if lab.ledger.exists() and ledger.samefile(lab.ledger):
             message = "it is this lab's own ledger"
             hint = "choose the lab to import into with `lab_dir=`"
@@ -72,9 +71,9 @@ def _open_source(lab: LabFolder, path: Path) -> Iterator[tuple[Source, Sequence[
 
 
 def _ledger_at(path: Path) -> tuple[Path, Sequence[str]] | None:
-    """Return the ledger at a path, and the run whose folder the path is; None if there is none.
+    """Return the ledger at a path, and the run if the path is a run folder; None if there is none.
 
-    A run's folder means that run of the ledger two folders above, if that holds the run.
+    A run folder stands for its run in the ledger two folders above, if that ledger has the run.
     """
     if path.is_file():
         return path, ()
@@ -152,7 +151,7 @@ class ImportedRun(JsonForm):
         "committed_locally": "here",
         "uncommitted_results": "left_staged",
     }
-    """Those of `labledger import --json`, which are older."""
+    """The keys of `labledger import --json`, which are older."""
 
 
 def import_source(
@@ -293,9 +292,9 @@ def _require_artifacts(lab: LabFolder, source: Source, run_histories: Sequence[H
                 continue
             for digests in referenced_digests(source, history.run_id, history.committed_in_target):
                 for sha256 in digests:
-                    known = reader is not None and reader.has_artifact(sha256)
+                    is_stored = reader is not None and reader.has_artifact(sha256)
                     if (
-                        not known
+                        not is_stored
                         and not source.store.contains(sha256)
                         and not store.contains(sha256)
                     ):

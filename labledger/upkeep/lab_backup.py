@@ -1,14 +1,8 @@
 """Back up a whole lab, also while runs write to it, in one file or in a folder that grows.
 
-A backup is a tar of regular files, compressed with gzip. Its first file is `backup.json`, which
-says what follows: the ledger; settings; the model calls of attempts in progress; the events of
-results that are not committed; the list of the artifacts; and the artifacts. In a folder, the
-artifacts are beside the file, so that the next backup to the same folder copies only new ones.
-
-The ledger comes first. It is one snapshot, and everything that it names is on the disk already.
-Artifacts are never changed, and none is removed meanwhile. Mirrors are left out, because a restored
-lab gets them from its ledger, byte for byte. The file gets its name once it is complete. A process
-that is killed leaves no file, and at most complete artifacts in the folder.
+A backup is a tar, compressed with gzip. `backup.json` describes the files after it. The ledger
+comes first, as one snapshot. Its references are on the disk already. The file gets its name once it
+is complete.
 """
 
 from __future__ import annotations

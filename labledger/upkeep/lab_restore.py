@@ -1,10 +1,8 @@
 """Restore a backup as a new lab folder. Nothing in the file is trusted.
 
-Every name, size and digest is checked before or while a file is written. A backup holds only
-regular files, with the names and in the order that `lab_backup` gives them. The lab is made in a
-hidden folder beside its place, and gets its name when it is complete and durable. The user has not
-allowed the new folder, so no settings and no receivers in it act. `restored_runs` makes the lab
-independent, so that it takes nothing from the original.
+Every name, size and digest is checked before or while a file is written. The lab is made in a
+hidden folder, and gets its name when it is complete and durable. Its settings and receivers do not
+act. `restored_runs` makes it independent.
 """
 
 from __future__ import annotations
@@ -134,8 +132,8 @@ def _find_backup(source: Path) -> Path:
     """Return the file of a backup: `source` itself, or the newest in that folder."""
     file = source
     if source.is_dir():
-        found = sorted(source.glob(f"{FILE_PREFIX}*{FILE_SUFFIX}"))
-        file = found[-1] if found else source
+        backups = sorted(source.glob(f"{FILE_PREFIX}*{FILE_SUFFIX}"))
+        file = backups[-1] if backups else source
     if not tars.is_archive(file):
         message = "there is no backup of a lab"
         hint = "name a file that `labledger backup` wrote, or its folder"
@@ -177,7 +175,7 @@ def _unpack(
         else:
             _unpack_artifacts(members, artifact_list, store, described, on_progress)
         if next(members, None) is not None:
-            raise ArchiveDamaged("holds more files than it says")
+            raise ArchiveDamaged("holds more files than its manifest says")
     return manifest, missing
 
 
@@ -219,11 +217,11 @@ def _require_space(file: Path, folder: Path, manifest: JsonObject) -> None:
 def _unpack_file(file: ArchivedFile, target: Path, described: JsonObject) -> None:
     """Write a file of the backup, and check its size and digest."""
     if file.size != described["size"]:
-        raise ArchiveDamaged(f"holds another {file.name} than it says")
+        raise ArchiveDamaged(f"has {file.name} with another size than its manifest says")
     with _new_file(target) as out:
         digest = digest_of(file.chunks, out.write)
     if digest != described["sha256"]:
-        raise ArchiveDamaged(f"holds {file.name}, which does not have the digest that it should")
+        raise ArchiveDamaged(f"holds {file.name} with another digest than expected")
 
 
 def _new_file(path: Path) -> BinaryIO:
@@ -244,7 +242,7 @@ def _check_list(path: Path, described: JsonObject) -> None:
             raise
         raise ArchiveDamaged(f"has {ARTIFACT_LIST} that cannot be read: {error}") from error
     if (count, size) != (described["count"], described["size"]):
-        raise ArchiveDamaged(f"has another {ARTIFACT_LIST} than it says")
+        raise ArchiveDamaged(f"has {ARTIFACT_LIST} that does not match its manifest")
 
 
 def _unpack_artifacts(

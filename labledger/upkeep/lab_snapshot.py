@@ -1,9 +1,8 @@
-"""Take a snapshot of a lab's ledger, with the files that it names and that may be deleted.
+"""Take a snapshot of a lab's ledger, with files that may be deleted.
 
-The snapshot is one moment of the ledger, whatever writes to it. Artifacts stay as long as the store
-is in use. A coordinator, however, deletes the events of a result once it has committed the result,
-and the folder of a trial once its result is durable. The needed parts of these files are therefore
-kept with the snapshot.
+Artifacts stay while the store is in use. But a coordinator deletes the events of a result once the
+result is committed, and the folder of a trial once its result is durable. The snapshot therefore
+keeps the needed parts of these files.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ def take_snapshot(
             migrations.copy_open_ledger(connection, copy)
             return snapshot
     raise LedgerError(
-        f"the runs of {lab.root} commit results faster than a snapshot of them can be taken; "
+        f"the runs of {lab.root} save results faster than a snapshot of them can be taken; "
         "nothing was backed up",
         hint="try again, or pause the runs meanwhile: `labledger pause RUN`",
     )
@@ -140,14 +139,14 @@ def _write_open_attempts(lab: LabFolder, connection: Connection, target: Path) -
     with target.open("xb") as out:
         for run_id, idx, attempt in connection.execute(_OPEN_SQL):
             folder = trial_folder(lab.run_folder(run_id), idx, attempt)
-            begun = not attempt_notes.is_marked_not_started(folder)
+            has_begun = not attempt_notes.is_marked_not_started(folder)
             try:
-                known = _words_of_experiment(connection, run_id)
-                calls = [_storable(call, known) for call in read_calls(folder / JOURNAL)]
+                known_words = _words_of_experiment(connection, run_id)
+                calls = [_storable(call, known_words) for call in read_calls(folder / JOURNAL)]
             except (OSError, ValueError):
                 calls = []
             key = {"run_id": run_id, "schedule_idx": idx, "attempt": attempt}
-            document = {**key, "begun": begun, "calls": calls}
+            document = {**key, "begun": has_begun, "calls": calls}
             out.write(canonical_json.dump_bytes(document) + b"\n")
 
 

@@ -1,14 +1,8 @@
 """Make an unpacked lab independent of its original, and its runs ready to be resumed.
 
-The original may continue. The restored ledger therefore gets another id. Containers, networks and
-hosts identify labs by that id, so the restored lab finds, waits for and removes nothing of the
-original. Leases end, because their owners own the original's runs. Messages that wait for receivers
-are left to the original.
-
-The container of an attempt in progress is in the original. Its agent may have spent money and may
-still be at work, so the restored lab does not start it again by itself. The attempt ends as an
-`infra_error` with the reason `left_in_original`, which no policy retries. An attempt that was only
-prepared gets the mark of attempts that did not start, and a resume starts it.
+The restored ledger gets another id, so it touches nothing of the original. Leases and waiting
+messages stay there. An attempt in progress ends as an `infra_error` (`left_in_original`), because
+its agent may still work. A prepared attempt is marked as not started.
 """
 
 from __future__ import annotations
@@ -183,15 +177,15 @@ def _release_runs(lab: LabFolder, original: str, attempts: _OpenAttempts) -> Ite
     ):
         for run in sorted(reader.runs(), key=lambda run: run.run_no):
             results = _LeftAttempts(lab, reader, run, original, attempts)
-            left = results.find()
-            if left or run.lease is not None:
+            left_slots = results.find()
+            if left_slots or run.lease is not None:
                 lease = writer.leases.acquire(
                     run.run_id, this_process(), _LEASE_S, is_dead=lambda _: True
                 )
-                for idx, slot in left.items():
+                for idx, slot in left_slots.items():
                     writer.stage(lease, results.result(idx, slot), final=True)
                 writer.leases.release(lease, RunStatus.INTERRUPTED)
-            yield RestoredRun(run.run_id, run.next_schedule_idx, run.total_slots, tuple(left))
+            yield RestoredRun(run.run_id, run.next_schedule_idx, run.total_slots, tuple(left_slots))
 
 
 class _LeftAttempts:
@@ -217,14 +211,14 @@ class _LeftAttempts:
         if self._run.regrades is not None:
             return {}
         unfinished = find_unfinished_slots(self._reader, self._run)
-        left = {}
+        left_slots = {}
         for idx, slot in sorted(unfinished.items()):
             if slot.may_run and self._attempt(idx, slot).begun:
-                left[idx] = slot
+                left_slots[idx] = slot
             elif slot.may_run:
                 folder = self._lab.run_folder(self._run.run_id)
                 attempt_notes.mark_not_started(trial_folder(folder, idx, slot.attempt))
-        return left
+        return left_slots
 
     def _attempt(self, idx: int, slot: UnfinishedSlot) -> _OpenAttempt:
         return self._attempts.get((self._run.run_id, idx, slot.attempt), _UNKNOWN)
@@ -237,7 +231,7 @@ class _LeftAttempts:
         """Return the result of an attempt that had begun."""
         run_id = self._run.run_id
         slot = self._reader.slot(run_id, idx)
-        [variant] = [each for each in self._plan.variants if each.variant_id == slot.variant_id]
+        [variant] = [v for v in self._plan.variants if v.variant_id == slot.variant_id]
         plan = TrialPlan.of(
             self._plan,
             variant,

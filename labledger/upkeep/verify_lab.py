@@ -1,9 +1,8 @@
 """`labledger verify`: check the ledger against its digests, and run folders against the ledger.
 
-Checks mirrors, the staged programs and installed agents that a run's next trials would use, and
-folders of runs that the ledger does not have. Skips mirrors, chain files and summaries of runs that
-are running, because their owner is writing them. Hosts of a cluster check their programs before the
-next use. Changes nothing.
+Checks mirrors, the staged programs and installed agents of the next trials, and folders of unknown
+runs. Skips mirrors, chain files and summaries of running runs, because their owner writes them.
+Hosts of a cluster check their programs themselves. Changes nothing.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ def find_unknown_runs(
             hint = f"`labledger import {folder}` adds it"
         else:
             hint = "restore the ledger from a copy that has it, with its -wal file if there is one"
-        yield f"{folder}: the ledger does not have this run, of which a folder is there; {hint}"
+        yield f"{folder}: the ledger does not have the run of this folder; {hint}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +152,14 @@ def _run_folder_findings(
     """Check what the run folders hold beside copies of the ledger's rows."""
     folders = run_folders(lab)
     try:
-        known = [run.run_id for run in reader.runs()] if run_id is None else [run_id]
+        run_ids = [run.run_id for run in reader.runs()] if run_id is None else [run_id]
     except (LabLedgerError, *UNREADABLE):
         return
-    for name in known:
+    for name in run_ids:
         yield from find_changed_programs(lab, reader, name)
         yield from find_changed_installations(reader, name)
     if run_id is None:
-        yield from find_unknown_runs(lab, folders, {*known, *deleted})
+        yield from find_unknown_runs(lab, folders, {*run_ids, *deleted})
 
 
 def _mirror_findings(

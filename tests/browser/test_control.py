@@ -111,7 +111,7 @@ def test_cancel_a_slot(tmp_path: Path, serve: Serve) -> None:
         page.get_by_role("button", name="Cancel this trial").click()
         page.get_by_role("button", name="Do it").click()
         expect(page.locator("#requests tbody tr")).to_contain_text("cancel")
-        assert asked(tmp_path) == ["cancel slot 3"]
+        assert asked(tmp_path) == ["cancel trial 3"]
 
 
 @thorough

@@ -365,7 +365,7 @@ def test_begun_stays_begun(tmp_path: Path, serve: Serve) -> None:
         expect(begun).to_have_count(2)
         run.stage(1)
         expect(page.locator("#progress")).to_contain_text("1 finished, waiting")
-        expect(begun.nth(1)).to_have_attribute("title", "trial 1: begun")
+        expect(begun.nth(1)).to_have_attribute("title", "trial 1: started")
         expect(begun).to_have_count(2)
 
 
@@ -375,14 +375,14 @@ def test_filtered_grid_follows(tmp_path: Path, serve: Serve) -> None:
     with WatchedRun(tmp_path, 4) as run:
         page = live(serve(tmp_path))
         outcome, tasks = page.get_by_label("With outcome"), page.locator("#grid-count")
-        outcome.select_option("not begun")
+        outcome.select_option("not started")
         expect(tasks).to_have_text("4 tasks")
         run.commit(6)
         expect(tasks).to_have_text("3 tasks")
         run.dispatch("agent", "reading\n", 6)
         expect(tasks).to_have_text("2 tasks")
         expect(page.locator("#grid .row")).to_have_text([re.compile(t) for t in run.tasks[2:]])
-        outcome.select_option("begun")
+        outcome.select_option("started")
         expect(tasks).to_have_text("1 task")
 
 

@@ -54,7 +54,7 @@ def test_a_run_tells_that_it_has_finished(project: Project, server: Receiver) ->
     with closing(project.run(RUN, *PASSING, "--notify", command)) as coordinator:
         assert coordinator.finish() == 0
     [payload] = server.accepted
-    assert payload["text"].endswith("1 of 1 slot are committed; base passed 1 of 1 slot (100.0%)")
+    assert payload["text"].endswith("1 of 1 trial saved; base passed 1 of 1 trial (100.0%)")
     assert log.read_text().count('"event":"finished"') == 1
     with closing(project.run(OTHER, *PASSING)) as coordinator:
         assert coordinator.finish() == 0

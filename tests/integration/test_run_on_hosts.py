@@ -85,7 +85,7 @@ def test_a_killed_run_on_two_hosts_is_resumed_where_its_trials_are(
         status = project.output("status", "many")
         assert all(f"{name}/" in status for name in cluster.names)
         told = project.output("clean", "--on", cluster.on, "--dry-run", "--unfinished")
-        assert told.count("would remove slot ") == SLOTS, told
+        assert told.count("would remove trial ") == SLOTS, told
         told = project.output("clean", "--on", cluster.on)
         assert told.count("kept slot ") == SLOTS, told
         assert project.running("many") == begun
@@ -109,7 +109,7 @@ def test_a_killed_run_on_two_hosts_is_resumed_where_its_trials_are(
         cluster.kill(cluster.workers.pop(away.partition("/")[0]))
         wait_until(lambda: len(cluster.hosts()) == 1, "one host to be gone")
         told = project.output("clean", "--on", cluster.on)
-        assert f"{away} does not answer: repeat this when it does" in told
+        assert f"{away} does not answer: run this again when it does" in told
         assert f"many was cleaned up on {here}\n" in told
     assert [path for path in bucket.rglob("*") if path.is_file()] == []
     project.check_run("many")

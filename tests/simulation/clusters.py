@@ -314,7 +314,7 @@ class ClusterWorld(World):
         until = max(since + self.lease_s, self._held_up_until.get(host, 0.0)) + _LATENESS_S
         if self.time.now > until:
             problem = f"{key} starts on {host}, paused for {self.time.now - since:.1f} s"
-            self.time.fail(Violation(f"nothing is dispatched of what is paused: {problem}"))
+            self.time.fail(Violation(f"nothing that is paused is dispatched: {problem}"))
 
     def _host_engine_fails(self) -> None:
         host = self.random.choice(self.hosts)

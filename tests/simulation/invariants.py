@@ -1,6 +1,6 @@
 """What labledger guarantees, as checks of a simulated world: the list is the documentation.
 
-`docs/explanation/guarantees.md` names each of them; a test compares the two.
+`docs/explanation/guarantee-tests.md` names each of them; a test compares the two.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def check(world: World, checks: dict[str, Check], *, only: str = "") -> None:
             raise Violation(f"{name}: {problem}")
 
 
-@after_commit("who has lost a run writes nothing of it")
+@after_commit("a coordinator that has lost a run writes nothing of it")
 def _is_written_by_its_owner(world: World) -> Iterator[str]:
     """Is checked first: what was observed is from before the transaction."""
     observed = world.observed
@@ -209,7 +209,7 @@ def _leases_are_respected(world: World) -> Iterator[str]:
             yield f"process {pid} took {run_id} at {since} from {owner}, whose lease ended at {end}"
 
 
-@after_commit("the budget is exceeded by what was in flight alone")
+@after_commit("only running trials can exceed the budget")
 def _budget_holds(world: World) -> Iterator[str]:
     dispatched = {
         (idx, attempt): at
@@ -244,7 +244,7 @@ def _stops_in_time(world: World) -> Iterator[str]:
             yield f"it stopped when at most {most} of {limit} were spent"
 
 
-@after_commit("nothing is dispatched of what is paused")
+@after_commit("nothing that is paused is dispatched")
 def _pauses_hold(world: World) -> Iterator[str]:
     """Uses what the run's own code makes of the requests, and the journal of what it did."""
     found = {
@@ -304,7 +304,7 @@ def _applied_in_order(world: World) -> Iterator[str]:
             world.observed.applied[number] = outcome
 
 
-@at_end("what is said never to have run has not run")
+@at_end("a slot recorded as never run has not run")
 def _never_ran(world: World) -> Iterator[str]:
     for (idx,) in world.rows(
         "SELECT c.schedule_idx FROM slot_commit c JOIN run ON run.run_no = c.run_no "
@@ -366,7 +366,7 @@ def _starts_are_documented(world: World) -> Iterator[str]:
             )
 
 
-@at_end("what an agent has spent is kept when a person stops its run")
+@at_end("an agent's spending is kept when a person stops its run")
 def _spending_is_kept(world: World) -> Iterator[str]:
     for (run_id, idx, attempt), starts in world.observed.starts.items():
         killed = [each.container_id[-8:] for each in starts if not each.ended_by_itself]
@@ -376,7 +376,7 @@ def _spending_is_kept(world: World) -> Iterator[str]:
             yield f"slot {idx}, attempt {attempt} cost something in one of {killed}: {notes}"
 
 
-@at_end("what a trial has done is what is committed")
+@at_end("the committed result is what the trial did")
 def _results_are_of_their_containers(world: World) -> Iterator[str]:
     for (run_id, idx, attempt), starts in world.observed.starts.items():
         *earlier, last = starts
@@ -441,7 +441,7 @@ def _other_content(
         )
 
 
-@at_end("nothing is killed unless somebody asks for it")
+@at_end("nothing is killed unless a person asks for it")
 def _kills_are_asked_for(world: World) -> Iterator[str]:
     yield from (f"{name} was killed" for name in world.observed.killed)
 

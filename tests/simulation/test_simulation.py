@@ -115,7 +115,7 @@ def test_each_guarantee_that_is_checked_is_documented() -> None:
         text=True,
         check=True,
     )
-    page = (PROJECT / "docs/explanation/guarantees.md").read_text("utf-8")
+    page = (PROJECT / "docs/explanation/guarantee-tests.md").read_text("utf-8")
     section = page.partition("## Checked in simulated worlds\n")[2].partition("\n## ")[0]
     documented = re.findall(r"^- \*\*(.+?)\.\*\*", section, re.MULTILINE)
     names = [name[0].upper() + name[1:] for name in listed.stdout.splitlines()]

@@ -266,7 +266,7 @@ HUGE = 1 << 60
 HOSTILE: dict[str, tuple[Callable[[dict[str, bytes]], None], str]] = {
     "path upwards": (added("artifacts/sha256/../../../../escaped"), "no such file can be"),
     "absolute path": (added("/tmp/escaped"), "no such file can be"),
-    "another digest": (added(f"artifacts/sha256/ff/{'f' * 64}"), "does not have the digest"),
+    "another digest": (added(f"artifacts/sha256/ff/{'f' * 64}"), "with another digest"),
     "one too many": (lambda files: files.update({f"artifacts/sha256/ff/{'f' * 64}": b"x"}), "more"),
     "none": (without("artifacts"), "fewer artifacts"),
     "no ledger": (without("ledger"), "does not have ledger.sqlite"),

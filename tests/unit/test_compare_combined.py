@@ -185,7 +185,7 @@ def test_the_tables_of_several_runs_are_exported_as_one(path: Path, tmp_path: Pa
         files = ledger.export("s1+s2", "all", tmp_path / "all", format="parquet")
         assert {file.name for file in files} >= {"trials.parquet", "events.parquet"}
         for name, form, out, message in (
-            ("s1+s2", "jsonl", tmp_path / "both", "records as jsonl are those of one run"),
+            ("s1+s2", "jsonl", tmp_path / "both", "jsonl holds the records of one run"),
             ("s1+s2", "csv", None, "no run folder in common"),
             ("s1+s1", "csv", tmp_path / "both", "named twice"),
         ):

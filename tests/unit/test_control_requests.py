@@ -83,7 +83,7 @@ def test_a_request_waits_until_the_owner_applies_it_once(lab: Path) -> None:
         lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
         applied = writer.apply_request(lease, reply.request, {"text": "paused"})
         assert applied.applied_epoch == lease.epoch
-        with pytest.raises(LabLedgerError, match="applied already"):
+        with pytest.raises(LabLedgerError, match="is already applied"):
             writer.apply_request(lease, reply.request, {"text": "again"})
     with open_ledger(lab_dir=lab) as ledger:
         [row] = ledger.query("control_requests")
@@ -187,7 +187,7 @@ def test_a_request_that_was_changed_is_not_followed(lab: Path, sql: str, *, appl
             apply_all(writer, lab)
         kit.tamper(path, sql)
     with open_ledger(lab_dir=lab) as ledger:
-        with pytest.raises(LabLedgerError, match="request 1 of the run cannot be followed"):
+        with pytest.raises(LabLedgerError, match="request 1 of the run cannot be applied"):
             ledger.reader.unchanged_requests(kit.RUN, waiting=not applied)
         assert len(ledger.control_requests(kit.RUN)) == 1
     assert [finding.run_id for finding in verify(path).findings] == [kit.RUN]
@@ -272,14 +272,14 @@ def test_what_nobody_runs_is_not_said_to_run(lab: Path) -> None:
     assert said("pause") == f"the run: no more trials start {resumed}"
     assert said("set", max_concurrency=2) == "set trials at once: 2, once the run is resumed"
     ended = "and trials that have ended keep their results"
-    slot = f"slot 0: 1 trial will be cancelled for good {resumed}, {ended}"
+    slot = f"trial 0: 1 trial will be cancelled for good {resumed}, {ended}"
     assert said("cancel", slot=[0]) == slot
     reply = ask(lab, "cancel", slot=[0, 3])
     assert (reply.owned, "2 trials will be cancelled for good when" in reply.text) == (False, True)
     with kit.open_writer(lab / "ledger.sqlite") as writer:
         (applied,) = owner_applies(lab, writer)
     assert applied.outcome is not None
-    assert applied.outcome["text"] == "cancel slot 0, 3; trials that have ended keep their results"
+    assert applied.outcome["text"] == "cancel trial 0, 3; trials that have ended keep their results"
 
 
 def test_what_was_applied_is_said_to_have_happened(lab: Path) -> None:
@@ -291,7 +291,7 @@ def test_what_was_applied_is_said_to_have_happened(lab: Path) -> None:
             writer.journal_dispatch(lease, [entry])
         waits = ask(lab, "cancel", slot=[0])
         assert waits.text == (
-            "slot 0: 1 trial will be cancelled for good; 1 running trial will be killed"
+            "trial 0: 1 trial will be cancelled for good; 1 running trial will be killed"
         )
         replies: list[labledger.ControlReply] = []
 
@@ -309,7 +309,7 @@ def test_what_was_applied_is_said_to_have_happened(lab: Path) -> None:
             writer.apply_request(lease, request, {"text": "cancel", "slots_before": 4})
         asking.join()
     assert replies[0].text == (
-        "slot 1: 1 trial was cancelled for good; 1 running trial is being killed"
+        "trial 1: 1 trial was cancelled for good; 1 running trial is being killed"
     )
 
 
@@ -409,7 +409,7 @@ def test_cancelling_a_rerun_leaves_no_verdict_out(tmp_path: Path) -> None:
             ask(lab, "cancel", slot=[min(kept)])
         reply = ask(lab, "cancel", variant=["base", "treat"])
         assert reply.slots == len(left_out)
-        assert f"{len(kept)} slots of a rerun stay" in reply.text
+        assert f"{len(kept)} trials cannot be cancelled" in reply.text
         controls = Controls.of(owner_applies(lab, writer))
     cancelled = {s.schedule_idx for s in slots if controls.cancellation(s) is not None}
     assert cancelled == left_out

@@ -236,8 +236,8 @@ def test_the_columns_are_documented() -> None:
     kinds = {"text": "", "integer": " int", "real": " real", "boolean": " bool"}
     assert f"`{committed_rows.FORMAT}`" in text
     for kind, table in committed_rows.TABLES.items():
-        words = [f"`{column.name}`{kinds[column.type]}" for column in table.columns]
-        assert f"Every table begins with {', '.join(words[:6])}." in text
-        assert re.search(
-            rf"^\| `{kind}` \| [a-z' ]+ \| {', '.join(words[6:])} \|$", text, re.MULTILINE
-        ), kind
+        first = [f"`{column.name}`{kinds[column.type]}" for column in table.columns[:6]]
+        assert f"Every table begins with {', '.join(first)}." in text
+        others = [f"{column.name}{kinds[column.type]}" for column in table.columns[6:]]
+        assert f"\n| `{kind}` |" in page
+        assert f" {kind} {', '.join(others)} " in " ".join(page.split()), kind

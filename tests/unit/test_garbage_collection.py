@@ -86,7 +86,7 @@ def test_what_an_interrupted_run_needs_is_kept(lab: Path) -> None:
     assert events.path.exists()
     (trial / "first_part.json").unlink()
     os.mkfifo(trial / "first_part.json")
-    with pytest.raises(LedgerError, match="may name artifacts"):
+    with pytest.raises(LedgerError, match="may refer to artifacts"):
         collect_garbage(lab_dir=lab)
 
 

@@ -240,7 +240,7 @@ def test_finished_results_here_are_not_lost(here: LabFolder, tmp_path: Path) -> 
         writer.stage(lease, kit.result(3), final=True)
         writer.leases.release(lease, RunStatus.INTERRUPTED)
     before = rows(here.root)
-    with pytest.raises(LedgerError, match="1 finished results that are not committed"):
+    with pytest.raises(LedgerError, match="1 finished results that are not saved"):
         import_source(here, there)
     assert rows(here.root) == before
 
@@ -287,7 +287,7 @@ def test_histories_that_part_are_refused(here: LabFolder, tmp_path: Path) -> Non
         writer.leases.release(lease, RunStatus.INTERRUPTED)
     before = rows(here.root)
     with pytest.raises(
-        LedgerError, match="run-1: slot 2 has other records: the source committed it at"
+        LedgerError, match="run-1: trial 2 has other records: the source saved it at"
     ) as found:
         import_source(here, there)
     assert "another lab" in str(found.value.hint)

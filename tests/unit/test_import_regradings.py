@@ -81,7 +81,7 @@ def test_a_ledger_with_regradings_verifies(there: Path) -> None:
         ("UPDATE counted SET run_no = 1", "run-1", "row of counted"),
         ("UPDATE counted SET run_no = 3", "run-1", "row of counted"),
         ("DELETE FROM counted", "run-1", "row of counted"),
-        ("INSERT INTO counted VALUES (2, 3)", REGRADED, "as if it were a run of its own"),
+        ("INSERT INTO counted VALUES (2, 3)", REGRADED, "as only other runs do"),
         ("UPDATE grading SET generation = 7 WHERE run_no = 2", REGRADED, "row of grading"),
         ("DELETE FROM grading WHERE run_no = 2", REGRADED, "row of grading"),
         ("UPDATE grading SET root_id = 'run-0' WHERE run_no = 1", "run-1", "row of grading"),
@@ -95,15 +95,15 @@ def test_a_ledger_with_regradings_verifies(there: Path) -> None:
         ),
         (
             """UPDATE run_variant SET bindings = '{"mode":"c"}' WHERE run_no = 2""",
-            REGRADED, "its variants are not those of run-1",
+            REGRADED, "its variants differ from the variants of run-1",
         ),
         (
             "UPDATE run_task SET digest = 'x' WHERE run_no = 1 AND task_idx = 1",
-            REGRADED, "its tasks are not those of run-1",
+            REGRADED, "its tasks differ from the tasks of run-1",
         ),
         (
             "UPDATE slot SET repl_idx = 1 WHERE run_no = 2 AND schedule_idx = 3",
-            REGRADED, "its slots are not those of run-1",
+            REGRADED, "its slots differ from the slots of run-1",
         ),
         (
             "UPDATE run SET run_id = 'run-0' WHERE run_no = 1",

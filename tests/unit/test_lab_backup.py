@@ -564,7 +564,7 @@ HOSTILE: dict[str, tuple[Callable[[dict[str, bytes]], None], str]] = {
     "list without end": (with_list(b"f" * 99), "cannot be read"),
     "list in bytes": (with_list(b"\xff\n"), "cannot be read"),
     "list unsorted": (with_list((b"f" * 64 + b" 1\n") * 2), "not sorted"),
-    "list too short": (with_list(b""), "another artifacts.txt"),
+    "list too short": (with_list(b""), "does not match its manifest"),
     "events upwards": (with_events("../../../escaped"), "does not fit backup_v1"),
     "events as hidden": (with_events("../1-1.jsonl"), "does not fit backup_v1"),
     "one more": (lambda files: files.update({"artifacts/more": b"x"}), "more files"),
@@ -585,7 +585,10 @@ HOSTILE: dict[str, tuple[Callable[[dict[str, bytes]], None], str]] = {
         manifest(open_attempts={"sha256": "0" * 64, "size": 1 << 40}),
         "needs .* bytes|says that open_attempts",
     ),
-    "another digest": (manifest(ledger={"sha256": "0" * 64, "size": 1}), "another ledger.sqlite"),
+    "another digest": (
+        manifest(ledger={"sha256": "0" * 64, "size": 1}),
+        "ledger.sqlite with another size",
+    ),
 }
 
 

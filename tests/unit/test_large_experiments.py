@@ -44,7 +44,9 @@ def test_a_large_run_is_warned_of_with_time_and_space(tmp_path: Path) -> None:
     assert list(check_size(1_000, 4, tmp_path)) == []
     [warned] = check_size(864_000, 10, tmp_path)
     assert (warned.ok, warned.warning) == (False, True)
-    assert "864,000 slots take 1.0 days if each trial takes 1 s and 10 run at once" in warned.detail
+    assert (
+        "864,000 trials take 1.0 days if each trial takes 1 s and 10 run at once" in warned.detail
+    )
     assert "3.2 GiB of disk space" in warned.detail
     free = shutil.disk_usage(tmp_path).free
     [refused] = check_size(free // 1_000, 10, tmp_path)

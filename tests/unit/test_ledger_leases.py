@@ -99,7 +99,7 @@ def test_releasing_says_how_the_run_stands(
     lease = first.leases.acquire(kit.RUN, kit.OWNER, 30)
     assert reader.run(kit.RUN).status is RunStatus.RUNNING
     first.commit_result(lease, kit.result(0))
-    with pytest.raises(LedgerError, match="1 of 2 slots"):
+    with pytest.raises(LedgerError, match="1 of 2 trials"):
         first.leases.release(lease, RunStatus.COMPLETED)
     clock.seconds = 5
     first.leases.release(lease, RunStatus.INTERRUPTED)

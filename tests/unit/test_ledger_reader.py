@@ -40,7 +40,7 @@ def test_what_is_not_there_is_said(writer: LedgerWriter, reader: LedgerReader) -
     """A slot, task or artifact that does not exist is a clear error."""
     kit.begin_run(writer)
     for idx in (4, -1):
-        with pytest.raises(LedgerError, match=f"has no slot {idx}"):
+        with pytest.raises(LedgerError, match=f"has no trial {idx}"):
             reader.slot(kit.RUN, idx)
     with pytest.raises(LedgerError, match="has no task"):
         reader.task(kit.RUN, "t9")

@@ -573,7 +573,7 @@ def test_a_truncated_run_is_found(path: Path) -> None:
         "UPDATE schedule_progress SET next_schedule_idx = 5",
     )
     messages = [finding.message for finding in verify(path).findings]
-    assert "the run is said to be completed; 5 of 6 slots are" in messages
+    assert "the progress says the run is completed; 5 of 6 slots are" in messages
 
 
 def test_a_rewritten_commit_breaks_the_chain_after_it(path: Path) -> None:

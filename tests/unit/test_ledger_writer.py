@@ -182,7 +182,7 @@ def test_a_failed_commit_leaves_nothing(writer: LedgerWriter, reader: LedgerRead
     lease = kit.begin_run(writer)
     good = kit.result(0)
     doubled = replace(good, events=(*good.events, good.events[0]))
-    with pytest.raises(LedgerError, match=r"could not commit slot 0 of run run-1: UNIQUE"):
+    with pytest.raises(LedgerError, match=r"could not save trial 0 of run run-1: UNIQUE"):
         writer.commit_result(lease, doubled)
     assert reader.run(kit.RUN).next_schedule_idx == 0
     assert list(reader.slot_records(kit.RUN)) == []
@@ -267,7 +267,7 @@ def test_staged_results_are_kept_until_their_turn(
 def test_a_changed_staged_result_is_not_committed(
     writer: LedgerWriter, reader: LedgerReader, path: Path, change: str
 ) -> None:
-    """What is not what was staged is refused with what to do, and nothing is written."""
+    """A changed staged result is refused with a hint, and nothing is written."""
     lease = kit.begin_run(writer)
     events = kit.event_file(writer, f"{kit.RUN}/000000-1.jsonl")
     writer.stage(lease, kit.result(0, events=events), final=change != "a retried attempt")
@@ -279,7 +279,7 @@ def test_a_changed_staged_result_is_not_committed(
         digit = """payload = replace(payload, '"duration_ms":1500', '"duration_ms":1501')"""
         kit.tamper(path, f"UPDATE staged_result SET {digit}")
     commits = {"a retried attempt": lambda: writer.commit_result(lease, kit.result(0, attempt=2))}
-    with pytest.raises(LedgerError, match=r"slot 0, attempt 1, .* not what was staged") as error:
+    with pytest.raises(LedgerError, match=r"trial 0, attempt 1, .* was changed") as error:
         commits.get(change, lambda: writer.commit_staged(lease, 0))()
     assert error.value.hint is not None
     assert f"labledger verify {kit.RUN}" in error.value.hint

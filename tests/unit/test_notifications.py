@@ -68,8 +68,8 @@ def test_the_end_of_a_run_is_told_with_its_release(
     writer.leases.release(lease, RunStatus.COMPLETED, passes=passes)
     [payload] = payloads(path)
     assert payload["text"] == (
-        "run-1: finished, 4 of 4 slots are committed; base passed 2 of 2 slots (100.0%); "
-        "treat passed 0 of 2 slots (0.0%)"
+        "run-1: finished, 4 of 4 trials saved; base passed 2 of 2 trials (100.0%); "
+        "treat passed 0 of 2 trials (0.0%)"
     )
     assert (payload["event"], payload["committed"], payload["total_slots"]) == ("finished", 4, 4)
     assert [each["variant_id"] for each in payload["details"]["variants"]] == ["base", "treat"]
@@ -91,7 +91,7 @@ def test_every_stop_is_told(path: Path, lease: Lease, writer: LedgerWriter) -> N
     writer.leases.release(again, RunStatus.INTERRUPTED)
     first, second = payloads(path)
     assert first["details"] == {"cause": "budget", "message": "1 of 1 USD are spent"}
-    assert first["text"].endswith("stopped before every slot was committed: 1 of 1 USD are spent")
+    assert first["text"].endswith("stopped before all trials were saved: 1 of 1 USD are spent")
     assert second["details"] == {"cause": None, "message": None}
     assert first["id"] != second["id"]
 

@@ -99,8 +99,8 @@ def test_a_part_is_appended_whole_or_not_at_all(tmp_path: Path) -> None:
         lease = kit.begin_run(writer, 4)
         before = rows(path.parent)
         for problem, changes in {
-            "has 4 slots now, and had 3": {"first_idx": 3},
-            "no slot was appended": {"total": 4},
+            "has 4 trials now, and had 3": {"first_idx": 3},
+            "no trial was added": {"total": 4},
         }.items():
             with pytest.raises(LedgerError, match=problem):
                 grown.extend(writer, lease, **{"total": 6, **changes})
@@ -238,7 +238,7 @@ def test_runs_that_grew_apart_are_a_conflict(tmp_path: Path) -> None:
             lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
             grown.extend(writer, lease, total)
             writer.leases.release(lease, RunStatus.INTERRUPTED)
-    with pytest.raises(LedgerError, match="part 2 of its schedule is another"):
+    with pytest.raises(LedgerError, match="part 2 of its schedule differs"):
         import_source(here, there)
 
 

@@ -1,7 +1,7 @@
 """The meaning of each column of the views, for `labledger query --schema` and the reference.
 
-A name in `_COMMON` means the same in every view but those of `_EXCEPTIONS` (``view.column``).
-Tests require a meaning for every column of every view, and no others.
+A name in `_COMMON` means the same in every view, except for the columns in `_EXCEPTIONS`
+(``view.column``). Tests require a meaning for every column of every view, and no others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COMMON = {
     "attempt": "number of the attempt, from 1; for a trial, of its last attempt",
     "attempts": "containers that ran for the slot; 0 if it never ran",
     "authored": "the experiment's text as it was written",
-    "because": "why the part was added, as its author wrote it; null if nobody said",
+    "because": "why the part was added, as its author wrote it; null if none was given",
     "baseline_id": "the run's baseline, a variant",
     "baseline_pass_rate": "pass rate of the baseline's slots",
     "baseline_passed": "`passed` of the baseline's slot; also null if it is not committed",
@@ -162,7 +162,7 @@ _COMMON = {
     "trial_id": "the trial's id: run and slot; the same in every generation",
     "trials_ms": "sum of the durations of the trials that count, in milliseconds",
     "type": "the event's `type`, if that is text",
-    "unknown": "calls that may have been charged, and whose tokens nobody knows",
+    "unknown": "calls that may have been charged, with unknown tokens",
     "unpaired": "scheduled slots that are not in a pair",
     "unscored": "committed slots that are not scored",
     "updated_at": "when the run's progress was last updated (UTC)",
@@ -209,7 +209,7 @@ _EXCEPTIONS = {
     "model_calls.stated_cost_usd": "the charge that the provider stated, which is then the cost",
     "model_calls.temperature": "the temperature that the request set; null if it set none",
     "model_calls.status": "HTTP status of the answer that the agent got",
-    "model_calls.unknown": "1 if it may have been charged, and nobody knows its tokens",
+    "model_calls.unknown": "1 if it may have been charged, but its tokens are unknown",
     "model_prices.condition": "the calls to which the price applies, such as "
     "service_tier=flex; empty for the standard price",
     "model_prices.web_search_usd": "US dollars for one search by the provider; an experiment sets "
@@ -237,11 +237,11 @@ _EXCEPTIONS = {
     "steps.cache_read_tokens": "the part of `tokens_in` that a cache had; null if unknown",
     "steps.cost_usd": "what the step cost as the agent or its log says; null if unknown",
     "steps.is_copied": "1 if it repeats an earlier step that a model was shown again",
-    "steps.message": "the first 100 characters of what was said",
+    "steps.message": "the first 100 characters of the message",
     "steps.model": "the model that answered; null if unknown",
     "steps.origin": "`gateway`, `agent_log` or `agent`: what the trajectory was made from",
     "steps.results": "how many results of tools, and of other things, the step has",
-    "steps.said_at": "when it was said (UTC); null if unknown",
+    "steps.said_at": "the time of the message (UTC); null if unknown",
     "steps.said_by": "`system`, `user` or `agent`",
     "steps.step": "number of the step, from 1",
     "steps.tokens_in": "tokens of the request, cached ones included; null if unknown",
@@ -300,7 +300,7 @@ _EXCEPTIONS = {
     "flaky_tasks.runs": "runs with this digest that count for its pass rate",
     "skipped_tasks.task_id": "id of a task that labledger cannot run",
     "skipped_tasks.reason": "why it cannot be run",
-    "same_experiment.digest": "digest of everything that affects results; that of every shard",
+    "same_experiment.digest": "digest of everything that affects results; the same for every shard",
     "same_experiment.runs": "runs with this digest, this one included",
     "same_experiment.shard": "the shard that it ran, such as `2/5`; null if it ran all slots",
     "same_experiment.together": "the runs with this digest, as `compare` and `report` take them: "

@@ -1,9 +1,8 @@
 """The type of each column of the views, for files and frames that need one.
 
-SQLite types values, not columns. So a column without a value has no type, and a column of sums is
-integer or real, depending on its values. A name has the same type in every view, except in
-`_EXCEPTIONS` (``view.column``). A column in none of the sets here is text. Tests compare the types
-with the values of ledgers, and require that every name belongs to a column.
+SQLite types values, not columns. A name has the same type in every view, except in `_EXCEPTIONS`
+(``view.column``). A column in none of the sets is text. Tests compare the types with ledgers, and
+require that every name belongs to a column.
 """
 
 from __future__ import annotations

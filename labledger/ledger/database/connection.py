@@ -1,10 +1,8 @@
 """Connections to SQLite, their transactions, and results of statements, directly on the driver.
 
-The ledger's code is written in SQL and needs nothing else of a database library. Importing
-SQLAlchemy takes longer than most commands, so only Alembic and the engine that users ask for
-(`ledger.query.view_engine`) use it. A `Connection` executes statements as the driver's own
-connection does, and adds what the ledger needs: transactions, snapshots, and rows with names. This
-module does not convert the driver's errors: `sqlite.translated` makes `LedgerError` of them.
+Importing SQLAlchemy takes longer than most commands, so only Alembic and the engine for users use
+it. A `Connection` adds transactions, snapshots, and rows with names to the driver's connection.
+Errors of the driver pass through; `sqlite.translated` makes `LedgerError` of them.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from itertools import islice
 from typing import Any, Self, TypeVar
 
 Params = Sequence[Any] | Mapping[str, Any]
-"""The values of one statement, or a list with those of each of its repetitions."""
+"""The values of one statement, or a list with the values of each repetition."""
 
 _T = TypeVar("_T")
 

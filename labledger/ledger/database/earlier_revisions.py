@@ -1,9 +1,8 @@
 """Read a ledger of an earlier revision, in a temporary copy that is upgraded.
 
-Queries and views use the current revision. The ledger itself is only read, in one snapshot, so an
-older labledger may write to it meanwhile. A process keeps the copy until it ends, for everything
-that it reads. It makes a new copy when the ledger has changed and the copy is old. Commands that
-write to a ledger, or own runs in it, still need `labledger db upgrade`.
+The ledger itself is only read, in one snapshot, so an older labledger may write to it meanwhile. A
+process keeps the copy for all its reads, and makes a new one when the ledger has changed and the
+copy is old.
 """
 
 from __future__ import annotations

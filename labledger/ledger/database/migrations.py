@@ -1,10 +1,8 @@
 """Create, upgrade and back up ledgers, and check their revision.
 
-Only the migrations, which Alembic runs, define tables. An upgrade makes a backup first, and then
-changes the ledger in one transaction. Importing Alembic and SQLAlchemy takes longer than a small
-run: an empty ledger is therefore created with the statements that an earlier run of Alembic
-executed. They are in the user's cache, under a digest of the migrations and of the libraries that
-ran them.
+Only the migrations, which Alembic runs, define tables. An upgrade makes a backup, and then changes
+the ledger in one transaction. Importing Alembic takes longer than a small run, so the user's cache
+has the statements that create an empty ledger.
 """
 
 from __future__ import annotations
@@ -101,7 +99,7 @@ HEAD = REVISIONS[-1]
 
 @dataclass(frozen=True, slots=True)
 class LedgerUpgrade:
-    """What an upgrade did."""
+    """The result of an upgrade."""
 
     path: Path
     before: str | None
@@ -430,8 +428,8 @@ def _refuse_live_runs(connection: Connection, path: Path) -> None:
 def copy_open_ledger(connection: Connection, target: Path) -> None:
     """Copy the ledger that a connection has open to the new file `target`, and check the copy.
 
-    The copy has another name until it is complete and durable, so that nobody takes a part of one
-    for a backup. The connection's path may name another file by now. Raises as `backup` does.
+    The copy has another name until it is complete and durable, so that a partial copy never looks
+    like a backup. The connection's path may name another file by now. Raises as `backup` does.
     """
     try:
         refuse_existing(target)

@@ -1,4 +1,4 @@
-"""What the ledger takes and returns besides trial results: runs, leases, dispatches, counts.
+"""Inputs and outputs of the ledger besides trial results: runs, leases, dispatches, counts.
 
 All are frozen dataclasses.
 """
@@ -47,18 +47,18 @@ class NewRun:
     variants: tuple[Variant, ...]
     labledger_version: str
     budget: Mapping[str, float] = field(default_factory=dict)
-    """Limits of what it may spend, by kind of `SPENT_METRICS`."""
+    """Spending limits, by kind of `SPENT_METRICS`."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """`on` and `window`, as `RunInfo` has them."""
     tags: tuple[str, ...] = ()
-    """The tags that it begins with."""
+    """The run's first tags."""
     prices: PriceTable = NO_PRICES
-    """Those of the models that its trials may ask."""
+    """The prices of models that its trials may call."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExperimentRevision:
-    """The resolved experiment of a run as it is from a part on; fields as in `NewRun`."""
+    """The resolved experiment of a run from a part on. The fields are as in `NewRun`."""
 
     resolved: JsonObject
     authored: str
@@ -74,16 +74,16 @@ class NewPart:
     kind: str
     """`extended`, or `rerun`, which adds no variants and no tasks."""
     first_idx: int
-    """How many slots the run had when the part was planned: the number of the part's first."""
+    """The number of the part's first slot: how many slots the run had when the part was planned."""
     labledger_version: str
     revision: ExperimentRevision | None = None
     """The experiment of an extended run; None for a rerun."""
     variants: tuple[Variant, ...] = ()
-    """Those that the part adds."""
+    """The variants that the part adds."""
     prices: PriceTable = NO_PRICES
-    """Those of the models that its trials may ask. A model keeps the prices that the run has."""
+    """The prices of models that its trials may call. A model keeps the prices that the run has."""
     because: str | None = None
-    """Why, as a person wrote it."""
+    """The reason, as a person wrote it."""
     selection: JsonObject | None = None
     """The options that chose the slots."""
 
@@ -113,7 +113,7 @@ class Rerun(JsonForm):
     slots: PositiveInt
     """How many slots were run again."""
     committed: Count
-    """How many of them have their new result; the others still count as they were."""
+    """How many of them have their new result. The earlier results of the others still count."""
     superseded: Mapping[str, PositiveInt]
     """How many of the slots that were run again had each status."""
     despite_verdict: bool
@@ -135,11 +135,11 @@ class Owner:
     """The machine's name and, after a space, an identifier of its boot and namespaces."""
     pid: int
     process_token: str
-    """Tells this process from a later one with the same pid, such as its start time."""
+    """Distinguishes this process from a later one with the same pid, such as its start time."""
 
     @property
     def machine(self) -> str:
-        """The machine's name alone, for messages."""
+        """The machine's name only, for messages."""
         return self.host.partition(" ")[0]
 
 
@@ -161,7 +161,7 @@ class LeaseInfo:
 
 @dataclass(frozen=True, slots=True)
 class TakeoverRequest:
-    """Who wants a run that another coordinator owns. It is void once `expires_at` is past."""
+    """A request for a run that another coordinator owns. It is void after `expires_at`."""
 
     owner: Owner
     """The process that waits for the run."""
@@ -178,9 +178,11 @@ class Renewal:
     """The result of a heartbeat."""
 
     expires_at: str
-    """Until when nobody else can acquire the run."""
+    """The time until which no other process can acquire the run."""
     takeover_request: TakeoverRequest | None
-    """Who waits for the run. While the request stands, heartbeats do not extend the lease."""
+    """The request of a process that waits for the run. While it is valid, heartbeats do not extend
+    the lease.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +229,7 @@ class Stop(JsonForm):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What somebody wrote about a run."""
+    """A note of a person about a run."""
 
     noted_at: str
     note: str
@@ -235,12 +237,13 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class CancelledSlots(JsonForm):
-    """Slots of a variant that a person cancelled, by one request."""
+    """Slots of a variant that one request cancelled."""
 
     variant_id: str
     status: SlotStatus
-    """`agent_error` if their trials ran, which have not passed; `cancelled` if nothing of them had
-    run, `infra_error` if an earlier attempt of them had: these are left out of the pass rate."""
+    """`agent_error` if their trials ran: they have not passed. `cancelled` if they never ran, and
+    `infra_error` if an earlier attempt did: they are left out of the pass rate.
+    """
     reason: str
     """Who cancelled them, and why."""
     slots: int
@@ -248,7 +251,7 @@ class CancelledSlots(JsonForm):
 
 @dataclass(frozen=True, slots=True)
 class LostHost:
-    """A host that somebody declared lost for a run."""
+    """A host that a person declared lost for a run."""
 
     host: str
     declared_at: str
@@ -258,7 +261,7 @@ class LostHost:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo(JsonForm):
-    """What the ledger stores about a run as a whole."""
+    """A run as a whole, as stored in the ledger."""
 
     run_id: str
     experiment_id: str
@@ -282,16 +285,16 @@ class RunInfo(JsonForm):
     stop: Stop | None
     """Why its last coordinator stopped early; None if it did not, or was killed."""
     lease: LeaseInfo | None
-    """None if nobody owns the run."""
+    """None if the run has no owner."""
     takeover_request: TakeoverRequest | None
-    """Who wants the run, or last wanted it: see `TakeoverRequest.expires_at`."""
+    """The newest takeover request, which may have expired (`TakeoverRequest.expires_at`)."""
     budget: Mapping[str, float]
     """Limits by kind, `cost_usd` or `tokens`; a kind that is missing has no limit."""
     tags: tuple[str, ...]
-    """Those of its experiment, without those removed and with those added since; sorted."""
+    """The run's current tags, sorted: the experiment's tags, with later changes."""
     run_no: int
     parts: tuple[RunPart, ...] = ()
-    """What was appended to the run's schedule; experiment and digest are those of the newest."""
+    """The parts that were appended to the schedule. Experiment and digest belong to the newest."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """`on`, the cluster on whose hosts its trials run, and `window`, if they were given."""
     lost_hosts: tuple[LostHost, ...] = ()
@@ -316,7 +319,7 @@ class RunInfo(JsonForm):
 
     @property
     def window(self) -> int | None:
-        """How many slots may be dispatched ahead of the first that is not committed, if given."""
+        """How many slots may be dispatched ahead of the first uncommitted one, if given."""
         window = self.settings.get("window", "")
         return int(window) if window.isdecimal() else None
 
@@ -328,18 +331,18 @@ class RunInfo(JsonForm):
 
     @property
     def regrades(self) -> JsonObject | None:
-        """Of a regrading: its root run, its generation, its grader's digest; else None."""
+        """Root run, generation and grader's digest of a regrading; None for other runs."""
         regrades: JsonObject | None = self.resolved.get("regrades")
         return regrades
 
     @property
     def coverage(self) -> TaskCoverage:
-        """How many tasks the run has, and which of its benchmark's were left out."""
+        """The number of the run's tasks, and the benchmark's tasks that were left out."""
         return TaskCoverage.of_document(self.resolved)
 
     @property
     def replays(self) -> JsonObject | None:
-        """Of a replay: the run whose recorded calls answered its agents, as `run_id`; else None."""
+        """The run whose recorded calls a replay uses, as `run_id`; None for other runs."""
         replays: JsonObject | None = self.resolved.get("replays")
         return replays
 
@@ -356,12 +359,12 @@ class UnreadResults(JsonForm):
 
 @dataclass(frozen=True, slots=True)
 class FailedGradings(JsonForm):
-    """Trials whose tests did not work, that count alike for the same reason."""
+    """Trials whose tests did not work, and that count alike for the same reason."""
 
     counts: str
     """`not_passed` or `left_out`: see `records.grader_failures`."""
     ground: str
-    """What decided."""
+    """The ground of the decision."""
     trials: int
     last_slot: int
 
@@ -395,7 +398,7 @@ class Grading(JsonForm):
     """Whether it is the current grading, whose rows the views show."""
     created_at: str
     slots: int
-    """How many slots it grades: fewer than the run has if that has grown since."""
+    """How many slots it grades: fewer than the run has, if the run has grown since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,7 +443,7 @@ class VariantCounts:
     committed: int = 0
     statuses: Mapping[str, int] = field(default_factory=dict)
     verdicts: Mapping[str, int] = field(default_factory=dict)
-    """Of committed slots with a score. The score of a `grade_error` is stored, but not counted."""
+    """Verdicts of committed slots with a score. The score of a `grade_error` is not counted."""
     passes: PassCounts = field(default_factory=PassCounts)
     """How committed slots count for the pass rate."""
 
@@ -460,29 +463,29 @@ SPENT_METRICS = {"cost_usd": ("cost_usd",), "tokens": ("tokens_in", "tokens_out"
 
 @dataclass(frozen=True, slots=True)
 class Spent(JsonForm):
-    """What attempts spent of one kind (USD or tokens), as far as they reported it."""
+    """The reported spending of attempts, of one kind (USD or tokens)."""
 
     total: float = 0
     known: int = 0
     """The number of attempts that reported it."""
     unknown: int = 0
-    """The number of attempts that ran and did not report it, or of which only a part is known."""
+    """The number of attempts that ran and reported nothing, or only a part."""
 
     @classmethod
     def of(cls, amount: float | None, *, is_complete: bool = True) -> Spent:
-        """Return what one attempt spent; None is not known, and may not be all of it."""
+        """Return the spending of one attempt. None means unknown; it may also be incomplete."""
         is_complete = is_complete and amount is not None
         return cls(amount or 0, int(is_complete), int(not is_complete))
 
     def plus(self, other: Spent) -> Spent:
-        """Return both together."""
+        """Return the sum of both."""
         return Spent(
             self.total + other.total, self.known + other.known, self.unknown + other.unknown
         )
 
     @property
     def amount(self) -> float | None:
-        """What is known of it; None if nothing is."""
+        """The known amount; None if nothing is known."""
         return self.total if self.known or self.total else None
 
 

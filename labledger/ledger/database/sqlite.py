@@ -31,7 +31,7 @@ LOG_LIMIT_BYTES = 64 << 20
 """A larger write-ahead log is truncated. While a reader uses it, it may grow beyond this size."""
 
 _READER_WAIT_S = 0.1
-"""How long emptying the log waits for readers; nobody can write meanwhile."""
+"""How long emptying the log waits for readers. No process can write meanwhile."""
 
 _SAFE_SQLITE = (3, 51, 3)
 """The first release without a known corruption in WAL mode."""
@@ -243,14 +243,16 @@ _CHUNK_BYTES = 1 << 20
 
 
 def _store_log(driver: Any, path: Path) -> None:
-    """Make durable what this process takes for committed: write the log again, and sync it.
+    """Write the log again and sync it, so that everything that looks committed is durable.
 
-    If a sync of the log failed, and who called for it was killed, the system still shows what the
-    disk may lack, and later syncs succeed without storing it. Only writing it again does.
+    If a sync of the log failed and its process was killed, the system still shows content that the
+    disk may lack. Later syncs succeed without storing it; only writing it again does.
     """
     if log_size(path) == 0:
         return
-    driver.execute("BEGIN IMMEDIATE")  # SQLite has now read the log, and nobody else writes to it.
+    driver.execute(
+        "BEGIN IMMEDIATE"
+    )  # SQLite has now read the log, and no other process writes to it.
     try:
         with _log(path).open("r+b", buffering=0) as log:
             offset = 0

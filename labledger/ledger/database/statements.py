@@ -1,16 +1,8 @@
 """Make SQL: statements about whole rows with their digests, and pieces that statements share.
 
-No other module lists the columns of a table: they are in `table_rows`. A statement about rows is
-made once, so that SQLite compiles it once for a connection. The shared pieces, each a rule or a
-join, are in `fragments.sql`; what counts as passed comes from `records.pass_rate`, and for which
-calls to models nothing is charged from `records.model_calls`.
-
-The chain of commits does not cover rows that change or are deleted during a run: progress and stop
-cause, lease, takeover request, budget, settings, dispatch journal, staged results, hosts declared
-lost. Their tables have a column `row_digest`, which is written in the same statement, by an SQL
-function of every connection that writes, so that no writer can forget it. Verification and the
-commit of a staged result check it. A row that an older labledger wrote has no digest until it is
-written again. `run_tally` counts the rows, so that one that was removed is detected as well.
+No other module lists the columns of a table. The shared pieces are in `fragments.sql`. Rows outside
+the chain of commits have a column `row_digest`, which an SQL function writes in the same statement,
+so no writer forgets it. `run_tally` counts the rows.
 """
 
 from __future__ import annotations
@@ -49,8 +41,8 @@ def select_with_digest(table: str) -> str:
 def insert(table: str, *, unless_exists: str | None = None) -> str:
     """Return the SQL that inserts a row, with its digest if it has one.
 
-    Its parameters are those of `COLUMNS`. A row whose column `unless_exists` has the value of an
-    existing row is left out.
+    Its parameters are the columns in `COLUMNS`. A row is ignored if an existing row has the same
+    value in the column `unless_exists`.
     """
     names, values = columns(table), ", ".join(f"?{n + 1}" for n in range(len(COLUMNS[table])))
     if table in DIGESTED:
@@ -107,8 +99,8 @@ def expand(sql: str, arguments: Mapping[str, str] | None = None) -> str:
         if use[1] in values:
             return values[use[1]]
         parameters, text = _FRAGMENTS[use[1]]
-        given = [values.get(word, word) for word in use[2].split()]
-        return expand(text, dict(zip(parameters, given, strict=True)))
+        arguments_of_use = [values.get(word, word) for word in use[2].split()]
+        return expand(text, dict(zip(parameters, arguments_of_use, strict=True)))
 
     return _USE.sub(text_of, sql)
 
@@ -155,7 +147,7 @@ def fits_its_digest(table: str, row: Sequence[Value]) -> bool:
 def combine(digest: str, other: str | None) -> str:
     """Return the exclusive or of two digests (hex), in which a missing one counts as `NO_ROWS`.
 
-    It adds a row to the combined digest of others, and takes it away again.
+    This adds a row to the combined digest of other rows, or removes it again.
     """
     return digest if other is None else f"{int(digest, 16) ^ int(other, 16):064x}"
 

@@ -1,9 +1,8 @@
 """The rows of the ledger's tables, without SQLAlchemy, which takes long to import.
 
-The columns and keys are read from `table_rows.json`, which `python scripts/table_rows.py` generates
-from `tables.py`: in the order of the table, without the columns that SQLite fills in and without
-`row_digest`. `statements` makes SQL of them. The columns of what a commit publishes are declared
-here, as rows with names and types.
+`python scripts/table_rows.py` generates `table_rows.json` from `tables.py`: columns in the order of
+the table, without columns that SQLite fills in and without `row_digest`. The rows of a committed
+slot are declared here, with names and types.
 """
 
 from __future__ import annotations
@@ -23,18 +22,16 @@ KEYS: dict[str, tuple[str, ...]] = {name: tuple(table["key"]) for name, table in
 """The columns of the primary key, by table."""
 
 DIGESTED = tuple(name for name, table in _TABLES.items() if table["digested"])
-"""Tables with a column `row_digest`: those whose rows change or go."""
+"""Tables with a column `row_digest`: their rows change, or are deleted."""
 
 SLOT_TABLES = (
     *("slot_commit", "trial", "attempt", "metric", "event", "prediction", "score"),
     *("evidence_record", "model_call"),
 )
-"""Tables of what a commit publishes, in the order in which it is written."""
+"""Tables that a commit writes, in this order."""
 
 
 class SlotCommitRow(NamedTuple):
-    """A row of `slot_commit`."""
-
     run_no: int
     schedule_idx: int
     slot_commit_id: str
@@ -47,8 +44,6 @@ class SlotCommitRow(NamedTuple):
 
 
 class TrialRow(NamedTuple):
-    """A row of `trial`."""
-
     run_no: int
     schedule_idx: int
     attempt: int
@@ -76,8 +71,6 @@ class TrialRow(NamedTuple):
 
 
 class AttemptRow(NamedTuple):
-    """A row of `attempt`."""
-
     run_no: int
     schedule_idx: int
     attempt: int
@@ -93,8 +86,6 @@ class AttemptRow(NamedTuple):
 
 
 class MetricRow(NamedTuple):
-    """A row of `metric`."""
-
     run_no: int
     schedule_idx: int
     row_seq: int
@@ -104,8 +95,6 @@ class MetricRow(NamedTuple):
 
 
 class EventRow(NamedTuple):
-    """A row of `event`."""
-
     run_no: int
     schedule_idx: int
     row_seq: int
@@ -113,8 +102,6 @@ class EventRow(NamedTuple):
 
 
 class PredictionRow(NamedTuple):
-    """A row of `prediction`."""
-
     run_no: int
     schedule_idx: int
     row_seq: int
@@ -123,8 +110,6 @@ class PredictionRow(NamedTuple):
 
 
 class ScoreRow(NamedTuple):
-    """A row of `score`."""
-
     run_no: int
     schedule_idx: int
     row_seq: int
@@ -135,8 +120,6 @@ class ScoreRow(NamedTuple):
 
 
 class EvidenceRow(NamedTuple):
-    """A row of `evidence_record`."""
-
     run_no: int
     schedule_idx: int
     attempt: int
@@ -145,8 +128,6 @@ class EvidenceRow(NamedTuple):
 
 
 class ModelCallRow(NamedTuple):
-    """A row of `model_call`."""
-
     run_no: int
     schedule_idx: int
     attempt: int

@@ -1,11 +1,9 @@
 """The one declaration of the ledger's tables, as SQLAlchemy metadata.
 
-Alembic creates the tables, and a test compares what it creates with this module. Importing
-SQLAlchemy takes longer than most commands: everything else uses `table_rows`, which also has the
-columns of what a commit publishes; `scripts/table_rows.py` generates those of the other tables.
-
-A run has a small number (`run_no`) inside the ledger; the views show its `run_id`. Tables whose
-rows are small are clustered by (`run_no`, `schedule_idx`, …), so that commits append.
+A test compares it with the tables that Alembic creates. Other modules use `table_rows`, because
+importing SQLAlchemy takes longer than most commands. A run has a small number (`run_no`) inside the
+ledger; views show its `run_id`. Tables with small rows are clustered by (`run_no`, `schedule_idx`,
+…).
 """
 
 from __future__ import annotations
@@ -136,7 +134,7 @@ def _one_of(
 
 
 _TOKEN_COLUMNS = tuple(f"{field.name}_tokens" for field in fields(Usage))
-"""All of a call's are null if its usage is not known."""
+"""All these columns of a call are null if its usage is not known."""
 
 ledger_meta = _clustered(
     "ledger_meta",
@@ -315,7 +313,7 @@ budget = _of_run(
     _check("budget_kind", "kind IN ('cost_usd', 'tokens')"),
     _check("budget_amount", "amount >= 0"),
 )
-"""Limits of what a run may spend; a kind without a row has none.
+"""Spending limits of a run. A kind without a row has no limit.
 
 A budget is a setting that may change, not a result: the chain does not cover it, and imports do not
 copy it.
@@ -328,7 +326,7 @@ run_note = _of_run(
     _row_digest(),
     _check("run_note_note_no", "note_no >= 1"),
 )
-"""What people wrote about a run. Notes say nothing about results: the chain does not cover them."""
+"""Notes of people about a run. They say nothing about results, so the chain does not cover them."""
 
 run_tag = _of_run(
     "run_tag",
@@ -336,7 +334,7 @@ run_tag = _of_run(
     *_texts("tagged_at"),
     _row_digest(),
 )
-"""The tags of a run: first those of its experiment, then what people added and removed."""
+"""The tags of a run: the experiment's tags, and later changes by people."""
 
 run_setting = _of_run(
     "run_setting",
@@ -345,7 +343,7 @@ run_setting = _of_run(
     _row_digest(),
     _check("run_setting_name", "name IN ('on', 'window')"),
 )
-"""Where a run's trials run, and how far dispatch may be ahead: options that `resume` uses again.
+"""Options that `resume` uses again: where trials run, and how far dispatch may be ahead.
 
 Like a budget, a setting may change: the chain does not cover it, and imports do not copy it.
 """
@@ -356,7 +354,7 @@ run_receiver = _of_run(
     _row_digest(),
     _check("run_receiver_source", "source IN ('run', 'lab')"),
 )
-"""Who is told what happens to a run: receivers of its command, and of the lab's settings.
+"""The receivers of a run's notifications, from its command and from the lab's settings.
 
 A receiver is the JSON text of a command or a URL, in which names of the environment stand for
 secrets. Like a setting, it may change: the chain does not cover it, and imports do not copy it.
@@ -378,10 +376,10 @@ notification = _of_run(
         sqlite_where=text("due_at IS NOT NULL"),
     ),
 )
-"""What receivers of a run are to be told, and how far that is delivered.
+"""Notifications for the receivers of a run, and the state of their delivery.
 
-A row waits while it has a `due_at`, when it is tried next. One without it was delivered, or
-somebody has given it up. `problem` says why the last attempt failed.
+A row waits while it has a `due_at`, the time of the next attempt. A row without it was delivered or
+discarded. `problem` says why the last attempt failed.
 """
 
 host_fence = _of_run(
@@ -390,7 +388,7 @@ host_fence = _of_run(
     *_texts("declared_at", "because"),
     _row_digest(),
 )
-"""The hosts that somebody declared lost for a run: nothing that they deliver is accepted."""
+"""The hosts that a person declared lost for a run. Their results are refused."""
 
 control_request = _of_run(
     "control_request",
@@ -414,7 +412,7 @@ control_request = _of_run(
         sqlite_where=text("applied_at IS NULL"),
     ),
 )
-"""What people asked of a run. Its owner applies each request once, and says then what it did.
+"""Requests of people about a run. Its owner applies each one once, and stores the outcome.
 
 Like a budget, a request says nothing about results: the chain does not cover it.
 """
@@ -431,7 +429,7 @@ deleted_run = _table(
     _check("deleted_run_committed", "committed >= 0"),
     Index("ix_deleted_run_run_id", "run_id"),
 )
-"""The tombstone of each run that was deleted. `digest` covers the row and that of the one before.
+"""The tombstone of each deleted run. `digest` covers the row and the digest before it.
 
 No run gets the number of a deleted one.
 """
@@ -543,7 +541,7 @@ model_call = _clustered(
         ),
     ),
 )
-"""The calls of each attempt's agent to models, those of attempts that were retried too."""
+"""The calls of each attempt's agent to models, also of attempts that were retried."""
 
 slot_outcome = _clustered(
     "slot_outcome",
@@ -560,9 +558,8 @@ slot_outcome = _clustered(
 )
 """An index over several tables, written by triggers: committed slots in the order of the views.
 
-Verdict and primary metric are those that count: a `grade_error` has none, although it may have a
-score. `passed` is how the slot counts for the pass rate (`labledger.records.pass_rate`); null if it
-does not.
+A `grade_error` has no verdict and no primary metric, although it may have a score. `passed` is how
+the slot counts for the pass rate (`labledger.records.pass_rate`); null if it does not count.
 """
 
 artifact = _table(

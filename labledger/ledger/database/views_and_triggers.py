@@ -1,16 +1,8 @@
-"""The ledger's views and triggers, and what makes views show an earlier time or a single run.
+"""The ledger's views and triggers, and views of an earlier time or of a single run.
 
-Views are in `record_views.sql` and `analysis_views.sql`; they count by the view in `pass_rate.sql`,
-which is not for users. Triggers that keep derived tables up to date are in `triggers.sql`; this
-module makes those that refuse changes. What several of them share is in `fragments.sql`. Every
-upgrade drops views and triggers and creates them again. A ledger stores all these texts, and
-`labledger verify` compares them: a change of one needs a migration.
-
-A connection that is to show something else gets a temporary table `counted` and temporary views,
-which hide the ledger's own for this connection only. The views must be created again, because the
-ledger's own views always read the ledger's own `counted`. For an earlier time, temporary views also
-hide what was committed later: each run ends at its *horizon*, the number of slots that it had
-committed then.
+Their SQL is in the `.sql` files; this module makes the triggers that refuse changes. A ledger
+stores the texts, and `labledger verify` compares them: a change needs a migration. To show another
+time or grading, a connection gets temporary views.
 """
 
 from __future__ import annotations
@@ -62,7 +54,7 @@ _TRIGGER = re.compile(r"^CREATE TRIGGER (\w+) .*?; END(?=;$)", re.MULTILINE | re
 @dataclass(frozen=True, slots=True)
 class View:
     comment: str
-    """What one row is, in one line that begins with ``one row per``."""
+    """The meaning of a row, in one line that begins with ``one row per``."""
     sql: str
     """The SELECT of the view."""
 
@@ -95,7 +87,7 @@ _ASKED_CHANGED = " OR ".join(
     for name in COLUMNS["control_request"]
     if not name.startswith("applied") and name != "outcome"
 )
-"""Whether an update changes what was asked, and not only what was done."""
+"""SQL: whether an update changes a request itself, not only its outcome."""
 
 
 def _triggers() -> Iterator[tuple[str, str]]:
@@ -168,7 +160,7 @@ VIEWS = dict(_read_views("record_views.sql")) | dict(_read_views("analysis_views
 """The documented views by name, in the order a reader wants them."""
 
 ALL_VIEWS = dict(_read_views("pass_rate.sql")) | dict(_read_views("model_costs.sql")) | VIEWS
-"""The documented views, and those that they count by."""
+"""The documented views, and the views that they use to count."""
 
 TRIGGERS = dict(_triggers())
 """The SQL of each trigger by name."""
@@ -178,8 +170,8 @@ TRIGGERS = dict(_triggers())
 def lifted_triggers(connection: Connection) -> Iterator[None]:
     """Drop every trigger, and create them again when the block ends without error.
 
-    Only what may delete rows uses this, inside its transaction: other connections never see the
-    ledger without its triggers.
+    Only code that may delete rows uses this, inside its transaction. Other connections never see
+    the ledger without its triggers.
     """
     for name in TRIGGERS:
         connection.execute(f'DROP TRIGGER "{name}"')
@@ -270,7 +262,9 @@ _CONDITIONS = {
     "dispatch": "horizon.moment IS NULL OR dispatch.dispatched_at <= horizon.moment",
     "run_part": "run_part.first_idx < horizon.scheduled",
 }
-"""Which rows of a table were there; those of `SLOT_TABLES` come with the commit of their slot."""
+"""SQL conditions for the rows that existed then. Rows of `SLOT_TABLES` exist once their slot is
+committed.
+"""
 _EARLIER_ROWS_SQL = """
 SELECT {0}.* FROM main.{0} JOIN temp.horizon ON horizon.run_no = {0}.run_no WHERE """
 _HIDING_VIEWS = {
@@ -309,10 +303,12 @@ WHERE newer.supersedes IS NOT NULL AND newer.schedule_idx >= horizon.committed
     SELECT 1 FROM main.slot_commit AS replacement
     WHERE replacement.run_no = newer.run_no AND replacement.schedule_idx = newer.schedule_idx)"""),
 }
-"""What hides later rows. A cell whose slot was superseded later has the outcome of that slot."""
+"""Temporary views that hide later rows. A cell whose slot was superseded later has the outcome of
+the earlier slot.
+"""
 
 _INDEX_HINT = re.compile(r" INDEXED BY \w+")
-"""What SQLite refuses where a view takes the place of a table."""
+"""Matches a hint that SQLite refuses if a view replaces the table."""
 
 TEMPORARY_VIEWS = frozenset(_HIDING_VIEWS)
 """The names of temporary views that read the ledger's own tables of the same name."""
@@ -334,7 +330,7 @@ def select_generation(connection: Connection, generation: int) -> None:
 def select_run(connection: Connection, run_id: str, committed: int | None = None) -> None:
     """Make the views show the rows of this run or regrading only, even if it is not current.
 
-    With `committed` they show its first so many slots as they counted when these were committed.
+    With `committed`, they show this number of its first slots, as they counted at that time.
     """
     statements: list[_Statement] = [(_CREATE_COUNTED_SQL, ()), (_INSERT_RUN_SQL, (run_id,))]
     if committed is not None:
@@ -344,9 +340,9 @@ def select_run(connection: Connection, run_id: str, committed: int | None = None
 
 
 def select_time(connection: Connection, moment: str) -> None:
-    """Make the views show what was committed at a time, which is text of `labledger.clock`.
+    """Make the views show the rows committed by a time, which is text of `labledger.clock`.
 
-    Status, end and owner of a run, notes and tags are those of today.
+    Status, end and owner of a run, notes and tags are always the current ones.
     """
     counted = [(_CREATE_COUNTED_SQL, ()), (_INSERT_AS_OF_SQL, ())]
     horizon = [(_CREATE_HORIZON_SQL, ()), (_INSERT_HORIZON_SQL, (moment,))]

@@ -1,7 +1,7 @@
 """Compare a run in two ledgers: the same history, a longer one, or a conflict.
 
-Equal chain digests prove equal histories, so that two digests of each run are enough; rows are
-compared only to describe a conflict. Compare before anything is written.
+Equal chain digests prove equal histories, so two digests of each run are enough. Rows are compared
+only to describe a conflict. Compare before anything is written.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class RunRelation(StrEnum):
     """How much of a source's run the target ledger already has."""
 
     NEW = "new"
-    """Nothing."""
+    """The target does not have the run."""
     GROWN = "grown"
-    """Its first commits: the source has more."""
+    """The target has its first commits; the source has more."""
     SAME = "same"
-    """All of it, or more than the source has."""
+    """The target has all of it, or more than the source."""
     CONFLICT = "conflict"
-    """Another history under the same name."""
+    """The target has another history under the same id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def _first_part_difference(source: StoredRun, target: StoredRun) -> str:
             break
         if in_source[-1] != in_target[-1]:
             return (
-                f"part {in_source[0]} of its schedule is another: the source has it since "
+                f"part {in_source[0]} of its schedule differs: the source has it since "
                 f"{in_source[2]} ({in_source[1]}), this ledger since {in_target[2]} "
                 f"({in_target[1]})"
             )
@@ -168,7 +168,7 @@ def _first_commit_difference(source: StoredRun, target: StoredRun) -> str:
         if source_chain != target_chain:
             records = "the same records" if source_payload == target_payload else "other records"
             return (
-                f"slot {number} has {records}: the source committed it at {source_time} "
+                f"trial {number} has {records}: the source saved it at {source_time} "
                 f"({source_status}), this ledger at {target_time} ({target_status})"
             )
     return "its commits differ"

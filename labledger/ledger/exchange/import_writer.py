@@ -1,9 +1,8 @@
-"""Import runs of other ledgers unchanged, including their digests: `LedgerWriter.imports`.
+"""Import runs from other ledgers unchanged, including their digests: `LedgerWriter.imports`.
 
-The caller must have verified the source. Artifacts are copied first, in batches; existing ones are
-not copied again. All rows of a run follow in one transaction, so that an interrupted import leaves
-no partial run. The journal of containers belongs to the ledger that started them and is not copied:
-the hosts that the evidence of attempts names get rows of it, from which the views take `host`.
+The caller must have verified the source. Artifacts are copied first, in batches. One transaction
+then writes all rows of a run, so an interrupted import leaves no partial run. The journal of
+containers stays in the source; rows for the hosts in the evidence replace it.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from labledger.records.outcomes import RunStatus
 
 _HOSTS_PER_BATCH = 500
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}/[0-9a-f]{8}")
-"""The name of a host: an imported record may hold anything."""
+"""Matches the name of a host, because an imported record may hold anything."""
 
 _EVIDENCE_SQL = (
     "SELECT evidence_record.schedule_idx, evidence_record.attempt, slot_commit.epoch, "
@@ -52,7 +51,7 @@ _INSERT_DISPATCH = statements.insert(
 
 
 def journal_hosts(connection: Connection, run_no: int, run_id: str, start: int) -> None:
-    """Journal the hosts that the evidence of imported slots names, from slot `start` on."""
+    """Journal the hosts in the evidence of imported slots, from slot `start` on."""
     for batch in batched(_dispatches(connection, run_no, run_id, start), _HOSTS_PER_BATCH):
         connection.execute(_INSERT_DISPATCH, list(batch))
 
@@ -91,7 +90,7 @@ _SCHEDULE_SQL = (
     "SELECT coalesce((SELECT min(first_idx) FROM run_part WHERE run_part.run_no = ?1), "
     "total_slots), genesis_digest FROM schedule WHERE run_no = ?1"
 )
-"""The schedule as the run was created."""
+"""SQL for the schedule as the run was created."""
 _LAST_PART_SQL = "SELECT coalesce(max(part), 1) FROM run_part WHERE run_no = ?"
 _ARTIFACT_SQL = f"SELECT {statements.columns('artifact')} FROM artifact WHERE sha256 = ?"  # noqa: S608
 _HAS_ARTIFACT_SQL = "SELECT 1 FROM artifact WHERE sha256 = ?"
@@ -144,7 +143,7 @@ class ImportWriter:
     def import_run(self, source: Source, run_id: str, is_dead: Callable[[Owner], bool]) -> History:
         """Import the run or its new commits in one transaction; return the comparison before that.
 
-        Nothing is written for a conflict, which the caller handles, or if nothing is new. Raises
+        Writes nothing for a conflict, which the caller handles, or if nothing is new. Raises
         `LeaseHeld` if a coordinator owns the run in this ledger.
         """
         with self._work.transaction(f"import run {run_id}") as connection:
@@ -185,7 +184,7 @@ class ImportWriter:
         return missing
 
     def _missing(self, digests: Sequence[str]) -> list[str]:
-        """Return those artifacts that this ledger does not have."""
+        """Return the artifacts that this ledger does not have."""
         with self._work.transaction("search for artifacts") as connection:
             return [
                 sha256
@@ -238,7 +237,7 @@ def refuse_if_busy(
 ) -> None:
     """Raise if new commits must not be imported: this ledger is continuing the run itself.
 
-    That is so if the run has a live owner, or staged results that the import would lose.
+    The run has a live owner, or staged results that the import would lose.
     """
     run_no = run_number(connection, history.run_id)
     leases.refuse_live_lease(connection, run_no, history.run_id, now, is_dead)
@@ -246,14 +245,14 @@ def refuse_if_busy(
     if staged:
         raise LedgerError(
             f"run {history.run_id} has grown in the source, and this ledger has {staged} finished "
-            "results that are not committed: importing the source's commits would lose them",
+            "results that are not saved: an import would lose them",
             hint="continue the run in one ledger only; "
             f"`labledger resume {history.run_id}` continues it in this one",
         )
 
 
 def _create_run(source: StoredRun, target: Connection) -> StoredRun:
-    """Create the run with its schedule. `_copy_parts` copies what all parts of it have."""
+    """Create the run with its schedule. `_copy_parts` copies the rows of its parts."""
     run = StoredRun(target, target.execute(run_rows.NEXT_RUN_NO).scalar_one())
     for table, sql in (("run", statements.select("run", start=1)), ("schedule", _SCHEDULE_SQL)):
         run.execute(statements.insert(table), *source.execute(sql).one())
@@ -293,7 +292,7 @@ def _write_progress(source: StoredRun, target: StoredRun, history: History) -> N
             target.connection.execute(_ADVANCE_SQL, steps)
         total = run_rows.read_total_slots(target.connection, target.run_no)
         if status == RunStatus.COMPLETED.value and committed < total:
-            # A part was appended here that the source does not have.
+            # This ledger has a part that the source does not have.
             progress = (RunStatus.INTERRUPTED.value, *progress[1:])
         target.execute(_UPDATE_PROGRESS, epoch, *progress)
         target.execute(_DELETE_LEASE)

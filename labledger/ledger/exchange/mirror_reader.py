@@ -1,7 +1,7 @@
-"""Rebuild the rows of a run from a folder of mirrors, which is how mirrors become a source.
+"""Rebuild the rows of a run from a folder of mirrors, so that mirrors can be imported.
 
-The files are untrusted: this module checks only their form, and writes their content unchanged.
-The caller verifies the digests afterwards, as for any other source of an import.
+The files are untrusted: this module checks only their form, and writes their content unchanged. The
+caller verifies the digests afterwards, as for any other source of an import.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class InvalidMirrorLine(ValueError):
 def rebuild(connection: Connection, chain: Path, mirrors: dict[str, Path]) -> str:
     """Write the run of these files into an empty ledger; return its id.
 
-    `mirrors` maps each of `RECORD_KINDS` to its file; those of `ONLY_IF_ANY` may be missing. Raises
+    `mirrors` maps each of `RECORD_KINDS` to its file; files of `ONLY_IF_ANY` may be missing. Raises
     `LedgerError` with file and line.
     """
     with _lines(chain, _MAX_CHAIN_LINE_BYTES) as chain_lines:
@@ -89,7 +89,7 @@ def _write_chain(connection: Connection, lines: Iterator[tuple[bytes, JsonObject
 
 
 def _write_tags(connection: Connection, resolved: JsonObject, created_at: str) -> None:
-    """Give the run the tags of its experiment: later ones are in no mirror."""
+    """Give the run the tags of its experiment. Later tags are in no mirror."""
     tags = resolved["experiment"].get("tags", []) if "experiment" in resolved else []
     run_rows.add_tags(connection, _RUN_NO, map(str, tags), created_at)
 
@@ -102,7 +102,7 @@ _RECORDS = {
     "part": ("run_part", PART_ROW_COLUMNS),
     "commit": ("slot_commit", COMMIT_COLUMNS),
 }
-"""The table of each type of record, and those of its columns that the record has."""
+"""The table of each type of record, and the columns of it that the record has."""
 _NUMBERED = frozenset({"price", "variant", "task"})
 """Types of records whose number is their place in the file."""
 
@@ -112,11 +112,11 @@ def _write_batch(
 ) -> None:
     """Write records of one type; the first of them has the number `first_idx` in the file."""
     table, names = _RECORDS[kind]
-    rows: list[list[Any]] = [[_column(kind, each, name) for name in names] for each in batch]
+    rows: list[list[Any]] = [[_column(kind, record, name) for name in names] for record in batch]
     if kind in _NUMBERED:
         rows = [[number, *row] for number, row in enumerate(rows, first_idx)]
     if kind == "task":
-        bodies = [canonical_json.dumps(each["payload"]) for each in batch]
+        bodies = [canonical_json.dumps(record["payload"]) for record in batch]
         payloads = [(canonical_json.sha256_hex(body.encode()), body) for body in bodies]
         insert = statements.insert("task_payload", unless_exists="payload_digest")
         connection.execute(insert, payloads)
@@ -125,7 +125,7 @@ def _write_batch(
 
 
 def _column(kind: str, record: JsonObject, name: str) -> Any:
-    """Return a column of a record. Parts and slots leave out what is null."""
+    """Return a column of a record. Parts and slots leave out nulls."""
     is_optional = kind == "part" or name in OPTIONAL_COLUMNS
     value = record.get(name, OPTIONAL_COLUMNS.get(name)) if is_optional else record[name]
     return canonical_json.dumps(value) if name in JSON_COLUMNS and name in record else value
@@ -134,7 +134,7 @@ def _column(kind: str, record: JsonObject, name: str) -> Any:
 def _write_records(
     connection: Connection, lines: Iterator[tuple[bytes, JsonObject]], kind: str
 ) -> None:
-    """Write a mirror's records; `row_seq` numbers those of an attempt from 0, in file order."""
+    """Write a mirror's records. `row_seq` counts an attempt's records from 0, in order."""
     last_key, seq = None, 0
     rows: dict[str, list[tuple[Any, ...]]] = {}
     for number, (line, record) in enumerate(lines, 1):
@@ -171,9 +171,8 @@ def _insert(connection: Connection, rows: dict[str, list[tuple[Any, ...]]]) -> N
 def _lines(path: Path, max_bytes: int) -> Iterator[Iterator[tuple[bytes, JsonObject]]]:
     """Yield an iterator of a regular file's lines, each with its JSON object.
 
-    No more than `max_bytes` of a line are read.
-
-    Raises `LedgerError` with file and line, also if the block that uses the lines fails.
+    At most `max_bytes` of a line are read. Raises `LedgerError` with file and line, also if the
+    block that uses the lines fails.
     """
     number = 0
 
@@ -197,7 +196,7 @@ def _lines(path: Path, max_bytes: int) -> Iterator[Iterator[tuple[bytes, JsonObj
     except OSError as error:
         raise LedgerError(
             f"could not read {path}: {error.strerror}; nothing was imported",
-            hint="`labledger export RUN_ID --out DIR` writes all that an import needs",
+            hint="`labledger export RUN_ID --out DIR` writes everything that an import needs",
         ) from error
     except KeyError as error:
         raise LedgerError(f"{path}:{number}: {error} is missing; nothing was imported") from error

@@ -1,10 +1,8 @@
-"""Open another ledger as the source of an import, and check what it holds.
+"""Open another ledger as the source of an import, and check its content.
 
-A source is untrusted: it is opened read-only, links and special files are refused, its tables must
-be those that labledger creates, and its rows are verified before anything is imported. Digests are
-not enough, because anybody can recompute them: run ids must be safe as folder names and texts
-canonical JSON, and records must fit their schemas and be about their own slot. A ledger of an older
-revision is upgraded in a copy.
+A source is untrusted. It is opened read-only, links and special files are refused, and its tables
+must be labledger's. Anyone can compute digests, so rows are also checked against schemas, canonical
+JSON and their slot. An older ledger is upgraded in a copy.
 """
 
 from __future__ import annotations
@@ -120,7 +118,7 @@ def find_problems(run_id: str, commit: Commit) -> Iterator[str]:
 
 
 def _call_problem(record: JsonObject) -> str | None:
-    """Return what is wrong with the texts of a call, which columns of any text could hold."""
+    """Return the problem with the texts of a call, because their columns accept any text."""
     try:
         call_of_record(record)
         Api(record["api"])
@@ -186,7 +184,7 @@ class Source:
     """A snapshot of another ledger, or of one that was rebuilt from mirrors."""
 
     path: Path
-    """The ledger file, as given."""
+    """The path of the ledger file, as the user gave it."""
     connection: Connection
     store: ArtifactStore
     has_artifacts: bool = True
@@ -270,7 +268,7 @@ def open_source_ledger(path: Path, store: Path, scratch: Path) -> Iterator[Sourc
 
 
 def verify_hint(source: Path) -> str:
-    """Return what to do about a source, the path of a ledger or of something else, with damage."""
+    """Return a hint about a damaged source, which may be a ledger or another path."""
     if source.name == "ledger.sqlite":
         lab = shlex.quote(str(source.parent))
         return f"`labledger verify --lab-dir {lab}` lists what differs there"
@@ -304,7 +302,7 @@ def refuse_irregular(path: Path) -> None:
 
 
 def require_same_tables(connection: Connection, path: Path) -> None:
-    """Raise `LedgerError` unless the tables and their constraints are those of a new ledger.
+    """Raise `LedgerError` unless tables and constraints are defined as in a new ledger.
 
     If they are, SQLite's integrity check detects every value that the columns do not allow.
     """
