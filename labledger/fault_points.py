@@ -1,9 +1,9 @@
 """Fault points: named places in the code where a test kills or suspends this process.
 
 ``LABLEDGER_FAULT=after_commit:3`` kills the process (SIGKILL) when slot 3 reaches the point
-`after_commit`; ``LABLEDGER_FAULT=writing_summary`` when the process first reaches that point. With
-the prefix ``stop@``, the process is suspended there (SIGSTOP), once, until it gets a SIGCONT.
-Without the variable, reaching a point costs one comparison.
+`after_commit`. ``LABLEDGER_FAULT=writing_summary`` kills it at the first `writing_summary`. The
+prefix ``stop@`` suspends the process once instead (SIGSTOP), until a SIGCONT. Without the variable,
+a point costs one comparison.
 """
 
 from __future__ import annotations
@@ -62,10 +62,9 @@ POINTS = (
     "before_call_ended",
     "call_ended",
 )
-"""Every point. Up to `after_remove` in the order in which a slot passes them; the last ones are of
-the end of a run, of a part that is appended to one, of a request that is applied, a migration, an
-import, an archive, a backup, a restoration, a garbage collection and a deletion, of a notification,
-and of a call of an agent to a model."""
+"""Every point. A slot passes the points up to `after_remove` in this order. The others belong to
+the end of a run, parts, requests, migrations, imports, archives, backups, restorations, garbage
+collection, deletions, notifications and calls to models."""
 
 _STOP_PREFIX = "stop@"
 

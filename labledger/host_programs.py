@@ -1,15 +1,9 @@
-"""Start programs on this machine, and let no file of the working directory take part.
+"""Start programs on this machine without using files of the working directory.
 
 The working directory may hold a stranger's files, such as a cloned repository. An interpreter
-therefore starts with `-I`, which ignores the working directory, the `PYTHON*` variables and the
-user's site folder. It gets the search path of this process instead, so that it imports the same
-packages wherever labledger is installed. `-P` alone would keep `PYTHONPATH`, whose empty and
-relative entries name the working directory. Other programs are looked up only in the absolute
-folders of PATH.
-
-Every start of an interpreter, and every search for a program, must use this module. Its top-level
-imports are only modules that an interpreter has imported when it starts, because it is imported
-while the working directory may still be searched.
+therefore starts with `-I`, and gets the search path of this process. `-P` alone would keep
+`PYTHONPATH`. Every start of an interpreter must use this module, which imports only preloaded
+modules.
 """
 
 import os
@@ -41,7 +35,7 @@ def code_command(code: str, *arguments: str) -> list[str]:
 
 
 def isolated(python: str | os.PathLike[str]) -> list[str]:
-    """Return the first words of a command that starts its own Python: see the module."""
+    """Return the first words of a command that starts an isolated interpreter."""
     return [os.fspath(python), *_ISOLATED]
 
 
@@ -51,19 +45,19 @@ def interpreter() -> str:
 
 
 def search_path() -> list[str]:
-    """Return where this process imports from, without the working directory.
+    """Return the folders from which this process imports, without the working directory.
 
     The working directory stays if labledger itself is there, as in a checkout.
     """
-    own, here = _own_folder(), _working_dir()
+    package_folder, here = _own_folder(), _working_dir()
     absolute = (entry for entry in sys.path if os.path.isabs(entry))  # noqa: PTH117
-    return [entry for entry in absolute if entry == own or _real(entry) != here]
+    return [entry for entry in absolute if entry == package_folder or _real(entry) != here]
 
 
 def environment() -> dict[str, str]:
-    """Return the environment, without `PYTHON*` variables, of a program that starts others."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    return kept | {"PATH": _absolute_path()}
+    """Return the environment for programs that start others, without `PYTHON*` variables."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return variables | {"PATH": _absolute_path()}
 
 
 def find_program(name: str) -> str | None:
@@ -81,10 +75,10 @@ def programs_named(name: str) -> list[str]:
 
 
 class IsolatedChildren:
-    """A context that keeps interpreters that a library starts off the working directory.
+    """A context in which interpreters that a library starts ignore the working directory.
 
-    They cannot be given `-I`. The variable is removed afterwards: programs that the user names must
-    not inherit it.
+    The library cannot pass `-I` to them. The variable is removed afterwards, because programs that
+    the user names must not inherit it.
     """
 
     def __enter__(self) -> None:
@@ -98,17 +92,17 @@ class IsolatedChildren:
 
 
 def use_safe_path() -> None:
-    """Remove relative and empty entries from this process's PATH, for libraries that search it."""
+    """Remove relative and empty entries from PATH, for libraries that search it."""
     if "PATH" in os.environ:
         os.environ["PATH"] = _absolute_path()
 
 
 def leave_out_working_dir() -> None:
-    """Import nothing more from the working directory, which `python -m` puts first.
+    """Remove the working directory, which `python -m` puts first, from the search path.
 
-    The directory stays if labledger itself is there. This cannot prevent a folder `labledger`, or
-    files named as modules that Python imports before labledger, from acting. `python -P -m
-    labledger` does.
+    The directory stays if labledger itself is there. This does not stop a folder `labledger`, or
+    files with the names of modules that Python imports before labledger. `python -P -m labledger`
+    does.
     """
     first = "" if sys.flags.safe_path else next(iter(sys.path), "")
     if first and first != _own_folder() and _real(first) == _working_dir():
@@ -116,7 +110,7 @@ def leave_out_working_dir() -> None:
 
 
 def restart_in_utf8_mode() -> None:
-    """Replace this process by one in Python's UTF-8 mode, started by the same words."""
+    """Replace this process by the same command in Python's UTF-8 mode."""
     words = [sys.executable, "-X", "utf8", *sys.orig_argv[1:]]
     os.execv(words[0], words)  # noqa: S606
 
@@ -127,7 +121,7 @@ def _absolute_path() -> str:
 
 
 def _own_folder() -> str:
-    """Return the folder that the package `labledger` is imported from."""
+    """Return the folder from which the package `labledger` is imported."""
     return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
 
 
