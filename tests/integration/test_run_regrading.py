@@ -287,10 +287,10 @@ def test_a_sealed_grader(tmp_path: Path, image_ids: dict[str, str]) -> None:
 @thorough
 def test_the_same_grader_again(project: Project) -> None:
     """A grader grades a run once, unless `--again` is given."""
-    with pytest.raises(AlreadyGraded, match=r"generation 1, first\.g1"):
+    with pytest.raises(AlreadyGraded, match=r"grading 1, first\.g1"):
         regrade(project, "grader.sh")
     regrade(project)
-    with pytest.raises(AlreadyGraded, match=r"generation 2, first\.g2"):
+    with pytest.raises(AlreadyGraded, match=r"grading 2, first\.g2"):
         regrade(project)
     assert regrade(project, again=True).run_id == "first.g3"
 

@@ -237,7 +237,7 @@ def test_only_the_content_of_a_build_changes_the_digest(folder: Folder) -> None:
     changed = folder.resolve()
     assert changed.digest != before.digest
     assert differences(before.document, tasks, changed) == [
-        "what the image app:1 is built from changed"
+        "the build of the image app:1 changed"
     ]
 
 
