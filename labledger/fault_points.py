@@ -1,8 +1,9 @@
 """Fault points: named places in the code where a test kills or suspends this process.
 
-``LABLEDGER_FAULT=after_commit:3`` kills the process (SIGKILL) when slot 3 reaches `after_commit`.
-Without a number, it does so when the process first reaches the point. With the prefix ``stop@``, it
-suspends the process once (SIGSTOP). Without the variable, a point costs one comparison.
+``LABLEDGER_FAULT=after_commit:3`` kills the process (SIGKILL) when slot 3 reaches the point
+`after_commit`. ``LABLEDGER_FAULT=writing_summary`` kills it at the first `writing_summary`. The
+prefix ``stop@`` suspends the process once instead (SIGSTOP), until a SIGCONT. Without the variable,
+a point costs one comparison.
 """
 
 from __future__ import annotations
@@ -61,8 +62,9 @@ POINTS = (
     "before_call_ended",
     "call_ended",
 )
-"""Every point. A slot passes the points up to `after_remove` in this order. The other points are in
-code for runs, requests, maintenance, notifications and calls to models."""
+"""Every point. A slot passes the points up to `after_remove` in this order. The others belong to
+the end of a run, parts, requests, migrations, imports, archives, backups, restorations, garbage
+collection, deletions, notifications and calls to models."""
 
 _STOP_PREFIX = "stop@"
 

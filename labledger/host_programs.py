@@ -77,10 +77,10 @@ def programs_named(name: str) -> list[str]:
 
 
 class IsolatedChildren:
-    """A context that keeps interpreters that a library starts off the working directory.
+    """A context in which interpreters that a library starts ignore the working directory.
 
-    They cannot be given `-I`. The variable is removed afterwards: programs that the user names must
-    not inherit it.
+    The library cannot pass `-I` to them. The variable is removed afterwards, because programs that
+    the user names must not inherit it.
     """
 
     def __enter__(self) -> None:
@@ -94,17 +94,17 @@ class IsolatedChildren:
 
 
 def use_safe_path() -> None:
-    """Remove relative and empty entries from this process's PATH, for libraries that search it."""
+    """Remove relative and empty entries from PATH, for libraries that search it."""
     if "PATH" in os.environ:
         os.environ["PATH"] = _absolute_path()
 
 
 def leave_out_working_dir() -> None:
-    """Import nothing more from the working directory, which `python -m` puts first.
+    """Remove the working directory, which `python -m` puts first, from the search path.
 
-    The directory stays if labledger itself is there. This cannot prevent a folder `labledger`, or
-    files named as modules that Python imports before labledger, from acting. `python -P -m
-    labledger` does.
+    The directory stays if labledger itself is there. This does not stop a folder `labledger`, or
+    files with the names of modules that Python imports before labledger. `python -P -m labledger`
+    does.
     """
     first = "" if sys.flags.safe_path else next(iter(sys.path), "")
     if first and first != _own_folder() and _real(first) == _working_dir():
@@ -112,7 +112,7 @@ def leave_out_working_dir() -> None:
 
 
 def restart_in_utf8_mode() -> None:
-    """Replace this process by one in Python's UTF-8 mode, started by the same words."""
+    """Replace this process by the same command in Python's UTF-8 mode."""
     words = [sys.executable, "-X", "utf8", *sys.orig_argv[1:]]
     os.execv(words[0], words)  # noqa: S606
 
@@ -123,7 +123,7 @@ def _absolute_path() -> str:
 
 
 def _own_folder() -> str:
-    """Return the folder that the package `labledger` is imported from."""
+    """Return the folder from which the package `labledger` is imported."""
     return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
 
 

@@ -1,6 +1,6 @@
 """From experiment.yaml to the plan of a run: parse, check, resolve, schedule.
 
 In: an experiment file and overrides, or a stored resolved document. Out: an `ExperimentPlan` of
-frozen dataclasses with its digest, and slots in order. Contents of build contexts are digested by
-`engine.build_context`, without an engine. May not import Docker, a database or the ledger.
+frozen dataclasses with its digest, and slots in order. Read `experiment_file`, `resolve` and `plan`
+first. May not import Docker, a database or the ledger.
 """

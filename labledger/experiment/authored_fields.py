@@ -1,15 +1,8 @@
-"""What people write in experiments: fields and problems at them, values, safe names, `$NAME`s.
+"""The parts of authored experiments: fields and their problems, values, safe names, `$NAME`s.
 
-The parser of YAML and the checks report a `FieldProblem` with the path of a field;
-`AuthoredExperiment` adds file and line and turns it into an `errors.Problem`. In stored form, sizes
-are bytes, users and words texts, and numbers integers where they are whole. A path at which an
-experiment wants to have something in a container may not be in a folder of labledger or of the
-kernel; nothing here looks at a container.
-
-`$NAME` and `${NAME}` in a text refer to a binding, to a name of the container contract or to the
-environment; `$$` is a dollar sign. Bindings are substituted when a command is resolved
-(`phase_commands`), the other names when a trial's phase scripts are written (`trial.life.inputs`).
-Checks use the names alone.
+A check reports a `FieldProblem` with the path of a field, and `AuthoredExperiment` adds file and
+line. `$NAME` and `${NAME}` refer to a binding, to a name of the container contract, or to the
+environment; `$$` is a dollar sign. `phase_commands` substitutes bindings.
 """
 
 from __future__ import annotations
@@ -49,11 +42,11 @@ class AuthoredExperiment:
     data: JsonObject
     lines: Mapping[FieldPath, int]
     numbers: Mapping[FieldPath, str] = field(default_factory=dict)
-    """How a number is written that has another text as a value, such as 3.10."""
+    """The written form of numbers whose value has another text, such as 3.10."""
 
     @property
     def folder(self) -> Path:
-        """The folder that relative paths in the file start from."""
+        """The folder from which relative paths in the file start."""
         return self.path.parent
 
     def line(self, path: FieldPath) -> int:
@@ -63,7 +56,7 @@ class AuthoredExperiment:
         return self.lines.get(path, 1)
 
     def number_warnings(self) -> Iterator[Problem]:
-        """Yield a warning for each number that a command or a variable gets with another text."""
+        """Yield a warning for each number whose text changes for a command or a variable."""
         for path, written in self.numbers.items():
             if not {"bindings", "command", "env"}.isdisjoint(path[:-1]):
                 message = (
@@ -74,7 +67,7 @@ class AuthoredExperiment:
     def problem(
         self, path: FieldPath, message: str, hint: str | None = None, line: int | None = None
     ) -> Problem:
-        """Return a problem at a field of this file. `line` is given if the path is not enough."""
+        """Return a problem at a field of this file. Pass `line` if the path is ambiguous."""
         field = dotted(path) or None
         return Problem(str(self.path), message, line or self.line(path), field, hint)
 
@@ -135,7 +128,7 @@ UNLIMITED = "unlimited"
 
 @dataclass(frozen=True, slots=True)
 class ResourceOverrides(Section):
-    """The limits that differ; the fields are those of `plan_sections.Resources`.
+    """Limits that override others, with the fields of `runtime_sections.Resources`.
 
     `UNLIMITED` removes a limit.
     """
@@ -178,7 +171,7 @@ def text(value: Any) -> str:
 
 
 _RESERVED = ("/agentlab", "/proc", "/sys", "/dev")
-"""Folders of a container in which no folder of an experiment may be."""
+"""Folders of a container that no folder of an experiment may be in."""
 
 _WRITTEN = ("/agentlab/workspace", "/agentlab/out", "/agentlab/state")
 
@@ -190,7 +183,7 @@ def unusable(path: str) -> str | None:
         return "found '/'; expected a folder in it"
     if "\n" in path:
         return f"found {path!r}; expected a path without line breaks"
-    # Two slashes at the beginning are kept in a `PurePosixPath`.
+    # `PurePosixPath` keeps two slashes at the beginning.
     if str(steps) != path.rstrip("/") or path.startswith("//") or ".." in steps.parts:
         return f"found {path!r}; expected a path without empty steps, . and .. such as /app/out"
     reserved = next((top for top in _RESERVED if path == top or is_inside(path, top)), None)
@@ -198,9 +191,9 @@ def unusable(path: str) -> str | None:
 
 
 def is_written(path: str) -> bool:
-    """Return whether a path is in one of labledger's own folders that agents write to.
+    """Return whether a path is in one of labledger's own folders to which agents write.
 
-    Artifacts may be taken from there, and come there, though nothing else may be there.
+    Artifacts may be taken from and put into these folders, but no other files.
     """
     steps = PurePosixPath(path)
     is_plain = str(steps) == path.rstrip("/") and ".." not in steps.parts and "\n" not in path
@@ -258,7 +251,7 @@ CONTRACT_NAMES = frozenset(
         *("AGENTLAB_BENCHMARK_PREDICTION_PATH", "AGENTLAB_BENCHMARK_SCORE_PATH", "WORKSPACE"),
     }
 )
-"""Every name that the container contract defines; only the grader has the agent's exit status."""
+"""Every name of the container contract. Only the grader has the agent's exit status."""
 
 
 def is_contract_name(name: str) -> bool:
@@ -306,7 +299,8 @@ def outside_names(
 ) -> Iterator[tuple[FieldPath, str]]:
     """Yield each `$NAME` that the environment must set, with the path of its text.
 
-    That is every name but those of `bound`, which bindings set, and of the container contract.
+    These are all names except the names in `bound`, which bindings set, and names of the container
+    contract.
     """
     for path, text in texts:
         for name in referenced_names(text):

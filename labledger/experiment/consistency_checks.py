@@ -43,7 +43,7 @@ RUNNER_FIELDS = ("setup_ms", "agent_ms", "grader_ms", "total_ms")
 MIN_MEMORY_BYTES = 6 << 20
 """The least memory with which Docker starts a container, with control groups of version 1.
 
-With version 2, what runc itself takes counts, and preflight tries whether a container starts.
+With version 2, the memory of runc itself counts, and preflight tries to start a container.
 """
 
 USER_OF_IMAGE = "image"
@@ -51,7 +51,7 @@ USER_OF_IMAGE = "image"
 
 USER_HINT = "remove runtime.user, or set it to root; the grader then runs as root too"
 
-NO_SETUP = "'command' is missing: there is no setup whose command it would keep"
+NO_SETUP = "'command' is missing, and there is no other setup whose command applies"
 
 _METRIC_KEYS = {
     "result": {"pointer"},
@@ -93,7 +93,7 @@ class _ValidParts:
 def find_problems(data: Any, folder: Path, invalid: Sequence[FieldPath]) -> Iterator[FieldProblem]:
     """Yield every problem of an experiment that its schema cannot detect.
 
-    `folder` is the folder that its paths start from. Fields at or around an `invalid` path are
+    Its paths start from `folder`. Fields at or around an `invalid` path are
     skipped, so that one mistake is reported once.
     """
     valid = _ValidParts(data, invalid)
@@ -119,15 +119,15 @@ def _look_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
     path: FieldPath = ("design", "looks")
     for (_, before), (at, look) in pairwise(valid.items(path)):
         if not Look.from_json(look).follows(Look.from_json(before)):
-            message = "has not more trials than the look before it"
-            hint = "let tasks or replications grow from look to look, and neither shrink"
+            message = "does not have more trials than the look before it"
+            hint = "increase tasks or replications from look to look, and decrease neither"
             yield FieldProblem(at, message, hint)
 
 
 def _retry_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
     path: FieldPath = ("benchmark", "policy", "timeouts_under_pressure")
     if valid.get(path) == "retry" and valid.get(("design", "retry", "max_attempts")) == 1:
-        message = "no slot gets another attempt, because design.retry.max_attempts is 1"
+        message = "no trial gets another attempt, because design.retry.max_attempts is 1"
         yield FieldProblem(path, message, "set design.retry.max_attempts to 2 or more")
 
 
@@ -143,7 +143,7 @@ def row_problems(row: JsonObject) -> Iterator[FieldProblem]:
         both = (valid.get((short,)), valid.get(path))
         if None not in both and both[0] != both[1]:
             message = f"found {both[1]}, but {short} of the task is {both[0]}"
-            yield FieldProblem(path, message, "give one of them; they mean the same")
+            yield FieldProblem(path, message, "remove one of them; they mean the same")
 
 
 def authored_variants(data: Any) -> list[tuple[FieldPath, JsonObject]]:
@@ -152,26 +152,29 @@ def authored_variants(data: Any) -> list[tuple[FieldPath, JsonObject]]:
 
 
 PROFILE_KEYS = ("profile", "version", "model", "options", "instructions")
-"""The keys of an agent that stand in place of its command."""
+"""The keys of an agent that replace its command."""
 
 
 def authored_agent(data: JsonObject, variant: JsonObject) -> JsonObject:
-    """Return what the agent of a variant is started by: `command`, or the keys of its profile.
+    """Return the start of a variant's agent: its `command`, or the keys of its profile.
 
-    A command of the variant replaces a profile of the experiment, and the other way round. Of the
-    same profile, keys and options of the variant replace those of the experiment.
+    A command of the variant replaces a profile of the experiment, and the other way round. If both
+    name the same profile, keys and options of the variant replace keys and options of the
+    experiment.
     """
     base = lookup(data, ("runtime", "agent")) or {}
-    own = lookup(variant, ("runtime", "agent")) or {}
-    if "command" in own:
+    changes = lookup(variant, ("runtime", "agent")) or {}
+    if "command" in changes:
         base = {}
-    elif own.get("profile", base.get("profile")) != base.get("profile"):
+    elif changes.get("profile", base.get("profile")) != base.get("profile"):
         base = {"instructions": base["instructions"]} if "instructions" in base else {}
     merged = {
-        key: value for key, value in {**base, **own}.items() if key in {"command", *PROFILE_KEYS}
+        key: value
+        for key, value in {**base, **changes}.items()
+        if key in {"command", *PROFILE_KEYS}
     }
-    if "options" in base and "options" in own:
-        merged["options"] = {**base["options"], **own["options"]}
+    if "options" in base and "options" in changes:
+        merged["options"] = {**base["options"], **changes["options"]}
     return merged
 
 
@@ -180,7 +183,7 @@ def _agent_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
     for path in _runtime_paths(valid):
         agent = valid.get((*path, "agent")) or {}
         if {"command", "profile"} <= agent.keys():
-            message = "has a command and a profile; the profile says how its agent is started"
+            message = "has a command and a profile, which also starts the agent"
             yield FieldProblem((*path, "agent"), message, "remove one of them")
     if valid.get(("runtime", "agent")) is None:
         return
@@ -190,8 +193,9 @@ def _agent_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
         if variant is None:
             continue
         given = authored_agent(valid.data, variant)
-        own: FieldPath = (*path, "runtime", "agent")
-        place = own if lookup(valid.data, own) is not None else ("runtime", "agent")
+        variant_agent: FieldPath = (*path, "runtime", "agent")
+        is_set = lookup(valid.data, variant_agent) is not None
+        place = variant_agent if is_set else ("runtime", "agent")
         if given.keys().isdisjoint({"command", "profile"}) and place not in reported:
             reported.add(place)
             yield FieldProblem(place, "'command' is missing", "or name a `profile`")
@@ -209,7 +213,7 @@ def _variant_paths(data: Any) -> list[FieldPath]:
 
 
 def _runtime_paths(valid: _ValidParts) -> list[FieldPath]:
-    """Return the paths of `runtime`: the experiment's, and those of all variants."""
+    """Return the paths of `runtime` in the experiment and in all variants."""
     return [("runtime",), *((*variant, "runtime") for variant in _variant_paths(valid.data))]
 
 
@@ -275,20 +279,20 @@ def _user_problems(valid: _ValidParts, path: FieldPath) -> Iterator[FieldProblem
     agent, container, setup = (("agent", "user"), ("user",), ("setup",))
 
     def merged(field: FieldPath) -> Any:
-        own = valid.get((*path, *field))
-        return valid.get(("runtime", *field)) if own is None else own
+        value = valid.get((*path, *field))
+        return valid.get(("runtime", *field)) if value is None else value
 
-    own = next((f for f in (agent, container) if valid.get((*path, *f)) is not None), None)
+    user = next((f for f in (agent, container) if valid.get((*path, *f)) is not None), None)
     message = user_problem(merged(agent), merged(container))
-    if own is not None and message:
-        yield FieldProblem((*path, *own), message, USER_HINT)
+    if user is not None and message:
+        yield FieldProblem((*path, *user), message, USER_HINT)
     changed = valid.get((*path, *setup))
     if changed is not None and "command" not in changed and merged((*setup, "command")) is None:
         yield FieldProblem((*path, *setup), NO_SETUP)
 
 
 def user_problem(agent: str | int | None, container: str | int | None) -> str | None:
-    """Return why the agent cannot run as a user, or None: only root can start it as another."""
+    """Return why the agent cannot run as its user, or None. Only root can switch users."""
     if agent is None or container is None or is_root(agent) or starts_as_root(container):
         return None
     return (
@@ -302,21 +306,21 @@ def is_root(user: str | int) -> bool:
 
 
 def starts_as_root(container_user: str | int) -> bool:
-    """Return whether a container with this `runtime.user` starts as root, whatever its image is."""
+    """Return whether a container with this `runtime.user` starts as root, with any image."""
     return container_user == USER_OF_IMAGE or is_root(container_user)
 
 
 def user_of_phase(
-    own: str | None, container_user: str | None, image_user: str | None
+    phase_user: str | None, container_user: str | None, image_user: str | None
 ) -> str | None:
-    """Return the user that a phase is switched to; None if it runs as the container's first user.
+    """Return the user to which a phase switches; None if it runs as the container's first user.
 
-    `own` is the user that the phase names, `container_user` is `runtime.user`, and `image_user` the
-    USER of the image.
+    `phase_user` is the user that the phase names, `container_user` is `runtime.user`, and
+    `image_user` the USER of the image.
     """
     if container_user != USER_OF_IMAGE:
-        return own
-    user = own or image_user or "root"
+        return phase_user
+    user = phase_user or image_user or "root"
     return None if is_root(user) else user
 
 
@@ -350,7 +354,9 @@ def _phase_problems(valid: _ValidParts, phase: FieldPath) -> Iterator[FieldProbl
         for name in referenced_names(text):
             if is_contract_name(name) and name not in CONTRACT_NAMES:
                 near = near_names(name, sorted(CONTRACT_NAMES)) or sorted(CONTRACT_NAMES)
-                hint = f"names that labledger sets: {' '.join(f'${each}' for each in near)}"
+                hint = (
+                    f"names that labledger sets: {' '.join(f'${near_name}' for near_name in near)}"
+                )
                 yield FieldProblem(path, f"${name} is not set in a container", hint)
     for path, name, _ in valid.mapping((*phase, "env")):
         if is_contract_name(name):
@@ -414,7 +420,7 @@ def _event_metric_problems(metric: JsonObject, path: FieldPath) -> Iterator[Fiel
     if aggregate is None:
         hint = "one of sum, max, min or last"
         yield FieldProblem(
-            path, "'aggregate' is missing: how to combine many values into one", hint
+            path, "'aggregate' is missing: it says how to combine many values into one", hint
         )
     elif aggregate == "count" and "field" in metric:
         hint = "remove it, or choose sum, max, min or last"

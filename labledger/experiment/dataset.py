@@ -1,7 +1,7 @@
 """Read the tasks of an experiment from JSONL, plain or gzip.
 
-The file is read as a stream, and of each task only a `TaskRef` stays in memory, so that a dataset
-may be of any length. Rows and workspaces are read again when a run is created; if a digest differs
+The file is read as a stream, and only a `TaskRef` of each task stays in memory, so that a dataset
+may have any length. Rows and workspaces are read again when a run is created. If a digest differs
 then, `ExperimentChanged` is raised.
 """
 
@@ -41,10 +41,10 @@ from labledger.records.task_coverage import SkippedTask
 from labledger.text import counted, near_names
 
 MAX_LINE_BYTES = 32 << 20
-"""The longest line, that is the largest task, in bytes."""
+"""The longest line, which is the largest task, in bytes."""
 
 MAX_PROBLEMS = 1_000
-"""Reading stops when so many problems were found."""
+"""Reading stops after this many problems."""
 
 _KEYS_OF_TASKS = (b'"id"', b'"task"')
 _TASK_HINT = 'write one task per line, such as {"id": "one", "task": {"prompt": "…"}}'
@@ -62,25 +62,25 @@ class TaskRef:
     """SHA-256 (hex) of the whole frozen row's canonical JSON."""
     line: int
     settings_idx: int = 0
-    """The position of its settings among `Dataset.settings`."""
+    """The position of its settings in `Dataset.settings`."""
 
 
 class TaskSettings(NamedTuple):
-    """Settings of their own that tasks have; equal ones are stored once."""
+    """The own settings of tasks. Equal settings are stored once."""
 
     line: int
-    """Of the first task that has them."""
+    """The line of the first task with these settings."""
     overrides: RuntimeOverrides
     files: tuple[FilesPlace, ...] = ()
-    """Where containers get files of the tasks."""
+    """The places of the tasks' files in containers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Which of the file's tasks to select.
 
-    Of the first `file_limit` tasks of the file, those whose id matches one of `globs` (all, if
-    there are none) are selected, but at most `max_selected`. None means no limit.
+    Only the first `file_limit` tasks of the file count. At most `max_selected` of them are selected
+    whose id matches one of `globs`. Without globs, every id matches. None means no limit.
     """
 
     file_limit: int | None = None
@@ -98,11 +98,11 @@ class Dataset:
     """SHA-256 (hex) over the digests of the tasks' rows, in order."""
     workspaces: Mapping[WorkspaceSource, WorkspaceTar]
     settings: tuple[TaskSettings, ...]
-    """The different settings that the tasks have: image, `runtime` and places of files."""
+    """The different settings of the tasks: image, `runtime` and places of files."""
     project: ProjectFiles = field(repr=False)
 
     def problem(self, line: int, problem: FieldProblem) -> Problem:
-        """Return a problem of a task as one of its line in this file."""
+        """Return a problem of a task as a problem at its line in this file."""
         field = json_schemas.dotted(problem.path) or None
         return Problem(str(self.path), problem.message, line, field, problem.hint)
 
@@ -167,11 +167,10 @@ def read_tasks(
     """Read and check the tasks of `path`: strict JSON, schema `task_v1`, unique ids, workspaces.
 
     Skips blank lines and a byte order mark at the front. Writes nothing. Without a `default_image`,
-    every selected task must name an image. A glob may match tasks that are `skipped` alone, as long
-    as one task is selected. If `cluster` names a field, every selected task must
-    have it. Raises `PermissionNeeded` for a dataset outside the project; it only remembers
-    workspaces there. Raises `InvalidInput` with the first `MAX_PROBLEMS` problems, each with its
-    line.
+    every selected task must name an image. A glob may match only `skipped` tasks, as long as one
+    task is selected. If `cluster` names a field, every selected task must have it. Raises
+    `PermissionNeeded` for a dataset outside the project, but only remembers workspaces there.
+    Raises `InvalidInput` with the first `MAX_PROBLEMS` problems, each with its line.
     """
     reader = _Reader(path, selection, project, default_image, cluster, check_row, tuple(skipped))
     try:
@@ -208,7 +207,7 @@ class _Reader:
     workspaces: dict[WorkspaceSource, WorkspaceTar] = field(default_factory=dict)
     settings: list[TaskSettings] = field(default_factory=list)
     settings_by_key: dict[str | None, int] = field(default_factory=dict)
-    """Their positions, by what tells them apart: the image alone, or with `runtime` and files."""
+    """The positions of settings by their image, or by image, `runtime` and files."""
     lines_by_id: dict[str, int] = field(default_factory=dict)
     unmatched: set[str] = field(default_factory=set)
     """The globs that no task has matched yet."""
@@ -289,7 +288,7 @@ class _Reader:
         task = Task.of_authored(row, self.path.parent, self.workspaces)
         frozen = task.as_json()
         if self.cluster is not None and cluster_of(frozen, self.cluster) is None:
-            message = f"the task has no text or number at {self.cluster}, the dataset's cluster"
+            message = f"the task has no text or number at {self.cluster}, which `cluster` names"
             hint = "name a field that every task has, such as task.repo or /task/repo"
             self._add_problem(number, message, hint=hint)
         row_digest = canonical_json.digest(frozen)
@@ -354,7 +353,7 @@ def _selection_problems(reader: _Reader) -> Iterator[Problem]:
 def _numbered_lines(path: Path, project: ProjectFiles) -> Iterator[tuple[int, bytes]]:
     """Yield the lines that are not blank, with their numbers in the file, from 1.
 
-    At most `MAX_LINE_BYTES` + 1 bytes of each line are read, so a longer one can be detected.
+    At most `MAX_LINE_BYTES` + 1 bytes of each line are read, so longer lines can be detected.
     """
     with decompressed(project.open(path)) as handle:
         number = 0

@@ -1,9 +1,8 @@
-"""How an experiment differs from that of a run: in sentences, and whether it may extend the run.
+"""Find the differences between a run's experiment and another, and whether it may extend the run.
 
-A run may continue only with an experiment that gives the same results. It may grow by tasks,
-variants and replications; what its cells were run with must then be the same: each task by the
-digest of its whole row, all else by its value. Each sentence names one difference; callers decide
-whether it is an error or a warning.
+A run may continue only with an experiment that gives the same results. If it grows, its existing
+cells must stay the same. Each sentence names one difference, and callers decide whether it is an
+error or a warning.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def differences(
 
 
 def is_of_grader(difference: str) -> bool:
-    """Return whether a sentence of `differences` is about the grader and nothing else."""
+    """Return whether a sentence of `differences` is only about the grader."""
     return difference.startswith("grader.") or difference.endswith(
         ("(a file of the grader)", "the grader's files")
     )
@@ -66,7 +65,7 @@ def document_differences(
 
 
 def _part_sentences(before: JsonObject, after: JsonObject) -> list[str]:
-    """Return a sentence for each difference of two result parts, of which nothing is kept."""
+    """Return a sentence for each difference of two result parts. Both are used up."""
     sentences = list(file_sentences(before.pop("files"), after.pop("files")))
     sentences += image_sentences(before.pop("images", {}), after.pop("images", {}))
     for noun, key, id_key in (("variant", "variants", "variant_id"), ("metric", "metrics", "id")):
@@ -82,7 +81,7 @@ def _agent_folder_sentences(old: JsonObject, new: JsonObject) -> Iterator[str]:
     Remove the digests from `old` and `new`, so that they are not reported as fields, too.
     """
     for name in [name for name in old if name in new]:
-        profiles = [each[name].get("profile") or {} for each in (old, new)]
+        profiles = [variants[name].get("profile") or {} for variants in (old, new)]
         if "source_sha256" in profiles[0] and "source_sha256" in profiles[1]:
             before, after = (profile.pop("source_sha256") for profile in profiles)
             if before != after:
@@ -136,7 +135,7 @@ def field_sentences(before: JsonObject, after: JsonObject) -> Iterator[str]:
 
 
 def _is_replaced_by_fields(field: str, empty: Mapping[str, Any], filled: Mapping[str, Any]) -> bool:
-    """Return whether `field` is empty in one and has fields, which are reported, in the other."""
+    """Return whether `field` is empty in one and has reported fields in the other."""
     is_empty = field in empty and empty[field] in (None, {})
     return is_empty and any(name.startswith(f"{field}.") for name in filled)
 
@@ -144,7 +143,7 @@ def _is_replaced_by_fields(field: str, empty: Mapping[str, Any], filled: Mapping
 def file_sentences(old: JsonObject, new: JsonObject) -> Iterator[str]:
     """Yield a sentence for each staged file, by phase, that differs."""
     for phase in sorted(old.keys() | new.keys()):
-        before, after = (items_by_id(each.get(phase, []), "name") for each in (old, new))
+        before, after = (items_by_id(files.get(phase, []), "name") for files in (old, new))
         for name in sorted(before.keys() | after.keys()):
             if name not in after:
                 yield f"{name} is no longer among the {phase}'s files"
@@ -160,7 +159,7 @@ def image_sentences(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[
     """Yield a sentence for each image whose build, by its digest, differs."""
     for ref in sorted(old.keys() & new.keys()):
         if old[ref] != new[ref]:
-            yield f"what the image {ref} is built from changed"
+            yield f"the build of the image {ref} changed"
     for ref in sorted(old.keys() - new.keys()):
         yield f"the image {ref} is no longer built from files of the experiment"
     for ref in sorted(new.keys() - old.keys()):
@@ -193,12 +192,12 @@ Cell = tuple[str, str, int]
 """Variant id, task id, and number of the replication."""
 
 _AGENTS_PHASES = frozenset({"setup", "agent"})
-"""Phases whose commands, and so files, are those of the variants."""
+"""Phases whose commands and files belong to the variants."""
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What an experiment adds to a run."""
+    """The new variants, tasks and slots that an experiment adds to a run."""
 
     experiment: ResolvedExperiment
     first_idx: int
@@ -230,7 +229,7 @@ def find_growth(
     variants: Iterable[str],
     tasks: Iterable[str],
 ) -> Growth:
-    """Return what an experiment adds to a run with these slots, and ids of variants and tasks."""
+    """Return the growth of a run, which has these slots and ids of variants and tasks."""
     all_slots = list(slots)
     existing = frozenset(map(_cell, all_slots))
     known_variants, known_tasks = set(variants), set(tasks)
@@ -250,7 +249,7 @@ def changes(
     """Return a sentence for each difference that concerns cells that the run has.
 
     `old_document` is the run's `resolved_experiment_v1`, `old_row_digests` the digests of its
-    tasks' frozen rows by task id. What is only new is no difference.
+    tasks' frozen rows by task id. New cells are no difference.
     """
     new = growth.experiment
     before, after = result_part(old_document), result_part(new.document)
@@ -259,7 +258,7 @@ def changes(
     after["files"] = _without_new_files(after["files"], growth, old_document)
     images = after.pop("images", {})
     after["images"] = {ref: images[ref] for ref in images if ref in before.get("images", {})}
-    # The order of the variants says nothing about cells that exist.
+    # The order of the variants does not affect existing cells.
     variants = items_by_id(after["variants"], "variant_id")
     names = [variant["variant_id"] for variant in before["variants"]]
     after["variants"] = [variants[name] for name in names if name in variants]
@@ -273,7 +272,7 @@ def changes(
         if missing:
             variant_id, task_id, repl_idx = min(missing)
             sentences.append(
-                f"{counted(len(missing), 'slot')} of the run cannot be found in the experiment, "
+                f"{counted(len(missing), 'trial')} of the run cannot be found in the experiment, "
                 f"such as variant {variant_id!r}, task {task_id!r}, replication {repl_idx}"
             )
     return sentences

@@ -1,13 +1,8 @@
 """Read and validate an experiment file: YAML, its JSON schema, and fields that fit together.
 
-Reports all problems together, in the order of lines. `resolve` takes the result; this module does
-not read the dataset. It reads only a regular file. If the file is not an experiment, no message
-repeats its text: a stranger may have put a link to a secret in its place.
-
-YAML is read by the core schema of version 1.2: plain JSON values, with the line of each field. They
-are built from parser events, with limits on depth and size, so that hostile input (deep nesting,
-alias bombs) cannot exhaust memory. Import this module in a function: it loads PyYAML, and commands
-that read no YAML start fast.
+All problems are reported together. If the file is no experiment, no message repeats its text, which
+may be a linked secret. YAML 1.2 is built from parser events with limits on depth and size. Import
+this module late: it loads PyYAML.
 """
 
 from __future__ import annotations
@@ -37,8 +32,7 @@ MAX_NODES = 100_000
 
 _TOO_DEEP = f"nests deeper than {MAX_DEPTH} levels"
 _FEWEST_SECTIONS = 2
-"""A text with this many sections of an experiment counts as an experiment, whatever its
-problems."""
+"""A text with this many sections of an experiment counts as an experiment with problems."""
 
 _MAX_QUOTED = 80
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -85,13 +79,13 @@ def _is_experiment(text: str) -> bool:
     return len({match[2] for match in _MENTIONED.finditer(text)}) >= _FEWEST_SECTIONS
 
 
-def _no_experiment(path: Path, found: Iterable[FieldProblem]) -> InvalidInput:
+def _no_experiment(path: Path, details: Iterable[FieldProblem]) -> InvalidInput:
     """Return the error for a file that is not an experiment, without the names of its fields."""
     sections = ", ".join(_REQUIRED)
     message = f"is not an experiment: expected a mapping with the sections {sections}"
     hint = "check the path; `labledger init DIR` writes an experiment to start from"
     problems = [Problem(str(path), message, 1, hint=hint)]
-    problems += [Problem(str(path), each.message, each.line, hint=each.hint) for each in found]
+    problems += [Problem(str(path), one.message, one.line, hint=one.hint) for one in details]
     return InvalidInput(f"cannot read the experiment {path}", problems)
 
 
@@ -156,13 +150,13 @@ class YamlDocument(NamedTuple):
     lines: Mapping[FieldPath, int]
     problems: list[FieldProblem]
     numbers: Mapping[FieldPath, str]
-    """How a number is written that has another text as a value, such as 3.10."""
+    """The written form of numbers whose value has another text, such as 3.10."""
 
 
 def parse_yaml(text: str, file_name: str, *, quotes: bool = True) -> YamlDocument:
     """Parse the single document in `text`; `file_name` is for messages.
 
-    Without `quotes`, messages repeat nothing of the text, and problems name only its fields. Only
+    Without `quotes`, messages repeat no part of the text, and problems name only fields. Only
     ``true`` and ``false`` are booleans (``no`` and ``on`` are text), as in YAML 1.2. Duplicate
     keys, keys that are not text, numbers that JSON cannot represent, tags, merge keys and anchors
     that contain themselves become problems. Raises `InvalidInput` if the text is not YAML, contains

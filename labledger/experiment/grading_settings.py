@@ -1,10 +1,8 @@
-"""How a trial is graded, and what reads the verdict that its grader leaves.
+"""How a trial is graded, and the reader of its grader's verdict.
 
-A format of benchmarks whose graders leave a verdict in a form of their own declares a
-`ResultReader` beside its judge, and registers it as an entry point of the group
-`labledger.result_readers`. Settings are checked and trials judged by what the reader says.
-Experiments may use the names that their schema lists, and no package can replace a reader of this
-one.
+A benchmark format whose graders write verdicts in another form declares a `ResultReader` and
+registers it as an entry point of the group `labledger.result_readers`. Experiments may use only the
+names in their schema, and no package can replace a reader of labledger.
 """
 
 from __future__ import annotations
@@ -25,13 +23,13 @@ class GradingMode(StrEnum):
     """When the grader's files arrive, and where the grader runs."""
 
     SAME = "same"
-    """With the agent's, in its container; the agent's processes have been killed."""
+    """With the agent's files, in the agent's container. The agent's processes are killed first."""
     AFTER_AGENT = "after_agent"
-    """When the agent has ended; its container is started a second time."""
+    """When the agent has ended. Its container is started a second time."""
     DELIVERED = "delivered"
-    """When the agent has ended; its container runs on and waits for them."""
+    """When the agent has ended. Its container keeps running and waits for the files."""
     SEPARATE = "separate"
-    """In another container, which gets the declared artifacts of the agent's."""
+    """In another container, which gets the declared artifacts of the agent's container."""
 
 
 class Sealing(StrEnum):
@@ -39,19 +37,19 @@ class Sealing(StrEnum):
 
     NONE = "none"
     UNREADABLE = "unreadable"
-    """They are mounted, and the agent's user cannot read them."""
+    """The files are mounted, but the agent's user cannot read them."""
     AFTER_AGENT = "after_agent"
-    """They are added when the agent and all its processes have ended."""
+    """The files are added when the agent and all its processes have ended."""
     DELIVERED = "delivered"
-    """They are added to the running container when the agent has ended."""
+    """The files are added to the running container when the agent has ended."""
     SEPARATE = "separate"
-    """They are never in the agent's container."""
+    """The files are never in the agent's container."""
 
     @classmethod
     def of(cls, agent_user: str | None, mode: GradingMode | None, *, is_sealed: bool) -> Self:
-        """Return how a trial is sealed whose agent runs as `agent_user`.
+        """Return the sealing of a trial whose agent runs as `agent_user`.
 
-        `is_sealed` says whether the experiment hides its grader's files at all.
+        `is_sealed` is False if the experiment does not hide its grader's files.
         """
         if mode is not None and mode is not GradingMode.SAME:
             return cls(mode.value)
@@ -69,21 +67,21 @@ _MEANINGS = {
     Sealing.UNREADABLE: "sealed, unreadable: the agent's user cannot read the grader's files",
     Sealing.AFTER_AGENT: "sealed, after_agent: the grader's files come when the agent has ended",
     Sealing.DELIVERED: "delivered: the running container gets the grader's files after the agent",
-    Sealing.SEPARATE: "separate: the grader runs in a container of its own",
+    Sealing.SEPARATE: "separate: the grader runs in its own container",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredArtifact(Section):
-    """A file or folder of the agent's container that a separate grader gets, or that is kept."""
+    """A file or folder of the agent's container for a separate grader, or for the evidence."""
 
     path: str
     to: str | None = None
-    """Where the grader's container has it; None for the same path."""
+    """The path in the grader's container; None for the same path."""
     exclude: tuple[str, ...] | None = None
-    """Globs of what is left out of a folder."""
+    """Globs of the files to leave out of a folder."""
     optional: bool | None = None
-    """True if it may be missing."""
+    """True if the artifact may be missing."""
 
     _ONLY_SET = True
 
@@ -107,14 +105,14 @@ class CollectCommand(Section):
 
 
 CONTRACT = "contract"
-"""The source of results of a grader that writes score and prediction as labledger asks for them."""
+"""The source of results of a grader that writes labledger's score and prediction."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResultSource(Section):
     """Where the verdict of a grader is read.
 
-    What a key means is up to the `ResultReader` of `source`.
+    The `ResultReader` of `source` defines the meaning of the keys.
     """
 
     source: str = CONTRACT
@@ -122,13 +120,13 @@ class ResultSource(Section):
     folder: str | None = None
     """The output folder of the grader with its results."""
     primary: str | None = None
-    """The name of the number that decides; None for the reader's own."""
+    """The name of the deciding number; None for the reader's default."""
     pass_at: float | None = None
-    """The least deciding number that passes; None for the reader's own."""
+    """The least deciding number that passes; None for the reader's default."""
     log: str | None = None
     """The name of the grader's log in `folder`."""
     instance: JsonObject | None = None
-    """What the reader needs of a row to judge by. No container gets it."""
+    """The part of a row that the reader needs to judge. No container gets it."""
 
     _KEYS: ClassVar = {"source": "from"}
     _OPTIONAL = frozenset({"folder", "primary", "pass_at", "log", "instance"})
@@ -136,27 +134,27 @@ class ResultSource(Section):
 
 @dataclass(frozen=True, slots=True)
 class Grading(Section):
-    """The settings of grading beside the grader's command; None for what is not set."""
+    """The settings of grading, except the grader's command. A field that is None was not set."""
 
     mode: GradingMode | None = None
     user: str | None = None
-    """The user that the grader runs as; None for the container's."""
+    """The user of the grader; None for the container's user."""
     network: str | None = None
-    """`none`, `full` or `allowlist`, while the grader runs; None for the runtime's."""
+    """`none`, `full` or `allowlist`, while the grader runs; None for the network of `runtime`."""
     allowed_hosts: tuple[str, ...] | None = None
     wait_s: float | None = None
     """How long a container waits for delivered files, in seconds; None for `WAIT_S`."""
     image: str | None = None
-    """Of a separate grader's container; None for the trial's."""
+    """The image of a separate grader's container; None for the trial's image."""
     resources: ResourceOverrides | None = None
-    """What differs in a separate grader's container from the experiment's resources."""
+    """The limits of a separate grader's container that override the experiment's resources."""
     workspace: str | None = None
-    """`image`, or the working folder of a separate grader; None for the runtime's."""
+    """`image`, or the working folder of a separate grader; None for the workspace of `runtime`."""
     artifacts: tuple[DeclaredArtifact, ...] | None = None
     collect: tuple[CollectCommand, ...] | None = None
     results: ResultSource | None = None
     own_env: bool | None = None
-    """True if a separate grader has the grader's `env` alone, without `runtime.env`."""
+    """True if a separate grader has only the grader's `env`, without `runtime.env`."""
 
     _ONLY_SET = True
 
@@ -169,21 +167,22 @@ class Grading(Section):
             given["user"] = user_name(given["user"])
         if "resources" in given:
             given["resources"] = resource_values(given["resources"])
-        own = cls.from_json({key: value for key, value in given.items() if key != "collect"})
+        settings = cls.from_json({key: value for key, value in given.items() if key != "collect"})
         if "collect" in given:
-            own = replace(own, collect=tuple(map(CollectCommand.of_authored, given["collect"])))
-        return own if own.as_json() else None
+            commands = tuple(map(CollectCommand.of_authored, given["collect"]))
+            settings = replace(settings, collect=commands)
+        return settings if settings.as_json() else None
 
-    def merged(self, own: Grading | None) -> Grading:
-        """Return these settings with what `own` sets in place of them, key by key."""
-        if own is None:
+    def merged(self, overrides: Grading | None) -> Grading:
+        """Return these settings, overridden key by key."""
+        if overrides is None:
             return self
-        changes = own.fields_set()
-        if own.resources is not None and self.resources is not None:
-            both = self.resources.as_json() | own.resources.as_json()
+        changes = overrides.fields_set()
+        if overrides.resources is not None and self.resources is not None:
+            both = self.resources.as_json() | overrides.resources.as_json()
             changes["resources"] = ResourceOverrides.from_json(both)
-        if own.network is not None:
-            changes["allowed_hosts"] = own.allowed_hosts
+        if overrides.network is not None:
+            changes["allowed_hosts"] = overrides.allowed_hosts
         return replace(self, **changes)
 
 
@@ -191,7 +190,7 @@ WAIT_S = 86_400
 """How long a container waits for its grader's files by default, in seconds."""
 
 HIDING_MODES = frozenset({GradingMode.AFTER_AGENT, GradingMode.DELIVERED, GradingMode.SEPARATE})
-"""The modes in which the grader's files are not in the agent's container while the agent runs."""
+"""The modes that keep the grader's files out of the agent's container while the agent runs."""
 
 
 ENTRY_POINT_GROUP = "labledger.result_readers"
@@ -199,16 +198,16 @@ ENTRY_POINT_GROUP = "labledger.result_readers"
 
 @dataclass(frozen=True, slots=True)
 class ResultReader:
-    """How the verdict of a grader is read, and which settings that takes."""
+    """How the verdict of a grader is read, and the settings for it."""
 
     required: Mapping[str, str] = field(default_factory=dict)
-    """The keys of `results` that must be set, each with what it is for."""
+    """The keys of `results` that must be set, each with its purpose."""
     optional: frozenset[str] = frozenset()
     """The keys that may be set."""
     ignores_exit_status: bool = False
     """Whether a grader that fails may still have left a verdict."""
     judge: Callable[..., None] | None = None
-    """A `Judge` of `trial.evidence.grading`; None for the one of labledger's own contract."""
+    """A `Judge` of `trial.evidence.grading`; None for the judge of labledger's contract."""
 
     @property
     def keys(self) -> frozenset[str]:
@@ -220,7 +219,7 @@ _OWN_CONTRACT = ResultReader()
 
 @cache
 def find_reader(name: str) -> ResultReader:
-    """Return the reader of a name that the schema allows. It is imported when it is needed."""
+    """Return the reader of a name that the schema allows. Import it only then."""
     if name == CONTRACT:
         return _OWN_CONTRACT
     first, *_ = plug_ins.registered(ENTRY_POINT_GROUP)[name].values()

@@ -1,7 +1,7 @@
-"""What an experiment grants its agents of models, as a section of `runtime`, and how it is checked.
+"""The models that agents may use, as a section of `runtime`, and the checks of this section.
 
-The section may be the experiment's or a variant's: what a variant does not set stays as it is. Keys
-of providers are never in it: it says where they are read.
+The section belongs to the experiment or to a variant, which overrides single fields. It never
+contains keys of providers, only the places from which they are read.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _CAPS = ("limits", "variant_limits", "run_limits")
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings(Section):
-    """What agents may ask of models. A field that is None was not set."""
+    """The models that agents may use. A field that is None was not set."""
 
     providers: tuple[ProviderConfig, ...] | None = None
-    """Those that the experiment describes, by name, with what it left to the default."""
+    """The providers that the experiment describes, with defaults filled in."""
     allow: Mapping[str, tuple[str, ...]] | None = None
-    """Names of models by that of their provider."""
+    """Names of models by the name of their provider."""
     features: tuple[str, ...] | None = None
     limits: CallLimits | None = None
     """The caps of a trial."""
@@ -47,7 +47,7 @@ class ModelSettings(Section):
     record: bool | None = None
     unstated_output: int | None = None
     prices: tuple[ModelPrice, ...] | None = None
-    """Prices that replace those of the price table."""
+    """Prices that replace prices of the price table."""
 
     _ONLY_SET = True
 
@@ -68,33 +68,35 @@ class ModelSettings(Section):
             ]
         return cls.from_json(given)
 
-    def merged(self, own: ModelSettings | None) -> ModelSettings:
-        """Return these settings with what a variant sets in place of them, field by field.
+    def merged(self, overrides: ModelSettings | None) -> ModelSettings:
+        """Return these settings, overridden by a variant field by field.
 
-        Providers are added to the others, or replace those with their names.
+        Its providers are added to the others, or replace providers of the same names.
         """
-        if own is None:
+        if overrides is None:
             return self
-        given = own.fields_set()
-        if self.providers and own.providers:
-            by_name = {each.name: each for each in (*self.providers, *own.providers)}
+        given = overrides.fields_set()
+        if self.providers and overrides.providers:
+            by_name = {
+                provider.name: provider for provider in (*self.providers, *overrides.providers)
+            }
             given["providers"] = tuple(by_name[name] for name in sorted(by_name))
         return replace(self, **given)
 
     @property
     def known_providers(self) -> Mapping[str, ProviderConfig]:
-        """Every provider that may be named: those described, and the defaults."""
-        described = sorted(self.providers or (), key=lambda each: each.name)
-        return {**DEFAULT_PROVIDERS, **{each.name: each for each in described}}
+        """Every provider that may be named: the default ones and the experiment's."""
+        described = sorted(self.providers or (), key=lambda provider: provider.name)
+        return {**DEFAULT_PROVIDERS, **{provider.name: provider for provider in described}}
 
     @property
     def granted_providers(self) -> tuple[ProviderConfig, ...]:
-        """The providers of the allowed models: those with a name of the defaults, and then others.
+        """The providers of the allowed models: first providers with a default name, then others.
 
-        Stored mappings have no order of their own.
+        The order of a stored mapping has no meaning.
         """
         allowed = self.allow or {}
-        return tuple(each for name, each in self.known_providers.items() if name in allowed)
+        return tuple(one for name, one in self.known_providers.items() if name in allowed)
 
     def granted_models(self) -> Iterator[tuple[str, str]]:
         """Yield provider and name of each allowed model."""
@@ -106,12 +108,12 @@ class ModelSettings(Section):
     def has_shared_limits(self) -> bool:
         """Whether trials share a cap."""
         shared = (self.variant_limits, self.run_limits)
-        return any(each is not None and each != CallLimits() for each in shared)
+        return any(limits is not None and limits != CallLimits() for limits in shared)
 
     @property
     def caps_dollars(self) -> bool:
         """Whether a cap is in dollars, which needs the price of every model."""
-        return any(each.usd is not None for each in self.caps.values())
+        return any(limits.usd is not None for limits in self.caps.values())
 
     @property
     def caps(self) -> Mapping[str, CallLimits]:
@@ -139,14 +141,14 @@ def _prices(provider: str, models: JsonObject) -> Iterator[ModelPrice]:
     for model, price in sorted(models.items()):
         standard = {key: value for key, value in price.items() if key != "when"}
         yield _price(provider, model, "", standard)
-        for condition, own in sorted(price.get("when", {}).items()):
-            if not isinstance(own, dict):
-                factor = Decimal(str(own))
-                own = {
+        for condition, conditional in sorted(price.get("when", {}).items()):
+            if not isinstance(conditional, dict):
+                factor = Decimal(str(conditional))
+                conditional = {
                     key: value if key == "web_search" else Decimal(str(value)) * factor
                     for key, value in standard.items()
                 }
-            yield _price(provider, model, _canonical(condition), own)
+            yield _price(provider, model, _canonical(condition), conditional)
 
 
 def _canonical(condition: str) -> str:
@@ -161,7 +163,7 @@ def _price(provider: str, model: str, condition: str, dollars: JsonObject) -> Mo
 
 
 def find_model_problems(authored: JsonObject, known: JsonObject) -> Iterator[FieldProblem]:
-    """Yield what the schema of an experiment cannot say of an authored `models` section.
+    """Yield the problems of an authored `models` section that its schema cannot detect.
 
     `known` are the authored providers of the experiment, which its variants may name too. Paths
     begin in the section.
@@ -209,16 +211,16 @@ def _provider_problems(name: str, provider: JsonObject) -> Iterator[FieldProblem
 def usual_variables(settings: ModelSettings, address: str, token: str) -> dict[str, str]:
     """Return the variables by which agents usually find a provider, for each allowed API.
 
-    `address` is that of the gateway as agents see it. Where several providers speak one API, the
-    first of them has its variables.
+    `address` is the gateway's address as agents see it. If several providers speak one API, the
+    first of them gets its variables.
     """
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for provider in settings.granted_providers:
         base = f"{address}/{provider.name}"
         for api in provider.apis:
             for name, value in _VARIABLES[api].items():
-                found.setdefault(name, value.format(base=base, token=token))
-    return found
+                variables.setdefault(name, value.format(base=base, token=token))
+    return variables
 
 
 _OPENAI = {

@@ -1,9 +1,8 @@
-"""Turn authored phases, and agents with a profile, into commands that are ready for the container.
+"""Turn authored phases, and agents with a profile, into commands for the container.
 
-Bindings are substituted, and words that name staged files become their paths. Names that the
-environment must set stay in the texts as `$NAME`. A profile, a pinned version, a model and options
-stand in place of `runtime.agent.command`, and become a command and a grant of models; each may
-differ by variant. Which programs there are is known to `labledger.agents` alone.
+Bindings are substituted, and words that name staged files become their paths. `$NAME`s that the
+environment must set stay in the texts. A profile, with a version, model and options, becomes a
+command and a grant of models. Only `labledger.agents` knows the agent programs.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ Files = Mapping[str, Sequence[StagedFile]]
 """Staged files by phase name."""
 
 StagedPaths = Mapping[str, Mapping[str, str]]
-"""By phase name, the path in a container of each staged file or folder, by its name."""
+"""The container path of each staged file or folder by its name, by phase name."""
 
 
 def variant_plans(
@@ -69,7 +68,7 @@ def variant_plans(
 ) -> tuple[VariantPlan, ...]:
     """Return the variants in `chosen`, in authored order: the baseline first.
 
-    `agents` are those with a profile, by variant.
+    `agents` are the agents with a profile, by variant.
     """
     staged = staged_paths(files)
     return tuple(
@@ -88,20 +87,24 @@ def _variant_plan(
 ) -> VariantPlan:
     bindings = variant.get("bindings", {})
     known = bound_texts(bindings)
-    own = RuntimeOverrides.of_authored(variant.get("runtime", {}))
+    overrides = RuntimeOverrides.of_authored(variant.get("runtime", {}))
     setup, agent = (_authored_phase(data, name, known, staged) for name in ("setup", "agent"))
-    merged_agent = overridden_phase("agent", agent, own.agent, known, staged)
+    merged_agent = overridden_phase("agent", agent, overrides.agent, known, staged)
     assert merged_agent is not None  # The schema requires the experiment's agent.
-    container = replace(own, agent=None, setup=None, without_setup=None)
+    container = replace(overrides, agent=None, setup=None, without_setup=None)
     if profiled is not None:
         env = {**profiled.env, **merged_agent.env}
         merged_agent = replace(merged_agent, command=profiled.command, env=env)
         container = replace(container, models=profiled.models)
+    if overrides.without_setup:
+        merged_setup = None
+    else:
+        merged_setup = overridden_phase("setup", setup, overrides.setup, known, staged)
     return VariantPlan(
         variant["variant_id"],
         "baseline" if path == ("baseline",) else "treatment",
         bindings,
-        None if own.without_setup else overridden_phase("setup", setup, own.setup, known, staged),
+        merged_setup,
         merged_agent,
         container if container.as_json() else None,
         None if profiled is None else profiled.agent,
@@ -123,42 +126,42 @@ def _authored_phase(
 ) -> PhasePlan | None:
     """Return a phase of the experiment with bindings and paths of staged files substituted."""
     phase = lookup(data, PHASES[name])
-    own = None if phase is None else PhaseOverrides.of_authored(phase)
-    return overridden_phase(name, None, own, known, staged)
+    overrides = None if phase is None else PhaseOverrides.of_authored(phase)
+    return overridden_phase(name, None, overrides, known, staged)
 
 
 def overridden_phase(
     name: str,
     phase: PhasePlan | None,
-    own: PhaseOverrides | None,
+    overrides: PhaseOverrides | None,
     known: Mapping[str, str],
     staged: StagedPaths,
 ) -> PhasePlan | None:
-    """Return a phase with what `own` sets in place of it. Environments are merged name by name.
+    """Return a phase with overrides applied. Environments are merged name by name.
 
-    `known` are the values of bindings. Without a `phase`, `own` has a command, and the time limit
-    is the default.
+    `known` are the values of bindings. Without a `phase`, the overrides have a command, and the
+    time limit is the default.
     """
-    if own is None:
+    if overrides is None:
         return phase
     base = phase or PhasePlan((), {}, TIMEOUT_S[name])
     command = base.command
-    if own.command is not None:
-        command = tuple(_resolved_word(word, known, staged[name]) for word in own.command)
+    if overrides.command is not None:
+        command = tuple(_resolved_word(word, known, staged[name]) for word in overrides.command)
     return PhasePlan(
         command,
-        {**base.env, **substituted(own.env or {}, known)},
-        base.timeout_s if own.timeout_s is None else own.timeout_s,
+        {**base.env, **substituted(overrides.env or {}, known)},
+        base.timeout_s if overrides.timeout_s is None else overrides.timeout_s,
     )
 
 
 def substituted(env: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
-    """Return environment variables with the values of bindings put in."""
+    """Return environment variables with the values of bindings substituted."""
     return {name: substitute_names(value, known) for name, value in env.items()}
 
 
 def bound_texts(bindings: JsonObject) -> dict[str, str]:
-    """Return the text that each binding stands for in commands and environments."""
+    """Return the text of each binding in commands and environments."""
     return {name: text(value) for name, value in bindings.items()}
 
 
@@ -189,9 +192,9 @@ def literal_name(word: str) -> str | None:
 
 
 def authored_path(data: JsonObject, variant_id: str | None, path: FieldPath) -> FieldPath:
-    """Return the path in the experiment file of what the experiment has at `path`.
+    """Return the path in the experiment file of the setting at `path`, for a variant.
 
-    That is in the variant's own `runtime` if the variant sets it.
+    The path is in the variant's own `runtime` if the variant sets it.
     """
     for variant_path, variant in authored_variants(data):
         if variant["variant_id"] == variant_id and lookup(variant, path) is not None:
@@ -223,11 +226,11 @@ def require_executable(
 
 @dataclass(frozen=True, slots=True)
 class ResolvedAgent:
-    """An agent with a profile, what starts it, and the models that its variant is granted."""
+    """An agent with a profile, its command, and the models that its variant is granted."""
 
     agent: ProfiledAgent
     command: tuple[str, ...]
-    """As authored text, as the environment is."""
+    """The command as authored text, like the environment."""
     env: Mapping[str, str]
     models: ModelSettings
 
@@ -251,9 +254,9 @@ def resolve_agents(
         except PermissionNeeded:
             raise
         except InvalidInput as error:
-            for each in error.problems:
-                message = each.message if each.field is None else f"{each.field}: {each.message}"
-                problem = authored.problem(place, message, each.hint)
+            for one in error.problems:
+                message = one.message if one.field is None else f"{one.field}: {one.message}"
+                problem = authored.problem(place, message, one.hint)
                 problems.setdefault((place, message), problem)
     if problems:
         raise InvalidInput(f"the agents of {authored.path}", list(problems.values()))
@@ -272,7 +275,7 @@ def _require_different_names(
         if seen.setdefault((agent.profile, agent.version), origin) != origin:
             place = authored_path(authored.data, variant_id, PHASES["agent"])
             message = f"another agent is also named {agent.profile} {agent.version}"
-            problem = authored.problem(place, message, "give the folder another name, or version")
+            problem = authored.problem(place, message, "change the folder's name or version")
             raise InvalidInput(f"the agents of {authored.path}", [problem])
 
 
@@ -289,7 +292,7 @@ def _profile_named(authored: AuthoredExperiment, name: str) -> AgentProfile:
     try:
         return read_folder(folder)
     except InvalidInput as error:
-        named = (replace(each, message=f"{each.message} ({each.where})") for each in error.problems)
+        named = (replace(one, message=f"{one.message} ({one.where})") for one in error.problems)
         raise InvalidInput("the agent's folder", list(named)) from None
 
 
@@ -309,7 +312,7 @@ def _resolved_agent(
         raise InvalidInput("the agent", [Problem("model", f"{profile.name} needs a model")])
     models = _models_of(data, variant)
     provider, model = _chosen_model(_bound(given["model"], bindings), profile, models)
-    api = next(each for each in profile.apis if each in provider.apis)
+    api = next(api for api in profile.apis if api in provider.apis)
     options = {
         name: _bound(value, bindings) if isinstance(value, str) else value
         for name, value in given.get("options", {}).items()
@@ -339,30 +342,30 @@ def _resolved_agent(
 
 def _models_of(data: JsonObject, variant: JsonObject) -> ModelSettings:
     base = ModelSettings.of_authored(lookup(data, ("runtime", "models")) or {})
-    own = lookup(variant, ("runtime", "models"))
-    return base if own is None else base.merged(ModelSettings.of_authored(own))
+    overrides = lookup(variant, ("runtime", "models"))
+    return base if overrides is None else base.merged(ModelSettings.of_authored(overrides))
 
 
 def _bound(authored: str, bindings: Mapping[str, str]) -> str:
-    """Return a text with the values of bindings put in. Raises `InvalidInput`."""
+    """Return a text with the values of bindings substituted. Raises `InvalidInput`."""
     try:
         return expand_names(authored, bindings)
     except KeyError as error:
-        message = f"${error.args[0]} is no binding of this variant"
+        message = f"${error.args[0]} is not a binding of this variant"
         raise InvalidInput("the agent", [Problem("agent", f"{authored!r}: {message}")]) from None
 
 
 def _chosen_model(
     authored: str, profile: AgentProfile, models: ModelSettings
 ) -> tuple[ProviderConfig, str]:
-    """Return provider and name of a model, which may begin with that of its provider and a slash.
+    """Return provider and name of a model, which may be authored as ``PROVIDER/MODEL``.
 
-    Else it is of the first provider that speaks an API of the profile: of those that the experiment
-    describes, and then of the defaults. Raises `InvalidInput`.
+    Otherwise the provider is the first one that speaks an API of the profile. Providers of the
+    experiment come before the default ones. Raises `InvalidInput`.
     """
     known = models.known_providers
     prefix, slash, rest = authored.partition("/")
-    described = [each.name for each in models.providers or ()]
+    described = [provider.name for provider in models.providers or ()]
     names = [prefix] if slash and prefix in known else [*described, *known]
     model = rest if slash and prefix in known else authored
     for api in profile.apis:

@@ -1,10 +1,8 @@
 """The resolved experiment as a typed, frozen value, and its stored form.
 
 `ExperimentPlan` is the document `resolved_experiment_v1`, which is stored with a run and decides
-what runs; its sections are in `plan_sections`, and that of images to build is here. Stored
-documents must stay readable and a run's digest is taken over `result_part`, so neither keys nor
-defaults may change. The digest of an image's context stands for the image in the run's digest:
-where the context lies and how long a build may take change no result. Nothing is built here.
+what runs. Stored documents must stay readable, and a run's digest covers `result_part`, so neither
+keys nor defaults may change. The sections are in `plan_sections`. Nothing is built here.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ _HINT = "paths start from the experiment file's folder"
 
 @dataclass(frozen=True, slots=True)
 class ImageBuild(Section):
-    """How an image is built, and from what."""
+    """The authored build of an image."""
 
     context: str
     """The folder as authored, relative to the experiment file."""
@@ -58,9 +56,9 @@ class ImageBuild(Section):
     target: str | None = None
     args: Mapping[str, str] | None = None
     digest: str = ""
-    """SHA-256 (hex) over what can change the image; see `BuildContext.digest`."""
+    """SHA-256 (hex) over everything that can change the image; see `BuildContext.digest`."""
     source: BuildContext | None = field(default=None, compare=False)
-    """What to build from; None in a stored document."""
+    """The files to build from; None in a stored document."""
 
     _OPTIONAL = frozenset({"target", "args"})
 
@@ -78,7 +76,7 @@ class ImageBuild(Section):
 
 
 def build_context(authored: JsonObject, folder: Path) -> BuildContext:
-    """Return what an authored build is made from, without reading its content.
+    """Return the context of an authored build, without reading its content.
 
     Raises `UnusablePath` if folder or Dockerfile are missing or lead out of `folder`.
     """
@@ -101,7 +99,7 @@ def build_context(authored: JsonObject, folder: Path) -> BuildContext:
 
 
 def find_build(builds: Mapping[str, ImageBuild] | None, ref: str) -> ImageBuild | None:
-    """Return how the image `ref` is built, or None. A name without a tag means `latest`."""
+    """Return the build of the image `ref`, or None. A name without a tag means `latest`."""
     return next((b for name, b in (builds or {}).items() if with_tag(name) == with_tag(ref)), None)
 
 
@@ -120,7 +118,7 @@ _NOT_OF_RESULTS = ("max_concurrency", "limits_hosts", "planned_runs", "looks")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentPlan(Section):
-    """A resolved experiment: what will run, with every default filled in and every file digested.
+    """A resolved experiment: everything that will run, with defaults filled in and files digested.
 
     `suite_id` of the dataset is by default the benchmark's name; `split_id` and the benchmark's
     `split` are each other's default, then ``test``.
@@ -141,9 +139,9 @@ class ExperimentPlan(Section):
     files: Mapping[str, tuple[StagedFile, ...]]
     """Staged files by phase name."""
     regrades: Regrades | None = None
-    """The run that a regrading regrades; None in other runs."""
+    """The run whose trials a regrading grades; None in other runs."""
     replays: Replays | None = None
-    """The run whose recorded calls are replayed; None if the providers are asked."""
+    """The run whose recorded calls are replayed; None if agents ask providers."""
     image_builds: Mapping[str, ImageBuild] | None = None
     """How images of the selected trials are built, by name; None if no build is authored."""
 
@@ -178,8 +176,8 @@ class ExperimentPlan(Section):
     def of_document(cls, document: JsonObject) -> Self:
         """Return the plan that a run's stored document describes.
 
-        Raises `LedgerError` for a document that is not understood, or with a staged file whose name
-        would lead out of its folder: the document may come from an imported ledger.
+        Raises `LedgerError` for an invalid document, and for a staged file whose name leads out of
+        its folder, because the document may come from an imported ledger.
         """
         try:
             plan = cls.from_json(document)
@@ -189,17 +187,17 @@ class ExperimentPlan(Section):
         except (AttributeError, LookupError, TypeError, ValueError, UnusablePath) as error:
             raise LedgerError(
                 f"a stored resolved experiment cannot be read: {error}",
-                hint="`labledger verify` checks whether it is what was stored",
+                hint="`labledger verify` checks whether it was changed",
             ) from error
 
     @property
     def is_sealed(self) -> bool:
-        """Whether the grader's files are sealed. In a regrading they are not: no agent runs."""
+        """Whether the grader's files are sealed. False in a regrading, which runs no agent."""
         return self.grader.hides_files and self.regrades is None
 
     @property
     def grading_is_separate(self) -> bool:
-        """Whether the experiment's grader has a container of its own; a task's may differ."""
+        """Whether the experiment's grader has its own container. A task's grader may differ."""
         grading = self.grader.grading
         return grading is not None and grading.mode is GradingMode.SEPARATE
 
@@ -218,7 +216,9 @@ class ExperimentPlan(Section):
     def agent_permissions(self) -> tuple[Permission, ...]:
         """The permissions that the user must give before agents of folders are installed."""
         profiles = (variant.profile for variant in self.variants)
-        asked = {each.profile: each.packages for each in profiles if each and each.packages}
+        packages_by_profile = {
+            one.profile: one.packages for one in profiles if one and one.packages
+        }
         return tuple(
             Permission(
                 "agent_packages",
@@ -226,11 +226,11 @@ class ExperimentPlan(Section):
                 f"install {', '.join(packages)}, and what these depend on, for the agent {name}",
                 f"agent {name}",
             )
-            for name, packages in asked.items()
+            for name, packages in packages_by_profile.items()
         )
 
     def phases(self) -> Iterator[NamedPhase]:
-        """Yield each phase: those of the variants, and then the grader."""
+        """Yield each phase of the variants, and then the grader."""
         for variant in self.variants:
             if variant.setup is not None:
                 yield NamedPhase("setup", variant.setup, variant.variant_id)

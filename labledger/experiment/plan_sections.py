@@ -1,10 +1,8 @@
 """The sections of a resolved experiment, each with the keys of its stored form.
 
-`from_json` reads a section and `as_json` writes it; `of_authored` makes one from what a person
-wrote, where that differs. No other module knows the keys. A new key needs a default that means what
-held before, and is listed in `_OPTIONAL` if documents without it must keep their digest. A shard is
-no part of what an experiment is: all shards of one have its digest. `StoredFacts` also reads stored
-documents that are incomplete, which `ExperimentPlan` would refuse.
+`from_json` reads a section, `as_json` writes it, and `of_authored` makes one from an authored
+section. No other module knows the keys. A new key needs a default with the earlier meaning, and
+belongs into `_OPTIONAL` if documents without it must keep their digest.
 """
 
 from __future__ import annotations
@@ -37,9 +35,9 @@ def benchmark_identity(benchmark: JsonObject) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class StoredFacts:
-    """The parts of a stored document by which results are described and compared.
+    """The parts of a stored document that describe results and decide how to compare them.
 
-    A stored document may be incomplete. Facts that are missing from it are empty here.
+    A stored document may be incomplete. Missing facts are empty here.
     """
 
     benchmark: Mapping[str, str]
@@ -48,9 +46,9 @@ class StoredFacts:
     """The field of a task's row that groups related tasks; see `task_row.cluster_of`."""
     grader_command: tuple[str, ...]
     grader: tuple[Any, ...]
-    """Settings and files of the grader, to compare it with another one of unknown digest."""
+    """Settings and files of the grader, to compare it with a grader of unknown digest."""
     looks: tuple[Look, ...] = ()
-    """The looks that are planned; see `schedule.Design`."""
+    """The planned looks; see `schedule.Design`."""
 
     @classmethod
     def of_document(cls, document: JsonObject) -> Self:
@@ -66,7 +64,7 @@ class StoredFacts:
 
 
 def _stored_looks(design: JsonObject) -> tuple[Look, ...]:
-    """Return the looks of a stored design; none if it would not be accepted in an experiment."""
+    """Return the looks of a stored design; none if an experiment could not have them."""
     try:
         looks = tuple(map(Look.from_json, design.get("looks") or ()))
     except (AttributeError, TypeError, ValueError):
@@ -78,7 +76,7 @@ def _stored_looks(design: JsonObject) -> tuple[Look, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Identity(Section):
-    """The experiment's names, which have no influence on results."""
+    """The experiment's names, which do not influence results."""
 
     experiment_id: str
     name: str
@@ -94,7 +92,7 @@ class Identity(Section):
 
 @dataclass(frozen=True, slots=True)
 class Filters(Section):
-    """What the command line selected: globs, the largest number of tasks, and a shard."""
+    """The selection of the command line: globs, the largest number of tasks, and a shard."""
 
     tasks: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
@@ -113,7 +111,7 @@ class DatasetPlan(Section):
     suite_id: str
     split_id: str
     limit: int | None = None
-    """How many tasks of the file, from the first, are considered; None for all."""
+    """How many tasks of the file are considered, from the first one on; None for all."""
     cluster: str | None = None
     """The field of a task's row that groups related tasks; see `task_row.cluster_of`."""
     tasks: int = 0
@@ -124,7 +122,7 @@ class DatasetPlan(Section):
     env_names: tuple[str, ...] | None = None
     """The `$NAME`s in `env` and `grader` of the tasks' own settings, which a regrading needs."""
     skipped: tuple[SkippedTask, ...] = ()
-    """The tasks of the benchmark that are left out. They have no influence on results."""
+    """The tasks of the benchmark that are left out. They do not influence results."""
 
     _OPTIONAL = frozenset({"cluster", "env_names", "skipped"})
 
@@ -139,8 +137,8 @@ class Policy(Section):
 
     grade_failed_agents: bool = True
     timeouts_under_pressure: str | None = None
-    """`retry` if a slot that timed out while it was short of processors gets another attempt, as
-    far as `design.retry.max_attempts` goes; None to count it, as `count` says."""
+    """`retry` if a slot that timed out short of processors gets another attempt, within
+    `design.retry.max_attempts`; None to count it, like `count`."""
 
     _OPTIONAL = frozenset({"timeouts_under_pressure"})
 
@@ -225,7 +223,7 @@ class GraderPlan(PhasePlan):
 
     @property
     def hides_files(self) -> bool:
-        """Whether the grader's files are not simply mounted with the agent's."""
+        """Whether the grader's files are hidden from the agent, not mounted with its files."""
         return self.sealed or (self.grading is not None and self.grading.mode in HIDING_MODES)
 
 
@@ -240,32 +238,32 @@ class NamedPhase(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProfiledAgent(Section):
-    """The agent of a variant that has a profile, which `labledger.agents` knows."""
+    """The agent of a variant with a profile of `labledger.agents`."""
 
     profile: str
     version: str
     provider: str
     model: str
-    """As its provider spells it."""
+    """The model's name, as its provider spells it."""
     api: Api
     options: JsonObject
     instructions: str | None = None
     """The template of the instruction; None for the usual one."""
     logs: Mapping[str, str] = field(default_factory=dict)
-    """The agent's own logs: by the name of their form, the path in the container, or `stdout`."""
+    """The agent's own logs: the path in the container, or `stdout`, by the name of their form."""
     needs: tuple[str, ...] = ()
     """Programs that its images must have."""
     tree_sha256: str | None = None
-    """The digest of its installed files; None before they are installed, and in runs of versions
-    that froze none."""
+    """The digest of its installed files; None before the installation, and in runs of versions that
+    froze no files."""
     tested_version: str | None = None
-    """The version that its profile was tested with, if `version` is another one."""
+    """The version with which its profile was tested, if `version` is another one."""
     folder: str | None = None
     """The folder with the profile of the user's own agent; None for a known agent."""
     source_sha256: str | None = None
     """The digest of the files in that folder."""
     packages: tuple[str, ...] = ()
-    """The packages that the profile needs from elsewhere, as the user's permission names them."""
+    """The packages that the profile needs, as the user's permission names them."""
 
     _OPTIONAL = frozenset({"tree_sha256", "tested_version", "folder", "source_sha256", "packages"})
 
@@ -281,9 +279,9 @@ class VariantPlan(Section):
     setup: PhasePlan | None
     agent: PhasePlan
     runtime: RuntimeOverrides | None = None
-    """Its own settings of the container, beside the phases above; None if it has none."""
+    """Its own settings of the container, except the phases above; None if it has none."""
     profile: ProfiledAgent | None = None
-    """Its agent's; None for an agent with a command of the experiment."""
+    """The profile of its agent; None for an agent with a command."""
 
     _OPTIONAL = frozenset({"runtime", "profile"})
 
@@ -301,7 +299,7 @@ class Regrades(Section):
 
 @dataclass(frozen=True, slots=True)
 class Replays(Section):
-    """The run whose recorded calls to models answer the agents, in place of the providers."""
+    """The run whose recorded calls to models answer the agents instead of the providers."""
 
     run_id: str
 

@@ -1,7 +1,7 @@
 """Resolve an authored experiment: fill in defaults, select variants and tasks, digest files.
 
-`resolve` writes nothing; `ResolvedExperiment.freeze` puts files into the artifact store, and fails
-if one has changed since. Preflight, `labledger run --dry-run` and the runner use the result.
+`resolve` writes nothing. `ResolvedExperiment.freeze` puts files into the artifact store, and fails
+if one has changed. Preflight, `labledger run --dry-run` and the runner use the result.
 """
 
 from __future__ import annotations
@@ -57,18 +57,17 @@ from labledger.records.identity import Slot
 from labledger.text import counted, near_names
 
 MAX_SLOTS = 10_000_000
-"""The longest schedule: a randomized one takes 4 bytes of memory a slot."""
+"""The longest schedule. A randomized schedule takes 4 bytes of memory for each slot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What the command line changes in an authored experiment.
+    """The changes of the command line to an authored experiment.
 
-    `tasks` and `variants` are globs (`fnmatch`, case-sensitive) and select what any of them
-    matches; each must match something. `limit` is how many tasks run, at most, of those that
-    `dataset.limit` and `tasks` select, so it can only reduce the authored experiment. Of the slots
-    that all of these leave, only those of `shard` run. `replay` is the run whose recorded calls to
-    models answer the agents.
+    `tasks` and `variants` are globs (`fnmatch`, case-sensitive). Each must match an id, and an id
+    must match one of them. `limit` is the largest number of tasks, after `dataset.limit` and
+    `tasks`, so it can only reduce the experiment. Finally, `shard` selects its slots. `replay` is
+    the run whose recorded calls to models answer the agents.
     """
 
     limit: int | None = None
@@ -116,7 +115,7 @@ class ResolvedExperiment:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) over what can change a result; see `plan.result_part`."""
+        """SHA-256 (hex) over everything that can change a result; see `plan.result_part`."""
         return canonical_json.digest(result_part(self.document))
 
     @property
@@ -126,7 +125,7 @@ class ResolvedExperiment:
 
     @property
     def total_slots(self) -> int:
-        """How many slots the run has: those of its shard alone, if there is one."""
+        """The number of slots of the run, or of its shard if it has one."""
         if self.shard is None:
             return len(self.variants) * len(self.tasks) * self.plan.design.replications
         return len(self.variants) * sum(1 for _ in self._cells())
@@ -141,7 +140,7 @@ class ResolvedExperiment:
 
     @cached_property
     def _task_settings(self) -> tuple[TaskSettings, ...]:
-        """The different settings that the tasks to run have."""
+        """The different settings of the tasks to run."""
         if self.shard is None:
             return self.dataset.settings
         used = {self.tasks[task_idx].settings_idx for task_idx, _ in self._cells()}
@@ -149,8 +148,8 @@ class ResolvedExperiment:
 
     @cached_property
     def images(self) -> tuple[str, ...]:
-        """Every image that a trial or its grader runs in, sorted."""
-        return tuple(sorted({ref for _, own in self.settings for ref in own.images}))
+        """Every image of a trial or its grader, sorted."""
+        return tuple(sorted({ref for _, settings in self.settings for ref in settings.images}))
 
     @cached_property
     def settings(self) -> tuple[tuple[str, TrialSettings], ...]:
@@ -159,46 +158,46 @@ class ResolvedExperiment:
 
     @cached_property
     def _merged(self) -> list[tuple[VariantPlan, TaskSettings, TrialSettings]]:
-        """The different settings that trials can have, and what they are merged from."""
+        """The different settings of trials, each with its variant and the merged task settings."""
         return [
-            (variant, own, settings.merged(own.overrides))
+            (variant, task_settings, settings.merged(task_settings.overrides))
             for variant in self.plan.variants
             for settings in (VariantSettings.of(self.plan, variant),)
-            for own in self._task_settings
+            for task_settings in self._task_settings
         ]
 
     def tasks_with(self, concerns: Callable[[TrialSettings], bool]) -> Iterator[str]:
-        """Yield the ids of the tasks that have a container with certain settings."""
-        found = {i for i, each in enumerate(self._containers()) if any(map(concerns, each))}
-        return (task.task_id for task in self.tasks if task.settings_idx in found)
+        """Yield the ids of the tasks that have a container for which `concerns` is true."""
+        indexes = {i for i, some in enumerate(self._containers()) if any(map(concerns, some))}
+        return (task.task_id for task in self.tasks if task.settings_idx in indexes)
 
     def count_tasks(self, names_of: Callable[[TrialSettings], Collection[str]]) -> Counter[str]:
-        """Return by name for how many tasks `names_of` gives it for one of their containers."""
-        names = [set(chain.from_iterable(map(names_of, each))) for each in self._containers()]
+        """Return for each name how many tasks have a container for which `names_of` returns it."""
+        names = [set(chain.from_iterable(map(names_of, some))) for some in self._containers()]
         return Counter(name for task in self.tasks for name in names[task.settings_idx])
 
     def _containers(self) -> Iterator[Iterator[TrialSettings]]:
-        """Yield the settings of all containers with each of the tasks' different settings."""
+        """Yield the settings of all containers for each of the tasks' different settings."""
         variants = [VariantSettings.of(self.plan, variant) for variant in self.plan.variants]
-        for own in self.dataset.settings:
+        for settings in self.dataset.settings:
             yield chain.from_iterable(
-                variant.merged(own.overrides).of_containers() for variant in variants
+                variant.merged(settings.overrides).of_containers() for variant in variants
             )
 
     @cached_property
     def task_folders(self) -> frozenset[str]:
-        """The folders of containers that tasks bring files for."""
-        return frozenset(place.path for own in self._task_settings for place in own.files)
+        """The folders of containers for which tasks bring files."""
+        return frozenset(place.path for one in self._task_settings for place in one.files)
 
     @cached_property
     def needed_tools(self) -> Mapping[str, Mapping[str, str]]:
-        """The programs that containers need beside their commands, by image: what needs each.
+        """The programs that containers need besides their commands, by image, with the reason.
 
         They copy files of tasks, or an agent with a profile starts them.
         """
         tools: dict[str, dict[str, str]] = defaultdict(dict)
-        for variant, own, merged in self._merged:
-            copies = [place for place in own.files if place.recipient == "grader"]
+        for variant, task_settings, merged in self._merged:
+            copies = [place for place in task_settings.files if place.recipient == "grader"]
             if copies:
                 words = ["cp", "mkdir", "rm"]
                 words += ["chown" for place in copies if place.sets_owner]
@@ -212,13 +211,13 @@ class ResolvedExperiment:
 
     @property
     def sealings(self) -> list[Sealing]:
-        """How the trials hide the grader's files from the agent: one way, or several."""
+        """The ways in which the trials hide the grader's files from the agent."""
         return sorted({settings.sealing for _, settings in self.settings})
 
     def slots(self) -> Iterator[Slot]:
         """Yield the slots in schedule order; see `schedule.slots` for the orders.
 
-        Those of a shard are numbered from 0, too, and keep the order of the whole schedule.
+        Slots of a shard are numbered from 0 too, and keep the order of the whole schedule.
         """
         task_ids = [task.task_id for task in self.tasks]
         slots = schedule.slots(self.plan.design, self.variants, task_ids)
@@ -267,14 +266,14 @@ class ResolvedExperiment:
         return self.dataset.problem(use.line, FieldProblem(use.path, message, hint))
 
     def warnings(self) -> list[Problem]:
-        """Return a warning for each word of a command that names a file missing from `files`, and
-        for each number that it gets otherwise than it is written."""
+        """Return warnings for words of commands that name a file missing from `files`, and for
+        numbers whose text changes."""
         problems: dict[FieldPath, Problem] = {}
         for phase in self.plan.phases():
             for index, word in enumerate(phase.plan.command):
                 name = literal_name(word)
-                own = (*PHASES[phase.name], "command", index)
-                path = authored_path(self.authored.data, phase.variant_id, own)
+                word_path = (*PHASES[phase.name], "command", index)
+                path = authored_path(self.authored.data, phase.variant_id, word_path)
                 if name and "." in name and (self.authored.folder / name).is_file():
                     message = f"{name!r} is a file beside the experiment, but it is not staged"
                     hint = f"add it to {'.'.join(map(str, PHASES[phase.name]))}.files"
@@ -317,8 +316,7 @@ def resolve(authored: AuthoredExperiment, overrides: Overrides | None = None) ->
 def _read_dataset(
     authored: AuthoredExperiment, plan: ExperimentPlan, overrides: Overrides
 ) -> Dataset:
-    """Read the tasks. Raises `PermissionNeeded` with everything that is known to need
-    permission."""
+    """Read the tasks. Raises `PermissionNeeded` with all permissions that are missing so far."""
     project = ProjectFiles.of(authored.folder, authored.path)
     try:
         dataset = _read_tasks(authored, plan, overrides, project)
@@ -332,7 +330,7 @@ def _asked_of_models(plan: ExperimentPlan) -> tuple[Permission, ...]:
     """Return the permissions to read keys and install agents, so that one error names all."""
     models = (VariantSettings.of(plan, v).defaults.runtime.models for v in plan.variants)
     providers = dict.fromkeys(
-        provider for each in models if each is not None for provider in each.granted_providers
+        provider for some in models if some is not None for provider in some.granted_providers
     )
     return (*permissions_of(providers), *plan.agent_permissions)
 
@@ -368,9 +366,9 @@ def _read_tasks(
 def _with_selection(
     authored: AuthoredExperiment, plan: ExperimentPlan, dataset: Dataset, overrides: Overrides
 ) -> ExperimentPlan:
-    """Return a plan with the tasks that were selected, what they need, and the overrides."""
+    """Return a plan with the selected tasks, their needs, and the overrides."""
     uses = list(outside_uses(authored, plan, dataset))
-    # A regrading runs the grader alone: it needs what all phases of a task need, and its grader.
+    # A regrading runs only the grader. It needs the names of `env` and `grader` of a task.
     of_tasks = [use for use in uses if use.line is not None]
     env_names = {use.name for use in of_tasks if use.path[1] in {"env", "grader"}}
     selected = replace(
@@ -395,7 +393,7 @@ def _with_selection(
 
 
 def _require_size(experiment: ResolvedExperiment) -> None:
-    """Raise `InvalidInput` if the schedule is longer than any run could work through."""
+    """Raise `InvalidInput` if the schedule has more than `MAX_SLOTS` slots."""
     total = experiment.total_slots
     if total > MAX_SLOTS:
         sizes = (
@@ -404,7 +402,7 @@ def _require_size(experiment: ResolvedExperiment) -> None:
             counted(experiment.plan.design.replications, "replication"),
         )
         message = (
-            f"{' × '.join(sizes)} are {total:,} slots; an experiment has at most {MAX_SLOTS:,}"
+            f"{' × '.join(sizes)} are {total:,} trials; an experiment has at most {MAX_SLOTS:,}"
         )
         hint = "lower the replications, or select fewer tasks or variants"
         problem = experiment.authored.problem(("design", "replications"), message, hint)
@@ -415,14 +413,14 @@ def _require_slots(experiment: ResolvedExperiment) -> None:
     shard = experiment.shard
     if shard is not None and not experiment.total_slots:
         most = len(experiment.tasks) * experiment.plan.design.replications
-        message = f"shard {shard} has no slot: of this experiment, at most {most:,} shards have one"
+        message = f"shard {shard} has no trial: at most {most:,} shards of this experiment have one"
         raise InvalidInput("the options are not valid", [Problem(Parameter("shard"), message)])
 
 
 def _image_builds(
     authored: AuthoredExperiment, images: Collection[str]
 ) -> dict[str, ImageBuild] | None:
-    """Return how those of `images` are built whose build is authored, each digested."""
+    """Return the authored builds of `images`, with their digests."""
     needed = {with_tag(ref) for ref in images}
     builds: dict[str, ImageBuild] = {}
     problems: list[Problem] = []
@@ -470,7 +468,7 @@ def _chosen_variants(data: JsonObject, globs: tuple[str, ...]) -> list[str]:
 def _staged_files(
     authored: AuthoredExperiment, chosen: Collection[str]
 ) -> dict[str, tuple[StagedFile, ...]]:
-    """Return the files of each phase: the experiment's, and those of the chosen variants."""
+    """Return the files of each phase, of the experiment and of the chosen variants."""
     data = authored.data
     variants = [
         path for path, variant in authored_variants(data) if variant["variant_id"] in chosen

@@ -1,4 +1,4 @@
-"""The section `runtime` of a resolved experiment, and what variants and tasks set in its place.
+"""The section `runtime` of a resolved experiment, and the overrides of variants and tasks.
 
 As in `plan_sections`, each section knows the keys of its stored form. `trial_settings` merges them
 for one trial.
@@ -35,7 +35,7 @@ class Resources(Section):
     memory_bytes: int | None = 1 << 30
     pids: int | None = 512
     storage_bytes: int | None = None
-    """How much the container may write to its own file system."""
+    """How many bytes the container may write to its own file system."""
     gpus: str | int | None = None
     """How many GPUs it gets, or `all`."""
 
@@ -47,23 +47,23 @@ class Resources(Section):
 
     @property
     def limit_count(self) -> int:
-        """How many of the limits that every engine knows are set."""
+        """How many limits are set that every engine knows."""
         return sum(limit is not None for limit in (self.cpus, self.memory_bytes, self.pids))
 
-    def merged(self, own: ResourceOverrides | None) -> Self:
-        """Return these limits with what `own` sets in place of them."""
-        changes = {} if own is None else own.as_json()
+    def merged(self, overrides: ResourceOverrides | None) -> Self:
+        """Return these limits, overridden one by one."""
+        changes = {} if overrides is None else overrides.as_json()
         return replace(self, **{name: None if v == UNLIMITED else v for name, v in changes.items()})
 
 
 class Rights(StrEnum):
-    """What the processes of a trial's containers may do. Helper containers are always strict."""
+    """The rights of processes in a trial's containers. Helper containers are always strict."""
 
     STRICT = "strict"
-    """Few capabilities, for root alone, and no process gains privileges."""
+    """Few capabilities, only for root, and no process gains privileges."""
     DOCKER = "docker"
-    """Those that Docker gives by default. Programs such as `sudo` work, so that a user of the
-    container may become root in it."""
+    """Docker's default rights. Programs such as `sudo` work, so a user of the container may become
+    root in it."""
 
     @property
     def meaning(self) -> str:
@@ -78,7 +78,7 @@ _MEANINGS = {
 
 
 KEEP = "keep"
-"""The value of `image_files` where what the image has at a path stays there."""
+"""The value of `image_files` that keeps the image's files at a path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class OutputFolder(Section):
     phase: str
     """`agent` or `grader`: the phase that writes there."""
     image_files: str | None = None
-    """`KEEP` if the folder begins with what the image has there; None if it begins empty."""
+    """`KEEP` if the folder begins with the image's files; None if it begins empty."""
 
     _OPTIONAL = frozenset({"image_files"})
 
@@ -101,33 +101,33 @@ class Runtime(Section):
     image: str | None = None
     """The image of the tasks that name none."""
     user: str | None = None
-    """The container's user; None for the image's. `image` if the container starts as root, and each
-    phase runs as its own user or else the image's."""
+    """The container's user; None for the image's user. With `image`, the container starts as root,
+    and each phase runs as its own user or else as the image's user."""
     network: str = "none"
     """`none`, `full` or `allowlist`."""
     root_read_only: bool = False
     max_log_bytes: int = 1 << 20
-    """How much of each output of a phase is stored."""
+    """How many bytes of each output of a phase are stored."""
     oci: str | None = None
     """The OCI runtime; None for the engine's default."""
     agent_user: str | None = None
-    """The user that the agent runs as; None for the container's."""
+    """The user of the agent; None for the container's user."""
     resources: Resources = Resources()
     env: Mapping[str, str] | None = None
     """Environment variables of all phases. A variant's bindings are not substituted yet."""
     workspace: str | None = None
     """`image`, or the folder of the image that is the workspace; None for a mounted one."""
     allowed_hosts: tuple[str, ...] | None = None
-    """Which hosts can be reached with the network `allowlist`."""
+    """The hosts that can be reached with the network `allowlist`."""
     processes: str | None = None
-    """`keep` if processes go on when their phase has ended; None to kill them."""
+    """`keep` if processes continue after the end of their phase; None to kill them."""
     entrypoint: str | None = None
     """`image` if the image's entrypoint is started in the background; None if not."""
     outputs: tuple[OutputFolder, ...] | None = None
     healthcheck: str | None = None
     """`image` if setup begins by waiting for the image's HEALTHCHECK to succeed; None if not."""
     models: ModelSettings | None = None
-    """What agents may ask of models; None if they have none."""
+    """The models of agents; None if they have none."""
     rights: Rights = Rights.STRICT
 
     _OPTIONAL = frozenset(
@@ -173,10 +173,10 @@ class PhaseOverrides(Section):
 
 @dataclass(frozen=True, slots=True)
 class RuntimeOverrides(Section):
-    """What a variant or a task sets of its trials' container and phases in place of `runtime`.
+    """The settings of a variant or a task that override `runtime` for its trials.
 
-    Only what was authored is stored, so that a run without such settings keeps its bytes. Texts of
-    a task may still contain any `$NAME`: bindings are substituted when `trial_settings` merges it.
+    Only authored settings are stored, so that a run without them keeps its bytes. Texts of a task
+    may still contain any `$NAME`, because `trial_settings` substitutes bindings when it merges.
     """
 
     image: str | None = None
@@ -187,7 +187,7 @@ class RuntimeOverrides(Section):
     agent_user: str | None = None
     resources: ResourceOverrides | None = None
     env: Mapping[str, str] | None = None
-    """Of all phases; merged name by name."""
+    """Variables of all phases, merged name by name."""
     agent: PhaseOverrides | None = None
     setup: PhaseOverrides | None = None
     without_setup: bool | None = None
@@ -201,9 +201,9 @@ class RuntimeOverrides(Section):
     models: ModelSettings | None = None
     """Merged field by field."""
     grader: PhaseOverrides | None = None
-    """Of a task alone."""
+    """Only in a task."""
     grading: Grading | None = None
-    """Of a task alone."""
+    """Only in a task."""
 
     _ONLY_SET = True
 
@@ -228,7 +228,7 @@ _CONVERTED = {"setup", "agent", "grader", "user", "resources", "env", "models"}
 
 
 def _converted(authored: JsonObject) -> dict[str, Any]:
-    """Return the fields that the sections above make of authored keys in the same way."""
+    """Return the fields that the sections above convert from authored keys alike."""
     return {
         "user": user_name(authored.get("user")),
         "agent_user": user_name(authored.get("agent", {}).get("user")),

@@ -27,8 +27,8 @@ _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})", re.ASCII)
 class Shard(Section):
     """One of several disjoint shards of an experiment, such as the second of five.
 
-    Shards are run apart, on several machines or days. Since all of one experiment have its digest,
-    their runs can be compared and reported as one.
+    Shards run separately, on several machines or days. All shards of an experiment have its digest,
+    so their runs can be compared and reported as one.
     """
 
     number: int
@@ -50,9 +50,9 @@ class Shard(Section):
     def holds(self, task_idx: int, repl_idx: int, tasks: int) -> bool:
         """Return whether a task's replication belongs to this shard, with every variant.
 
-        Shards get whole tasks in turn, so that each has complete pairs, and needs the images of
-        its own tasks alone. Where there are fewer tasks than shards, they get single replications
-        in turn. `task_idx` is the task's position among the `tasks` selected.
+        Tasks are dealt to the shards one by one, so that each shard has complete pairs and needs
+        only its own tasks' images. With fewer tasks than shards, single replications are dealt.
+        `task_idx` is the task's position among the `tasks` selected.
         """
         cell = task_idx if tasks >= self.of else task_idx + repl_idx * tasks
         return cell % self.of == self.number - 1
@@ -67,7 +67,7 @@ class Prune(Section):
 
 @dataclass(frozen=True, slots=True)
 class Retry(Section):
-    """After which statuses and reasons a slot gets another attempt, and how many it may have."""
+    """The statuses and reasons after which a slot gets another attempt, and the largest number."""
 
     max_attempts: int = 2
     retry_on: frozenset[str] = frozenset({SlotStatus.INFRA_ERROR.value})
@@ -81,7 +81,7 @@ class Retry(Section):
 
 @dataclass(frozen=True, slots=True)
 class Look(Section):
-    """A size at which a growing run is looked at, once all its slots are committed."""
+    """A size at which a growing run is compared, once all its slots are committed."""
 
     tasks: int
     replications: int
@@ -103,11 +103,11 @@ class Design(Section):
 
     replications: int = 1
     max_concurrency: int = 1
-    """The number of the run's trials that run at once, on this machine or on all hosts of a cluster
+    """How many trials of the run are active at once, on this machine or on all hosts of a cluster
     together."""
     limits_hosts: bool | None = None
-    """True if the file or a command names `max_concurrency`. None if it is the default, which holds
-    on one machine only, and in documents of versions that did not limit clusters by it."""
+    """True if the file or a command names `max_concurrency`. None for the default, which applies
+    only to one machine, and in documents of versions that did not limit clusters by it."""
     schedule: str = "paired_interleaved"
     random_seed: int = 0
     shuffle_tasks: bool = False
@@ -117,7 +117,7 @@ class Design(Section):
     """How many runs of the experiment will be compared together. Only comparisons use it."""
 
     looks: tuple[Look, ...] = ()
-    """The looks that are planned, the last with all trials; none if no extension is planned."""
+    """The planned looks, the last with all trials; empty if no extension is planned."""
 
     _OPTIONAL = frozenset({"planned_runs", "limits_hosts", "looks"})
 
@@ -133,7 +133,7 @@ class Design(Section):
 
     @property
     def at_most_on_hosts(self) -> int | None:
-        """How many trials run at once on a cluster; None for as many as its hosts take."""
+        """The largest number of active trials on a cluster; None for as many as its hosts take."""
         return self.max_concurrency if self.limits_hosts else None
 
 
@@ -148,7 +148,7 @@ def slots(design: Design, variant_ids: Sequence[str], task_ids: Sequence[str]) -
 
     - ``paired_interleaved``: by replication, then task, then variant, so that the variants of a
       task start one after the other, in authored order, and an interrupted run has complete pairs;
-    - ``variant_sequential``: all of one variant, by replication and then task, before the next;
+    - ``variant_sequential``: all slots of one variant, by replication and task, before the next;
     - ``randomized``: a permutation of all slots drawn from `random_seed`.
 
     `shuffle_tasks` first permutes the tasks, once for all variants and replications, from

@@ -1,9 +1,8 @@
 """Check that the settings of a trial fit together, after experiment, variant and task are merged.
 
-What would be ignored, or could not be had at run time, is a problem: nothing is ignored silently.
-`require_valid_combinations` checks the settings of each variant, and `require_valid_tasks` those of
-each task with every variant, by the same rules. Equal settings of tasks are checked once, and the
-dataset is not read again for it. Whatever is refused here is refused before a run exists.
+A setting that would have no effect, or could not be applied, is a problem: no setting is ignored
+silently. `require_valid_combinations` checks each variant, and `require_valid_tasks` each task with
+every variant. Equal settings of tasks are checked once.
 """
 
 from __future__ import annotations
@@ -117,8 +116,8 @@ def _network_problems(merged: TrialSettings) -> Iterator[Mismatch]:
     differs = merged.grader_network != merged.agent_network
     if differs and merged.grading_mode is GradingMode.SAME:
         message = (
-            "the grader's network differs from the agent's, and in mode same nobody changes it "
-            "between them"
+            "the grader's network differs from the agent's, but in mode same the network cannot "
+            "change between them"
         )
         yield Mismatch("grader", "network", message, _OTHER_MODES)
 
@@ -144,7 +143,7 @@ def _mode_problems(merged: TrialSettings) -> Iterator[Mismatch]:
         yield Mismatch("grader", "artifacts", message, is_unused=True)
     is_moved = any(artifact.to is not None for artifact in grading.artifacts or ())
     if mode is GradingMode.DELIVERED and is_moved:
-        message = "`to` is only for mode: separate; a delivered grader is where the artifacts are"
+        message = "`to` is only for mode: separate; a delivered grader runs beside the artifacts"
         yield Mismatch("grader", "artifacts", message)
     if mode is not GradingMode.DELIVERED and grading.wait_s is not None:
         message = f"is only for mode: delivered; the mode is {mode}"
@@ -177,7 +176,7 @@ def _user_problems(merged: TrialSettings) -> Iterator[Mismatch]:
 
 
 def _rights_problems(merged: TrialSettings) -> Iterator[Mismatch]:
-    """Check what relies on users that stay what they are, which Docker's rights do not keep."""
+    """Check settings that rely on fixed users. With Docker's rights, users may become root."""
     runtime = merged.runtime
     if runtime.rights is not Rights.DOCKER:
         return
@@ -185,14 +184,14 @@ def _rights_problems(merged: TrialSettings) -> Iterator[Mismatch]:
         message = (
             f"docker lets processes become root, and the container starts as "
             f"{'the USER of its image' if runtime.user is None else runtime.user}, who could not "
-            "end them"
+            "kill them"
         )
         hint = "set runtime.user to image: each phase then runs as the USER of the image"
         yield Mismatch("runtime", "rights", message, hint)
     if merged.sealing is Sealing.UNREADABLE:
         message = (
             f"docker lets {runtime.agent_user}, the agent's user, become root and read the "
-            "grader's files, which sealed hides in mode same only from users that are not root"
+            "grader's files, which mode same hides only from users other than root"
         )
         yield Mismatch("runtime", "rights", message, f"{_OTHER_MODES}, or rights strict")
 
@@ -200,7 +199,7 @@ def _rights_problems(merged: TrialSettings) -> Iterator[Mismatch]:
 def _workspace_problems(merged: TrialSettings) -> Iterator[Mismatch]:
     runtime, grading = merged.runtime, merged.grading
     for section, folder in (("runtime", runtime.workspace), ("grader", grading.workspace)):
-        # An image without a working folder has the root folder, so it may be named as well.
+        # The working folder of an image without WORKDIR is the root folder, so allow its name.
         is_named = folder is not None and folder.startswith("/") and folder != "/"
         if folder is not None and is_named and (why := unusable(folder)):
             yield Mismatch(section, "workspace", why)
@@ -257,7 +256,7 @@ def _model_problems(merged: TrialSettings) -> Iterator[Mismatch]:
         yield Mismatch("runtime", "models", "allows no model", hint)
     for name in sorted(key_names(models) & merged.names_in_containers()):
         message = f"${name} holds a provider's key, and is used in a container"
-        hint = "leave it out: agents have a token of their own, and the gateway has the key"
+        hint = "leave it out: agents have their own token, and the gateway has the key"
         yield Mismatch("runtime", "models", message, hint)
 
 
@@ -275,13 +274,13 @@ _CHECKS: tuple[Callable[[TrialSettings], Iterator[Mismatch]], ...] = (
 
 
 def require_valid_tasks(plan: ExperimentPlan, dataset: Dataset) -> None:
-    """Raise `InvalidInput` if a task's settings do not fit those of a variant."""
+    """Raise `InvalidInput` if a task's settings do not fit a variant's settings."""
     problems: dict[tuple[int, FieldPath], Problem] = {}
     for variant in plan.variants:
         settings = VariantSettings.of(plan, variant)
-        for own in dataset.settings:
-            for problem in _problems(plan, settings, own):
-                problems.setdefault((own.line, problem.path), dataset.problem(own.line, problem))
+        for task in dataset.settings:
+            for problem in _problems(plan, settings, task):
+                problems.setdefault((task.line, problem.path), dataset.problem(task.line, problem))
     if problems:
         by_line = [problems[key] for key in sorted(problems, key=lambda key: key[0])]
         raise InvalidInput(f"the tasks in {dataset.path} are not valid", by_line)
@@ -290,18 +289,22 @@ def require_valid_tasks(plan: ExperimentPlan, dataset: Dataset) -> None:
 def _problems(
     plan: ExperimentPlan, variant: VariantSettings, task: TaskSettings
 ) -> Iterator[FieldProblem]:
-    own = task.overrides
-    sets_up = own.setup is not None
-    if own.setup and own.setup.command is None and "setup" not in variant.defaults.phases:
+    overrides = task.overrides
+    sets_up = overrides.setup is not None
+    if (
+        overrides.setup
+        and overrides.setup.command is None
+        and "setup" not in variant.defaults.phases
+    ):
         yield FieldProblem(("runtime", "setup"), NO_SETUP)
         sets_up = False
-    merged = variant.merged(own)
+    merged = variant.merged(overrides)
     user = user_problem(merged.runtime.agent_user, merged.runtime.user)
-    if user and (own.agent_user or own.user):
-        path = ("agent", "user") if own.agent_user else ("user",)
+    if user and (overrides.agent_user or overrides.user):
+        path = ("agent", "user") if overrides.agent_user else ("user",)
         yield FieldProblem(("runtime", *path), user, USER_HINT)
-    yield from _combination_problems(plan, variant, merged, own)
-    for name, is_own in (("setup", sets_up), ("agent", own.agent is not None)):
+    yield from _combination_problems(plan, variant, merged, overrides)
+    for name, is_own in (("setup", sets_up), ("agent", overrides.agent is not None)):
         if is_own:
             for message, hint in unstartable(name, merged.phases[name], plan.files):
                 yield FieldProblem(("runtime", name, "command", 0), message, hint)
@@ -309,24 +312,27 @@ def _problems(
 
 
 def _combination_problems(
-    plan: ExperimentPlan, variant: VariantSettings, merged: TrialSettings, own: RuntimeOverrides
+    plan: ExperimentPlan,
+    variant: VariantSettings,
+    merged: TrialSettings,
+    overrides: RuntimeOverrides,
 ) -> Iterator[FieldProblem]:
-    """Yield what does not fit together because of a task's own settings."""
-    if own == RuntimeOverrides():
+    """Yield settings that do not fit together because of a task's overrides."""
+    if overrides == RuntimeOverrides():
         return
     known = set(mismatches(variant.defaults))
     for mismatch in mismatches(merged):
         if mismatch not in known:
-            holder = own.grading if mismatch.section == "grader" else own
+            holder = overrides.grading if mismatch.section == "grader" else overrides
             is_own = getattr(holder, mismatch.key, None) is not None
             if mismatch.is_unused and not is_own:
                 continue
             path = mismatch.row_path if is_own else ("runtime",)
             yield FieldProblem(path, mismatch.message, mismatch.hint)
-    hides = own.grading is not None and own.grading.mode in HIDING_MODES
+    hides = overrides.grading is not None and overrides.grading.mode in HIDING_MODES
     if hides and plan.files["grader"] and not plan.grader.hides_files:
         message = "the experiment does not hide its grader's files, so this task cannot"
-        hint = "set benchmark.grader.mode in the experiment, and another one in other tasks"
+        hint = "set this mode in benchmark.grader.mode, and other modes in the other tasks"
         yield FieldProblem(("runtime", "grader", "mode"), message, hint)
 
 

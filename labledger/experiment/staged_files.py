@@ -1,11 +1,8 @@
-"""Find, digest and pack what lies beside the experiment and is staged into its containers.
+"""Find, digest and pack the files beside the experiment that are staged into its containers.
 
-Files of phases: only regular files inside the experiment's folder are accepted; links to such files
-are followed. The plan of a run lists them, and freezing puts their contents into the artifact
-store. Workspaces and files of tasks, each a folder or a tar file: these become deterministic tars.
-The same files always give the same bytes and so the same digest, which is part of the task's
-digest. Names and links that could lead out of the workspace are rejected, so that a stored tar is
-safe to unpack. Tars are digested when tasks are read, and stored when a run is created.
+Files of phases are regular files inside the experiment's folder. Workspaces and files of tasks
+become deterministic tars: the same files always give the same digest. Names and links that could
+lead out of a workspace are rejected, so stored tars are safe.
 """
 
 from __future__ import annotations
@@ -54,9 +51,8 @@ class StagedFile(Section):
     source: Path | None = field(default=None, compare=False)
     """The authored file; None if the artifact store has it. Not part of the document."""
     since: int | None = None
-    """The first slot of the part of the run that brought the file; None for the run's first part. A
-    grader's file is for tasks of that part or of later parts. Any other file is for variants of
-    that part or of later parts."""
+    """The first slot of the part of the run that brought the file; None for the run's first part.
+    Only later tasks get a grader's file, and only later variants any other file."""
 
     _OPTIONAL = frozenset({"since"})
 
@@ -78,7 +74,7 @@ PhaseFiles = Mapping[str, Sequence[StagedFile]]
 
 @dataclass(frozen=True, slots=True, order=True)
 class FileSet:
-    """The staged files that a trial gets: each file whose `since` is at most its phase's number."""
+    """The staged files of a trial: each file whose `since` is at most the number of its phase."""
 
     programs: int = 0
     """The number for the phases setup and agent."""
@@ -88,12 +84,12 @@ class FileSet:
     def of_trial(cls, files: PhaseFiles, variant_since: int, task_since: int) -> FileSet:
         """Return the files for a trial.
 
-        The slots are the first ones of the parts that brought its variant and its task.
+        The slots are the first slots of the parts that brought its variant and its task.
         """
         return max(
-            each
-            for each in cls.all_of(files)
-            if each.programs <= variant_since and each.grader <= task_since
+            file_set
+            for file_set in cls.all_of(files)
+            if file_set.programs <= variant_since and file_set.grader <= task_since
         )
 
     @classmethod
@@ -126,7 +122,7 @@ FIRST_FILES = FileSet()
 
 
 def changed_error(path: Path, what: str = "") -> ExperimentChanged:
-    """Return the error that says that a file changed, and `what` of it."""
+    """Return the error for a changed file, with details in `what`."""
     return ExperimentChanged(
         f"{path} changed while it was being read" + (f": {what}" if what else ""),
         hint="do not change the experiment's files until the run has started; start it again",
@@ -237,15 +233,15 @@ class WorkspaceSource:
         Members are sorted by name, with owner 0, time 0 and mode 755 or 644; the tar is not
         compressed. A folder and a tar of that folder give the same bytes.
 
-        Raises `UnusablePath` for what a workspace must not contain: absolute names, ``..``,
-        devices, FIFOs, links that lead out, and names beneath something that is not a folder.
+        Raises `UnusablePath` for content that a workspace must not have: absolute names, ``..``,
+        devices, FIFOs, links that lead out, and names beneath a name that is not a folder.
         """
         opened = _tar_members(self.path) if self.is_tar else _folder_members(self.path)
         try:
             with opened as members:
                 _check_tree(members)
                 ordered = (members[name] for name in sorted(members))
-                yield from tar_chunks((each.entry, each.content()) for each in ordered)
+                yield from tar_chunks((member.entry, member.content()) for member in ordered)
         except SizeChanged as error:
             name = str(error)
             raise UnusablePath(f"{name!r} in the workspace changed while it was read") from None
@@ -305,7 +301,7 @@ def _check_link(name: str, target: str) -> None:
     if not link_stays_inside(name, target) or not is_utf8(target):
         raise UnusablePath(
             f"the link {name!r} -> {target!r} leads out of the workspace",
-            "links may only lead to something inside, by the shortest relative path",
+            "links may only lead to paths inside, by the shortest relative path",
         )
 
 
@@ -319,8 +315,8 @@ def _folder_members(root: Path) -> Iterator[dict[str, _Member]]:
     for current, folders, files in os.walk(root, onerror=_raise_error):
         for name in folders + files:
             path = Path(current, name)
-            own = relative_name(path.relative_to(root).as_posix())
-            members[own] = _member_on_disk(path, own)
+            member_name = relative_name(path.relative_to(root).as_posix())
+            members[member_name] = _member_on_disk(path, member_name)
     yield members
 
 

@@ -1,14 +1,8 @@
 """A task as a run stores it, with its files, the checks of its authored row, and its instruction.
 
-The digest of a task is taken over the JSON form of `Task`, its *frozen row*, so that form must not
-change. Files of a single task, for its grader or for its agent in certain variants, are packed like
-workspaces, and the row names the tar. The grader's arrive with its other files and are copied to
-their `path` just before its command; the agent's are mounted there.
-
-An agent with a profile is started with its task's instruction. Without a template that is the first
-of the task's fields `instruction` (as of Harbor), `problem_statement` (SWE-bench), `prompt`
-(HumanEval, MBPP) and `question` that is there. A template has places such as ``{{instruction}}``,
-``{{task.repo}}`` or ``{{bindings.style}}``.
+The digest of a task covers its *frozen row*, the JSON form of `Task`, which must not change.
+Files of a task are packed like workspaces, and the row names their tars. An agent with a profile
+gets the instruction.
 """
 
 from __future__ import annotations
@@ -37,6 +31,9 @@ from labledger.files.workspace_seed import InlineSeed, Seed, TarSeed
 from labledger.records import JsonObject, canonical_json
 from labledger.records.json_codec import Section, normalize_number
 
+_HIDDEN_SECTIONS = frozenset({"grader", "grading"})
+"""The sections of a row's `runtime` that containers do not get."""
+
 
 class FilesPlace(NamedTuple):
     """Where files of a task are put."""
@@ -48,14 +45,14 @@ class FilesPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TaskFiles(Section):
-    """A folder of files of a task, and where a container has it."""
+    """A folder of files of a task, and its place in a container."""
 
     path: str
     """The folder's absolute path in the container."""
     tar: str
     """SHA-256 (hex) of the tar in the artifact store."""
     size: int
-    """Of the tar, in bytes."""
+    """The size of the tar in bytes."""
     recipient: str
     """`agent` or `grader`."""
     variants: tuple[str, ...] | None = None
@@ -66,8 +63,7 @@ class TaskFiles(Section):
     """True if each agent gets a copy of the files that it can change; None to mount the files
     themselves."""
     image_files: str | None = None
-    """`KEEP` if the grader's files are put beside what the image has at `path`; None to put them in
-    its place."""
+    """`KEEP` to add the grader's files to the image's files at `path`; None to replace them."""
 
     _KEYS: ClassVar = {"recipient": "for"}
     _ONLY_SET = True
@@ -108,9 +104,9 @@ class TaskFiles(Section):
 
 
 def packed_source(entry: JsonObject, folder: Path) -> WorkspaceSource:
-    """Return what an authored workspace, or an entry of `files`, is packed from.
+    """Return the folder or tar of an authored workspace or of an entry of `files`.
 
-    Raises `UnusablePath`, and `KeyError` for a workspace whose files are inline.
+    Raises `UnusablePath`, and `KeyError` for a workspace with inline files.
     """
     key = "tar" if "tar" in entry else "directory"
     return WorkspaceSource(folder / relative_name(entry[key]), key == "tar")
@@ -136,9 +132,9 @@ def file_problems(row: JsonObject, variants: Collection[str]) -> Iterator[FieldP
         if entry["for"] == "grader" and "variants" in entry:
             yield FieldProblem((*path, "variants"), "the grader is the same for every variant")
         if entry["for"] == "grader" and "writable" in entry:
-            yield FieldProblem((*path, "writable"), "the grader always gets a copy of its own")
+            yield FieldProblem((*path, "writable"), "the grader always gets its own copy")
         if entry["for"] == "agent" and "image_files" in entry:
-            message = "the agent's files are mounted over what the image has there"
+            message = "the agent's files are mounted over the image's files"
             yield FieldProblem((*path, "image_files"), message)
         if entry["for"] == "agent" and "user" in entry:
             message = "the agent's files are mounted and keep their owner"
@@ -171,7 +167,7 @@ class TaskWorkspace(Section):
     tar: str | None = None
     """SHA-256 (hex) of the tar in the artifact store."""
     size: int | None = None
-    """Of the tar, in bytes."""
+    """The size of the tar in bytes."""
 
     _ONLY_SET = True
 
@@ -191,7 +187,7 @@ class Task(Section):
 
     task_id: str
     payload: Any
-    """What the agent gets, as authored."""
+    """The authored data for the agent."""
     image: str | None = None
     """The task's own image."""
     timeout_s: float | None = None
@@ -200,7 +196,7 @@ class Task(Section):
     runtime: RuntimeOverrides | None = None
     """The task's own settings; see `overrides`."""
     files: tuple[TaskFiles, ...] | None = None
-    """Files of its own for its grader, or for its agent in certain variants."""
+    """The task's files for its grader, or for its agent in certain variants."""
 
     _KEYS: ClassVar = {"task_id": "id", "payload": "task"}
     _ONLY_SET = True
@@ -230,8 +226,8 @@ class Task(Section):
     def of_row(cls, row: JsonObject) -> Self:
         """Return the task of a stored, frozen row. Raises `LedgerError`.
 
-        Refuses a row that grants models. Only a run in a stranger's ledger can have one, and the
-        user was never asked about its providers.
+        Refuses a row that grants models. Only a stranger's ledger can have such a row, and the
+        user never gave a permission for its providers.
         """
         try:
             task = cls.from_json(row)
@@ -244,33 +240,33 @@ class Task(Section):
     def visible_row(self) -> JsonObject:
         """Return the row as containers get it: without its grader's settings and files.
 
-        They name what the grader expects, and a task's files for certain variants are no one
-        else's business.
+        The grader's settings may show what it expects, and files for certain variants must not be
+        known to other variants.
         """
         row = self.as_json()
         row.pop("files", None)
         runtime = row.pop("runtime", {})
-        own = {key: value for key, value in runtime.items() if key not in {"grader", "grading"}}
-        return row | {"runtime": own} if own else row
+        visible = {key: value for key, value in runtime.items() if key not in _HIDDEN_SECTIONS}
+        return row | {"runtime": visible} if visible else row
 
     @property
     def overrides(self) -> RuntimeOverrides:
         """The task's own settings, with its `image` and `timeout_s` in their places."""
-        own = self.runtime or RuntimeOverrides()
+        overrides = self.runtime or RuntimeOverrides()
         if self.image is not None:
-            own = replace(own, image=self.image)
+            overrides = replace(overrides, image=self.image)
         if self.timeout_s is not None:
-            agent = replace(own.agent or PhaseOverrides(), timeout_s=self.timeout_s)
-            own = replace(own, agent=agent)
-        return own
+            agent = replace(overrides.agent or PhaseOverrides(), timeout_s=self.timeout_s)
+            overrides = replace(overrides, agent=agent)
+        return overrides
 
 
 def task_digest(task: Task, frozen: JsonObject, row_digest: str) -> str:
-    """Return the SHA-256 (hex) of what a task is for every variant.
+    """Return the SHA-256 (hex) of the part of a task that all variants share.
 
-    That is its frozen row, with the digest `row_digest`, without files for agents of certain
-    variants: trials of two runs are of the same task although only one run has, for example, the
-    variant that gets the reference solution.
+    This is its frozen row, whose digest is `row_digest`, without files for agents of certain
+    variants. So two runs have the same task, even if only one of them has, for example, the variant
+    that gets the reference solution.
     """
     if not any(files.is_for_certain_agents for files in task.files or ()):
         return row_digest
@@ -280,9 +276,9 @@ def task_digest(task: Task, frozen: JsonObject, row_digest: str) -> str:
 
 
 def is_certainly_valid(row: Any) -> bool:
-    """Return whether a row is of the common form that is valid without running the schema.
+    """Return whether a row has the common form that is certainly valid by the schema.
 
-    This is twenty times as fast as the schema. It is never true for a row that the schema rejects.
+    This is twenty times as fast as the schema, and never true for a row that the schema rejects.
     """
     if type(row) is not dict or not row.keys() <= {"id", "task", "image", "workspace"}:
         return False
@@ -301,7 +297,7 @@ def is_certainly_valid(row: Any) -> bool:
 def cluster_of(row: Any, field: str) -> str | None:
     """Return the cluster of a task's frozen row: the value at the experiment's `dataset.cluster`.
 
-    Tasks of one cluster, such as those of one repository, resemble each other, and a comparison
+    Tasks of one cluster, such as tasks of one repository, resemble each other, and a comparison
     must not treat them as independent. `field` is a JSON pointer (``/task/repo``) or a dotted field
     (``task.repo``). None if the row has no such field, or if its value is neither text nor a
     number.
@@ -327,12 +323,16 @@ def workspace_seed(workspace: TaskWorkspace | None, store_root: Path) -> Seed:
 
 
 _INSTRUCTION_FIELDS = ("instruction", "problem_statement", "prompt", "question")
-"""The fields of a task that may be its instruction, in the order in which they are looked for."""
+"""The fields of a task that may be its instruction, in this order. Harbor has `instruction`,
+SWE-bench `problem_statement`, HumanEval and MBPP `prompt`."""
 _PLACE = re.compile(r"\{\{\s*([^{}\s]+)\s*\}\}")
 
 
 def instruction(row: JsonObject, template: str | None, bindings: Mapping[str, Any]) -> str:
-    """Return the instruction for a task's row. Raises `ValueError` for what the row lacks."""
+    """Return the instruction for a task's row. Raises `ValueError` if the row lacks a value.
+
+    A template has places such as ``{{instruction}}``, ``{{task.repo}}`` or ``{{bindings.style}}``.
+    """
     if template is None:
         return _usual_instruction(row)
 
@@ -340,12 +340,12 @@ def instruction(row: JsonObject, template: str | None, bindings: Mapping[str, An
         first, *steps = match[1].split(".")
         if match[1] == "instruction":
             return _usual_instruction(row)
-        found: Any = bindings if first == "bindings" else row.get(first)
+        content: Any = bindings if first == "bindings" else row.get(first)
         for step in steps:
-            found = found.get(step) if isinstance(found, dict) else None
-        if found is None:
+            content = content.get(step) if isinstance(content, dict) else None
+        if content is None:
             raise ValueError(f"the instructions name {match[0]}, and the task has no {match[1]}")
-        return text(found)
+        return text(content)
 
     return _PLACE.sub(value, template)
 
@@ -354,9 +354,9 @@ def _usual_instruction(row: JsonObject) -> str:
     task = row.get("task")
     fields = task if isinstance(task, dict) else {}
     for name in _INSTRUCTION_FIELDS:
-        found = fields.get(name)
-        if isinstance(found, str) and found.strip():
-            return found
+        content = fields.get(name)
+        if isinstance(content, str) and content.strip():
+            return content
     named = ", ".join(f"task.{name}" for name in _INSTRUCTION_FIELDS)
     raise ValueError(f"the task has no instruction for its agent: none of {named} is a text")
 
@@ -364,7 +364,7 @@ def _usual_instruction(row: JsonObject) -> str:
 def find_instruction_problems(
     row: JsonObject, used: Iterable[tuple[str | None, Mapping[str, Any]]]
 ) -> Iterator[FieldProblem]:
-    """Yield what a task's row lacks for its instruction by each template, with its bindings."""
+    """Yield the problems of a task's instruction for each template with its bindings."""
     messages = set()
     for template, bindings in used:
         try:

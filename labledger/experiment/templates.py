@@ -1,7 +1,7 @@
 """Write a new experiment from a template, for `labledger init`.
 
-Each profile is a small, commented experiment that runs without changes. Its files are the shared
-ones of `templates/common` and those of its own folder. If writing fails, no file remains.
+Each profile is a small, commented experiment that runs without changes. Its files come from
+`templates/common` and from its own folder. If writing fails, no file remains.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ def _rendered(profile: str, name: str, image: str) -> dict[str, bytes]:
     These are the shared files and the profile's own. The profile's tasks follow the shared ones.
     """
     shared = _read_folder(resources.templates() / _SHARED_FOLDER)
-    own = _read_folder(resources.templates() / profile)
-    tasks = shared[_TASKS_FILE] + own.pop(_TASKS_FILE, b"")
-    contents = dict(sorted({**shared, **own, _TASKS_FILE: tasks}.items()))
+    special = _read_folder(resources.templates() / profile)
+    tasks = shared[_TASKS_FILE] + special.pop(_TASKS_FILE, b"")
+    contents = dict(sorted({**shared, **special, _TASKS_FILE: tasks}.items()))
     text = contents.pop(EXPERIMENT_FILE).decode("utf-8")
-    # Quoted, because a bare 2024 or `no` would not be text in YAML.
+    # JSON quotes the values, because a bare 2024 or `no` would not be text in YAML.
     for placeholder, value in (("@EXPERIMENT_ID@", name), ("@IMAGE@", image)):
         text = text.replace(placeholder, json.dumps(value))
     return {EXPERIMENT_FILE: text.encode("utf-8"), **contents}

@@ -1,7 +1,8 @@
 """The settings of one trial: the experiment's, then its variant's, then its task's own.
 
-This is the only place where a task's settings are merged. Preflight merges those of every variant
-and distinct task before a run exists, and `AttemptSpec` those of its trial, by the same function.
+Only this module merges a task's settings. Preflight merges all variants with all distinct task
+settings before a run exists, and `AttemptSpec` merges the settings of its trial, by the same
+function.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from labledger.experiment.runtime_sections import Rights, Runtime, RuntimeOverri
 
 @dataclass(frozen=True, slots=True)
 class PhaseNetwork:
-    """The network of a phase."""
+    """The network that a phase can use."""
 
     mode: str
     """`none`, `full` or `allowlist`."""
     allowed_hosts: tuple[str, ...] = ()
-    """What can be reached with `allowlist`."""
+    """The hosts that can be reached with `allowlist`."""
 
     @property
     def is_allowlist(self) -> bool:
@@ -54,7 +55,7 @@ class TrialSettings:
 
     runtime: Runtime
     phases: Mapping[str, PhasePlan]
-    """By name; `setup` only if there is one. Without `runtime.env`, which all phases share."""
+    """The phases by name; `setup` only if there is one. Without `runtime.env`, which all share."""
     grading: Grading = field(default_factory=Grading)
     is_sealed: bool = False
     """Whether the experiment hides its grader's files from the agent."""
@@ -75,7 +76,7 @@ class TrialSettings:
 
     @property
     def grader_network(self) -> PhaseNetwork:
-        """The network of the grader; that of the other phases unless it has its own."""
+        """The network of the grader: its own, or else the network of the other phases."""
         if self.grading.network is None:
             return self.agent_network
         return PhaseNetwork(self.grading.network, self.grading.allowed_hosts or ())
@@ -110,16 +111,16 @@ class TrialSettings:
     @property
     def grader_image(self) -> str:
         """The image in which the grader runs: its own if it is separate and has one."""
-        own = self.grading.image if self.grading_mode is GradingMode.SEPARATE else None
-        return str(own or self.runtime.image)
+        image = self.grading.image if self.grading_mode is GradingMode.SEPARATE else None
+        return str(image or self.runtime.image)
 
     def of_separate_grader(self) -> TrialSettings:
         """Return the settings of a separate grader's container, in which only the grader runs."""
-        own, runtime, network = self.grading, self.runtime, self.grader_network
-        workspace = runtime.workspace if own.workspace is None else own.workspace
+        grading, runtime, network = self.grading, self.runtime, self.grader_network
+        workspace = runtime.workspace if grading.workspace is None else grading.workspace
         container = replace(
             runtime,
-            image=own.image or runtime.image,
+            image=grading.image or runtime.image,
             # With Docker's rights a process may become root, and only root can end it.
             user=USER_OF_IMAGE
             if runtime.user == USER_OF_IMAGE or runtime.rights is Rights.DOCKER
@@ -129,21 +130,21 @@ class TrialSettings:
             allowed_hosts=network.allowed_hosts or None,
             # Artifacts are put into its file system.
             root_read_only=False,
-            resources=runtime.resources.merged(own.resources),
+            resources=runtime.resources.merged(grading.resources),
             workspace=None if workspace == "mounted" else workspace,
             processes=None,
             entrypoint=None,
             healthcheck=None,
             models=None,
-            env=None if own.own_env else runtime.env,
+            env=None if grading.own_env else runtime.env,
         )
         phases = {name: plan for name, plan in self.phases.items() if name == "grader"}
-        grading = replace(own, network=None, allowed_hosts=None)
+        grading = replace(grading, network=None, allowed_hosts=None)
         return replace(self, runtime=container, phases=phases, grading=grading)
 
     @property
     def images(self) -> tuple[str, ...]:
-        """The images of all containers of a trial, that of the agent first."""
+        """The images of all containers of a trial, the agent's image first."""
         return tuple(dict.fromkeys((str(self.runtime.image), self.grader_image)))
 
     def names_in_containers(self) -> set[str]:
@@ -155,17 +156,17 @@ class TrialSettings:
 
 @dataclass(frozen=True, slots=True)
 class VariantSettings:
-    """The settings of a variant's trials, and what is needed to merge those of a task."""
+    """The settings of a variant's trials, into which a task's settings can be merged."""
 
     defaults: TrialSettings
-    """Of the tasks without settings of their own."""
+    """The settings of trials whose tasks have no own settings."""
     bindings: Mapping[str, str] = field(default_factory=dict)
     """The text of each binding."""
     staged: StagedPaths = field(default_factory=dict)
 
     @classmethod
     def of(cls, plan: ExperimentPlan, variant: VariantPlan) -> VariantSettings:
-        """Return the settings of a variant: the experiment's, with the variant's own over them."""
+        """Return the settings of a variant: the experiment's, overridden by the variant's."""
         phases: dict[str, PhasePlan] = {"agent": variant.agent, "grader": plan.grader}
         if variant.setup is not None:
             phases["setup"] = variant.setup
@@ -176,36 +177,38 @@ class VariantSettings:
         )
         return replace(alone, defaults=alone.merged(variant.runtime or RuntimeOverrides()))
 
-    def merged(self, own: RuntimeOverrides) -> TrialSettings:
-        """Return these settings with what `own` sets in place of them, key by key."""
-        grading = self.defaults.grading.merged(own.grading)
-        runtime, phases = self._runtime(own), self._phases(own)
+    def merged(self, overrides: RuntimeOverrides) -> TrialSettings:
+        """Return these settings, overridden key by key."""
+        grading = self.defaults.grading.merged(overrides.grading)
+        runtime, phases = self._runtime(overrides), self._phases(overrides)
         return replace(self.defaults, runtime=runtime, phases=phases, grading=grading)
 
-    def _runtime(self, own: RuntimeOverrides) -> Runtime:
+    def _runtime(self, overrides: RuntimeOverrides) -> Runtime:
         runtime = self.defaults.runtime
         container = {field.name for field in fields(Runtime)}
-        changes = {name: value for name, value in own.fields_set().items() if name in container}
-        if own.network is not None:
-            changes["allowed_hosts"] = own.allowed_hosts
-        if own.models is not None:
-            changes["models"] = (runtime.models or ModelSettings()).merged(own.models)
-        if own.resources is not None:
-            changes["resources"] = runtime.resources.merged(own.resources)
-        if runtime.env is not None or own.env is not None:
-            env = {**(runtime.env or {}), **(own.env or {})}
+        changes = {
+            name: value for name, value in overrides.fields_set().items() if name in container
+        }
+        if overrides.network is not None:
+            changes["allowed_hosts"] = overrides.allowed_hosts
+        if overrides.models is not None:
+            changes["models"] = (runtime.models or ModelSettings()).merged(overrides.models)
+        if overrides.resources is not None:
+            changes["resources"] = runtime.resources.merged(overrides.resources)
+        if runtime.env is not None or overrides.env is not None:
+            env = {**(runtime.env or {}), **(overrides.env or {})}
             changes["env"] = substituted(env, self.bindings)
         return replace(runtime, **changes) if changes else runtime
 
-    def _phases(self, own: RuntimeOverrides) -> Mapping[str, PhasePlan]:
+    def _phases(self, overrides: RuntimeOverrides) -> Mapping[str, PhasePlan]:
         phases = dict(self.defaults.phases)
-        if own.without_setup:
+        if overrides.without_setup:
             phases.pop("setup", None)
         # No bindings are substituted in the grader.
         for name, changes, known in (
-            ("setup", own.setup, self.bindings),
-            ("agent", own.agent, self.bindings),
-            ("grader", own.grader, {}),
+            ("setup", overrides.setup, self.bindings),
+            ("agent", overrides.agent, self.bindings),
+            ("grader", overrides.grader, {}),
         ):
             plan = overridden_phase(name, phases.get(name), changes, known, self.staged)
             if plan is not None:
@@ -222,11 +225,11 @@ def names_of_all_phases(plan: ExperimentPlan) -> set[str]:
     return names
 
 
-EMPTY_HINT = "set its value; if it shall be empty, bind it in the experiment instead"
+EMPTY_HINT = "set its value; if it is meant to be empty, bind it in the experiment instead"
 
 
 def empty_names(names: Iterable[str], environment: Mapping[str, str]) -> list[str]:
-    """Return the needed names whose value has only blanks, which is usually a lost secret."""
+    """Return the needed names whose value is blank, which usually means a lost secret."""
     return [name for name in names if name in environment and not environment[name].strip()]
 
 
@@ -235,11 +238,11 @@ class OutsideUse(NamedTuple):
 
     name: str
     path: FieldPath
-    """Of the text, in the experiment file or in the task's row."""
+    """The path of the text, in the experiment file or in the task's row."""
     variant_id: str | None
     """None for the grader."""
     line: int | None = None
-    """Of the task; None for the experiment file."""
+    """The line of the task; None for the experiment file."""
 
 
 def outside_uses(
@@ -255,21 +258,21 @@ def outside_uses(
         for path, name in outside_names(phase_texts((), settings.defaults.runtime.env)):
             place = authored_path(authored.data, variant.variant_id, ("runtime", *path))
             yield OutsideUse(name, place, variant.variant_id)
-        for own in dataset.settings:
-            for path, name in _names_of_task(own.overrides, settings.bindings):
-                yield OutsideUse(name, ("runtime", *path), variant.variant_id, own.line)
+        for task in dataset.settings:
+            for path, name in _names_of_task(task.overrides, settings.bindings):
+                yield OutsideUse(name, ("runtime", *path), variant.variant_id, task.line)
 
 
 def _names_of_task(
-    own: RuntimeOverrides, bound: Mapping[str, str]
+    overrides: RuntimeOverrides, bound: Mapping[str, str]
 ) -> Iterator[tuple[FieldPath, str]]:
     """Yield the names that a task's settings need, with the paths of their texts."""
-    yield from outside_names(phase_texts((), own.env), bound)
+    yield from outside_names(phase_texts((), overrides.env), bound)
     # No bindings are substituted in the grader.
     for phase, plan, known in (
-        ("setup", own.setup, bound),
-        ("agent", own.agent, bound),
-        ("grader", own.grader, ()),
+        ("setup", overrides.setup, bound),
+        ("agent", overrides.agent, bound),
+        ("grader", overrides.grader, ()),
     ):
         if plan is not None:
             for path, name in outside_names(phase_texts(plan.command, plan.env), known):

@@ -1,12 +1,8 @@
-"""Where a cluster is: the value of `--on`, an address or a file, and who may be trusted there.
+"""Where a cluster is: the value of `--on`, an address or a file, and its certificates.
 
-A file gives an address with TLS files, or a cluster class of Dask with its arguments, which the run
-starts and ends. Connections without TLS are refused, except to this machine itself, or if somebody
-says that it does not matter.
-
-`make_certificates` makes the certificates by which scheduler, hosts and coordinators recognize each
-other. One authority signs one for each role. Dask checks on both sides that the other's is signed
-by it, so only who has one of the keys can connect.
+A file gives an address with TLS files, or a Dask cluster class that the run starts and ends.
+Connections to other machines without TLS are refused, unless the user allows them. One authority
+signs a certificate for each role.
 """
 
 from __future__ import annotations
@@ -41,10 +37,10 @@ if TYPE_CHECKING:
     from distributed import Security
 
 ROLES = ("scheduler", "worker", "client")
-"""Of the processes of a cluster, each of which has a certificate."""
+"""The roles of processes in a cluster. Each role has a certificate."""
 _SCHEMES = ("tcp", "tls")
 _BY_COORDINATOR = "coordinator"
-"""The value of `model_keys` with which the coordinator sends them."""
+"""The value of `model_keys` with which the coordinator sends the keys."""
 _WITHOUT_TLS = "keys of model providers would be sent without TLS"
 _TLS_FOR_KEYS = "use TLS, or leave `model_keys` out: each host then reads them itself"
 _MAX_BYTES = 1 << 20
@@ -66,7 +62,7 @@ class TlsFiles:
     key: Path
 
     def security(self) -> Security:
-        """Return Dask's form, for every role. Raises `InvalidInput` for a file that is missing."""
+        """Return Dask's `Security` for every role. Raises `InvalidInput` for a missing file."""
         from distributed import Security
 
         problems = [
@@ -84,7 +80,7 @@ class TlsFiles:
         )
 
     def settings(self) -> dict[str, Any]:
-        """Return Dask's configuration for them, for every role."""
+        """Return Dask's configuration for these files, for every role."""
         pair = {"cert": str(self.cert), "key": str(self.key)}
         return {
             "distributed.comm.require-encryption": True,
@@ -95,12 +91,12 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What `--on` names."""
+    """The cluster that `--on` names."""
 
     given: str
-    """As it was given, without secrets."""
+    """The value of `--on`, which holds no secrets."""
     address: str | None
-    """Of the scheduler; None for a cluster class."""
+    """The scheduler's address; None for a cluster class."""
     tls: TlsFiles | None = None
     insecure: bool = False
     cluster_class: str | None = None
@@ -109,7 +105,7 @@ class Cluster:
     host: HostSettings | None = None
     """How each worker that the class starts serves its host."""
     object_store: StorePlace | None = None
-    """What large files go through; None for the scheduler."""
+    """The object store for large files; None to send them through the scheduler."""
     sends_model_keys: bool = False
     """Whether the coordinator reads the keys of model providers and sends them to the hosts."""
 
@@ -117,7 +113,7 @@ class Cluster:
     def permissions(self) -> tuple[Permission, ...]:
         """Return the permissions that starting the cluster needs: none for an address.
 
-        The arguments of a class can start any program, so a permission covers them, too.
+        The arguments of a class can start any program, so the permission covers them too.
         """
         if self.cluster_class is None:
             return ()
@@ -177,7 +173,7 @@ class Cluster:
         )
 
     def security(self) -> Security | None:
-        """Return how connections are secured; None for that of Dask's own configuration."""
+        """Return how connections are secured; None to use Dask's own configuration."""
         from distributed import Security
 
         if self.tls is not None:
@@ -189,21 +185,21 @@ class Cluster:
         return temporary
 
     def _require_tls_files(self, configured: Security) -> None:
-        """Raise `InvalidInput` for an address with TLS if nobody has said where the files are."""
-        own = (configured.tls_client_cert, configured.tls_worker_cert)  # type: ignore[attr-defined]
-        has_files = configured.tls_ca_file and any(own)  # type: ignore[attr-defined]
+        """Raise `InvalidInput` for an address with TLS if no TLS files are configured."""
+        certificates = (configured.tls_client_cert, configured.tls_worker_cert)  # type: ignore[attr-defined]
+        has_files = configured.tls_ca_file and any(certificates)  # type: ignore[attr-defined]
         if not str(self.address).startswith("tls://") or has_files:
             return
         raise _invalid(
             str(self.address),
             "TLS needs certificates, and no files are given",
-            hint="give `on=` a cluster file that names them (`tls: {ca: …, cert: …, key: …}`), a "
-            "worker also `tls_ca=`, `tls_cert=` and `tls_key=`; `labledger hosts make-certificates "
-            "DIR` makes the files. Dask's own configuration (distributed.comm.tls) is used as well",
+            hint="name them in a cluster file (`tls: {ca: …, cert: …, key: …}`), or with "
+            "`tls_ca=`, `tls_cert=` and `tls_key=` of a worker; `labledger hosts make-certificates "
+            "DIR` makes the files. Dask's own configuration (distributed.comm.tls) works as well",
         )
 
     def require_secure(self) -> None:
-        """Raise `InvalidInput` if others could read or change what is sent to the scheduler."""
+        """Raise `InvalidInput` if others could read or change messages to the scheduler."""
         has_tls = not self.insecure and (self.address or "tls:").startswith("tls:")
         if self.sends_model_keys and not has_tls:
             raise _invalid(self.given, _WITHOUT_TLS, field="model_keys", hint=_TLS_FOR_KEYS)
@@ -212,7 +208,7 @@ class Cluster:
 
 
 def require_secure(address: str, *, insecure: bool, has_tls: bool) -> None:
-    """Raise `InvalidInput` for an unusable address, and for one that is neither safe nor local."""
+    """Raise `InvalidInput` for an address that is unusable, or neither secure nor local."""
     scheme, host = _scheme_and_host(address)
     if scheme not in _SCHEMES or not host:
         raise _invalid(address, "expected tls://HOST:PORT or tcp://HOST:PORT")
@@ -221,9 +217,9 @@ def require_secure(address: str, *, insecure: bool, has_tls: bool) -> None:
     if not insecure and not is_secure(address):
         raise _invalid(
             address,
-            "without TLS, anybody on the network could run programs on every host",
-            hint="`labledger hosts make-certificates DIR` makes what TLS needs; use tls://… then, "
-            "or `insecure=True` on a network that only you can reach",
+            "without TLS, anyone on the network could run programs on every host",
+            hint="`labledger hosts make-certificates DIR` makes the files for TLS; then use "
+            "tls://…, or `insecure=True` on a network that only you can reach",
         )
 
 
@@ -234,7 +230,7 @@ def _invalid(
 
 
 def is_secure(address: str) -> bool:
-    """Return whether an address has TLS, or is this machine's whatever the network."""
+    """Return whether an address has TLS, or is a loopback address of this machine."""
     scheme, host = _scheme_and_host(address)
     try:
         is_local = ipaddress.ip_address(host).is_loopback
@@ -253,14 +249,14 @@ def _scheme_and_host(address: str) -> tuple[str, str]:
 
 
 def _host_settings(folder: Path, host: JsonObject) -> HostSettings:
-    given, gpus = host.get("folder"), host.get("gpus")
-    own = None if given is None else folder / expand_home(given)
+    authored, gpus = host.get("folder"), host.get("gpus")
+    host_folder = None if authored is None else folder / expand_home(authored)
     gpus = None if gpus is None else int(gpus)
-    return HostSettings(int(host.get("slots", 1)), own, host.get("name"), gpus)
+    return HostSettings(int(host.get("slots", 1)), host_folder, host.get("name"), gpus)
 
 
 def _file_problems(document: Any) -> Iterator[tuple[FieldPath, str]]:
-    """Yield what is wrong with the content of a cluster file, each with its field."""
+    """Yield the problems of the content of a cluster file, each with its field."""
     if not isinstance(document, dict):
         # The file is not a cluster file and may be a secret, so no message repeats its text.
         yield (), "expected a mapping"
@@ -273,7 +269,7 @@ def _file_problems(document: Any) -> Iterator[tuple[FieldPath, str]]:
             if key in document:
                 yield (key,), "only for a `cluster` that the run starts"
     if isinstance(store := document.get("object_store"), dict):
-        # What may hold a password is not repeated.
+        # The URL may hold a password, so no message repeats it.
         url = store.get("url")
         if isinstance(url, str) and ("::" in url or not _STORE_URL.fullmatch(url)):
             expected = "a URL such as s3://BUCKET/FOLDER, without a password"
@@ -282,7 +278,7 @@ def _file_problems(document: Any) -> Iterator[tuple[FieldPath, str]]:
 
 
 def _secret_options(options: Any, path: FieldPath) -> Iterator[tuple[FieldPath, str]]:
-    """Yield the options that would hold secrets: this file is no place for them."""
+    """Yield the options whose names suggest secrets, which do not belong into this file."""
     for key, value in options.items() if isinstance(options, dict) else ():
         if _SECRET_OPTION.search(str(key)):
             message = "each machine has its own credentials, from its environment"
@@ -293,20 +289,20 @@ def _secret_options(options: Any, path: FieldPath) -> Iterator[tuple[FieldPath, 
 
 _VALID_DAYS = 730
 _EARLIER = datetime.timedelta(days=1)
-"""How far before now certificates begin to be valid: clocks of machines differ."""
+"""How long before now certificates become valid, because clocks of machines differ."""
 
 
 def make_certificates(folder: Path) -> list[Path]:
     """Write an authority and a certificate with a key for each role into `folder`.
 
-    Return the files. The keys can be read by this user alone. Raises `InvalidInput` if one of the
+    Return the files. Only this user can read the keys. Raises `InvalidInput` if one of the
     files exists, and `ExtraMissing`.
     """
     require_for("making certificates", "dask", "cryptography")
     names = [f"{name}{suffix}.pem" for name in ("ca", *ROLES) for suffix in ("", "-key")]
     existing = [folder / name for name in names if (folder / name).exists()]
     if existing:
-        problem = Problem(str(existing[0]), "it exists, and is not replaced")
+        problem = Problem(str(existing[0]), "it exists, and will not be replaced")
         raise InvalidInput("the folder of the certificates", [problem])
     make_folder(folder)
     ca_key = _new_key()
@@ -330,7 +326,7 @@ def _certificate(
     issuer: x509.Certificate | None,
     issuer_key: EllipticCurvePrivateKey,
 ) -> x509.Certificate:
-    """Return a signed certificate; that of the authority itself if there is no issuer."""
+    """Return a signed certificate. Without an `issuer`, it is the authority's own."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -378,7 +374,7 @@ def _key_usage(*, is_ca: bool) -> x509.KeyUsage:
 def _write_pair(
     folder: Path, name: str, certificate: x509.Certificate, key: EllipticCurvePrivateKey
 ) -> None:
-    """Write a certificate, and its key, which only this user can read."""
+    """Write a certificate and its key. Only this user can read the key."""
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
     key_pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

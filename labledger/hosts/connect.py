@@ -1,7 +1,7 @@
 """Connect to a cluster: the executor of a run on it, and the list of its hosts.
 
-Together with types and `cluster_file`, this is what the layers above may use of the package. Dask
-is imported when the first connection is made.
+The layers above may use only this module, `cluster_file`, and types of this package. Dask is
+imported when the first connection is made.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from labledger.hosts.host_service import HostSettings
 from labledger.hosts.host_transport import ClusterConnection, FoundHost
 
 _FIND_S = 5.0
-"""How long a list of hosts waits for the first worker."""
+"""How many seconds a list of hosts waits for the first worker."""
 _TRY_LIMITS_S = 90.0
-"""A host's engine is given up after a minute."""
+"""The time for trying limits on a host, in seconds, which gives up its engine after a minute."""
 _TRY_MODELS_S = 90.0
-"""A command that writes a key may take a minute."""
+"""The time for checking the models of a host. A command that prints a key may take a minute."""
 _T = TypeVar("_T")
 
 
 def open_executor(on: str, run: ClusterRun, *, insecure: bool = False) -> ClusterExecutor:
-    """Return the executor of a run on a cluster; the caller closes it.
+    """Return the executor of a run on a cluster. The caller closes it.
 
     `on` is the address of a scheduler, or a cluster file. Raises `InvalidInput`, `HostUnreachable`
     if the scheduler does not answer, and `ExtraMissing` without Dask, or without fsspec for a
@@ -66,7 +66,7 @@ def open_executor(on: str, run: ClusterRun, *, insecure: bool = False) -> Cluste
 
 
 def try_object_store(on: str, *, insecure: bool = False) -> StorePlace | None:
-    """Return where the cluster's object store is, once it has been used; None if it has none.
+    """Use the cluster's object store once, and return its place; None if the cluster has none.
 
     Raises `StoreUnusable`, and as `open_executor` does.
     """
@@ -79,10 +79,10 @@ def try_object_store(on: str, *, insecure: bool = False) -> StorePlace | None:
 def model_needs(
     on: str, plan: ExperimentPlan, *, name: str, insecure: bool = False
 ) -> ModelNeeds | None:
-    """Return what agents need for their models on each host of a cluster; None if none has models.
+    """Return the needs of agents with models on each host of a cluster; None if none has models.
 
-    Hosts then read keys without asking, so this user must have allowed it. `name` is the argument
-    for `labledger allow`. Raises `PermissionNeeded` and `InvalidInput`.
+    Hosts read keys without asking, so this user must have allowed it. `name` is the argument for
+    `labledger allow`. Raises `PermissionNeeded` and `InvalidInput`.
     """
     if not (models := models_of(plan)):
         return None
@@ -119,7 +119,7 @@ def list_hosts(on: str, *, insecure: bool = False) -> list[FoundHost]:
 
 
 def find_hosts(connection: ClusterConnection) -> list[FoundHost]:
-    """Return the workers of a cluster. Waits a moment if there are none yet."""
+    """Return the workers of a cluster. If there are none yet, wait `_FIND_S` seconds for one."""
     deadline = clock.monotonic() + _FIND_S
     while True:
         try:
@@ -134,7 +134,7 @@ def find_hosts(connection: ClusterConnection) -> list[FoundHost]:
 def find_images(
     connection: ClusterConnection, hosts: Sequence[FoundHost], refs: Iterable[str], *, pull: bool
 ) -> ImagesOfHosts:
-    """Return which ids images have on hosts; see `host_cleanup.find_images`."""
+    """Return the ids of images on hosts. See `host_cleanup.find_images`."""
     return host_cleanup.find_images(connection, _asked(hosts), refs, pull=pull)
 
 
@@ -149,7 +149,7 @@ def _asked(hosts: Sequence[FoundHost]) -> list[AskedHost]:
 def try_limits(
     connection: ClusterConnection, hosts: Sequence[FoundHost], limits: LimitsToTry
 ) -> list[TriedLimits]:
-    """Have hosts try limits. Return for each what came of it: nothing if it does not answer."""
+    """Have hosts try limits. Return a result for each, empty for a host that does not answer."""
     request = partial(TryLimits, limits=limits)
     return _ask_hosts(connection, hosts, request, _TRY_LIMITS_S, TriedLimits())
 
@@ -157,7 +157,7 @@ def try_limits(
 def try_models(
     connection: ClusterConnection, hosts: Sequence[FoundHost], needs: ModelNeeds
 ) -> list[TriedModels]:
-    """Ask hosts whether agents would have their models. Nothing is said of one without answer."""
+    """Ask hosts whether agents would have their models. Without an answer, nothing is missing."""
     request = partial(TryModels, needs=needs)
     return _ask_hosts(connection, hosts, request, _TRY_MODELS_S, TriedModels())
 
@@ -169,7 +169,7 @@ def _ask_hosts(
     timeout_s: float,
     unknown: _T,
 ) -> list[_T]:
-    """Return the reply of each host to a request for its session; `unknown` if it has none."""
+    """Return the reply of each host to a request for its session; `unknown` if there is none."""
     requests = {host.address: request(host.session) for host in _asked(hosts)}
     replies = connection.run(connection.call_all(requests, timeout_s)).result()
     of_hosts = (replies.get(host.address) for host in hosts)
@@ -214,7 +214,8 @@ def _tls_files(given: Sequence[Path | None]) -> TlsFiles | None:
         return None
     if len(paths) != len(given):
         problem = Problem(
-            Parameter("tls_ca"), "`tls_ca=`, `tls_cert=` and `tls_key=` are given together"
+            Parameter("tls_ca"),
+            "`tls_ca=`, `tls_cert=` and `tls_key=` belong together: pass all three",
         )
         raise InvalidInput("the files for TLS", [problem])
     return TlsFiles(*paths)
@@ -252,10 +253,9 @@ def _start(cluster: Cluster, security: Any) -> Any:
         cluster_class = _cluster_class(module or "distributed", class_name)
         arguments = dict(cluster.arguments)
         arguments.setdefault("security", security)
-        # A class that starts processes elsewhere hands them this configuration.
+        # A class that starts processes elsewhere passes them this configuration.
         settings = LESS_WATCHING | {"distributed.scheduler.allowed-failures": 0}
-        # For the lifetime of this process, because a cluster class may start worker processes
-        # later.
+        # Keep this until the process ends: a cluster class may start workers later.
         dask.config.set({_SAFE_PATH_OF_WORKERS: "1"})
         settings |= {} if cluster.tls is None else cluster.tls.settings()
         with dask.config.set(settings), IsolatedChildren():
@@ -276,9 +276,9 @@ def _cluster_class(module: str, name: str) -> Any:
     """Return a class of a library. Raises `TypeError` unless it starts a Dask cluster."""
     import distributed
 
-    found = getattr(importlib.import_module(module), name)
-    if found is distributed.SSHCluster:  # Dask has this one as a function.
-        return found
-    if not (isinstance(found, type) and hasattr(found, "scale") and hasattr(found, "close")):
+    member = getattr(importlib.import_module(module), name)
+    if member is distributed.SSHCluster:  # In Dask, this one is a function.
+        return member
+    if not (isinstance(member, type) and hasattr(member, "scale") and hasattr(member, "close")):
         raise TypeError("it is not the class of a cluster")
-    return found
+    return member

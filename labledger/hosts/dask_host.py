@@ -1,8 +1,8 @@
-"""A Dask worker that is a host: `labledger worker`, and the plugin for workers that others start.
+"""A Dask worker that is a host: `labledger worker`, and the plugin for workers of a cluster class.
 
-A worker of Dask ends when it loses its scheduler. So the host's process owns the service, with its
-running trials, and starts one Dask worker after another for it, as long as it takes. The plugin
-gives a worker that a Dask cluster class has started a service of its own.
+A Dask worker ends when it loses its scheduler. So the host's process owns the service, with its
+running trials, and starts one Dask worker after another for it. In a cluster class, each worker
+opens its own service.
 """
 
 from __future__ import annotations
@@ -23,22 +23,21 @@ from labledger.hosts.dask_transport import quiet_dask
 from labledger.hosts.host_service import HostService, HostSettings
 
 PLUGIN_NAME = "labledger-host"
-"""`dask_transport.answer` finds the plugin of a worker by it."""
+"""The name by which `dask_transport.answer` finds the plugin of a worker."""
 
 _THREADS = 8
-"""Dask's threads for requests. One that waits leaves its place to another: see
-`dask_transport.answer`."""
+"""Dask's threads for requests. A waiting request frees its thread: see `dask_transport.answer`."""
 _RESTART_S = 0.5
 LESS_WATCHING = {
     # Dask's profiler reads the frames of other threads, which has crashed a worker on Python 3.11.
     "distributed.worker.profile.enabled": False,
-    # By default Dask looks fifty times a second whether its event loop was late.
+    # By default, Dask checks fifty times a second whether its event loop is late.
     "distributed.admin.tick.interval": "1s",
 }
-"""What Dask does not watch, or less often, wherever a host's worker is started."""
+"""Settings for every worker of a host, with which Dask observes less than by default."""
 _DASK_SETTINGS = {
     **LESS_WATCHING,
-    # The bytes of replies must not reach the disk: a request may hold secrets.
+    # Messages must not reach the disk, because they may hold secrets.
     "distributed.worker.memory.target": False,
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.pause": False,
@@ -48,7 +47,7 @@ _DASK_SETTINGS = {
 
 
 class HostPlugin(WorkerPlugin):
-    """A plugin of a Dask worker that holds the service of its host. Can be pickled unopened."""
+    """A plugin of a Dask worker that holds the service of its host. Pickled before `setup`."""
 
     name = PLUGIN_NAME
 
@@ -58,13 +57,13 @@ class HostPlugin(WorkerPlugin):
         self.service = service
 
     def setup(self, worker: Worker) -> None:  # noqa: ARG002
-        """Open the service, unless the worker's process has one already."""
+        """Open the service, unless the worker's process already has one."""
         if self.service is None:
             self._stack = ExitStack()
             self.service = self._settings.open(self._stack)
 
     def teardown(self, worker: Worker) -> None:  # noqa: ARG002
-        """Leave what runs to the next worker of the host, if the service is the worker's."""
+        """Leave running trials to the host's next worker, if this worker opened the service."""
         if self._stack is not None:
             self._stack.close()
             self.service = self._stack = None
@@ -81,7 +80,7 @@ def serve(
 ) -> None:
     """Serve this machine as a host of the cluster with a scheduler, until SIGINT or SIGTERM.
 
-    `report` gets sentences for a person. Raises as `HostSettings.open` does.
+    `report` receives sentences for the user. Raises as `HostSettings.open` does.
     """
     quiet_dask(logging.WARNING)
     with ExitStack() as stack:
@@ -89,11 +88,11 @@ def serve(
         report(f"serving host {service.identity.name} with {settings.slots} slots")
         be_worker = partial(_be_worker, address, service, settings, security, report)
         asyncio.run(_serve(be_worker))
-        report("stopped; containers that run go on, and the next worker collects them")
+        report("stopped; running containers continue, and the next worker collects them")
 
 
 async def _serve(be_worker: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Be one Dask worker after another until SIGINT or SIGTERM."""
+    """Run one Dask worker after another until SIGINT or SIGTERM."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -117,7 +116,7 @@ async def _be_worker(
     security: Security | None,
     report: Callable[[str], None],
 ) -> None:
-    """Be a Dask worker until the scheduler is gone. Waits for it to come, without end."""
+    """Run a Dask worker until the scheduler is gone. Wait for the scheduler without end."""
     worker = None
     with dask.config.set(_DASK_SETTINGS):
         try:
@@ -131,7 +130,7 @@ async def _be_worker(
                 local_directory=str(service.folder / "dask"),
                 plugins=(HostPlugin(settings, service),),
                 dashboard=False,
-                # Dask serves its figures without TLS: to this machine alone.
+                # Dask serves its figures without TLS, so serve them to this machine only.
                 dashboard_address="127.0.0.1:0",
                 death_timeout=None,
             )

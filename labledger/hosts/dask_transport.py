@@ -1,8 +1,7 @@
 """Dask as the transport: short tasks, each pinned to the worker of one host.
 
-A task carries one request and its reply. Dask never holds a trial: whatever it loses or repeats,
-the host decides what happens. The client reconnects for ever, with a new one when Dask has given
-the old one up.
+A task carries one request and its reply. Dask never holds a trial, so it may lose or repeat tasks
+without harm. The transport reconnects for ever, with a new client if Dask gives up the old one.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ if TYPE_CHECKING:
 
 
 def by_value(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a copy of a function that no module has, so that Dask sends its code."""
+    """Return a copy of a function that belongs to no module, so that Dask sends its code."""
     original = cast("FunctionType", function)
-    own_names = {"__builtins__": builtins}
-    copy = FunctionType(original.__code__, own_names, original.__name__, original.__defaults__)
+    global_names = {"__builtins__": builtins}
+    copy = FunctionType(original.__code__, global_names, original.__name__, original.__defaults__)
     copy.__module__ = "__main__"
     return copy
 
 
 def answer(request: bytes) -> bytes:
-    """Run on a worker: have its host answer a request. Empty if the worker is no host.
+    """Run on a worker, and return its host's answer to a request. Empty if the worker is no host.
 
-    Dask sends this function by value, so that a scheduler needs no labledger. So it imports what it
-    needs itself, and uses no name of this module.
+    Dask sends this function by value, so that a scheduler needs no labledger. Therefore it imports
+    everything itself, and uses no name of this module.
     """
     from distributed import get_worker, secede
 
@@ -45,7 +44,7 @@ def answer(request: bytes) -> bytes:
     plugin: Any = worker.plugins.get("labledger-host")
     if plugin is None or plugin.service is None:
         return b""
-    # The call may wait for something to happen, and must not take a place from other calls.
+    # The call may wait long, and must not occupy a thread of the worker meanwhile.
     secede()  # type: ignore[no-untyped-call]
     reply: bytes = plugin.service.answer(request)
     return reply
@@ -53,14 +52,14 @@ def answer(request: bytes) -> bytes:
 
 _CONNECT_TIMEOUT_S = 10
 _FIRST_CONNECT_S = 30.0
-"""How long the first connection may take before the run is refused."""
+"""How many seconds the first connection may take before the run is refused."""
 _RETRY_S = 0.5
 _MAX_NAME = 100
 _ANSWER = by_value(answer)
 
 
 def quiet_dask(level: int) -> None:
-    """Have Dask log only what is of this level or above. Its own words mean little to a person."""
+    """Have Dask log only messages of this level or above. Users cannot act on its other ones."""
     import distributed  # noqa: F401
 
     for name in [*logging.root.manager.loggerDict, "distributed"]:
@@ -74,7 +73,7 @@ def require_dask() -> None:
 
 
 def _host_of(worker_name: str) -> str:
-    """Return the host that serves as a Dask worker, which calls itself HOST@SESSION, else ""."""
+    """Return the host in the name of a Dask worker, HOST@SESSION; empty for other names."""
     host, _, session = worker_name.partition("@")
     return host[:_MAX_NAME] if session else ""
 
@@ -90,9 +89,9 @@ class DaskTransport:
         plugin: Any = None,
         insecure: bool = False,
     ) -> None:
-        """`start_cluster` makes a cluster that lives as long as the connection.
+        """`start_cluster` starts a cluster that lives as long as the connection.
 
-        `address` is then only its name in messages, and `plugin` makes its workers into hosts.
+        Then `address` is only its name in messages, and `plugin` turns its workers into hosts.
         Workers without TLS on other machines are not used, unless `insecure`.
         """
         self._address = address
@@ -121,7 +120,7 @@ class DaskTransport:
             ) from None
 
     async def _keep_connected(self) -> None:
-        """Have a client as long as the transport is open. Dask closes one that fails too long."""
+        """Keep a client while the transport is open. Dask closes a client that fails too long."""
         from distributed import Client
 
         while True:
@@ -146,7 +145,7 @@ class DaskTransport:
                 while client.status in {"running", "connecting"}:
                     await asyncio.sleep(_RETRY_S)
             except Exception as error:
-                # Whatever it is: only a new client may help, and nobody else watches this task.
+                # Only a new client may help, and no other code handles errors of this task.
                 self._last_error = str(error) or type(error).__name__
             finally:
                 self._client = None
@@ -164,7 +163,7 @@ class DaskTransport:
         except (AssertionError, OSError, TimeoutError) as error:
             raise HostUnreachable(f"the scheduler {self._address} does not answer") from error
         workers = identity["workers"].items()
-        return {address: _host_of(str(each.get("name", ""))) for address, each in workers}
+        return {address: _host_of(str(worker.get("name", ""))) for address, worker in workers}
 
     async def call(self, address: str, request: bytes, timeout_s: float) -> bytes:
         from distributed.scheduler import KilledWorker
@@ -196,7 +195,7 @@ class DaskTransport:
                 future.release()  # type: ignore[no-untyped-call]
         if not isinstance(reply, bytes):
             raise HostUnreachable(
-                f"the worker at {address} sent {type(reply).__name__}, no message"
+                f"the worker at {address} sent a {type(reply).__name__}, which is no message"
             )
         if not reply:
             raise NotAHost(f"the Dask worker at {address} is no host of labledger")

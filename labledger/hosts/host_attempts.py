@@ -1,9 +1,8 @@
 """The attempts of one run on a host, from acceptance to acknowledgement.
 
-The host decides alone what happens with an attempt that belongs to it. It writes durably that it
-has accepted one before anything of it exists, so an attempt that was never accepted has certainly
-not run. It runs accepted ones with the executor of local runs, keeps results in the outbox until
-they are acknowledged, and tries again by itself what its engine or disk prevented. Thread-safe.
+The host durably records that it has accepted an attempt before it creates anything of it. So an
+attempt without this record has certainly not run. Accepted attempts run with the executor of local
+runs. The host retries what its engine or disk prevented. Thread-safe.
 """
 
 from __future__ import annotations
@@ -56,13 +55,13 @@ from labledger.trial.life.start_limiter import (
 from labledger.trial.trial_plan import TrialAgent
 
 REFUSALS_BEFORE_PROBLEM = 5
-"""After so many attempts in a row that could not be started, the host tries them again itself."""
+"""How many attempts in a row may fail to start before the host retries them itself."""
 
 _FIRST_RETRY_S = 0.5
 _MAX_RETRY_S = 10.0
 
 _FORGET_TIMEOUT_S = 20.0
-"""How long it may take until the threads of attempts have noticed that these are forgotten."""
+"""How many seconds the threads of forgotten attempts may take to end."""
 
 
 @dataclass(slots=True)
@@ -70,7 +69,7 @@ class _Accepted:
     """An attempt that this process works on."""
 
     spec: AttemptSpec
-    """With the paths of this host."""
+    """The attempt with the paths of this host."""
     backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_RETRY_S, _MAX_RETRY_S))
 
 
@@ -87,38 +86,38 @@ class HostAttempts:
     engines: EnginePool
     engine_root: Path | None
     lacks_space: Callable[[], bool]
-    """Whether a disk of the host is too full for a trial to be started."""
+    """Whether a disk of the host is too full to start a trial."""
     changed: threading.Condition
-    """Notified when there is something to report. Its lock guards everything below."""
+    """Notified when there is news to report. Its lock guards everything below."""
     shared_files: SharedFiles = field(init=False)
     epoch: int = 0
-    """Of the coordinator whose orders are carried out."""
+    """The epoch of the coordinator whose orders this host carries out."""
     is_lost: bool = False
-    """Whether the coordinator of this epoch has said that the host was declared lost."""
+    """Whether the coordinator of this epoch reported that the host was declared lost."""
     limiter: StartLimiter = field(init=False)
     unconfirmed: set[AttemptKey] = field(default_factory=set)
-    """Removals and cancellations that have ended, until the coordinator knows it."""
+    """Ended removals and cancellations that the coordinator does not know of yet."""
     _closed: bool = False
     _executor: LocalExecutor = field(init=False)
     _outbox: Outbox = field(init=False)
     _open: dict[AttemptKey, _Accepted] = field(default_factory=dict)
     _ended: set[AttemptKey] = field(default_factory=set)
-    """Those with a result in the outbox."""
+    """Attempts with a result in the outbox."""
     _failures: dict[AttemptKey, Failure] = field(default_factory=dict)
     _removed: dict[AttemptKey, int] = field(default_factory=dict)
-    """The epoch in which each was acknowledged or cancelled. It is not accepted in it again."""
+    """The epoch in which an attempt was acknowledged or cancelled. It refuses the attempt again."""
     _leaving: dict[AttemptKey, int] = field(default_factory=dict)
-    """Those whose removal or cancellation has begun and not ended, with the epoch."""
+    """Attempts with a removal or cancellation in progress, with its epoch."""
     _forgotten: set[AttemptKey] = field(default_factory=set)
     """Open attempts whose results are dropped when they end."""
     _returning: dict[AttemptKey, AttemptSpec] = field(default_factory=dict)
     """Attempts that a later coordinator wants to run while they are still being cancelled."""
     _unwanted: dict[AttemptKey, CleanUp] = field(default_factory=dict)
-    """Attempts that had not ended when they were to be cleaned up: each is when it ends."""
+    """Attempts to clean up when they end, because they had not ended at the cleanup."""
     _warnings: list[str] = field(default_factory=list)
     _refusals: Refusals = field(default_factory=Refusals)
     _problem: str | None = None
-    """Why an attempt could not go on, until it is tried again."""
+    """Why an attempt could not continue, until it is retried."""
 
     def __post_init__(self) -> None:
         self.limiter = StartLimiter(
@@ -140,7 +139,8 @@ class HostAttempts:
     def begin_epoch(self, epoch: int) -> None:
         """Carry out the orders of a later coordinator from now on. The lock is held.
 
-        What waits to start waits until this one submits it: it may be paused by now.
+        Attempts that wait to start wait until this coordinator submits them, because they may be
+        paused by now.
         """
         self.epoch = epoch
         self.limiter.allow_until(0.0)
@@ -162,9 +162,10 @@ class HostAttempts:
         return self.folder.has_accepted(key) or key in self._ended
 
     def accept(self, spec: AttemptSpec, *, is_recalled: bool = False) -> None:
-        """Accept an attempt, unless that has been done; run it, or go on with it.
+        """Accept an attempt, unless it has been accepted, and run or continue it.
 
-        One that was recalled before it arrived is collected if it has started, and else refused.
+        An attempt that was recalled before it arrived is collected if it has started, and refused
+        otherwise.
         """
         key = spec.key
         with self.changed:
@@ -207,7 +208,7 @@ class HostAttempts:
         return replace(agent, folder=self.preparation.agents.path(agent.installed))
 
     def remove(self, removal: Removal) -> None:
-        """Remove what an acknowledged attempt left: its container first, its result last."""
+        """Remove the remains of an acknowledged attempt: its container first, its result last."""
         key = removal.spec.key
         if not self._begin_leaving(key):
             return
@@ -216,7 +217,7 @@ class HostAttempts:
         future.add_done_callback(partial(self._left, key, is_final=True))
 
     def cancel(self, cancellation: Cancellation) -> None:
-        """Forget the result of an attempt that will run again, and remove what it left."""
+        """Forget the result of an attempt that will run again, and remove its remains."""
         key = cancellation.spec.key
         if not self._begin_leaving(key):
             return
@@ -228,7 +229,7 @@ class HostAttempts:
         future.add_done_callback(partial(self._left, key, is_final=False))
 
     def _begin_leaving(self, key: AttemptKey) -> bool:
-        """Return whether a removal is to be carried out: not if it has been, or is in progress."""
+        """Return whether to carry out a removal, which has not ended and is not in progress."""
         with self.changed:
             if key in self._leaving or self._removed.get(key) == self.epoch or self._closed:
                 return False
@@ -236,7 +237,7 @@ class HostAttempts:
             return True
 
     def _left(self, key: AttemptKey, future: Future[None], *, is_final: bool) -> None:
-        """Record that a removal has ended. One that failed is repeated by the next cleanup."""
+        """Record that a removal has ended. The next cleanup repeats a failed removal."""
         error = None if future.cancelled() else future.exception()
         if error is None and is_final and not future.cancelled():
             try:
@@ -249,7 +250,7 @@ class HostAttempts:
         self._end_leaving(key)
 
     def _end_leaving(self, key: AttemptKey) -> None:
-        """Record that nothing of an attempt is left, and accept it again if that was asked."""
+        """Record that an attempt is removed, and accept it again if a later coordinator sent it."""
         self.folder.delete_store(key)
         with self.changed:
             self._ended.discard(key)
@@ -266,7 +267,7 @@ class HostAttempts:
         self.folder.forget(key)
 
     def kill(self, kill: Kill) -> None:
-        """Start no container for an attempt, and kill those that have started, if told so."""
+        """Start no container for an attempt. Kill started ones, unless the order spares them."""
         if kill.spares_started:
             self._executor.recall(kill.spec)
         else:
@@ -280,7 +281,7 @@ class HostAttempts:
                 self._warnings.append(error.message)
 
     def look_at_gateway(self) -> None:
-        """Keep the gateway running while attempts are open, or may come."""
+        """Keep the gateway running while attempts are open or may arrive."""
         with self.changed:
             if self._closed:
                 return
@@ -289,10 +290,10 @@ class HostAttempts:
         with self.changed:
             self._warnings += problems
 
-    # -- what becomes of attempts
+    # -- ends of attempts
 
     def _attempt_ended(self, key: AttemptKey, future: Future[AttemptResult]) -> None:
-        """Put a result into the outbox, or try again, or report why there is none."""
+        """Put the result into the outbox, retry the attempt, or report why there is no result."""
         with self.changed:
             if key in self._forgotten:
                 self._forgotten.discard(key)
@@ -328,7 +329,7 @@ class HostAttempts:
         self._clean_up_unwanted(key)
 
     def _clean_up_unwanted(self, key: AttemptKey) -> None:
-        """Remove what an attempt left that was to be cleaned up before it ended."""
+        """Remove the remains of an ended attempt, if a cleanup waited for its end."""
         with self.changed:
             request = self._unwanted.pop(key, None)
         if request is not None:
@@ -341,7 +342,7 @@ class HostAttempts:
                 self._warnings += warnings
 
     def _must_retry(self, result: AttemptResult) -> bool:
-        """Return whether this host, not the trial, seems to be why a trial could not be started."""
+        """Return whether a trial could probably not start because of this host."""
         with self.changed:
             if result.reason not in NOT_STARTED:
                 self._refusals.in_row = 0
@@ -352,7 +353,7 @@ class HostAttempts:
 
     @property
     def problem(self) -> str | None:
-        """Why attempts cannot go on at present, None if they can."""
+        """Why attempts cannot continue at present, None if they can."""
         with self.changed:
             can_start = self._executor.last_start_created > self._refusals.last
             if self._refusals.in_row > REFUSALS_BEFORE_PROBLEM and not can_start:
@@ -360,7 +361,7 @@ class HostAttempts:
             return self._problem
 
     def _retry_later(self, key: AttemptKey, problem: str) -> None:
-        """Go on with an attempt after a while: what prevented it was this host."""
+        """Retry an attempt later, because this host prevented it."""
         with self.changed:
             accepted = self._open.get(key)
             if accepted is None or self._closed:
@@ -390,7 +391,7 @@ class HostAttempts:
     # -- reports
 
     def has_news(self, request: Exchange) -> bool:
-        """Return whether a request need not wait any more. The lock is held."""
+        """Return whether there is news, so that a request stops waiting. The lock is held."""
         reported = (self._ended - self._leaving.keys()) | self._failures.keys()
         news = reported - request.received or self._warnings or self.unconfirmed
         return bool(news) or self._closed
@@ -424,7 +425,7 @@ class HostAttempts:
     # -- cleanup
 
     def attempts(self, run: RunKey) -> frozenset[AttemptKey]:
-        """Return every attempt of the run of which this host has anything."""
+        """Return every attempt of the run that has files, a result or containers on this host."""
         keys = self.folder.attempts() | set(self._outbox.keys())
         labels = {Labels.LEDGER: run.ledger_id, Labels.RUN: run.run_id}
         with self.engines.engine() as engine:
@@ -434,9 +435,10 @@ class HostAttempts:
         return frozenset(keys)
 
     def clean_up(self, request: CleanUp) -> list[str]:
-        """Remove what durable attempts left. Return a warning for what could not be removed.
+        """Remove the remains of durable attempts. Return a warning for each failure.
 
-        One that has not ended, on a host that was declared lost, is ended, and removed after that.
+        On a host that was declared lost, attempts that have not ended are killed, and removed when
+        they end.
         """
         with self.changed:
             durable = request.durable - self._open.keys()
@@ -462,10 +464,10 @@ class HostAttempts:
         return warnings
 
     def forget_attempts(self, request: ForgetAttempts) -> list[str]:
-        """Drop what unfinished attempts have done, and remove their containers.
+        """Drop the work of unfinished attempts, and remove their containers.
 
-        The next coordinator runs them again, and their notes say why. Until then, nothing of the
-        run is started. Return a warning for what could not be removed.
+        The next coordinator runs them again, and their notes say why. Until then, no attempt of
+        the run starts. Return a warning for each failure.
         """
         self.limiter.close()
         keys = {key for key in request.keys if self._begin_leaving(key)}
@@ -491,7 +493,7 @@ class HostAttempts:
 
     @contextmanager
     def closing(self) -> Iterator[None]:
-        """Stop working on attempts. Their containers go on; the next process adopts them."""
+        """Stop working on attempts. Their containers continue, and the next process adopts them."""
         with self.changed:
             self._closed = True
             self.changed.notify_all()

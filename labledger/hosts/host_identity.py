@@ -1,10 +1,8 @@
 """Who a host is, durably, how many GPUs it has, and the refusal of a second worker on it.
 
-A host is an engine and the folder in which its worker keeps inputs, trial folders and results. An
-id in that folder identifies it, so that a restarted worker, at another address, is the same host.
-Attempts belong to a host for ever: a folder is never used with another engine, or on another
-machine. Of machines that are copies in all of this, the coordinator uses none; see `describe` in
-`host_transport`, and `AnotherHost`.
+A host is an engine and a folder. An id in the folder identifies it, so that a restarted worker is
+the same host at any address. Attempts belong to a host for ever: its folder never changes engine
+or machine.
 """
 
 from __future__ import annotations
@@ -49,13 +47,13 @@ class HostIdentity:
     host_id: str
     """32 random hexadecimal digits, made once for the folder."""
     node: str
-    """The name of the machine, or the one that was given with --name."""
+    """The name of the machine, or the value of `--name`."""
     engine_id: str
     """Identifies the engine whose containers the host's attempts have."""
 
     @property
     def name(self) -> str:
-        """What ledgers call the host: `NODE/IDPREFIX`."""
+        """The host's name in ledgers: `NODE/IDPREFIX`."""
         return f"{self.node}/{self.host_id[:_PREFIX_LENGTH]}"
 
 
@@ -64,22 +62,22 @@ def default_folder() -> Path:
 
     Raises `InvalidInput` if there is no such variable and this user has no home folder.
     """
-    if given := os.environ.get(FOLDER_VARIABLE):
-        return Path(given).absolute()
+    if folder := os.environ.get(FOLDER_VARIABLE):
+        return Path(folder).absolute()
     try:
         data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     except RuntimeError:
-        text = "is missing, and this user has no home folder; name a folder that is kept"
+        text = "is missing, and this user has no home folder; name a permanent folder"
         raise _unusable(FOLDER_VARIABLE, text) from None
     return Path(data) / "labledger" / "host"
 
 
 @contextmanager
 def serving_host(folder: Path, name: str | None = None) -> Iterator[HostIdentity]:
-    """Return the identity of the host in `folder`, and be its only worker meanwhile.
+    """Provide the identity of the host in `folder`, as its only worker.
 
-    `name` is the host's name instead of the machine's; workers with different names may share an
-    engine on purpose, and their slots add up. Raises `HostBusy` if another process serves the
+    `name` replaces the machine's name. Workers with different names may share an engine, and their
+    slots add up. Raises `HostBusy` if another process serves the
     folder, or this name on this engine, `InvalidInput` for an unusable name or a folder that
     belongs to another engine, and `EngineUnavailable`.
     """
@@ -99,9 +97,9 @@ def serving_host(folder: Path, name: str | None = None) -> Iterator[HostIdentity
 
 
 def engine_identity(engine: Engine) -> str:
-    """Return what identifies an engine across its restarts.
+    """Return a text that identifies an engine across its restarts.
 
-    Some engines (Podman) report another id each time; they are known by machine and data folder.
+    Some engines (Podman) report another id each time. Machine and data folder identify these.
     """
     first, second = engine.info(), engine.info()
     if first.get("ID") and first["ID"] == second.get("ID"):
@@ -110,12 +108,12 @@ def engine_identity(engine: Engine) -> str:
 
 
 def _machine_identity() -> str | None:
-    """Return what identifies this machine across its restarts, None where nothing does."""
+    """Return a text that identifies this machine across its restarts; None if there is none."""
     try:
         machine_id = _MACHINE_ID.read_text("ascii").strip()
     except (OSError, UnicodeDecodeError):
         return None
-    # It is confidential, says its manual page; a digest of it is not.
+    # According to its manual page, the id is confidential. A digest of it is not.
     return sha256_hex(f"labledger host {machine_id}".encode())[:32] if machine_id else None
 
 
@@ -175,10 +173,10 @@ def _folder_locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _name_locked(engine_id: str, node: str) -> Iterator[None]:
-    """Be the only worker of this name on this engine, whatever its folder.
+    """Be the only worker of this name on this engine, in any folder.
 
-    An abstract socket has no file that could be left over or belong to another user. Linux only:
-    elsewhere only the folder is locked.
+    An abstract socket leaves no file, and no file of another user can block it. It exists only on
+    Linux: elsewhere, only the folder is locked.
     """
     if not sys.platform.startswith("linux"):
         yield
@@ -198,15 +196,14 @@ def _name_locked(engine_id: str, node: str) -> Iterator[None]:
 
 _DRIVER_FOLDER = Path("/proc/driver/nvidia/gpus")
 _CDI_DEVICE = re.compile(r"nvidia\.com/gpu=\d+")
-"""A GPU by its number. The same ones are also listed by other names, and all by `=all`."""
+"""A GPU by its number. Engines list the same GPUs also by other names, and all as `=all`."""
 
 
 def count_gpus(engine_info: JsonObject, driver_folder: Path = _DRIVER_FOLDER) -> int | None:
-    """Return the number of GPUs; None if the engine has GPUs, and it is not known how many.
+    """Return the number of GPUs; None if the engine has an unknown number of them.
 
-    The engine lists them if it knows them by CDI specifications; else NVIDIA's driver on this
-    machine has a folder for each. Whoever starts the worker can state the number instead, for other
-    vendors or an engine elsewhere.
+    An engine with CDI specifications lists its GPUs. Otherwise NVIDIA's driver on this machine has
+    a folder for each. For other vendors or an engine elsewhere, the user states the number.
     """
     devices = engine_info.get("DiscoveredDevices") or []
     listed = {str(device.get("ID")) for device in devices if isinstance(device, dict)}

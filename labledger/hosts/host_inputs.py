@@ -1,10 +1,8 @@
 """The inputs that a host has, and its transfers from and to object stores.
 
-Inputs are staged files, workspaces, files of tasks and images. They arrive once a host, whatever
-runs and attempts use them, and are checked on arrival. An attempt gets hard links in a store of its
-own, so that deleting its outputs never touches another's. Artifacts that nothing has used for a
-week are deleted when the host's process starts. A transfer goes on while nobody asks for it; of one
-that failed the coordinator learns the reason, and sends or reads the file in pieces.
+Inputs are staged files, workspaces, files of tasks and images. They arrive once, for all runs, and
+are checked on arrival. An attempt gets hard links in its own store, so that deleting its outputs
+never deletes an input. Unused artifacts are deleted.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ _IMAGE_ID = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class HostInputs:
-    """What a host has of the inputs of all runs. Thread-safe."""
+    """The inputs of all runs on a host. Thread-safe."""
 
     def __init__(self, folder: Path, engines: EnginePool) -> None:
         self.store = ArtifactStore(folder)
@@ -51,7 +49,7 @@ class HostInputs:
         self._engines = engines
         self._lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
-        """One for each file that is arriving."""
+        """A lock for each file that is arriving."""
         self._supplies: dict[str, Future[None]] = {}
         """Pulls and loads of images by id, and pulls by name, ended or not."""
         self._suppliers = ThreadPoolExecutor(_PULLS_AT_ONCE, "image")
@@ -59,7 +57,7 @@ class HostInputs:
     def missing(
         self, digests: Iterable[str], images: Iterable[tuple[str, str]] = ()
     ) -> MissingReply:
-        """Return what the host lacks. Begins to pull the images that it lacks.
+        """Return the inputs that the host lacks, and begin to pull missing images.
 
         Raises `EngineUnavailable`.
         """
@@ -81,7 +79,7 @@ class HostInputs:
             elif (error := supply.exception()) is not None:
                 unobtainable[image_id] = str(error)
             else:
-                # It came, and somebody has removed it since.
+                # The image arrived, and was removed since.
                 self._supplies.pop(image_id, None)
                 pulling.append(image_id)
         return MissingReply(lacking, tuple(pulling), unobtainable)
@@ -93,7 +91,7 @@ class HostInputs:
         return {ref: image for ref, image in ids.items() if image is not None}
 
     def pull_image(self, ref: str) -> PulledImage:
-        """Begin to pull an image that the host lacks, or return how that has ended.
+        """Begin to pull an image that the host lacks, or return how the pull ended.
 
         Raises `EngineUnavailable`.
         """
@@ -106,13 +104,13 @@ class HostInputs:
                 return PulledImage()
             self._supplies.pop(ref, None)
         if image is None and pull is not None:
-            # One that came after the engine was asked above is found at the next request.
+            # If the pull succeeded after the engine was asked, the next request finds the image.
             error = pull.exception()
             return PulledImage(problem=None if error is None else str(error))
         return PulledImage(image)
 
     def put(self, chunk: PutChunk) -> tuple[int, bool]:
-        """Add a piece of an artifact or of an image's tar. Return the size, and if it is complete.
+        """Add a piece of an artifact or of an image's tar. Return its size, and if it is complete.
 
         Raises `DigestMismatch`, and `HostRefused` for a name that is neither.
         """
@@ -154,14 +152,14 @@ class HostInputs:
             self._supplies[image_id] = self._suppliers.submit(self._load, image_id)
 
     def link(self, digests: Collection[str], store: Path) -> None:
-        """Give an attempt the artifacts it needs, as names in its own store.
+        """Link the artifacts of an attempt into its own `store`.
 
-        One that the coordinator does not have any more is left out: the attempt says what that
-        means.
+        Artifacts that the coordinator no longer has are left out. The attempt reports the
+        consequence.
         """
-        own = ArtifactStore(store)
+        attempt_store = ArtifactStore(store)
         for digest in digests:
-            source, target = self.store.path(digest), own.path(digest)
+            source, target = self.store.path(digest), attempt_store.path(digest)
             make_folder(target.parent)
             with suppress(FileExistsError, FileNotFoundError):
                 os.utime(source)
@@ -174,7 +172,7 @@ class HostInputs:
             yield path.name
 
     def delete_unused(self) -> None:
-        """Delete artifacts that no attempt has used for a week, and what has not arrived whole."""
+        """Delete artifacts that no attempt has used for a week, and incomplete ones of that age."""
         oldest = clock.unix_time() - _UNUSED_AFTER_S
         for path in [*(self.store.root / "sha256").glob("??/*"), *self._incoming.glob("*")]:
             with suppress(OSError):
@@ -190,20 +188,20 @@ class HostInputs:
         return self.store.root / "images" / f"{image_id.partition(':')[2]}.tar"
 
     def _pull(self, ref: str, image_id: str) -> None:
-        """Pull an image. Raises `LabLedgerError` if its registry has another one, or none."""
+        """Pull an image. Raises `LabLedgerError` if its registry has another image, or none."""
         with self._engines.engine() as engine:
             if engine.image_id(ref) is None and _IMAGE_ID.fullmatch(ref) is None:
                 engine.pull(ref)
-            found = engine.image_id(ref)
-        if found != image_id:
-            raise LabLedgerError(f"{ref} is {found or 'not available'} there, not {image_id}")
+            pulled_id = engine.image_id(ref)
+        if pulled_id != image_id:
+            raise LabLedgerError(f"{ref} is {pulled_id or 'not available'} there, not {image_id}")
 
     def _pull_by_name(self, ref: str) -> None:
         with self._engines.engine() as engine:
             engine.pull(ref)
 
     def _load(self, image_id: str) -> None:
-        """Load an image from its tar, which is deleted. Raises `LabLedgerError`."""
+        """Load an image from its tar, and delete the tar. Raises `LabLedgerError`."""
         tar = self._image_tar(image_id)
         try:
             with self._engines.engine() as engine:
@@ -215,7 +213,7 @@ class HostInputs:
 
 
 def _is_image(name: str) -> bool:
-    """Return whether a name is that of an image, not a digest. Raises `HostRefused` if neither."""
+    """Return whether a name is an image id, not a digest. Raises `HostRefused` if neither."""
     if _IMAGE_ID.fullmatch(name) is not None:
         return True
     if DIGEST.fullmatch(name) is None:
@@ -225,7 +223,7 @@ def _is_image(name: str) -> bool:
 
 _TRANSFERS_AT_ONCE = 4
 _MAX_OPEN = 4
-"""How many stores stay open: each has connections and settings that take time to make."""
+"""How many stores stay open, because opening one takes time."""
 
 
 class StoreTransfers:
@@ -236,16 +234,16 @@ class StoreTransfers:
         self._threads = ThreadPoolExecutor(_TRANSFERS_AT_ONCE, "transfer")
         self._lock = threading.Lock()
         self._running: dict[tuple[str, str], tuple[ObjectStore, Future[Any]]] = {}
-        """Transfers that are not reported as over, by the place and the name of the object."""
+        """Transfers whose end is not reported yet, by the place and the name of the object."""
         self._stores: dict[str, ObjectStore] = {}
-        """By their addresses, the one that was used last at the end."""
+        """Open stores by their addresses, the last used one at the end."""
 
     def get_input(self, request: GetInput) -> StoreReply:
-        """Get an input, or go on waiting for it."""
+        """Get an input, or wait further for its arrival."""
         return self._carry_out(request, lambda store: self._inputs.fetch(store, request))
 
     def put_output(self, request: PutOutput, path: Path) -> StoreReply:
-        """Put a file of a result, or go on waiting for it."""
+        """Put a file of a result, or wait further for the end of its transfer."""
         return self._carry_out(
             request, lambda store: store.put(request.object_name, file_pieces(path))
         )
@@ -270,7 +268,7 @@ class StoreTransfers:
         return StoreReply(True, error.message if isinstance(error, LabLedgerError) else str(error))
 
     def _open(self, place: StorePlace) -> ObjectStore:
-        """Return the store of a place, and forget the one that was not used for longest."""
+        """Return the store of a place, and forget the least recently used one."""
         store = self._stores.pop(place.url, None) or ObjectStore(place)
         self._stores[place.url] = store
         if len(self._stores) > _MAX_OPEN:
@@ -278,7 +276,7 @@ class StoreTransfers:
         return store
 
     def close(self) -> None:
-        """End every transfer. A later process of the host begins it again."""
+        """End every transfer. A later process of the host begins them again."""
         with self._lock:
             for store, _ in self._running.values():
                 store.close()

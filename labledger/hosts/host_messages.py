@@ -1,9 +1,8 @@
-"""What coordinators and hosts say to each other, and what an attempt needs on its host.
+"""The messages between coordinators and hosts, and the inputs that an attempt needs on its host.
 
-A request names the session of the host's process that it is meant for, and the epoch of the run's
-coordinator, so that one which was delayed or repeated does no harm. Everything is a frozen
-dataclass whose fields say what may arrive; `message_bytes` makes bytes of it. Requests may hold
-secrets in the environment of attempts: they are never logged.
+A request names the session of the host's process and the epoch of the run's coordinator, so that
+delayed or repeated requests do no harm. All messages are frozen dataclasses, which `message_bytes`
+encodes. Requests may hold secrets: they are never logged.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.trial_kinds import RegradedTrial
 
 PROTOCOL = 8
-"""Version of the messages. A host and a coordinator with different ones do not work together."""
+"""The version of the messages. Hosts and coordinators need the same version."""
 
 CHUNK_BYTES = 4 << 20
-"""How many bytes of a file one message carries at most."""
+"""The largest number of bytes of a file in one message."""
 
 AttemptKey = tuple[int, int]
 """Slot and attempt."""
 
 
 class HostRefused(LabLedgerError):
-    """A host does not do what was requested."""
+    """A host refuses a request."""
 
 
 class WrongSession(HostRefused):
@@ -46,7 +45,7 @@ class SupersededEpoch(HostRefused):
 
 
 class AnotherHost(HostRefused):
-    """The machine that answers is not the one that the coordinator has worked with."""
+    """The machine that answers is not the machine that the coordinator has worked with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,25 +57,25 @@ class RunKey:
 
     @property
     def ledger(self) -> str:
-        """What folders of the ledger's runs are called on a host."""
+        """The name of the folders of the ledger's runs on a host."""
         return self.ledger_id[:12]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelNeeds:
-    """What a host needs so that agents can ask models."""
+    """The needs of agents with models on a host."""
 
     providers: tuple[ProviderConfig, ...]
-    """With the places where their keys are read."""
+    """The providers, with the places of their keys."""
     are_keys_sent: bool
     """Whether the coordinator reads the keys and sends them. Otherwise each host reads them."""
     machine: str | None = None
-    """The kind of machine that the installed agents are for; None if no agent is installed."""
+    """The architecture that the installed agents need; None if no agent is installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSetup:
-    """What a host needs once for a run: who asks, and the files that all trials share."""
+    """The data that a host needs once for a run: its coordinator, and the files of all trials."""
 
     run: RunKey
     epoch: int
@@ -86,13 +85,13 @@ class RunSetup:
     known_hosts: frozenset[str] = frozenset()
     """The hosts that have open attempts of earlier coordinators."""
     models: ModelNeeds | None = None
-    """What agents need for their models; None if no agent has any."""
+    """The needs of agents with models; None if no agent has models."""
     agents: tuple[InstalledAgent, ...] = ()
     """The installed agents of variants that have a profile."""
 
     @property
     def needs_preparation(self) -> bool:
-        """Whether a host has to be prepared before it gets attempts."""
+        """Whether a host must be prepared before it gets attempts."""
         return self.models is not None or bool(self.agents)
 
     @property
@@ -103,21 +102,21 @@ class RunSetup:
 
 @dataclass(frozen=True, slots=True)
 class HostRequest:
-    """A request to the process of a host that has this session. Another one refuses it."""
+    """A request to the process of a host with this session. Other processes refuse it."""
 
     session: str
 
 
 @dataclass(frozen=True, slots=True)
 class RunRequest(HostRequest):
-    """A request for a run. A host refuses that of a coordinator which has lost the run."""
+    """A request for a run. A host refuses it from a coordinator that has lost the run."""
 
     setup: RunSetup
 
 
 @dataclass(frozen=True, slots=True)
 class Describe:
-    """Ask a worker which host it is. Meant for any session."""
+    """Ask a worker which host it is. Any session answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,19 +124,19 @@ class Described:
     """Which host a worker is, and its state."""
 
     session: str
-    """Random; another one for each process of the host."""
+    """A random text that identifies the process of the host."""
     state: HostState
     monotonic: float
-    """The host's own clock, in seconds; only its own values are compared."""
+    """The host's monotonic clock in seconds, comparable only with other values of it."""
     unix_time: float
 
 
 @dataclass(frozen=True, slots=True)
 class LimitsToTry:
-    """The limits of trials, and in which containers a host can try whether they are in force."""
+    """The limits of trials, and the containers in which a host can test that they are in force."""
 
     images: tuple[str, ...]
-    """Ids. The first one that the host has is used; nothing is tried if it has none."""
+    """Image ids. The host uses the first one that it has, and tries nothing if it has none."""
     resources: Resources
     oci_runtime: str | None
     """None for the engine's default."""
@@ -145,14 +144,14 @@ class LimitsToTry:
 
 @dataclass(frozen=True, slots=True)
 class TryLimits(HostRequest):
-    """Have a host start a container and read which limits are in force in it."""
+    """Have a host start a container and read the limits that are in force in it."""
 
     limits: LimitsToTry
 
 
 @dataclass(frozen=True, slots=True)
 class TriedLimits:
-    """What came of it. A host whose engine ignores limits says so in its state from then on."""
+    """The result of `TryLimits`. A host whose engine ignores limits says so in its later states."""
 
     problem: str | None = None
     """Why nothing is placed on the host, if the engine ignored limits."""
@@ -162,14 +161,14 @@ class TriedLimits:
 
 @dataclass(frozen=True, slots=True)
 class TryModels(HostRequest):
-    """Ask whether a host has what agents need for their models. It keeps no key."""
+    """Ask whether a host meets the needs of agents with models. It keeps no key."""
 
     needs: ModelNeeds
 
 
 @dataclass(frozen=True, slots=True)
 class TriedModels:
-    """What is missing; None if nothing is."""
+    """The missing requirement; None if nothing is missing."""
 
     problem: str | None = None
 
@@ -178,23 +177,23 @@ class TriedModels:
 class PrepareRun(RunRequest):
     """Prepare a host for the agents of a run: a gateway with the keys, and the agents' files.
 
-    Can be repeated. A host in a new process has to be prepared again.
+    Can be repeated. Each new process of a host must be prepared again.
     """
 
     keys: tuple[tuple[KeySource, str], ...] = field(default=(), repr=False)
-    """The keys of providers, if the coordinator sends them. They are held in memory alone."""
+    """The keys of providers, if the coordinator sends them. Hosts hold them only in memory."""
     tars: Mapping[str, str] = field(default_factory=dict)
-    """The digests of tars with the files of agents, which the host has got, by `tree_sha256`."""
+    """The digests of tars with files of agents that the host has received, by `tree_sha256`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
-    """What a host still lacks; it is prepared if that is nothing."""
+    """The reply to `PrepareRun`: the host is prepared if nothing is missing."""
 
     missing: tuple[str, ...] = ()
-    """The `tree_sha256` of agents whose files have to be sent."""
+    """The `tree_sha256` of agents whose files must be sent."""
     problem: str | None = None
-    """Why it cannot be prepared."""
+    """Why the host cannot be prepared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,21 +201,21 @@ class ShareCaps(RunRequest):
     """Give a host its shares in the caps of the run. Can be repeated."""
 
     number: int
-    """Higher than that of every earlier request of this coordinator: what arrives late is not
-    carried out."""
+    """The coordinator numbers these requests. A host ignores a request with a lower number than an
+    earlier one."""
     shares: tuple[CapShare, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SharedCaps:
-    """What became of the shares; nothing if the gateway does not answer at present."""
+    """The use of the shares; empty if the gateway does not answer at present."""
 
     uses: tuple[ShareUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """An attempt whose result is durable: what it left may go."""
+    """The order to remove the remains of an attempt whose result is durable."""
 
     spec: AttemptSpec
     keep_folder: bool
@@ -224,7 +223,7 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class Cancellation:
-    """An attempt that will run again, by request of a person."""
+    """The order to cancel an attempt that will run again, at the request of a user."""
 
     spec: AttemptSpec
     reason: str
@@ -232,11 +231,11 @@ class Cancellation:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """The order to start no container for an attempt, and to kill those that have started."""
+    """The order to start no container for an attempt, and to kill its started ones."""
 
     spec: AttemptSpec
     spares_started: bool = False
-    """Whether an attempt that has started goes on."""
+    """Whether an attempt that has started continues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,29 +243,29 @@ class Exchange(RunRequest):
     """One round between a run's coordinator and a host: orders in one direction, results back."""
 
     grant_until: float | None
-    """Until when, by the host's monotonic clock, containers may be started; None: not yet."""
+    """The time until which containers may start, by the host's monotonic clock; None: not yet."""
     mark: str = ""
-    """Random; made by this coordinator for this host, which keeps it on its disk."""
+    """A random text from this coordinator, which the host keeps on its disk."""
     is_marked: bool = False
-    """Whether the host has kept it: a machine that has not is a copy, or was restored."""
+    """Whether the host has kept the mark. A machine without it is a copy, or was restored."""
     stopping: bool = False
     """Whether the run starts no further container."""
     is_lost: bool = False
-    """Whether the host was declared lost: it starts no agent any more, whatever it was granted."""
+    """Whether the host was declared lost. It must start no agent, even within its grant."""
     number: int = 0
-    """Of the coordinator's exchanges that have orders, which it numbers for each host from 1."""
+    """The coordinator numbers its exchanges with orders for each host from 1. 0 without orders."""
     attempts: tuple[AttemptSpec, ...] = ()
     delivered_before: frozenset[AttemptKey] = frozenset()
-    """Those of them that an earlier process of the host has accepted."""
+    """The attempts among them that an earlier process of the host has accepted."""
     removals: tuple[Removal, ...] = ()
     cancellations: tuple[Cancellation, ...] = ()
     kills: tuple[Kill, ...] = ()
     received: frozenset[AttemptKey] = frozenset()
-    """Ended attempts that the coordinator has, so that they are not sent again."""
+    """Ended attempts that the coordinator has received. The host does not send them again."""
     confirmed: frozenset[AttemptKey] = frozenset()
-    """Removals and cancellations that the coordinator knows to have ended."""
+    """Ended removals and cancellations that the coordinator knows of."""
     wait_s: float = 0.0
-    """How long to wait for something to report."""
+    """How many seconds to wait for news."""
     wants_state: bool = False
 
 
@@ -276,16 +275,16 @@ class ResultMessage:
 
     key: AttemptKey
     result: bytes
-    """`AttemptResult.as_json()`, as the text of it."""
+    """The text of `AttemptResult.as_json()`."""
     contents: Mapping[str, bytes]
-    """Its small artifacts by digest. Others, and a file of events, are fetched in chunks."""
+    """Its small artifacts by digest. Larger ones, and a file of events, are fetched in chunks."""
     events_size: int = 0
-    """Bytes of its file of events, if it has one."""
+    """The size of its file of events in bytes, if it has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An attempt that has no result, and does not go on by itself."""
+    """An attempt that has no result, and does not continue by itself."""
 
     key: AttemptKey
     kind: str
@@ -296,24 +295,24 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeReply:
-    """What has happened on a host for one run."""
+    """The news of a host about one run."""
 
     session: str
     monotonic: float
     results: tuple[ResultMessage, ...] = ()
     failures: tuple[Failure, ...] = ()
     removed: tuple[AttemptKey, ...] = ()
-    """Removals and cancellations that have ended and are not confirmed yet."""
+    """Ended removals and cancellations that are not confirmed yet."""
     started: frozenset[AttemptKey] = frozenset()
-    """Attempts of the run for which a container has been started and that are not removed."""
+    """Attempts of the run with a started container that are not removed."""
     restarts: tuple[tuple[AttemptKey, str], ...] = ()
-    """Attempts that were started again since the last reply, with the reasons."""
+    """Attempts that were restarted since the last reply, with the reasons."""
     paused: tuple[AttemptKey, ...] = ()
     warnings: tuple[str, ...] = ()
     last_start_age_s: float | None = None
-    """How long ago the newest container that could be started was created."""
+    """The age of the newest container that could be started, in seconds."""
     is_prepared: bool = True
-    """Whether this process still has what `PrepareRun` gave it, if the run needs that."""
+    """Whether this process is still prepared by `PrepareRun`, if the run needs that."""
     state: HostState | None = None
 
 
@@ -323,23 +322,23 @@ class MissingInputs(HostRequest):
 
     digests: tuple[str, ...]
     images: tuple[tuple[str, str], ...] = ()
-    """Name and id of each image. The host begins to pull what it lacks."""
+    """Name and id of each image. The host begins to pull images that it lacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class MissingReply:
-    """What a host lacks."""
+    """The inputs that a host lacks."""
 
     digests: tuple[str, ...]
     pulling: tuple[str, ...] = ()
     """Ids of images that the host is pulling or loading."""
     images: Mapping[str, str] = field(default_factory=dict)
-    """Ids of images that it could not pull, with the reason: they have to be sent."""
+    """Ids of images that it could not pull and must be sent, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class FindImages(HostRequest):
-    """Ask which ids these images have on a host, by name."""
+    """Ask for the ids that these images have on a host, by name."""
 
     refs: tuple[str, ...]
 
@@ -353,14 +352,14 @@ class FoundImages:
 
 @dataclass(frozen=True, slots=True)
 class PullImage(HostRequest):
-    """Have a host pull an image that it lacks. Repeated until the reply says how that ended."""
+    """Have a host pull an image that it lacks. Repeated until the reply has an id or a problem."""
 
     ref: str
 
 
 @dataclass(frozen=True, slots=True)
 class PulledImage:
-    """The id of an image, or why the host cannot get it; neither while it is being pulled."""
+    """The id of an image, or why the host cannot get it. Neither is set during the pull."""
 
     image_id: str | None = None
     problem: str | None = None
@@ -379,7 +378,7 @@ class PutChunk(HostRequest):
 
 @dataclass(frozen=True, slots=True)
 class ChunkReply:
-    """How many bytes of the file the host has: where the next piece begins."""
+    """How many bytes of the file the host has. The next piece begins there."""
 
     size: int
     complete: bool = False
@@ -403,16 +402,16 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """Where the files of one run are in an object store, and how fsspec opens it.
+    """The place of one run's files in an object store, and how fsspec opens it.
 
-    It holds no secrets: each machine has credentials of its own.
+    It holds no secrets: each machine has its own credentials.
     """
 
     url: str
     options: JsonObject = field(default_factory=dict)
 
     def below(self, *names: str) -> StorePlace:
-        """Return the place of a folder in it."""
+        """Return the place of a folder below this one."""
         return StorePlace("/".join([self.url.rstrip("/"), *names]), self.options)
 
 
@@ -425,10 +424,10 @@ class GetInput(HostRequest):
     name: str
     """The SHA-256 of the artifact, or the id of the image (`sha256:…`)."""
     sha256: str
-    """Of the object."""
+    """The digest of the object."""
     size: int
     wait_s: float
-    """How long to wait for the end of it."""
+    """How many seconds to wait for the end of the transfer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,7 +445,7 @@ class PutOutput(HostRequest):
 
 @dataclass(frozen=True, slots=True)
 class StoreReply:
-    """How it goes with a transfer between a host and an object store."""
+    """The state of a transfer between a host and an object store."""
 
     is_over: bool
     problem: str | None = None
@@ -455,7 +454,7 @@ class StoreReply:
 
 @dataclass(frozen=True, slots=True)
 class ListAttempts(RunRequest):
-    """Ask for the attempts of a run of which a host has anything."""
+    """Ask for the attempts of a run that have files, a result or containers on a host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,11 +464,11 @@ class ListedAttempts:
 
 @dataclass(frozen=True, slots=True)
 class CleanUp(RunRequest):
-    """Remove what attempts left whose results are durable."""
+    """The order to remove the remains of attempts whose results are durable."""
 
     durable: frozenset[AttemptKey]
     kept: frozenset[AttemptKey]
-    """Those of them whose folders are retained."""
+    """The attempts among them whose folders are retained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,7 +480,7 @@ class CleanedUp:
 
 @dataclass(frozen=True, slots=True)
 class ForgetAttempts(RunRequest):
-    """Forget what unfinished attempts have done, by request of a person: they will run again."""
+    """Have a host forget unfinished attempts, at the request of a user. They will run again."""
 
     keys: frozenset[AttemptKey]
     reason: str
@@ -495,7 +494,7 @@ class Refusal:
     message: str
 
     def raised(self) -> HostRefused:
-        kinds = {each.__name__: each for each in (WrongSession, SupersededEpoch, AnotherHost)}
+        kinds = {kind.__name__: kind for kind in (WrongSession, SupersededEpoch, AnotherHost)}
         return kinds.get(self.kind, HostRefused)(self.message)
 
 
@@ -517,15 +516,15 @@ REPLIES: Mapping[type, type] = {
     CleanUp: CleanedUp,
     ForgetAttempts: CleanedUp,
 }
-"""What answers each request, if it is not refused."""
+"""The type of the reply to each request, unless the host refuses it."""
 
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
-"""A SHA-256 as it names artifacts."""
+"""A SHA-256 in hex, which names an artifact."""
 
 
 def input_digests(spec: AttemptSpec) -> frozenset[str]:
-    """Return the digests of the artifacts that an attempt reads, beside the run's staged files."""
+    """Return the digests of the artifacts that an attempt reads, except the run's staged files."""
     task = spec.task
     digests = {files.tar for files in task.files or ()}
     if task.workspace is not None and task.workspace.tar is not None:
@@ -538,7 +537,7 @@ def input_digests(spec: AttemptSpec) -> frozenset[str]:
 
 
 def needed_images(spec: AttemptSpec) -> dict[str, str]:
-    """Return the ids of the images that an attempt runs in, by the names that they have."""
+    """Return the ids of the images of an attempt, by their names."""
     needed = {spec.image_ref: spec.image_id}
     if spec.has_grader_container:
         needed[spec.grader_image_ref] = spec.grader_image_id

@@ -1,9 +1,8 @@
-"""What the agents of a run need on a host: the gateway of their models, and their installed files.
+"""Prepare a host for the agents of a run: the gateway of their models, and their installed files.
 
-The gateways are the host's own, one for each ledger, in `models/` of its folder; a gateway goes on
-when the worker ends. Keys come from the worker's environment, a file or a command, or from the
-coordinator, and are in memory alone. Files of agents are used from the user's cache if they are the
-coordinator's, else from `agents/`, for which the coordinator sends them. Thread-safe.
+A host has one gateway for each ledger, in `models/` of its folder. A gateway continues when the
+worker ends, and keys are only in memory. Files of agents come from the user's cache or from the
+coordinator. Thread-safe.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from labledger.records.model_grants import CapShare, KeySource, ShareUse
 from labledger.resources import require_for
 
 _KEYS_KEPT_S = 300.0
-"""How long keys stay in memory when no attempt is open and no coordinator may start one."""
+"""How many seconds keys stay in memory while no attempt is open or may start."""
 _UNUSED_AFTER_S = 7 * 24 * 3600.0
 
 
@@ -65,17 +64,17 @@ def find_missing(needs: ModelNeeds) -> str | None:
 
 
 def _require_machine(machine: str) -> None:
-    """Raise `LabLedgerError` unless agents that are installed for a kind of machine run here."""
-    if (own := os.uname().machine) != machine:
+    """Raise `LabLedgerError` unless this machine has the architecture `machine`."""
+    if (this_machine := os.uname().machine) != machine:
         raise LabLedgerError(
-            f"the agents are installed for {machine}, as the coordinator's machine is, and this "
-            f"host is {own}"
+            f"the agents are installed for {machine}, the coordinator's architecture, and this "
+            f"host is {this_machine}"
         )
 
 
 def _sentence(error: LabLedgerError) -> str:
     if isinstance(error, InvalidInput):
-        keys = "; ".join(f"{each.where}: {each.message}" for each in error.problems)
+        keys = "; ".join(f"{problem.where}: {problem.message}" for problem in error.problems)
         return f"a key of a model provider is missing there: {keys}"
     return error.message if error.hint is None else f"{error.message}; {error.hint}"
 
@@ -84,13 +83,13 @@ class AgentFolders:
     """The installed agents that trials on a host mount."""
 
     def __init__(self, folder: Path, store: ArtifactStore) -> None:
-        """`folder` is that of agents whose files were sent; `store` gets their tars."""
+        """`folder` holds agents whose files were sent, and `store` gets their tars."""
         self._folder, self._store = folder, store
         self._lock = threading.Lock()
         self._checked: dict[str, Path] = {}
 
     def path(self, agent: InstalledAgent) -> Path:
-        """Return what containers mount of an agent that `provide` has found."""
+        """Return the folder that containers mount of an agent that `provide` has found."""
         return self._checked.get(agent.tree_sha256) or self._entry(agent) / TREE
 
     def provide(self, agent: InstalledAgent, tar: str | None) -> bool:
@@ -103,34 +102,34 @@ class AgentFolders:
         _require_machine(agent.machine)
         require_own(self._folder)
         with self._lock:
-            known = self._checked.pop(agent.tree_sha256, None)
-            if known is not None and known_digest(known)[0] == agent.tree_sha256:
-                self._checked[agent.tree_sha256] = known
+            checked = self._checked.pop(agent.tree_sha256, None)
+            if checked is not None and known_digest(checked)[0] == agent.tree_sha256:
+                self._checked[agent.tree_sha256] = checked
                 return True
-            found = self._find(agent)
-            if found is None and tar is not None and self._store.contains(tar):
-                found = unpack_tree(self._store.path(tar), agent, self._entry(agent))
+            installed = self._find(agent)
+            if installed is None and tar is not None and self._store.contains(tar):
+                installed = unpack_tree(self._store.path(tar), agent, self._entry(agent))
                 self._store.path(tar).unlink(missing_ok=True)
-            if found is None:
+            if installed is None:
                 return False
-            os.utime(found.folder.parent / MANIFEST)
-            self._checked[agent.tree_sha256] = found.folder
+            os.utime(installed.folder.parent / MANIFEST)
+            self._checked[agent.tree_sha256] = installed.folder
             return True
 
     def _find(self, agent: InstalledAgent) -> InstalledAgent | None:
         entries = [self._entry(agent)]
-        # The profile may be one that this host does not have.
+        # This host may lack the profile.
         with suppress(LabLedgerError):
             installed = installed_versions(load_profile(agent.name))
-            entries += [each.folder.parent for each in installed if _is_same(each, agent)]
+            entries += [one.folder.parent for one in installed if _is_same(one, agent)]
         checked = map(checked_entry, entries)
-        return next((each for each in checked if each is not None and _is_same(each, agent)), None)
+        return next((one for one in checked if one is not None and _is_same(one, agent)), None)
 
     def _entry(self, agent: InstalledAgent) -> Path:
         return self._folder / agent.tree_sha256
 
     def delete_unused(self) -> None:
-        """Delete files that were sent and that no run has used for a week. Nothing may run."""
+        """Delete sent files that no run has used for a week. No trial may run meanwhile."""
         oldest = clock.unix_time() - _UNUSED_AFTER_S
         for entry in self._folder.glob("*"):
             manifest = entry / MANIFEST
@@ -143,24 +142,24 @@ def _is_same(one: InstalledAgent, other: InstalledAgent) -> bool:
 
 
 class RunPreparation:
-    """What the agents of one run need on this host."""
+    """The gateway and the installed agents of one run on this host."""
 
     def __init__(self, folder: Path, run: RunKey, agents: AgentFolders) -> None:
-        """`folder` is the host's."""
+        """`folder` is the host's folder."""
         self.agents = agents
         self._run_id = run.run_id
         gateway = folder / "models" / run.ledger / "gateway"
         self.keeper = GatewayKeeper(gateway, run.run_id, {}, shares_caps=True)
         self._lock = threading.Lock()
-        """Of the keeper, which is for one thread at a time."""
+        """Guards the keeper, which only one thread may use at a time."""
         self._has_keys = False
         self._needed_at = 0.0
         self._shares: tuple[CapShare, ...] = ()
         self._shares_order = (0, 0)
-        """Epoch and number of the request that they came with."""
+        """Epoch and number of the request that brought the shares."""
 
     def prepare(self, request: PrepareRun) -> PreparedRun:
-        """Start the gateway with its keys, and find the agents' files. Return what is missing."""
+        """Start the gateway with its keys, and find the agents' files. Return missing files."""
         setup = request.setup
         try:
             missing = self._missing(setup.agents, request.tars)
@@ -175,7 +174,7 @@ class RunPreparation:
     def _missing(
         self, agents: Iterable[InstalledAgent], tars: Mapping[str, str]
     ) -> tuple[str, ...]:
-        digests = {each.tree_sha256: each for each in agents}
+        digests = {agent.tree_sha256: agent for agent in agents}
         return tuple(
             digest
             for digest, agent in digests.items()
@@ -190,13 +189,13 @@ class RunPreparation:
             self.keeper.take(keys, read)
 
     def is_ready_for(self, setup: RunSetup) -> bool:
-        """Return whether the keys that a run needs are there. Files of agents stay."""
+        """Return whether this process has the keys that a run needs."""
         return self._has_keys or setup.models is None
 
     def look(self, *, is_needed: bool) -> list[str]:
-        """Start the gateway again if it has died. Return what a person should know.
+        """Restart the gateway if it has died. Return warnings for the user.
 
-        Keys that have not been needed for some minutes are forgotten.
+        Forget keys that were not needed for some minutes.
         """
         with self._lock:
             if not self._has_keys:
@@ -209,12 +208,12 @@ class RunPreparation:
                 self.keeper.forget()
                 return []
             problems = self.keeper.look()
-            # A gateway that has started again does not know them.
+            # A restarted gateway does not know its shares.
             self._take_shares()
             return problems
 
     def share(self, request: ShareCaps) -> SharedCaps:
-        """Have the gateway go by shares, unless later ones have come, and say what it uses."""
+        """Have the gateway apply shares, unless later ones have arrived. Return their use."""
         order = (request.setup.epoch, request.number)
         with self._lock:
             if order > self._shares_order:
@@ -229,6 +228,6 @@ class RunPreparation:
             uses = self.keeper.client.take_shares(self._run_id, self._shares)
         except LabLedgerError:
             return ()
-        taken = zip(self._shares, uses, strict=True)
-        self._shares = tuple(replace(share, amount=use.amount) for share, use in taken)
+        pairs = zip(self._shares, uses, strict=True)
+        self._shares = tuple(replace(share, amount=use.amount) for share, use in pairs)
         return uses

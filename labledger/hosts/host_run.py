@@ -1,7 +1,7 @@
 """One run on a host, as its coordinators see it: epochs, marks, grants of time, and exchanges.
 
-A coordinator of an earlier epoch is refused, and so is one that has worked with another machine.
-What is done with the attempts is up to `HostAttempts`.
+It refuses coordinators of an earlier epoch, and coordinators that have worked with another machine.
+`HostAttempts` handles the attempts.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from labledger.trial.attempt_spec import AttemptSpec
 
 @dataclass(slots=True)
 class HostRun:
-    """What a host does for one run."""
+    """One run on a host."""
 
     host: str
     """The name of this host."""
     attempts: HostAttempts
-    """Their lock guards everything below."""
+    """The attempts. Their lock guards everything below."""
     _granted_until: float = 0.0
     _newest: int = 0
     """The highest number of this epoch's exchanges."""
     _mark: str | None = None
-    """The mark that is known to be on the disk."""
+    """The mark that is certainly on the disk."""
 
     def enter_epoch(self, setup: RunSetup) -> None:
         """Serve the coordinator of an epoch from now on.
@@ -45,7 +45,7 @@ class HostRun:
             if setup.epoch < self.attempts.epoch:
                 raise SupersededEpoch(
                     f"{setup.run.run_id} belongs to the coordinator of epoch "
-                    f"{self.attempts.epoch}; that of epoch {setup.epoch} has lost it"
+                    f"{self.attempts.epoch}; the coordinator of epoch {setup.epoch} has lost it"
                 )
             if setup.epoch > self.attempts.epoch or self.attempts.folder.read_epoch() is None:
                 self.attempts.folder.write_epoch(setup.epoch)
@@ -54,22 +54,22 @@ class HostRun:
                 self.attempts.begin_epoch(setup.epoch)
 
     def exchange(self, request: Exchange) -> ExchangeReply:
-        """Carry out the orders, wait for something to report, and return it."""
+        """Carry out the orders, wait for news, and return it."""
         self._keep_mark(request)
         request = self._without_late_orders(request)
         attempts, limiter = self.attempts, self.attempts.limiter
         new = self._with_shared_files(request.setup, request.attempts)
-        # Before more time is granted, in which they might start.
+        # Kill before the grant is extended, within which they might start.
         for kill in request.kills:
             attempts.kill(kill)
         with attempts.changed:
             attempts.is_lost = attempts.is_lost or request.is_lost
             if attempts.is_lost:
-                # Taken back, also from what is prepared; a request that was delayed is too late.
+                # The grant ends, also for prepared attempts. A delayed request cannot renew it.
                 limiter.allow_until(0.0)
                 limiter.close()
             elif request.grant_until is not None:
-                # A request that was delayed must not take back what a later one has allowed.
+                # A delayed request must not shorten the grant of a later one.
                 self._granted_until = max(self._granted_until, request.grant_until)
                 limiter.allow_until(self._granted_until)
             if request.stopping:
@@ -87,10 +87,10 @@ class HostRun:
         return attempts.report(request)
 
     def _without_late_orders(self, request: Exchange) -> Exchange:
-        """Return a request without what it asks of attempts, if a later one has been seen.
+        """Return a request without its attempts and kills if a later request was seen.
 
-        Its attempts may have been recalled since, and those that it recalls submitted again. What
-        is still wanted of it was in a later one: the coordinator did not get the reply to this.
+        Its attempts may have been recalled since, and attempts that it recalls may have been
+        submitted again. The later request repeated its orders that still apply.
         """
         with self.attempts.changed:
             is_late = 0 < request.number < self._newest
@@ -100,20 +100,21 @@ class HostRun:
     def _keep_mark(self, request: Exchange) -> None:
         """Keep the coordinator's mark. Raises `AnotherHost` if it has worked with another machine.
 
-        That is one of which this is a copy, or this one before its folder was lost or restored:
-        attempts that began there would begin here again.
+        This machine may be a copy of that machine, or the same machine with a lost or restored
+        folder. Attempts that began there would begin here again.
         """
         with self.attempts.changed:
             is_strange = not all(map(self.attempts.was_accepted, request.delivered_before))
             if self._mark != request.mark:
-                kept = self.attempts.folder.read_mark()
-                is_known = kept is None and self.host in request.setup.known_hosts
-                is_strange |= kept != request.mark and (request.is_marked or is_known)
+                stored_mark = self.attempts.folder.read_mark()
+                is_known = stored_mark is None and self.host in request.setup.known_hosts
+                is_strange |= stored_mark != request.mark and (request.is_marked or is_known)
             if is_strange:
                 raise AnotherHost(
-                    f"the machine that answers as {self.host} lacks what that host has of run "
-                    f"{request.setup.run.run_id}: it is a copy of it, or its folder was deleted or "
-                    "restored. Start the machine that began the trials, or declare the host lost"
+                    f"the machine that answers as {self.host} lacks data that this host has of run "
+                    f"{request.setup.run.run_id}: it is a copy of the host, or its folder was "
+                    "deleted or restored. Start the machine that began the trials, or declare the "
+                    "host lost"
                 )
             if self._mark != request.mark:
                 self.attempts.folder.write_mark(request.mark)
@@ -122,9 +123,9 @@ class HostRun:
     def _with_shared_files(
         self, setup: RunSetup, attempts: Sequence[AttemptSpec]
     ) -> Sequence[AttemptSpec]:
-        """Return the attempts whose programs are as the run was started with; others have failed.
+        """Return the attempts whose programs are unchanged since the start of the run; fail others.
 
-        The run's files are staged once. Those that an earlier process staged are compared.
+        The run's files are staged once. Files that an earlier process staged are compared.
         """
         accepted = []
         for spec in attempts:

@@ -1,9 +1,8 @@
-"""The folder of one run on a host: what lies where, results in its outbox, shared files.
+"""The folder of one run on a host: its layout, the outbox of results, and shared files.
 
-`accepted/` has an empty file for each attempt that this host has accepted, `outbox/` the results
-that are not acknowledged, `stores/` the artifacts of each attempt. The rest is laid out as in the
-run folder of a run on one machine. A result is in the outbox, durably, before anything of its
-attempt may be removed, and stays until the coordinator has made it durable too.
+`accepted/` has an empty file for each accepted attempt, `outbox/` the results that are not
+acknowledged, `stores/` the artifacts of each attempt. A result is durable in the outbox before its
+attempt may be removed, until it is acknowledged.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from labledger.trial.contract import trial_folder
 from labledger.trial.life import shared_files
 
 MAX_RESULT_BYTES = 8 << 20
-"""A reply holds results until they have so many bytes together."""
+"""A reply gets no further result once its results have this many bytes."""
 _RECORD_BYTES = 8192
-"""What a result counts beside its artifacts."""
+"""The bytes that a result counts in addition to its artifacts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class Outbox:
     folder: Path
 
     def put(self, key: AttemptKey, result: AttemptResult) -> None:
-        """Store a result durably. The artifacts that it does not hold are durable already."""
+        """Store a result durably. Artifacts that it does not contain must be durable already."""
         events = result.events
         document = {
             "version": 1,
@@ -62,7 +61,7 @@ class Outbox:
         write_file(self._path(key), json.dumps(document).encode())
 
     def get(self, key: AttemptKey) -> ResultMessage | None:
-        """Return a result, None if there is none."""
+        """Return the result of an attempt; None if there is none."""
         try:
             document = json.loads(self._path(key).read_bytes())
         except FileNotFoundError:
@@ -80,7 +79,7 @@ class Outbox:
         return _keys(self.folder.glob("*-*.json"))
 
     def batch(self, keys: Iterable[AttemptKey]) -> Iterator[ResultMessage]:
-        """Yield the results for one reply: the first, and more while they are small."""
+        """Yield the results for one reply: at least one, and more up to `MAX_RESULT_BYTES`."""
         size = 0
         for key in keys:
             if size > MAX_RESULT_BYTES:
@@ -90,7 +89,7 @@ class Outbox:
                 yield message
 
     def discard(self, key: AttemptKey) -> None:
-        """Delete a result, durably: it is not delivered again."""
+        """Delete a result durably, so that it is not delivered again."""
         path = self._path(key)
         delete_unfinished(path)
         if path.exists():
@@ -107,7 +106,7 @@ def attempt_name(key: AttemptKey) -> str:
 
 
 def attempt_key(name: str) -> AttemptKey | None:
-    """Return the attempt that such a name means, None for another name."""
+    """Return the attempt for a name of `attempt_name`; None for any other name."""
     idx, _, attempt = name.partition(".")[0].partition("-")
     return (int(idx), int(attempt)) if idx.isdecimal() and attempt.isdecimal() else None
 
@@ -117,7 +116,7 @@ _SHARED = ("deps*", "sealed*", "unpacked", "incoming", "stores")
 
 @dataclass(frozen=True, slots=True)
 class HostRunFolder:
-    """What a host has on disk of one run."""
+    """The files of one run on a host's disk."""
 
     path: Path
 
@@ -128,7 +127,7 @@ class HostRunFolder:
         return self.path / "outbox"
 
     def read_epoch(self) -> int | None:
-        """Return the highest epoch that a coordinator has had here, None before the first."""
+        """Return the highest epoch of a coordinator so far; None before the first."""
         file = self.path / "epoch"
         return int(file.read_text("ascii")) if file.exists() else None
 
@@ -138,7 +137,7 @@ class HostRunFolder:
         write_file(self.path / "epoch", str(epoch).encode())
 
     def read_mark(self) -> str | None:
-        """Return what the last coordinator has this machine known by, None before the first."""
+        """Return the mark of the last coordinator; None before the first."""
         file = self.path / "mark"
         return file.read_text("utf-8") if file.exists() else None
 
@@ -168,7 +167,7 @@ class HostRunFolder:
     def started(self, begun: set[AttemptKey], ended: set[AttemptKey]) -> frozenset[AttemptKey]:
         """Return the attempts for which a container was started, as far as this host knows.
 
-        `begun` are those of this process, `ended` those with a result in the outbox.
+        `begun` are the attempts of this process, `ended` have a result in the outbox.
         """
         return frozenset(
             key
@@ -177,7 +176,7 @@ class HostRunFolder:
         )
 
     def trial(self, key: AttemptKey) -> Path:
-        """Return the trial folder of an attempt, which need not exist."""
+        """Return the path of the trial folder of an attempt, which need not exist."""
         return trial_folder(self.path, *key)
 
     def store_of(self, key: AttemptKey) -> Path:
@@ -188,7 +187,7 @@ class HostRunFolder:
         shutil.rmtree(self.store_of(key), ignore_errors=True)
 
     def result_file(self, key: AttemptKey, sha256: str | None) -> Path | None:
-        """Return the path of an artifact of a result, or of its file of events for None."""
+        """Return the path of an artifact of a result, or of its events if `sha256` is None."""
         store = ArtifactStore(self.store_of(key))
         if sha256 is not None:
             return store.path(sha256) if len(sha256) == 64 and sha256.isalnum() else None
@@ -196,7 +195,7 @@ class HostRunFolder:
         return files[0] if files else None
 
     def attempts(self) -> set[AttemptKey]:
-        """Return every attempt of which something lies here, but for results in the outbox."""
+        """Return every attempt that has files here, except results in the outbox."""
         keys = set(self.accepted())
         for name in ("trials", "stores"):
             keys |= set(_keys((self.path / name).glob("*-*")))
@@ -205,7 +204,7 @@ class HostRunFolder:
     def records(
         self, setup: RunSetup, durable: Collection[AttemptKey], kept: Collection[AttemptKey] = ()
     ) -> RunRecords:
-        """Return what a cleanup asks: which attempts may go, and which folders stay."""
+        """Return the records for a cleanup: `durable` attempts may go, folders of `kept` stay."""
         return RunRecords(
             ledger_id=setup.run.ledger_id,
             run_id=setup.run.run_id,
@@ -220,24 +219,24 @@ class HostRunFolder:
 
 @dataclass(slots=True)
 class SharedFiles:
-    """The staged programs, and the unpacked files of tasks, that a run's attempts share here."""
+    """The staged programs and the unpacked files of tasks that a run's attempts share."""
 
     folder: HostRunFolder
     store: ArtifactStore
-    """Has the artifacts of what is staged."""
+    """Has the artifacts of the staged files."""
     lock: threading.Condition
     _staged: RunSetup | None = None
-    """Watches the run's programs; None before they are staged."""
+    """The setup whose programs are staged; None before they are staged."""
     _compared: set[str] = field(default_factory=set)
-    """Tars of files of tasks of which an earlier process may have unpacked one, compared since."""
+    """Digests of tars with files of tasks whose unpacked files this process has compared."""
 
     def stage(self, setup: RunSetup, digests: Collection[str]) -> None:
-        """Stage or compare the run's files, and compare what was unpacked of these artifacts.
+        """Stage or compare the run's files, and compare the unpacked files of these artifacts.
 
         Files that an earlier process staged are compared. Raises `LedgerError` for a difference.
         """
         with self.lock:
-            # If a run has grown, its next coordinator brings further files.
+            # The coordinator of a run that has grown brings further files.
             if self._staged is None or self._staged.files != setup.files:
                 self._stage(setup)
                 self._staged = setup
@@ -258,7 +257,7 @@ class SharedFiles:
         shared_files.share_trial_script(deps)
 
     def delete(self) -> None:
-        """Delete them: no attempt is left. A further one gets them again. The lock is held."""
+        """Delete the shared files when no attempt is left. Called with the lock held."""
         for pattern in _SHARED:
             for path in self.folder.path.glob(pattern):
                 shutil.rmtree(path, ignore_errors=True)

@@ -1,8 +1,8 @@
 """The host's side of a cluster: one object in each host's process that answers every request.
 
-It knows no transport: `answer` takes the bytes of a request, in any thread. All runs that use the
-host share its slots, its inputs and its engine. A request may be repeated, delayed or lost without
-harm; see `host_messages`.
+It knows no transport: `answer` takes the bytes of a request, in any thread. All runs on the host
+share its slots, inputs and engine. A request may be repeated, delayed or lost without harm; see
+`host_messages`.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ from labledger.trial.life.container_config import LimitsRefused, find_ignored_li
 from labledger.trial.life.start_limiter import RunPermits
 
 _STATE_AGE_S = 5.0
-"""For how long the engine's settings and images are not read again."""
+"""How many seconds the engine's settings and images are cached."""
 _RETRY_S = 1.0
-"""The same after the engine has not answered."""
+"""The same if the engine did not answer."""
 _MAX_INPUTS_REPORTED = 2000
 _SHORTAGE_AGE_S = 0.5
-"""For how long the disks are not looked at again."""
+"""How many seconds the state of the disks is cached."""
 _GATEWAY_INTERVAL_S = 3.0
-"""How often the gateways of models are looked at."""
+"""Seconds between two checks of the gateways of models."""
 
 
 class HostService:
     """Answers the requests of coordinators to one host. Thread-safe."""
 
     def __init__(self, folder: Path, identity: HostIdentity, settings: HostSettings) -> None:
-        """`folder` is that of the host, which this process serves alone (`serving_host`)."""
+        """`folder` is the host's folder, which only this process serves (`serving_host`)."""
         self.identity = identity
         self.session = secrets.token_hex(8)
         self.folder = folder
@@ -125,7 +125,7 @@ class HostService:
     def answer(self, request: bytes) -> bytes:
         """Carry out an encoded request and return the encoded reply. Raises nothing.
 
-        What goes wrong is in the reply: an exception could be logged with its arguments, which may
+        The reply holds any error. A raised exception could be logged with its arguments, which may
         hold secrets.
         """
         try:
@@ -145,7 +145,7 @@ class HostService:
             raise HostRefused(f"the host {name} does not know {kind}")
         is_for_this = not isinstance(request, HostRequest) or request.session == self.session
         if not is_for_this or self._closed:
-            raise WrongSession(f"the host {name} has another process now")
+            raise WrongSession(f"the host {name} now has another process")
         if not isinstance(request, RunRequest):
             return self._handlers[kind](request)
         run = self._run(request.setup.run)
@@ -172,7 +172,7 @@ class HostService:
             cpus=info.get("NCPU"),
             memory_bytes=info.get("MemTotal"),
             gpus=count_gpus(info) if self._settings.gpus is None else self._settings.gpus,
-            # Nothing is known of an engine that has never answered.
+            # An engine that has never answered has no settings.
             ignores_storage=bool(info) and EngineFacts.of(info).ignores_storage,
             labledger_version=__version__,
             last_seen=clock.utc_now(),
@@ -181,7 +181,7 @@ class HostService:
 
     @contextmanager
     def serving(self) -> Iterator[HostService]:
-        """Answer requests in the block. Afterwards, what runs goes on without this process."""
+        """Answer requests in the block. Afterwards, containers continue without this process."""
         threading.Thread(target=self._keep_gateways, name="gateways", daemon=True).start()
         try:
             yield self
@@ -195,7 +195,7 @@ class HostService:
                     stack.enter_context(run.attempts.closing())
 
     def _keep_gateways(self) -> None:
-        """Keep the gateways running that open attempts need, also while no coordinator asks."""
+        """Keep the gateways of open attempts running, also while no coordinator calls."""
         while not self._ending.wait(_GATEWAY_INTERVAL_S):
             with self._changed:
                 runs = list(self._runs.values())
@@ -205,11 +205,11 @@ class HostService:
     # -- requests
 
     def _try_limits(self, request: messages.TryLimits) -> messages.TriedLimits:
-        """Try limits, and remember which are ignored. Raises `EngineUnavailable`."""
+        """Try limits, and remember the ignored ones. Raises `EngineUnavailable`."""
         limits = request.limits
         with self._engines.engine() as engine:
             facts = EngineFacts.of(engine.info())
-            images = (each for each in limits.images if engine.image_id(each) is not None)
+            images = (image for image in limits.images if engine.image_id(image) is not None)
             if (image := next(images, None)) is None:
                 return messages.TriedLimits(self._describe_limits(facts))
 
@@ -241,7 +241,7 @@ class HostService:
         return path
 
     def _run(self, key: RunKey) -> HostRun:
-        """Return a run, which is opened if this process has not seen it yet."""
+        """Return a run. Open it if this process has not seen it yet."""
         if not RUN_ID.fullmatch(key.run_id) or not key.ledger_id.isalnum():
             raise HostRefused(f"{key} cannot be a run")
         self._read_engine()
@@ -267,7 +267,7 @@ class HostService:
     # -- state
 
     def _problem(self) -> str | None:
-        """Return why no trial should be placed here, None if trials may be."""
+        """Return why no trial should be placed here; None if trials may be placed."""
         if self._engine_problem is not None:
             return self._engine_problem
         problem = self._describe_limits(EngineFacts.of(self._engine_info)) or self._find_shortage()
@@ -276,16 +276,16 @@ class HostService:
         with self._changed:
             runs = list(self._runs.values())
         problems = (run.attempts.problem for run in runs)
-        return next((each for each in problems if each is not None), None)
+        return next((problem for problem in problems if problem is not None), None)
 
     def _describe_limits(self, facts: EngineFacts) -> str | None:
-        """Return which limits of trials the engine would not keep, None if it keeps all."""
+        """Return a sentence with the limits that the engine ignores; None if it enforces all."""
         if facts.shortcoming is None and self._ignored_limits:
             return facts.say_ignored(self._ignored_limits)
         return facts.shortcoming
 
     def _find_shortage(self) -> str | None:
-        """Return which disk has too little space for further trials, looked at a moment ago."""
+        """Return which disk has too little space for further trials, from a short-lived cache."""
         now = clock.monotonic()
         if now - self._shortage_read > _SHORTAGE_AGE_S:
             space = DiskSpace.of(self.folder, self._engine_info, self._settings.min_free_bytes)
@@ -293,11 +293,11 @@ class HostService:
         return self._shortage
 
     def _read_engine(self) -> None:
-        """Read the engine's settings and images, unless they were read a moment ago."""
+        """Read the engine's settings and images, unless the cache is recent."""
         age_s = clock.monotonic() - self._engine_read
         if age_s < (_STATE_AGE_S if self._engine_problem is None else _RETRY_S):
             return
-        # An engine may take a minute to fail: meanwhile what was read last is reported.
+        # An engine may take a minute to fail. Meanwhile the host reports the last state.
         if not self._engine_lock.acquire(blocking=not self._engine_info):
             return
         try:
@@ -319,15 +319,15 @@ class HostSettings:
 
     slots: int
     folder: Path | None = None
-    """The host's folder; by default this user's."""
+    """The host's folder. The default is `default_folder()`."""
     name: str | None = None
-    """The host's name; by default the machine's."""
+    """The host's name. The default is the machine's name."""
     gpus: int | None = None
-    """How many GPUs its engine offers; by default they are counted."""
+    """How many GPUs its engine offers. By default they are counted."""
     port: int = 0
-    """Where `labledger worker` listens for the scheduler; 0 for a port that is free."""
+    """The port on which `labledger worker` listens; 0 for a free port."""
     min_free_bytes: int = MIN_FREE_BYTES
-    """Nothing is placed on the host while its disk has less free space."""
+    """No trial is placed on the host while its disk has less free space."""
 
     def open(self, stack: ExitStack) -> HostService:
         """Return the service of the host until the stack is closed.

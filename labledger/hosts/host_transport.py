@@ -1,8 +1,8 @@
 """`HostTransport`: how bytes reach hosts, and a process's connection to the hosts of a cluster.
 
-A transport finds the addresses of workers and carries one request and its reply at a time; it keeps
-nothing. Every call runs on the event loop of one thread, so that calls in flight need neither
-threads nor sockets of their own. `DaskTransport` implements it; another one needs no more.
+A transport finds the addresses of workers and carries requests and replies. It keeps no state.
+Every call runs on the event loop of one thread, so that calls in flight need no threads or sockets.
+`DaskTransport` implements it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from labledger.hosts.message_bytes import BadMessage, decode, encode
 
 DESCRIBE_TIMEOUT_S = 10.0
 _SWITCH_INTERVAL_S = 0.0001
-"""How long the thread of the loop may keep the interpreter while another one waits for it. The
-ledger's writer gives the interpreter up at every statement; with Python's own 5 ms, a busy
-connection would delay each of them by so much, and a commit has dozens."""
+"""How many seconds the thread of the loop may keep the interpreter while another thread waits. The
+ledger's writer releases the interpreter at every statement, and a commit has dozens. With Python's
+default of 5 ms, a busy connection would delay each statement by this time."""
 _T = TypeVar("_T")
 
 
 class HostUnreachable(LabLedgerError):
-    """A host, or what leads to it, does not answer."""
+    """A host, or a scheduler or network on the way to it, does not answer."""
 
 
 class NotAHost(HostRefused):
@@ -41,10 +41,10 @@ class HostTransport(Protocol):
     """Carries requests to workers. All methods are called on one event loop."""
 
     async def open(self) -> None:
-        """Begin to connect. Raises `LabLedgerError` for what cannot work; else tries for ever."""
+        """Begin to connect, and retry for ever. Raises `LabLedgerError` if that cannot work."""
 
     async def addresses(self) -> Mapping[str, str]:
-        """Return the workers that are known now: the name that each has given, by its address.
+        """Return the names of the present workers by their addresses.
 
         Raises `HostUnreachable`.
         """
@@ -52,7 +52,8 @@ class HostTransport(Protocol):
     async def call(self, address: str, request: bytes, timeout_s: float) -> bytes:
         """Have a worker answer a request. Raises `HostUnreachable`, and `NotAHost`.
 
-        The worker may have carried it out although this raises: requests can be repeated.
+        The worker may have carried out the request although this raises, so callers may repeat
+        requests.
         """
 
     async def close(self) -> None:
@@ -61,17 +62,17 @@ class HostTransport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FoundHost:
-    """A worker, and which host it is or why it is none."""
+    """A worker, with the host that it is, or why it is none."""
 
     address: str
     described: Described | None
     problem: str | None = None
     clock_offset_s: float = 0.0
-    """How many seconds its clock is ahead of this machine's, but for the time of the messages."""
+    """How many seconds its clock is ahead of this machine's, up to the time of the messages."""
     name: str = ""
-    """The host that it says it is, or the name that its worker has given; empty if neither."""
+    """The host that it says it is, or the name of its worker; empty if neither is known."""
     is_duplicate: bool = False
-    """Whether another live process says that it is the same host: neither is used."""
+    """Whether another live process claims to be the same host. Then neither is used."""
 
 
 class ClusterConnection:
@@ -80,7 +81,7 @@ class ClusterConnection:
     def __init__(self, transport: HostTransport) -> None:
         self.transport = transport
         self._loop = asyncio.new_event_loop()
-        # Dask leaves failed futures behind when it is closed; ours are reported to who awaits them.
+        # Dask leaves failed futures behind when it is closed. Our callers await our own futures.
         self._loop.set_exception_handler(lambda _loop, _context: None)
         self._thread = threading.Thread(target=self._run_loop, name="cluster", daemon=True)
 
@@ -106,8 +107,8 @@ class ClusterConnection:
     async def call(self, address: str, request: object, timeout_s: float) -> Any:
         """Return a worker's reply.
 
-        Raises `HostUnreachable`, `HostRefused` for a refusal, and `BadMessage` for what is no reply
-        to the request.
+        Raises `HostUnreachable`, `HostRefused` for a refusal, and `BadMessage` if the content is
+        no reply to the request.
         """
         content = await self.transport.call(address, encode(request), timeout_s)
         try:
@@ -117,8 +118,8 @@ class ClusterConnection:
         if isinstance(reply, Refusal):
             raise reply.raised()
         if type(reply) is not REPLIES[type(request)]:
-            found = type(reply).__name__
-            raise BadMessage(f"the worker at {address} sent {found}, which answers nothing asked")
+            kind = type(reply).__name__
+            raise BadMessage(f"the worker at {address} sent {kind}, which answers no request")
         return reply
 
     async def call_all(self, requests: Mapping[str, object], timeout_s: float) -> dict[str, Any]:
@@ -134,19 +135,19 @@ class ClusterConnection:
         return dict(zip(requests, replies, strict=True))
 
     async def describe(self, workers: Mapping[str, str]) -> list[FoundHost]:
-        """Ask workers, of which the names are given by address, which hosts they are.
+        """Ask workers which hosts they are. `workers` has their names by address.
 
-        A host that two of them say that they are is neither, if both still say so when asked again:
-        a machine and a copy of it, whose trials would run twice.
+        If two workers claim to be the same host when asked twice, one is a copy of the other, and
+        neither is used. Their trials would run twice.
         """
-        found = await self._describe_all(workers)
-        names = Counter(host.name for host in found if host.described is not None)
-        doubted = [host.address for host in found if host.described and names[host.name] > 1]
+        hosts = await self._describe_all(workers)
+        names = Counter(host.name for host in hosts if host.described is not None)
+        doubted = [host.address for host in hosts if host.described and names[host.name] > 1]
         if not doubted:
-            return found
-        # Both lived at the moment between the two: no process of a host outlives its next one.
-        again = await self._describe_all({each: workers[each] for each in doubted})
-        by_address = {host.address: host for host in found} | {host.address: host for host in again}
+            return hosts
+        # Both lived between the two questions: no process of a host outlives its next one.
+        again = await self._describe_all({address: workers[address] for address in doubted})
+        by_address = {host.address: host for host in [*hosts, *again]}
         return _without_duplicates(list(by_address.values()))
 
     async def _describe_all(self, workers: Mapping[str, str]) -> list[FoundHost]:
@@ -160,7 +161,7 @@ class ClusterConnection:
             return FoundHost(address, None, error.message, name=worker_name)
         state = described.state
         if (problem := state.find_fault()) is not None:
-            problem = f"the worker at {address} says of itself {problem}"
+            problem = f"the worker at {address} reports about itself {problem}"
             return FoundHost(address, None, problem, name=worker_name)
         offset_s = described.unix_time - (asked + clock.unix_time()) / 2
         return FoundHost(address, described, clock_offset_s=offset_s, name=state.name)
@@ -176,8 +177,8 @@ class ClusterConnection:
 
     async def _close(self) -> None:
         await self.transport.close()
-        own = asyncio.current_task()
-        others = [task for task in asyncio.all_tasks() if task is not own]
+        this_task = asyncio.current_task()
+        others = [task for task in asyncio.all_tasks() if task is not this_task]
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
@@ -187,23 +188,23 @@ class ClusterConnection:
         self._loop.run_forever()
 
 
-def _without_duplicates(found: list[FoundHost]) -> list[FoundHost]:
-    """Return what was found, with those marked that say that they are the same host."""
+def _without_duplicates(hosts: list[FoundHost]) -> list[FoundHost]:
+    """Return the hosts, and mark hosts that claim to be the same one as duplicates."""
     processes: dict[str, dict[str, str]] = {}
-    for host in found:
+    for host in hosts:
         if host.described is not None:
             processes.setdefault(host.name, {})[host.described.session] = host.address
     checked = []
-    for host in found:
+    for host in hosts:
         others = processes.get(host.name, {})
         if host.described is None or len(others) < 2:
             checked.append(host)
             continue
         where = " and ".join(sorted(others.values()))
         problem = (
-            f"{len(others)} machines say that they are {host.name}: {where}. One is a copy of the "
-            "other, and neither is used: stop the copy, delete its host folder, and start it again "
-            "as a new host"
+            f"{len(others)} machines claim to be {host.name}: {where}. One is a copy of the other, "
+            "and neither is used: stop the copy, delete its host folder, and start it again as a "
+            "new host"
         )
         checked.append(FoundHost(host.address, None, problem, name=host.name, is_duplicate=True))
     return checked

@@ -1,10 +1,8 @@
 """Messages as the bytes that a transport carries, in a format that cannot execute anything.
 
 The first line is text that every version of labledger can read: `labledger PROTOCOL VERSION`. The
-rest is msgpack. It is read by the types of the messages' fields, so that nothing that arrives can
-be of another kind than its reader expects; JSON values and sections of experiments travel as JSON
-text. A run's setup and the plan of a variant, which most messages repeat, are encoded once by
-whoever sends them, and read once by whoever gets them.
+rest is msgpack, which the declared types of the fields decode. JSON values travel as JSON text. A
+run's setup and variants' plans are encoded and decoded once.
 """
 
 from __future__ import annotations
@@ -35,12 +33,11 @@ _KINDS: Mapping[str, type] = {"fresh": FreshTrial, "regraded": RegradedTrial}
 """The kinds of trials, by the names that they have in messages."""
 _KIND_NAMES = {kind: name for name, kind in _KINDS.items()}
 _SHARED = frozenset({TrialPlan, RunSetup})
-"""What many messages have in common: made into bytes once, and read once."""
+"""Types of values that many messages repeat. Each value is encoded and decoded once."""
 _MAX_SHARED = 128
-"""How many of them each side keeps."""
+"""How many shared values each side keeps."""
 _sent: dict[int, tuple[object, bytes]] = {}
-"""Those that were sent, with their bytes, by `id`. Each is kept so that no other object can get its
-id."""
+"""Sent shared values with their bytes, by `id`. A reference to each value keeps its id unique."""
 
 
 class Mismatch(ValueError):
@@ -48,22 +45,22 @@ class Mismatch(ValueError):
 
 
 class Codec(NamedTuple):
-    """How values of a type become plain ones, and the other way round."""
+    """The conversion of a type's values to plain values and back."""
 
     pack: Callable[[Any], Any]
     """Return the plain value."""
     unpack: Callable[[Any], Any]
-    """Return the value. Raises `Mismatch`, and what a section's `from_json` raises."""
+    """Return the value. Raises `Mismatch`, and the errors of a section's `from_json`."""
 
 
 @cache
 def codec(declared: Any) -> Codec:
-    """Return the codec of a type: a dataclass, or what fields of dataclasses may be declared as."""
+    """Return the codec of a dataclass, or of a type that its fields may have."""
     arguments, origin = get_args(declared), get_origin(declared)
     if declared in _SCALARS:
         return Codec(_unchanged, _exactly(declared))
     if declared is float:
-        # An int stays one: 60 and 60.0 are written differently.
+        # An int stays an int, because 60 and 60.0 are written differently.
         return Codec(_unchanged, _exactly(float, int))
     if declared in {Any, JsonObject}:
         return Codec(_json_text, _json_value if declared is Any else _json_object)
@@ -92,7 +89,7 @@ def packed(plain: Any) -> bytes:
     """Return a plain value as msgpack."""
     import msgpack
 
-    # Texts from the environment may hold bytes that are no text, as surrogates.
+    # Values from the environment may hold undecodable bytes, as surrogates.
     content: bytes = msgpack.packb(plain, unicode_errors="surrogatepass")
     return content
 
@@ -105,25 +102,25 @@ def unpacked(content: bytes | memoryview) -> Any:
 
 
 def _dataclass_codec(kind: type) -> Codec:
-    """A list of the fields that `__init__` takes, in their order."""
+    """Encode a dataclass as the list of the fields that `__init__` takes, in their order."""
     assert is_dataclass(kind), kind
     names = [field.name for field in fields(kind) if field.init]
     types = get_type_hints(kind, localns={"TrialKind": TrialKind})
     codecs = [codec(types[name]) for name in names]
-    packs, unpacks = [each.pack for each in codecs], [each.unpack for each in codecs]
-    # Of two or more attributes, it returns a tuple.
+    packs, unpacks = [item.pack for item in codecs], [item.unpack for item in codecs]
+    # `attrgetter` returns a tuple only for two or more attributes.
     values = attrgetter(*names, "__class__", "__class__")
 
     def pack(value: Any) -> list[Any]:
         assert type(value) is kind, value
-        return [pack_one(each) for pack_one, each in zip(packs, values(value), strict=False)]
+        return [pack_one(item) for pack_one, item in zip(packs, values(value), strict=False)]
 
     def unpack(plain: Any) -> Any:
         if type(plain) is not list or len(plain) != len(names):
             raise Mismatch(f"{kind.__name__} has {len(names)} fields")
         try:
             return kind(
-                *[unpack_one(each) for unpack_one, each in zip(unpacks, plain, strict=True)]
+                *[unpack_one(item) for unpack_one, item in zip(unpacks, plain, strict=True)]
             )
         except Mismatch as error:
             raise Mismatch(f"{kind.__name__}: {error}") from None
@@ -132,7 +129,7 @@ def _dataclass_codec(kind: type) -> Codec:
 
 
 def _shared_codec(plain: Codec) -> Codec:
-    """As bytes that are made once; the values that are read of them are one, too."""
+    """Encode equal values once, and decode equal bytes to one value."""
 
     def pack(value: object) -> bytes:
         kept = _sent.get(id(value))
@@ -150,8 +147,8 @@ def _shared_codec(plain: Codec) -> Codec:
 
 
 def _section_codec(declared: type[Section]) -> Codec:
-    """The name of its class, which may be one that is derived of the declared one, and its JSON."""
-    classes = {each.__name__: each for each in _with_derived(declared)}
+    """Encode a section as the name of its class, which may be a derived one, and its JSON."""
+    classes = {section.__name__: section for section in _with_derived(declared)}
 
     def pack(value: Section) -> list[Any]:
         return [type(value).__name__, _json_text(value.as_json())]
@@ -174,19 +171,19 @@ def _collection_codec(kind: type, item: Codec) -> Codec:
     def unpack(plain: Any) -> Any:
         return kind(map(item.unpack, _exactly(list)(plain)))
 
-    return Codec(lambda value: [item.pack(each) for each in value], unpack)
+    return Codec(lambda value: [item.pack(member) for member in value], unpack)
 
 
 def _fixed_tuple_codec(arguments: tuple[Any, ...]) -> Codec:
-    items = [codec(each) for each in arguments]
+    items = [codec(argument) for argument in arguments]
 
     def unpack(plain: Any) -> tuple[Any, ...]:
         if type(plain) is not list or len(plain) != len(items):
             raise Mismatch(f"found {type(plain).__name__}; expected {len(items)} values")
-        return tuple(item.unpack(each) for item, each in zip(items, plain, strict=True))
+        return tuple(item.unpack(member) for item, member in zip(items, plain, strict=True))
 
     def pack(value: tuple[Any, ...]) -> list[Any]:
-        return [item.pack(each) for item, each in zip(items, value, strict=True)]
+        return [item.pack(member) for item, member in zip(items, value, strict=True)]
 
     return Codec(pack, unpack)
 
@@ -197,14 +194,14 @@ def _mapping_codec(key: Codec, item: Codec) -> Codec:
         return {key.unpack(name): item.unpack(value) for name, value in pairs}
 
     def pack(value: Mapping[Any, Any]) -> dict[Any, Any]:
-        return {key.pack(name): item.pack(each) for name, each in value.items()}
+        return {key.pack(name): item.pack(member) for name, member in value.items()}
 
     return Codec(pack, unpack)
 
 
 def _union_codec(arguments: tuple[Any, ...]) -> Codec:
-    """Either simple types, or one other type and None."""
-    others = [each for each in arguments if each is not NoneType]
+    """Encode a union of simple types, or of one other type and None."""
+    others = [argument for argument in arguments if argument is not NoneType]
     if len(others) == 1:
         (only,) = map(codec, others)
         return Codec(_unless_none(only.pack), _unless_none(only.unpack))
@@ -238,7 +235,7 @@ def _exactly(*types: type) -> Callable[[Any], Any]:
 
     def check(value: Any) -> Any:
         if type(value) not in allowed:
-            expected = " or ".join(sorted(each.__name__ for each in allowed))
+            expected = " or ".join(sorted(kind.__name__ for kind in allowed))
             raise Mismatch(f"found {type(value).__name__}; expected {expected}")
         return value
 
@@ -266,7 +263,7 @@ def _json_object(plain: Any) -> JsonObject:
 
 
 MAX_MESSAGE_BYTES = 256 << 20
-"""A longer message is refused. One with results holds about 8 MiB, or a single result."""
+"""Longer messages are refused. A message with results has about 8 MiB, or one result."""
 _PLAIN, _COMPRESSED = b"p", b"z"
 _MAX_COMPRESSED_BYTES = 1 << 20
 _FIRST_LINE = re.compile(rb"labledger ([0-9]{1,9}) ([0-9A-Za-z.+-]{1,40})\n")
@@ -277,17 +274,17 @@ _MAX_PROBLEM = 300
 _MESSAGE_TYPES: Mapping[str, Any] = {
     name: kind for name, kind in vars(host_messages).items() if is_dataclass(kind)
 }
-"""What a message may be, by name."""
+"""The types of messages, by name."""
 
 
 class BadMessage(HostRefused):
-    """What arrived is no message of this version of labledger. The text continues a sentence."""
+    """The bytes are no message of this version of labledger. The text continues a sentence."""
 
 
 def encode(message: object) -> bytes:
     """Return a message as bytes.
 
-    Compressed unless it is large, so that no log of a transport shows what is in it.
+    Small messages are compressed, so that no log of a transport shows their content.
     """
     kind: Any = type(message)
     content = packed([kind.__name__, codec(kind).pack(message)])
@@ -297,7 +294,7 @@ def encode(message: object) -> bytes:
 
 
 def decode(content: bytes) -> Any:
-    """Return the message in `content`. Raises `BadMessage`, for whatever bytes these are."""
+    """Return the message in `content`, which may be any bytes. Raises `BadMessage`."""
     line = _FIRST_LINE.match(content)
     if line is None:
         raise BadMessage(

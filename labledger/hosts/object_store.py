@@ -1,10 +1,8 @@
 """An object store, such as S3, that a run's machines can reach, and files that arrive in pieces.
 
-The store only carries files from one machine to another: nobody relies on what lies in it. What is
-fetched is checked by its digest, and each call ends in bounded time, also if the store hangs. A
-file that arrives in pieces gets its name once it is complete, checked and durable; a piece is
-accepted only where the file ends, so that repeated and delayed pieces do no harm, and a transfer
-that broke off goes on where it ended. Memory stays flat.
+The store only carries files between machines. The receiver checks each file by its digest, and each
+call ends in bounded time. Pieces may be repeated or delayed without harm, and a file gets its name
+once it is complete and durable.
 """
 
 from __future__ import annotations
@@ -29,11 +27,11 @@ from labledger.resources import require_for
 
 
 class DigestMismatch(LabLedgerError):
-    """What arrived is not what its digest says."""
+    """The content that arrived has another digest."""
 
 
 class PartialFile:
-    """A file that grows under another name until it is complete. For one thread at a time."""
+    """A file that grows under another name until it is complete. Not thread-safe."""
 
     def __init__(self, path: Path, target: Path) -> None:
         self._path = path
@@ -48,7 +46,7 @@ class PartialFile:
             return 0
 
     def append(self, offset: int, content: bytes) -> int:
-        """Append a piece if it begins where the file ends. Return the size of the file then.
+        """Append a piece if it begins where the file ends. Return the new size of the file.
 
         A piece at offset 0 begins the file again.
         """
@@ -63,8 +61,8 @@ class PartialFile:
     def finish(self, sha256: str | None) -> None:
         """Give the complete file its name. Raises `DigestMismatch` and `OSError`.
 
-        `sha256` is the digest of the content in hex, None if it is not known. Nothing is left of a
-        file that has another, or that the disk refuses: a later sync of it would succeed.
+        `sha256` is the digest of the content in hex; None if it is unknown. A file with another
+        digest, or that cannot be synced, is deleted, because a later sync of it would succeed.
         """
         with self._path.open("rb") as file:
             digest = None if sha256 is None else hashlib.file_digest(file, "sha256").hexdigest()
@@ -81,7 +79,7 @@ class PartialFile:
         sync_folder(self._target.parent)
 
     def discard(self) -> None:
-        """Delete what has arrived."""
+        """Delete the bytes that have arrived."""
         self._path.unlink(missing_ok=True)
 
 
@@ -93,21 +91,21 @@ def read_chunk(path: Path, offset: int, size: int) -> bytes:
 
 
 MIN_BYTES = 1 << 20
-"""Smaller files are not worth a round through the store."""
+"""The smallest file that is sent through the store, in bytes."""
 
 CALL_TIMEOUT_S = 60.0
-"""How long one call to the store may take: it carries one piece."""
+"""How many seconds one call to the store, which carries one piece, may take."""
 
 _TRIAL_TIMEOUT_S = 10.0
 _READ_BYTES = 4 << 20
 _WRITE_BYTES = 8 << 20
-"""How much is uploaded at once: the stores want 5 MiB at least."""
+"""How many bytes are uploaded at once. Stores require at least 5 MiB."""
 _CLOSE_POLL_S = 0.5
 _LONGEST_REASON = 200
 
 
 class StoreUnusable(LabLedgerError):
-    """The object store does not do what was requested."""
+    """The object store did not carry out a request."""
 
 
 class BadObject(StoreUnusable):
@@ -115,19 +113,19 @@ class BadObject(StoreUnusable):
 
 
 class ObjectStore:
-    """The objects of one run. Thread-safe; closing ends what is in progress with its next piece."""
+    """The objects of one run. Thread-safe. `close` ends transfers at their next piece."""
 
     def __init__(self, place: StorePlace, timeout_s: float = CALL_TIMEOUT_S) -> None:
         self.place = place
         self._timeout_s = timeout_s
         self._closed = threading.Event()
         self._system: tuple[Any, str] | None = None
-        """The file system of fsspec and the path of the place in it, once it has been opened."""
+        """The file system of fsspec and the path in it, once it was opened."""
 
     def put(self, name: str, pieces: Iterator[bytes]) -> tuple[str, int]:
         """Store an object. Return its SHA-256 in hex and its size.
 
-        Raises `StoreUnusable`; what `pieces` raises is raised as it is.
+        Raises `StoreUnusable`, and the errors of `pieces`.
         """
         system, path = self._open(name)
         hasher, size = hashlib.sha256(), 0
@@ -139,15 +137,15 @@ class ObjectStore:
                 size += len(piece)
             self._call(file.close)
         except BaseException:
-            # Nobody waits for it: the store may be what does not answer.
+            # Do not wait for the end, because the store may not answer.
             _start(_discard, system, path, file)
             raise
         return hasher.hexdigest(), size
 
     def fetch(self, name: str, size: int, sha256: str, target: PartialFile) -> None:
-        """Get an object of which size and digest are known, and make it durable.
+        """Get an object with a known size and digest, and make it durable.
 
-        Raises `StoreUnusable`, `BadObject` for another content, and `OSError` for this disk.
+        Raises `StoreUnusable`, `BadObject` for other content, and `OSError` for errors of the disk.
         """
         system, path = self._open(name)
         arrived = 0
@@ -156,7 +154,7 @@ class ObjectStore:
                 end = min(arrived + _READ_BYTES, size)
                 piece = self._call(system.cat_file, path, start=arrived, end=end)
                 if len(piece) != end - arrived:
-                    raise BadObject(f"{path} has not the {size} bytes that it should have")
+                    raise BadObject(f"{path} does not have the {size} bytes that it should have")
                 arrived = target.append(arrived, piece)
             target.finish(sha256)
         except DigestMismatch as error:
@@ -178,7 +176,7 @@ class ObjectStore:
             self._call(system.rm, path, recursive=True)
 
     def close(self) -> None:
-        """End what is in progress: it raises `StoreUnusable`."""
+        """End calls in progress, which then raise `StoreUnusable`."""
         self._closed.set()
 
     def _open(self, *names: str) -> tuple[Any, str]:
@@ -189,7 +187,7 @@ class ObjectStore:
         return system, "/".join([path, *names])
 
     def _call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Call the store in a thread of its own, which is left behind if it takes too long."""
+        """Call the store in a new thread, which is abandoned if it takes too long."""
         outcome = Future[Any]()
 
         def call() -> None:
@@ -228,7 +226,7 @@ def try_object_store(place: StorePlace) -> None:
 
 
 def require_object_store(place: StorePlace) -> None:
-    """Raise `ExtraMissing` or `InvalidInput` if fsspec has nothing for the store's address here."""
+    """Raise `ExtraMissing` or `InvalidInput` if fsspec cannot open the store's address here."""
     require_for("an object store", "fsspec", "fsspec")
     from fsspec import get_filesystem_class
 
@@ -239,12 +237,12 @@ def require_object_store(place: StorePlace) -> None:
 
 
 def _discard(system: Any, path: str, file: Any) -> None:
-    """Leave no object of an upload that failed, as far as the store allows."""
+    """Delete the object of a failed upload, as far as the store allows."""
     from fsspec.spec import AbstractBufferedFile
 
     with suppress(Exception):
         if isinstance(file, AbstractBufferedFile):
-            # To close it would be to complete the object.
+            # Closing the file would complete the object.
             file.closed = True
             file.discard()
         else:
@@ -263,7 +261,7 @@ def _file_system(place: StorePlace) -> tuple[Any, str]:
     # fsspec would keep a file system for each thread, for ever.
     options = {**place.options, "skip_instance_cache": True}
     if place.url.startswith(("file://", "local://")):
-        # Folders are what other stores do not have.
+        # Unlike other stores, a file system needs folders.
         options.setdefault("auto_mkdir", True)
     system, path = url_to_fs(place.url, **options)
     return system, path

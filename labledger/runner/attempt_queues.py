@@ -1,11 +1,8 @@
-"""The queues of a run's attempts: those that are dispatched next, and those that are in flight.
+"""The queues of a run's attempts: attempts to dispatch next, and attempts in flight.
 
-Attempts that wait for a host come first, then requeued ones and retries, then slots that an earlier
-coordinator dispatched, which continue with that attempt, then those of the schedule, as far ahead
-of the first uncommitted one as the window allows. What is staged or pruned is passed by. An attempt
-for which no host has room waits while later slots go on. Attempts that ask for the same, with the
-same image, are placed or refused alike, so that only the first of each kind is tried. A turn costs
-the same however many wait or are in flight, and memory stays flat.
+Requeued attempts and retries come first, then slots that an earlier coordinator dispatched, then
+the schedule within the window. An attempt without a host waits, and later slots continue. Among
+equal attempts, only the first is tried, so each round costs the same.
 """
 
 from __future__ import annotations
@@ -40,21 +37,22 @@ from labledger.upkeep.container_cleanup import UnfinishedSlot
 
 MIN_WINDOW = 1000
 WINDOW_PER_CAPACITY = 4
-"""Default of `--window`: so many slots, or so many for each attempt that the executor takes."""
+"""The default of `--window` is the larger of 1,000 slots, and 4 slots for each attempt that the
+executor takes at once."""
 _MAX_PASSED_OVER = 256
-"""How many attempts without a host are passed over before other work has its turn."""
-_MAX_KINDS_PER_TURN = 8
-"""How many kinds are tried in one turn. The others have their turn after them."""
+"""How many attempts without a host are passed over in one round."""
+_MAX_KINDS_PER_ROUND = 8
+"""How many kinds of attempts are tried in one round. The next round tries the others."""
 _RECHECK_S = 10.0
-"""Seconds between two looks whether attempts that are held back have started."""
+"""Seconds between two checks whether held attempts have started."""
 _CHUNK = 512
-"""How many slots of the schedule are read at once: no read transaction stays open between them."""
+"""How many slots of the schedule are read at once. No read transaction stays open in between."""
 
 
 class SlotQueue:
     """The schedule of a run from its first uncommitted slot, and the attempts of its slots.
 
-    Slots whose trials may run already come first: others must not start in their place.
+    Slots whose trials may already run come first, so that no other trial takes their places.
     """
 
     def __init__(
@@ -67,10 +65,10 @@ class SlotQueue:
         recorded_trials: RecordedTrials | None = None,
         file_sets: TrialFileSets | None = None,
     ) -> None:
-        """`stored_trials` are those that a regrading grades again; None for any other run.
+        """`stored_trials` are the trials that a regrading grades again; None for any other run.
 
-        `recorded_trials` are those whose calls are replayed; None if the providers are asked.
-        `file_sets` are the staged files of a run whose parts brought some; None for any other run.
+        `recorded_trials` are the trials whose calls are replayed; None if agents ask providers.
+        `file_sets` are the staged files of a run whose parts brought files; None for any other run.
         """
         self._reader = reader
         self._run = run
@@ -94,12 +92,12 @@ class SlotQueue:
 
     @property
     def upcoming_idx(self) -> int:
-        """Where in the schedule it is: all slots before this one have had their turn."""
+        """The position in the schedule: this queue has returned all slots before this one."""
         return self._next_idx - len(self._chunk)
 
     @property
     def possibly_running(self) -> int:
-        """How many slots that have not had their turn have trials that may run already."""
+        """How many slots that are not returned yet have trials that may already run."""
         return len(self._first)
 
     def next_slot(self) -> Slot | None:
@@ -118,9 +116,9 @@ class SlotQueue:
                 return slot
 
     def ending_without_trial(self, slot: Slot) -> tuple[SlotStatus, str] | None:
-        """Return with what status and why a regrading has no trial to grade for a slot.
+        """Return the status and the reason of a slot for which a regrading has no trial to grade.
 
-        None if there is a trial, and for a run that is not a regrading.
+        Return None if there is a trial, and for a run that is not a regrading.
         """
         if self._stored_trials is None:
             return None
@@ -150,14 +148,14 @@ class SlotQueue:
         )
 
     def _task_of(self, slot: Slot) -> Task:
-        """Return the task of a slot. The last one is cached: neighbouring slots often share it."""
+        """Return the task of a slot. The last one is cached: neighboring slots often share it."""
         if self._task is None or self._task.task_id != slot.task_id:
             self._task = Task.of_row(self._reader.task(self._run.run_id, slot.task_id))
         return self._task
 
 
 class UnplacedAttempts:
-    """Attempts that wait for a host; nothing of them is journaled."""
+    """Attempts that wait for a host. They are not journaled."""
 
     def __init__(self) -> None:
         self._kinds: dict[tuple[Needs, str], list[tuple[int, int, AttemptSpec]]] = {}
@@ -177,10 +175,10 @@ class UnplacedAttempts:
         """Remove and yield all attempts."""
         kinds, self._kinds, self._count = self._kinds, {}, 0
         for heap in kinds.values():
-            yield from (spec for *_, spec in sorted(heap, key=lambda each: each[:2]))
+            yield from (spec for *_, spec in sorted(heap, key=lambda entry: entry[:2]))
 
     def has_like(self, spec: AttemptSpec) -> bool:
-        """Return whether an attempt that asks for the same as `spec` waits."""
+        """Return whether an attempt with the same needs and image as `spec` waits."""
         return bool(self._kinds) and _kind_of(spec) in self._kinds
 
     def place(
@@ -191,11 +189,11 @@ class UnplacedAttempts:
     ) -> list[AttemptSpec]:
         """Remove and return the attempts that `place` places now, at most `limit`.
 
-        Of each kind the lowest slots come first. Attempts for which `is_dropped` is true are
-        removed as well, when it is their turn.
+        The lowest slots of each kind come first. Attempts for which `is_dropped` is true are
+        removed without being placed.
         """
         placed: list[AttemptSpec] = []
-        for kind in list(islice(self._kinds, _MAX_KINDS_PER_TURN)):
+        for kind in list(islice(self._kinds, _MAX_KINDS_PER_ROUND)):
             heap = self._kinds.pop(kind)
             while heap and len(placed) < limit:
                 first = heap[0][-1]
@@ -217,7 +215,7 @@ def _kind_of(spec: AttemptSpec) -> tuple[Needs, str]:
 
 @dataclass(slots=True)
 class NextAttempts:
-    """The attempts that are due, in order. What is placed is the caller's to journal and submit."""
+    """The attempts that are due, in order. The caller journals and submits them."""
 
     slot_queue: SlotQueue
     commit_queue: CommitQueue
@@ -228,10 +226,10 @@ class NextAttempts:
     default."""
     retries: RetryQueue = field(default_factory=RetryQueue)
     _unplaced: UnplacedAttempts = field(default_factory=UnplacedAttempts)
-    """Attempts for which no host had room when they were due. Later slots go on meanwhile."""
+    """Attempts for which no host had room when they were due. Later slots continue meanwhile."""
     cancelled: CancelledAttempts = field(init=False)
     _held: list[AttemptSpec] = field(default_factory=list)
-    """Attempts that must not start, because somebody paused them."""
+    """Attempts that must not start, because of a pause."""
     _next_recheck: float = 0.0
     _schedule_exhausted: bool = False
 
@@ -245,18 +243,18 @@ class NextAttempts:
 
     @property
     def possibly_running(self) -> int:
-        """How many attempts come next that may run already: others wait for their places."""
+        """How many of the next attempts may already run. Other attempts wait for their places."""
         return self.retries.possibly_running + self.slot_queue.possibly_running
 
     def reconsider(self) -> None:
-        """Let all attempts that wait have their turn again: what is paused has changed."""
+        """Requeue all waiting attempts, after a pause began or ended."""
         held, self._held = self._held, []
         self.retries.requeue([*held, *self._unplaced.drain()])
 
     def recheck_held(self) -> None:
-        """Let held attempts that may have started have their turn, now and then.
+        """Requeue held attempts that may have started, every `_RECHECK_S` seconds.
 
-        Whether one has started is not known while its host or the engine does not answer.
+        Whether an attempt has started is unknown while its host or the engine does not answer.
         """
         if not self._held or clock.monotonic() < self._next_recheck:
             return
@@ -269,8 +267,9 @@ class NextAttempts:
     def place(self, limit: int, *, only_started: bool, new_first: bool) -> list[AttemptSpec]:
         """Return the next attempts, placed on hosts, at most `limit`.
 
-        With `only_started`, attempts that an earlier coordinator started. With `new_first`, while
-        the engine refuses containers, slots of the schedule before requeued attempts.
+        With `only_started`, return only attempts that an earlier coordinator started. With
+        `new_first`, used while the engine refuses containers, slots of the schedule come before
+        requeued attempts.
         """
         if limit <= 0:
             return []
@@ -279,7 +278,7 @@ class NextAttempts:
         specs = self._unplaced.place(self.executor.place, limit, self._is_dropped)
         further = limit - len(specs)
         if self._unplaced and not self.executor.has_room:
-            # Attempts that were placed but not submitted already have their room.
+            # Attempts that were placed but not submitted already have their places.
             return specs + self._place_again(further)
         return specs + self._place_next(further, only_started=False, new_first=new_first)
 
@@ -300,7 +299,7 @@ class NextAttempts:
     def _place_next(self, limit: int, *, only_started: bool, new_first: bool) -> list[AttemptSpec]:
         """Return the next attempts, placed on hosts, at most `limit`.
 
-        Those that ask for more than any host with room offers are passed over, and wait.
+        Attempts that need more than any host with room offers are passed over, and wait.
         """
         specs: list[AttemptSpec] = []
         passed_over = 0
@@ -337,7 +336,7 @@ class NextAttempts:
         return requeued or self._next_new(only_started=False) or self.retries.next_deferred()
 
     def _is_dropped(self, spec: AttemptSpec) -> bool:
-        """Skip the slot of an attempt without a host if its variant is pruned by now."""
+        """Return whether an attempt without a host need not run. Skip its slot if it is pruned."""
         if self.cancelled.take_if_cancelled(spec):
             return True
         pruning = self.commit_queue.pruning
@@ -357,10 +356,10 @@ class NextAttempts:
         return None
 
     def _next_new(self, *, only_started: bool) -> AttemptSpec | None:
-        """Return the first attempt of the next slot that needs one. Staged and pruned slots do not.
+        """Return the first attempt of the next slot that is neither staged nor pruned.
 
-        Return None at the end of the schedule, and also as soon as a slot that will not run is
-        ready to commit: committing comes first.
+        Return None at the end of the schedule, or if a slot that will not run is ready to commit,
+        because commits come first.
         """
         while not self._schedule_exhausted:
             if not only_started and self._window_is_full:
@@ -380,7 +379,7 @@ class NextAttempts:
             if ending is None:
                 spec = self.slot_queue.spec(slot)
                 pruning = self.commit_queue.pruning
-                # What has begun is finished: an earlier attempt may be staged.
+                # A slot that has begun is finished, because an earlier attempt may be staged.
                 has_begun = spec.container_may_exist or spec.attempt > 1
                 if not has_begun and pruning.is_pruned(slot.variant_id):
                     ending = SlotStatus.SKIPPED_PRUNED, pruning.reason(slot.variant_id)
@@ -393,7 +392,7 @@ class NextAttempts:
 
     @property
     def _window_is_full(self) -> bool:
-        """Whether dispatch is so far ahead of the first open slot that it must wait."""
+        """Whether dispatch is a full window ahead of the first open slot, and must wait."""
         window = self.window or max(MIN_WINDOW, WINDOW_PER_CAPACITY * self.executor.capacity)
         ahead = self.slot_queue.upcoming_idx - self.commit_queue.first_open_idx
         return ahead >= window
@@ -407,8 +406,8 @@ class PendingAttempts:
         self._newly_ended: Queue[Future[AttemptResult]] = Queue()
         """Filled by the executor's threads, emptied into `_ended`.
 
-        No `SimpleQueue`: before Python 3.13, its `get` with a timeout waits for ever if a signal's
-        handler returns after the timeout.
+        This is no `SimpleQueue`: before Python 3.13, its `get` with a timeout waits for ever if the
+        handler of a signal returns after the timeout.
         """
         self._ended: list[tuple[int, int, Future[AttemptResult]]] = []
         """A heap of slot, attempt number and future."""
@@ -437,10 +436,9 @@ class PendingAttempts:
         return future, self._specs.pop(future)
 
     def wait_for_next_end(self, timeout_s: float) -> None:
-        """Return when another attempt ends, after `timeout_s` at the latest.
+        """Wait until another attempt ends, for at most `timeout_s` seconds.
 
-        Attempts that have ended already are not waited for: call it after `pop_ended` returned
-        None.
+        Call it after `pop_ended` returned None: it ignores attempts that ended before.
         """
         try:
             self._push_ended(self._newly_ended.get(timeout=timeout_s))
@@ -453,11 +451,11 @@ class PendingAttempts:
 
 
 class Removals:
-    """Removals of attempts whose results are durable, until their ends are counted."""
+    """Running removals of attempts whose results are durable."""
 
     def __init__(self) -> None:
         self.count = 0
-        """How many have not ended, or are not counted as ended yet."""
+        """How many removals have not ended, or whose end `failures` has not counted yet."""
         self._ended: Queue[Future[None]] = Queue()
 
     def add(self, future: Future[None]) -> None:
@@ -465,9 +463,9 @@ class Removals:
         future.add_done_callback(self._ended.put)
 
     def failures(self, wait_s: float = 0.0) -> list[BaseException]:
-        """Count those that have ended, and return why any of them failed.
+        """Count the removals that have ended, and return the errors of those that failed.
 
-        Wait for the end of one for `wait_s` at the latest.
+        If none has ended, wait at most `wait_s` seconds for the next end.
         """
         ended = list(drain(self._ended))
         if not ended and wait_s:

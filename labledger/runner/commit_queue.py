@@ -1,11 +1,8 @@
 """The commit queue: makes results durable as they arrive and commits slots in schedule order.
 
-Each commit or staging is one transaction, which also journals the dispatches chosen with it. A
-result that arrives before its turn is staged. If the ledger's disk is full, nothing is lost:
-dispatch pauses, and the write is repeated later.
-
-A regrading may leave slots open. Their attempts are staged as not final. The results of later slots
-wait behind them, and the next session attempts the open slots again.
+One transaction commits or stages a result and journals the dispatches chosen with it. A result is
+staged until all earlier slots are committed. A full disk pauses dispatch. Attempts of slots that a
+regrading leaves open are staged as not final.
 """
 
 from __future__ import annotations
@@ -38,12 +35,12 @@ from labledger.trial.free_disk_space import FullDisks
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What later dispatches depend on of a slot that has ended."""
+    """The facts about an ended slot that decide later dispatches."""
 
     variant_id: str
     status: SlotStatus
     is_cancelled: bool = False
-    """Whether a person ended it: it says nothing of the variant or of the machine."""
+    """Whether a person cancelled it. Then it says nothing about the variant or the machine."""
 
     @classmethod
     def of(cls, result: AttemptResult) -> Self:
@@ -58,7 +55,7 @@ class CommitQueue:
     writer: LedgerWriter
     mirrors: MirrorWriter
     repair_mirrors: Callable[[], None]
-    """Appends to the mirrors everything that is committed and missing in them."""
+    """Appends the committed records that the mirrors lack."""
     pruning: Pruning
     error_rate: ErrorRate
     budget: Budget
@@ -68,7 +65,7 @@ class CommitQueue:
     disk_pause: DispatchPause
     full_disks: FullDisks
     next_idx: int
-    """The slot to commit next: all before it are committed."""
+    """The slot to commit next. All slots before it are committed."""
     heartbeat: Heartbeat
     notices: RunNotices
     emit: Listener
@@ -85,7 +82,7 @@ class CommitQueue:
     _open_idx: int = 0
     """No slot before this one needs an attempt in this session."""
     _mirrors_pending: bool = False
-    """True if the mirrors lack something that is committed."""
+    """True if the mirrors lack committed records."""
 
     def count(self, result: AttemptResult, *, final: bool) -> None:
         """Count a result before it is written, for budget, error rate, pruning and answers.
@@ -120,7 +117,7 @@ class CommitQueue:
                 self.error_rate.count(ending.status)
 
     def _count_ahead(self) -> None:
-        """Count, in schedule order, the endings of slots that wait behind one that stays open."""
+        """Count the endings of slots behind one that stays open, in schedule order."""
         while self.unjudged:
             idx = max(self._counted_idx + 1, self.next_idx)
             ending = self.unjudged.get(idx) or self.staged.get(idx)
@@ -132,7 +129,7 @@ class CommitQueue:
 
     @property
     def first_open_idx(self) -> int:
-        """The first slot that needs an attempt in this session, or the one after them all."""
+        """The first slot that needs an attempt in this session; past the last slot if none does."""
         self._open_idx = max(self._open_idx, self.next_idx)
         while self.unjudged and self._is_settled(self._open_idx):
             self._open_idx += 1
@@ -161,12 +158,12 @@ class CommitQueue:
         stays_open: bool = False,
         delivered_by: str | None = None,
     ) -> bool:
-        """Make a result durable: commit it if it is its slot's turn, else stage it.
+        """Make a result durable: commit it if its slot is next, else stage it.
 
-        The dispatches of `specs` are journaled in the same transaction. `final` is False if
-        another attempt follows. With `stays_open`, the slot is left to a later session, which
-        attempts it again. Return False if the ledger's disk is full. Raises `HostLost` if
-        `delivered_by`, the host of a cluster from which the result came, was declared lost.
+        The same transaction journals the dispatches of `specs`. `final` is False if another
+        attempt follows. With `stays_open`, a later session attempts the slot again. Return False
+        if the ledger's disk is full. Raises `HostLost` if the host `delivered_by` of a cluster,
+        from which the result came, was declared lost.
         """
         idx = result.schedule_idx
         with self._pause_if_disk_full():
@@ -247,12 +244,12 @@ class CommitQueue:
         return bool(self.budget.exhausted())
 
     def skip_slot(self, schedule_idx: int, status: SlotStatus, reason: str) -> None:
-        """Commit a slot as not run, with this reason, when its turn comes."""
+        """Commit a slot as not run, with this reason, once all earlier slots are committed."""
         self._skipped[schedule_idx] = status, reason
         self._count_ahead()
 
     def apply_request(self, request: ControlRequest, outcome: JsonObject) -> ControlRequest | None:
-        """Record what is done about a request. Return None if the ledger's disk is full."""
+        """Record the outcome of a request. Return None if the ledger's disk is full."""
         with self._pause_if_disk_full():
             fault_points.fault_point("before_apply")
             applied = self.writer.apply_request(self.lease, request, outcome)
@@ -268,9 +265,9 @@ class CommitQueue:
         return self.next_idx in self._skipped
 
     def _withholds(self, ending: Ending | None) -> bool:
-        """Return whether the next slot must not be committed: it would complete the regrading.
+        """Return whether the next slot must not be committed, because it is the last one.
 
-        A regrading of which too many slots are errors stays incomplete.
+        A regrading stays incomplete if too many of its slots are errors.
         """
         if ending is None or not self.error_rate.is_last(self.next_idx):
             return False
@@ -339,7 +336,7 @@ class CommitQueue:
             self._mirrors_pending = True
 
     def append_pending_mirrors(self) -> None:
-        """Append what the mirrors lack. Raises `LedgerError` if that fails."""
+        """Append the records that the mirrors lack. Raises `LedgerError` if that fails."""
         if self._mirrors_pending:
             self.repair_mirrors()
             self._mirrors_pending = False

@@ -1,11 +1,8 @@
-"""The coordinator: dispatches the slots of a run in schedule order, and commits each in its turn.
+"""The coordinator dispatches and commits the slots of a run in schedule order, in one thread.
 
-It is a single thread. Each round handles one result, commits a few slots and dispatches into the
-free capacity; a dispatch is journaled, if possible, in the transaction of the result that freed its
-capacity. `retries` decides whether a slot gets another attempt.
-
-It may die at any line. The containers that it started continue without it, and the next
-coordinator finds every trial again: committed, staged, or in its container.
+Each round handles one result, commits a few slots and dispatches into the free capacity. The
+process may die at any line: the next coordinator finds every trial committed, staged, or in its
+container.
 """
 
 from __future__ import annotations
@@ -38,17 +35,16 @@ from labledger.trial.life.start_limiter import LeftToNextProcess, StartRefused
 
 _POLL_S = 0.25
 _HOSTS_INTERVAL_S = 1.0
-"""How often events say how the hosts of a cluster are."""
+"""Seconds between two reports of the hosts of a cluster in `tick` events."""
 _MAX_DISPATCHES_PER_ROUND = 256
-"""How many dispatches are journaled in one transaction. Limited so that the first of them starts
-without waiting for the last.
+"""How many dispatches are journaled in one transaction. The limit lets the first one start early.
 """
 _MAX_REMOVALS_PER_CAPACITY = 2
-"""How many trials may await removal, as a multiple of the executor's capacity. Dispatch waits
-beyond that: trial folders would fill the disk faster than they are removed."""
+"""How many trials may await removal, as a multiple of the executor's capacity. Beyond that,
+dispatch waits, so that trial folders do not fill the disk."""
 _COMMITS_PER_RESULT = 4
-"""How many waiting slots are committed for each result that is handled. The fewer slots wait, the
-more results are committed without being staged first.
+"""How many waiting slots are committed for each result. The fewer slots wait, the more results are
+committed without being staged.
 """
 
 
@@ -69,16 +65,16 @@ class Coordinator:
     stored_trials: StoredTrials | None = None
     """The trials that a regrading grades again; None for any other run."""
     patience_s: float = PATIENCE_S
-    """For how long hosts may be unreachable, in seconds, before the run stops, resumable."""
+    """How many seconds hosts may be unreachable before the run stops, resumable."""
     stop_cause: Stop | None = None
     """Why nothing more is dispatched, unless a stop request is the reason."""
     _pending: PendingAttempts = field(default_factory=PendingAttempts)
     _removals: Removals = field(default_factory=Removals)
     _journaled: set[tuple[int, int]] = field(default_factory=set)
-    """Slot and attempt of requeued trials, whose dispatch is in the journal already."""
+    """Slot and attempt of requeued trials, whose dispatch is already journaled."""
     _calls: CallsInFlight = field(default_factory=CallsInFlight)
     _is_stuck: bool = False
-    """Whether the executor said in the last round that only unreachable hosts are left."""
+    """Whether only unreachable hosts were left in the last round."""
     _announced_level: int = 0
     """The level of the stop request for which `stopping` was emitted."""
     _warned: set[str] = field(default_factory=set)
@@ -124,7 +120,7 @@ class Coordinator:
         self._kill_if_requested()
         self._report_state()
         if self._waits_for_unreachable_hosts():
-            # What they still run, and what they deliver, is left to a resume.
+            # A resume collects what these hosts still run and deliver.
             self.executor.abandon()
             return False
         if self._pending:
@@ -134,14 +130,14 @@ class Coordinator:
         return True
 
     def _waits_for_unreachable_hosts(self) -> bool:
-        """Whether nothing can advance because hosts are unreachable; set the cause of the stop.
+        """Return whether only unreachable hosts are left. If so, set the stop cause.
 
-        Called only while nothing else is left to do. Somebody who asks for a second time to stop
+        Called only while nothing else is left to do. After a second stop request the coordinator
         does not wait for such hosts.
         """
         patience_s = 0.0 if self._announced_level > 1 else self.patience_s
         message = self.executor.stop_cause(patience_s)
-        # A result may arrive between the two: nothing advances only if the next round says so too.
+        # A result may have arrived meanwhile, so the next round must find the same.
         was_stuck, self._is_stuck = self._is_stuck, message is not None
         if message is None or not was_stuck:
             return False
@@ -153,8 +149,8 @@ class Coordinator:
     def _dispatch(self) -> bool:
         """Dispatch into the free capacity.
 
-        Return True if something was dispatched, if a slot has become ready to commit, or if slots
-        were passed over for which no host has room.
+        Return True if an attempt was dispatched, if a slot became ready to commit, or if slots were
+        passed over because no host has room.
         """
         was_ready, unplaced = self.commit_queue.is_ready, self.next_attempts.unplaced
         specs = self._choose_attempts()
@@ -168,14 +164,15 @@ class Coordinator:
     ) -> bool:
         """Call `write`, which journals attempts in its transaction, and then submit `specs`.
 
-        Attempts that are journaled already are not passed to `write`. Return False if nothing was
-        written; all attempts are then requeued.
+        Attempts that are already journaled are not passed to `write`. If nothing was written,
+        requeue all attempts and return False.
         """
         try:
             new = [spec for spec in specs if spec.key not in self._journaled]
             is_written = write(new)
         except HostLost as error:
-            # The result's host was declared lost just before. Submitted again, it ends as lost.
+            # The host of the result was declared lost just before. Once resubmitted, the attempt
+            # ends as lost.
             self._warn(error.message)
             specs = self.lost_hosts.without_lost_host(specs, self._journaled)
             is_written = False
@@ -184,7 +181,7 @@ class Coordinator:
                 self.next_attempts.retries.put_back(spec)
             return False
         if self._stopping and not self._only_collects_started:
-            # A stop was requested meanwhile. As the attempts are journaled, a resume starts them.
+            # A stop was requested meanwhile. A resume starts the journaled attempts.
             return True
         self.pauses.record_dispatches(len(specs))
         for spec in specs:
@@ -194,18 +191,18 @@ class Coordinator:
         return True
 
     def _choose_attempts(self) -> list[AttemptSpec]:
-        """Return the attempts to dispatch next, no more than there is capacity for.
+        """Return the attempts to dispatch next, at most as many as there is capacity for.
 
-        Attempts that may run already are returned even beyond the capacity: others wait for the
-        places that are kept for them.
+        Attempts that may already run are returned even beyond the capacity, because no other
+        attempt may take their places.
         """
         self._update_stop_cause(self._find_stop_cause)
         dispatches = not self._stopping or self._only_collects_started
         capacity = self.executor.capacity
         room = max(capacity - len(self._pending), self.next_attempts.possibly_running)
-        wanted = room if dispatches else 0
-        wanted = min(wanted, _MAX_REMOVALS_PER_CAPACITY * capacity - self._removals.count)
-        allowed = self.pauses.allowed_dispatches(wanted) if wanted > 0 else 0
+        count = room if dispatches else 0
+        count = min(count, _MAX_REMOVALS_PER_CAPACITY * capacity - self._removals.count)
+        allowed = self.pauses.allowed_dispatches(count) if count > 0 else 0
         allowed = min(allowed, _MAX_DISPATCHES_PER_ROUND)
         return self.next_attempts.place(
             allowed,
@@ -216,14 +213,14 @@ class Coordinator:
     def _choose_attempts_with_result(self) -> list[AttemptSpec]:
         """Return the attempts to journal in the transaction of a result.
 
-        Empty while only started trials are collected: finding these takes calls to the engine, and
-        the result should not wait for them.
+        Empty while only started trials are collected: finding them takes calls to the engine, and
+        the result must not wait for these calls.
         """
         return [] if self._only_collects_started else self._choose_attempts()
 
     @property
     def _is_over(self) -> bool:
-        """Whether there is nothing left to wait for, given that nothing could be done just now."""
+        """Whether nothing is left to wait for. Used only if this round could do nothing."""
         if self._pending or self._removals.count:
             return False
         if self._cancelled.never_ran and (not self._stopping or self._only_collects_started):
@@ -242,7 +239,7 @@ class Coordinator:
 
     @property
     def _only_collects_started(self) -> bool:
-        """Whether the budget is spent: only trials that were started before are dispatched."""
+        """Whether the budget is spent, so that only trials that started before are dispatched."""
         no_request = self.stop_request.level == 0
         return no_request and self.stop_cause is not None and self.commit_queue.budget_exhausted
 
@@ -250,7 +247,7 @@ class Coordinator:
         if self._stopping:
             self.executor.stop_starting()
         if self._announced_level < self.stop_request.level:
-            # Announce only the newest level: before a stop at once, never say that trials finish.
+            # Announce only the newest level: an immediate stop does not let trials finish.
             self._announced_level = self.stop_request.level
             self.emit(run_event("stopping", level=self._announced_level))
             self._kill_if_requested()
@@ -309,8 +306,8 @@ class Coordinator:
 
     def _report_state(self) -> None:
         self._last_report = clock.monotonic()
-        # This checks the disks, also while nothing is dispatched: when a running trial ends, it
-        # must be known whether a disk was full.
+        # This checks the disks, also while nothing is dispatched. When a running trial ends, the
+        # coordinator must know whether a disk was full.
         self.pauses.allowed_dispatches(0)
         self.emit(
             run_event(
@@ -327,7 +324,7 @@ class Coordinator:
         )
 
     def _hosts_due(self) -> JsonObject:
-        """Return what a `tick` says of the hosts of a cluster, now and then, else nothing."""
+        """Return the hosts of a cluster for a `tick` if their report is due, else nothing."""
         if self.run.on is None or clock.monotonic() - self._last_hosts < _HOSTS_INTERVAL_S:
             return {}
         self._last_hosts = clock.monotonic()
@@ -345,7 +342,7 @@ class Coordinator:
         }
 
     def _look_at_calls(self, *, at_once: bool = False) -> None:
-        """Note the calls of running trials' agents, now and then or at once."""
+        """Count the model calls of running trials, from time to time or `at_once`."""
         calls = self._calls.look(self._pending, at_once=at_once)
         if calls is not None:
             self.commit_queue.budget.note_running(calls)
@@ -355,13 +352,13 @@ class Coordinator:
             )
 
     def _find_stop_cause(self) -> Stop | None:
-        """Return why the run should stop, or None. Trials in flight may have got answers."""
+        """Return why the run should stop, or None. Consider answers to trials in flight too."""
         if self.commit_queue.answers.is_suspicious:
             self._look_at_calls(at_once=True)
         return self.commit_queue.stop_cause()
 
     def _update_stop_cause(self, find_cause: Callable[[], Stop | None]) -> None:
-        """Set the cause of a stop if `find_cause` returns one. An earlier cause is not replaced."""
+        """Set the stop cause if `find_cause` returns one. Keep an earlier cause."""
         if self.stop_cause is not None:
             return
         self.stop_cause = find_cause()
@@ -374,19 +371,19 @@ class Coordinator:
     def _take_result(
         self, future: Future[AttemptResult], spec: AttemptSpec
     ) -> AttemptResult | None:
-        """Return the result of an attempt that ended, None for one that raised.
+        """Return the result of an attempt that ended, or None if it raised.
 
-        Such an attempt pauses dispatch, or stops the run, or is stored as lost with its host.
+        An attempt that raised pauses dispatch, stops the run, or is stored as lost with its host.
         """
         try:
             result = future.result()
         except LeftToNextProcess:
-            # Its slot stays open, also if it is cancelled: the agent may have done something.
+            # The slot stays open even if it is cancelled, because the agent may have run.
             if not self._stopping:
                 self._requeue_uncollected(spec)
         except StartRefused:
             if not self._cancelled.ended_unstarted(spec) and not self._stopping:
-                # It was recalled, and waits until it may start.
+                # The attempt was recalled, and waits until it may start.
                 self._requeue(spec)
         except HostLost as error:
             self._warn(error.message)
@@ -411,7 +408,7 @@ class Coordinator:
         if result is None:
             return
         if spec.kind.is_carried_over(spec):
-            # Its reason describes the engine, disk or container at the time its agent ran.
+            # The reason describes engine, disk or container at the time when the agent ran.
             self._store_result(result, spec)
             return
         if self.stop_request.level > 1 and result.reason == Reason.CONTAINER_KILLED:
@@ -420,7 +417,7 @@ class Coordinator:
                 reason = f"{killing}; its agent had begun"
                 self._removals.add(self.executor.cancel(spec, reason))
                 return
-            # What its agent has spent counts: the slot has another attempt.
+            # The agent's spending counts, so keep this attempt. The slot gets another one.
             result = replace(result, reason=Reason.RUN_STOPPED, message=killing)
         if result.reason == Reason.DISK_FULL:
             self.pauses.disk.begin(result.message or "")
@@ -433,13 +430,13 @@ class Coordinator:
             self.pauses.record_progress()
 
     def _has_spent(self, result: AttemptResult) -> bool:
-        """Return whether an attempt may have cost anything."""
+        """Return whether an attempt may have spent anything."""
         spending = self.commit_queue.budget.attempt_spending(result)
         was_asked = any(call.asked for call in result.model_calls)
         return was_asked or any(spent.total for spent in spending.values())
 
     def _requeue_uncollected(self, spec: AttemptSpec, *, may_run: bool = False) -> None:
-        """Queue an attempt without a result again: its container may still exist, and have run."""
+        """Requeue an attempt without a result. Its container may exist and may have run."""
         self._cancelled.is_uncertain(spec)
         self._requeue(spec, may_run=may_run)
 
@@ -454,7 +451,7 @@ class Coordinator:
         will_retry = self.retry_policy.applies_to(result, spec)
         stays_open = not will_retry and self._stays_unjudged(result, spec)
         self.commit_queue.count(result, final=not will_retry)
-        # A retry goes before new slots, and may be queued only once this attempt is durable.
+        # A retry comes before new slots, but may be queued only once this attempt is durable.
         specs = [] if will_retry else self._choose_attempts_with_result()
         is_delivered = spec.is_remote and result.reason != Reason.HOST_LOST
         write = partial(
@@ -465,7 +462,7 @@ class Coordinator:
             delivered_by=spec.host if is_delivered else None,
         )
         if not self._dispatch_with(write, specs):
-            # Its container still exists: the result will be collected again.
+            # The container still exists, so the result is collected again later.
             self._requeue_uncollected(spec)
             return False
         if will_retry:
@@ -475,34 +472,34 @@ class Coordinator:
         return True
 
     def _stays_unjudged(self, result: AttemptResult, spec: AttemptSpec) -> bool:
-        """Return whether a slot of a regrading stays open, because its grader gave no verdict."""
+        """Return whether a slot of a regrading stays open because its grader gave no verdict."""
         if self.stored_trials is None or spec.kind.is_carried_over(spec):
             return False
         return self.stored_trials.stays_unjudged(result)
 
     def _count_removals(self, wait_s: float = 0.0) -> None:
-        """Warn of removals that failed: the cleanup at the end repeats them."""
+        """Warn of removals that failed. The cleanup at the end repeats them."""
         for error in self._removals.failures(wait_s):
             self._warn(f"a trial was not cleaned up yet: {error}")
 
     # -- warnings
 
     def _report_restart(self, spec: AttemptSpec, reason: str) -> None:
-        """Warn once that an attempt is run again, with the reason."""
+        """Warn once that an attempt runs again, with the reason."""
         idx, attempt = spec.key
-        message = f"slot {idx}, attempt {attempt}, is run again: {reason}"
+        message = f"trial {idx}, attempt {attempt}, runs again: {reason}"
         self._warn(message, schedule_idx=idx, attempt=attempt, reason=reason)
 
     def _warn_of_paused_container(self, spec: AttemptSpec) -> None:
         idx, attempt = spec.key
         message = (
-            f"slot {idx}, attempt {attempt}: its container is paused, and counts as running until "
+            f"trial {idx}, attempt {attempt}: its container is paused, and counts as running until "
             f"its deadline; `docker unpause {spec.container_name}` lets it continue"
         )
         self._warn(message, schedule_idx=idx, attempt=attempt)
 
     def _warn(self, message: str, **fields: object) -> None:
-        """Emit a warning, each message once."""
+        """Emit a warning. Emit each message only once."""
         if message not in self._warned:
             self._warned.add(message)
             self.emit(run_event("warning", message=message, **fields))

@@ -1,11 +1,8 @@
 """Trials of another run that a run needs, read slot by slot from the ledger.
 
-A regrading grades the stored trials of its root run again. If a new grader gives no verdict on a
-trial that an earlier grading judged, this says nothing about the agent, so the slot stays open.
-
-In a run that replays another one, the trial of a slot gets recorded answers of the same variant,
-task and replication, from the committed attempt. A check before the run makes sure that each slot
-has such a record. A slot without one never asks a provider.
+A regrading grades the stored trials of its root run. If only the new grader gives no verdict on a
+trial, its slot stays open. In a replay, agents get the recorded answers of the same variant, task
+and replication.
 """
 
 from __future__ import annotations
@@ -42,11 +39,11 @@ class StoredTrials:
         self._gradings = {run_id: None} | {
             grading.run_id: None for grading in reader.gradings(run_id) if grading.counts
         }
-        """The run itself, and the regrading that was current when this one began or was resumed."""
+        """The run itself, and the regrading that was current when this session began."""
         self._last_records: SlotRecords | None = None
 
     def ending_without_trial(self, schedule_idx: int) -> tuple[SlotStatus, str] | None:
-        """Return with what status and why a slot's trial was never run, or None if it was run."""
+        """Return the status and reason of a slot whose trial never ran, or None if it ran."""
         records = self._records(schedule_idx)
         if records.trials:
             return None
@@ -64,9 +61,10 @@ class StoredTrials:
         return StoredTrial(TrialIds(**record["ids"]), record, evidence, contents, counted)
 
     def stays_unjudged(self, result: AttemptResult) -> bool:
-        """Return whether the slot of a result stays open, because its new grader did not work.
+        """Return whether the slot of a result stays open because its new grader did not work.
 
-        A trial that cannot be restored exactly can never be graded, so its slot is committed.
+        The slot of a trial that cannot be restored exactly is committed, because no later session
+        can grade it.
         """
         if result.reason == Reason.EVIDENCE_INCOMPLETE:
             return False
@@ -93,15 +91,15 @@ class StoredTrials:
 
 
 def _is_judged(status: SlotStatus, verdict: str | None, evidence: JsonObject) -> bool:
-    """Return whether a grader worked: it gave a verdict, and its log does not say otherwise."""
+    """Return whether a grader gave a verdict, and its log shows no failure."""
     is_scored = verdict is not None and status is not SlotStatus.GRADE_ERROR
     return is_scored and GraderFailure.of_evidence(evidence) is None
 
 
 def _counted(records: SlotRecords, attempt: int) -> tuple[Metric, ...] | None:
-    """Return the metrics that the gateway counted of a trial; None if it counted nothing.
+    """Return the metrics that the gateway counted for a trial; None if it counted nothing.
 
-    An attempt whose calls are not all known has no such metric, but calls.
+    An attempt whose calls are not all known has calls, but no such metric.
     """
     counted = tuple(
         Metric(row["metric_id"], SOURCE, row["value"])
@@ -116,7 +114,7 @@ class RecordedTrials:
     """The trials of a run that is replayed, read slot by slot from the ledger."""
 
     def __init__(self, reader: LedgerReader, run_id: str, variants: Collection[str]) -> None:
-        """`variants` are those whose agents ask models."""
+        """`variants` are the variants whose agents ask models."""
         self._reader, self._run_id, self._variants = reader, run_id, variants
 
     @classmethod
@@ -136,17 +134,17 @@ class RecordedTrials:
         reference = self._reader.model_record(self._run_id, slot)
         if reference is None:
             raise LedgerError(
-                f"{self._run_id} has no recorded calls any more of {_name(slot)}, which are to be "
-                "replayed",
+                f"the recorded calls of {_name(slot)}, which this run replays, are no longer in "
+                f"{self._run_id}",
                 hint="restore the ledger that has them",
             )
         return digest_of(reference)
 
 
 def require_records(ledger: Path, experiment: ResolvedExperiment) -> None:
-    """Raise unless the run that an experiment replays has a record for each of its slots.
+    """Raise unless the replayed run of an experiment has a record for each of its slots.
 
-    Does nothing for an experiment that replays no run. Raises `InvalidInput`, and `RunNotFound`.
+    Do nothing if the experiment replays no run. Raises `InvalidInput`, and `RunNotFound`.
     """
     if experiment.plan.replays is None:
         return
@@ -165,7 +163,7 @@ def require_records(ledger: Path, experiment: ResolvedExperiment) -> None:
         names = ", ".join(map(_name, islice(missing, _MAX_LISTED)))
         more = ", …" if len(missing) > _MAX_LISTED else ""
         raise _refused(
-            f"{run_id} has no recorded calls for {counted_of(len(missing), len(asking), 'slot')}: "
+            f"{run_id} has no recorded calls for {counted_of(len(missing), len(asking), 'trial')}: "
             f"{names}{more}",
             f"{_HINT}; variants are found by their names",
         )
@@ -176,23 +174,23 @@ def _refused(message: str, hint: str) -> InvalidInput:
 
 
 class _Cells:
-    """A set of the cells of an experiment, a byte for each."""
+    """A set of the cells of an experiment, one byte for each cell."""
 
     def __init__(self, experiment: ResolvedExperiment) -> None:
         self._variants = {name: index for index, name in enumerate(experiment.variants)}
         self._tasks = {task.task_id: index for index, task in enumerate(experiment.tasks)}
         self._replications = experiment.plan.design.replications
-        self._held = bytearray(len(self._variants) * len(self._tasks) * self._replications)
+        self._is_member = bytearray(len(self._variants) * len(self._tasks) * self._replications)
 
     def add(self, variant_id: str, task_id: str, repl_idx: int) -> None:
         """Add a cell, unless the experiment lacks it."""
-        known = variant_id in self._variants and task_id in self._tasks
-        if known and repl_idx < self._replications:
-            self._held[self._index(variant_id, task_id, repl_idx)] = 1
+        exists = variant_id in self._variants and task_id in self._tasks
+        if exists and repl_idx < self._replications:
+            self._is_member[self._index(variant_id, task_id, repl_idx)] = 1
 
     def contains(self, slot: Slot) -> bool:
         """Return whether a slot's cell was added."""
-        return bool(self._held[self._index(slot.variant_id, slot.task_id, slot.repl_idx)])
+        return bool(self._is_member[self._index(slot.variant_id, slot.task_id, slot.repl_idx)])
 
     def _index(self, variant_id: str, task_id: str, repl_idx: int) -> int:
         cell = self._variants[variant_id] * len(self._tasks) + self._tasks[task_id]
@@ -200,12 +198,12 @@ class _Cells:
 
 
 def _variants_with_models(experiment: ExperimentPlan) -> frozenset[str]:
-    found = set()
+    variants_with_models = set()
     for variant in experiment.variants:
         models = VariantSettings.of(experiment, variant).defaults.runtime.models
         if models is not None and models.allow:
-            found.add(variant.variant_id)
-    return frozenset(found)
+            variants_with_models.add(variant.variant_id)
+    return frozenset(variants_with_models)
 
 
 def _name(slot: Slot) -> str:

@@ -1,10 +1,8 @@
 """`labledger extend`: appends further tasks, variants or replications to a run, and runs them.
 
-The new slots are a part of the same run, in the experiment's order, after those that are there. The
-run's cells must be the same in the experiment that extends it; otherwise an error names the
-differences. Files that a part brings are for its new tasks and variants alone. A part cannot be
-removed again. Anything that would keep its slots from running is refused before the part is
-appended, and nothing is changed until every check has passed.
+The new slots are a *part* of the run, after its other slots. The extending experiment must contain
+the run's cells unchanged. Files that a part brings are only for its new tasks and variants. Nothing
+changes until every check has passed.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ MAX_BECAUSE = 1_000
 
 
 def because_problems(because: str | None) -> Iterator[Problem]:
-    """Yield what is wrong with the reason that somebody gives for a part."""
+    """Yield the problems of the reason that a user gives for a part."""
     if because is None:
         return
     length = len(because.strip())
@@ -69,7 +67,7 @@ def because_problems(because: str | None) -> Iterator[Problem]:
 def require_budget(reader: LedgerReader, run: RunInfo, new_limits: Mapping[str, float]) -> None:
     """Raise `InvalidInput` if the run has spent its budget, so that no new slot would run.
 
-    `new_limits` take the place of the run's own, by kind; an infinite one removes it.
+    `new_limits` replace the limits of the run, by kind. An infinite limit removes the old one.
     """
     limits = {kind: n for kind, n in {**run.budget, **new_limits}.items() if math.isfinite(n)}
     spent = reader.spent_so_far(run.run_id)
@@ -88,11 +86,11 @@ def require_budget(reader: LedgerReader, run: RunInfo, new_limits: Mapping[str, 
 
 @dataclass(frozen=True, slots=True)
 class RunExtension(JsonForm):
-    """What `extend` would add to a run."""
+    """The tasks, variants and slots that `extend` would add to a run."""
 
     run_id: str
     first_idx: int
-    """The schedule index of the first new slot: how many slots the run has."""
+    """The schedule index of the first new slot, which is the number of slots that the run has."""
     slot_count: int
     variants: tuple[str, ...]
     """Ids of the new variants."""
@@ -101,8 +99,8 @@ class RunExtension(JsonForm):
     digest: str
     """The experiment's digest from this part on."""
     looks: ExtensionLooks | None
-    """Whether the extension was planned before the run, and its cost in power if not. None if the
-    libraries for comparisons are not installed."""
+    """Whether the extension was planned before the run, and otherwise its cost in power. None if
+    the libraries for comparisons are not installed."""
     _run: RunInfo = field(repr=False)
     _growth: Growth = field(repr=False)
 
@@ -114,21 +112,21 @@ class RunExtension(JsonForm):
 
 
 def prepare_extension(run_id: str, path: Path | None, options: RunOptions) -> RunExtension:
-    """Return what an experiment adds to a run; `path` None stands for the run's own experiment.
+    """Return the extension of a run by an experiment. The default is the run's own experiment.
 
-    Raises `ExperimentChanged` if a cell of the run is another in it, `NothingToExtend` if it has
-    no further cell, and `InvalidInput` for a regrading.
+    Raises `ExperimentChanged` if the experiment changes a cell of the run, `NothingToExtend` if it
+    has no further cell, and `InvalidInput` for a regrading or a replay.
     """
     lab = LabFolder.find(options.lab_dir)
     with LedgerReader.open(lab.ledger) as reader:
         run = reader.run(run_id)
         if run.regrades is not None:
-            message = f"{run_id} is a regrading, which has the slots of the run that it regrades"
+            message = f"{run_id} is a regrading, which has the trials of the run that it regrades"
             hint = f"extend {run.regrades['run_id']}, and regrade it again"
             raise InvalidInput("the run", [Problem("RUN", message, hint=hint)])
         if run.replays is not None:
-            message = f"{run_id} replays {run.replays['run_id']}, and has the slots of that run"
-            hint = "start a run of its own that replays more"
+            message = f"{run_id} replays {run.replays['run_id']}, and has the trials of that run"
+            hint = "start another run that replays more"
             raise InvalidInput("the run", [Problem("RUN", message, hint=hint)])
         experiment = resolve_experiment(_source(run, path), options)
         rows = reader.task_row_digests(run_id)
@@ -154,8 +152,9 @@ def prepare_extension(run_id: str, path: Path | None, options: RunOptions) -> Ru
             "`limit=`, `tasks=`, `variants=` and `shard=`"
         )
         if run.next_schedule_idx < run.total_slots:
-            hint = f"`labledger resume {run_id}` runs its slots that are not committed"
-        raise NothingToExtend(f"{run_id} has every cell of {experiment.source} already", hint=hint)
+            hint = f"`labledger resume {run_id}` runs its unfinished trials"
+        message = f"{run_id} already has every trial of {experiment.source}"
+        raise NothingToExtend(message, hint=hint)
     return RunExtension(
         run_id=run_id,
         first_idx=added.first_idx,
@@ -176,7 +175,7 @@ def extend_run(
     store_source: Callable[[LabFolder], Path] | None = None,
     because: str | None = None,
 ) -> RunOutcome:
-    """Append what an experiment adds to a run, and run it. If it cannot begin, nothing changes.
+    """Append the extension of a run by an experiment, and run it. If that fails, change nothing.
 
     `path` may be a temporary copy; see `run_start.start_run` for `store_source`.
     """
@@ -208,12 +207,12 @@ def extend_run(
 
 
 def _looks(reader: LedgerReader, run: RunInfo, added: Growth, old_tasks: int) -> ExtensionLooks:
-    """Return whether this growth was planned before the run, and what it costs if it was not."""
+    """Return whether this growth was planned before the run, and otherwise its cost in power."""
     plan = added.experiment.plan
     replications = max((repl_idx + 1 for _, _, repl_idx in added.existing), default=1)
     after = Look(old_tasks + len(added.tasks), max(replications, plan.design.replications))
-    known = {variant.variant_id for variant in run.variants} | set(added.variants)
-    return extension_power(reader, run, after, plan.dataset.cluster, len(known) - 1)
+    variants = {variant.variant_id for variant in run.variants} | set(added.variants)
+    return extension_power(reader, run, after, plan.dataset.cluster, len(variants) - 1)
 
 
 def _source(run: RunInfo, path: Path | None) -> Path:
@@ -226,13 +225,13 @@ def _source(run: RunInfo, path: Path | None) -> Path:
 
 def _hint(run: RunInfo, changes: Sequence[str]) -> str:
     hint = (
-        "restore what differs, or start a run of its own: `labledger compare` takes several runs "
-        f"as one ({run.run_id}+OTHER)"
+        "undo these changes, or start another run: `labledger compare` takes several runs as "
+        f"one ({run.run_id}+OTHER)"
     )
     if any(map(experiment_differences.is_of_selection, changes)):
         hint = (
-            "options such as `limit=` select the whole run as it shall be, not what is added to "
-            f"it; {hint}"
+            "options such as `limit=` select all trials of the extended run, not only the "
+            f"added ones; {hint}"
         )
     elif all(map(experiment_differences.is_of_grader, changes)):
         regrade = f"`labledger regrade {run.run_id}` grades the whole run with another grader"
@@ -246,17 +245,17 @@ def _refuse_owned(run: RunInfo, options: RunOptions) -> None:
         raise LeaseHeld(
             f"run {run.run_id} belongs to process {run.lease.owner.pid} on "
             f"{run.lease.owner.machine}",
-            hint="extend it when that process has ended, or stop it: a run that was interrupted "
-            "can be extended, too",
+            hint="extend the run when that process has ended, or stop it: you can also extend an "
+            "interrupted run",
         )
 
 
 def _check_requirements(
     start: RunStart, run: RunInfo, experiment: ResolvedExperiment
 ) -> dict[str, str]:
-    """Check all that the run needs; return the image ids by reference.
+    """Check everything that the run needs. Return the image ids by reference.
 
-    An image that the run has used stays the one that it has used, as when it is resumed.
+    The run keeps each image that it has used, as when it is resumed.
     """
     cluster = cluster_of(run, start.options)
     results = start.check(experiment, cluster)
@@ -264,7 +263,7 @@ def _check_requirements(
     for ref, image in results.images.items():
         if run.images.get(ref, image) != image:
             message = (
-                f"{ref} is another image now; the run goes on with the one that it began with, "
+                f"{ref} now names another image; the run continues with its first image, "
                 f"{run.images[ref]}"
             )
             start.options.on_event(run_event("warning", message=message))

@@ -18,7 +18,7 @@ from labledger.trial.trial_plan import TrialPlan
 
 @dataclass(frozen=True, slots=True)
 class TrialFileSets:
-    """The sets of staged files of a run's trials."""
+    """Which staged files each trial of a run gets."""
 
     experiment: ExperimentPlan
     variant_since: dict[str, int]
@@ -50,7 +50,7 @@ class TrialFileSets:
         file_set = FileSet.of_trial(files, *since)
         key = slot.variant_id, file_set
         if key not in self._plans:
-            own = replace(self.experiment, files=file_set.choose(files))
-            grader = own.grader_identity
+            narrowed = replace(self.experiment, files=file_set.choose(files))
+            grader = narrowed.grader_identity
             self._plans[key] = replace(plan, file_set=file_set, grader=grader)
         return self._plans[key]

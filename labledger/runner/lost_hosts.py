@@ -1,10 +1,8 @@
-"""What losing a host of a cluster means for a run.
+"""End the attempts on hosts that were declared lost for a run.
 
-That a host is lost is a row of the ledger (`ledger.run_rows`), which refuses every later result of
-that host. The coordinator reads these declarations with each renewal of its lease, and tells the
-executor: each open attempt of the host ends with `HostLost`, once the host certainly starts nothing
-any more. Such an attempt is stored as an `infra_error`, and the retry policy decides as for any
-other. What was placed on the host and not journaled yet gets another host.
+A declaration is a row of the ledger (`ledger.run_rows`), which refuses later results of that host.
+The coordinator tells the executor of new rows after each renewal of its lease. The host's open
+attempts become `infra_error` once the host can start nothing.
 """
 
 from __future__ import annotations
@@ -23,12 +21,12 @@ from labledger.trial.collect import infra_error_result
 
 @dataclass(slots=True)
 class LostHosts:
-    """The hosts of a run that people declare lost, as the ledger has them now."""
+    """The hosts of a run that were declared lost, as the ledger has them now."""
 
     reader: LedgerReader
     run_id: str
     executor: TrialExecutor
-    _known: set[str] = field(default_factory=set)
+    _reported: set[str] = field(default_factory=set)
 
     def report_new(self) -> Collection[str]:
         """Tell the executor of the hosts that were declared lost since the last call.
@@ -36,20 +34,20 @@ class LostHosts:
         Return every lost host.
         """
         for lost in self.reader.lost_hosts(self.run_id):
-            if lost.host not in self._known:
-                self._known.add(lost.host)
+            if lost.host not in self._reported:
+                self._reported.add(lost.host)
                 because = (
                     f"host {lost.host} was declared lost at {lost.declared_at}: {lost.because}"
                 )
                 self.executor.lose_host(lost.host, because)
-        return self._known
+        return self._reported
 
     def without_lost_host(
         self, specs: Iterable[AttemptSpec], journaled: Collection[tuple[int, int]]
     ) -> list[AttemptSpec]:
-        """Return attempts, without their host if it is lost and they were not `journaled` there.
+        """Return attempts. Remove a lost host from attempts that are not in `journaled`.
 
-        `journaled` are slots and numbers of attempts.
+        `journaled` has pairs of a slot and the number of an attempt.
         """
         lost = self.report_new()
         return [

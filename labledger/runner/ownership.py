@@ -1,10 +1,8 @@
 """Own a run: acquire its lease, renew it, and notice that the ledger's file was replaced.
 
 Only the owner may write a run. While its lease lasts, another coordinator can only request a
-takeover and wait. A lease that is not renewed in time expires, so no container is started near its
-end. If the ledger's file was removed or replaced, the coordinator still has it open: it copies it
-into the lab folder, with what waits to be committed and the journal of containers, before they are
-gone with the process. Nothing that belongs to the run is removed.
+takeover and wait. If the ledger's file was removed or replaced, the owner copies the ledger that it
+has open into the lab folder, and removes nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ _MARGIN = 0.1
 
 @dataclass(slots=True)
 class Heartbeat:
-    """Renews a run's lease, and does what has to be done as often.
+    """Renews a run's lease, and does other regular work with each renewal.
 
     Each renewal extends the time in which the executor may start containers, truncates a large
     write-ahead log, and reports a takeover request.
@@ -49,7 +47,7 @@ class Heartbeat:
     executor: TrialExecutor
     emit: Listener
     on_renewal: Callable[[], object] = lambda: None
-    """Called after each renewal: the session reads then what others have written of the run."""
+    """Called after each renewal, to read what other processes wrote about the run."""
     _last_renewal: float | None = None
     _reported_requests: set[str] = field(default_factory=set)
 
@@ -87,8 +85,8 @@ class Heartbeat:
 
 
 _REQUEST_LIFETIMES_PER_LEASE = 3
-"""How many lifetimes of a takeover request a lease lasts. A request that is not renewed expires, so
-that a coordinator that died while it waited does not delay others for long."""
+"""How many lifetimes of a takeover request a lease lasts. Unrenewed requests expire, so that a
+coordinator that died while it waited does not delay others for long."""
 
 _POLLS_PER_LEASE = 60
 """How often a waiting coordinator polls in the lifetime of a lease."""
@@ -164,7 +162,7 @@ def _wait_for_takeover(
 
 
 def _waiting_event(lease: LeaseInfo) -> dict[str, object]:
-    left = (clock.parse(lease.expires_at) - clock.parse(clock.utc_now())).total_seconds()
+    remaining_s = (clock.parse(lease.expires_at) - clock.parse(clock.utc_now())).total_seconds()
     return run_event(
         "waiting_for_lease",
         run_id=lease.run_id,
@@ -172,12 +170,12 @@ def _waiting_event(lease: LeaseInfo) -> dict[str, object]:
         pid=lease.owner.pid,
         since=lease.acquired_at,
         expires_at=lease.expires_at,
-        seconds=round(max(left, 0.0), 1),
+        seconds=round(max(remaining_s, 0.0), 1),
     )
 
 
 def rescue_run(lab: LabFolder, writer: LedgerWriter, run_id: str) -> str:
-    """Save the ledger that the writer has open, and return how to get the run back."""
+    """Save the ledger that the writer has open, and return a hint how to restore the run."""
     timestamp = clock.utc_now().replace(":", "").replace("-", "").replace(".", "")
     saved = lab.root / f"ledger.sqlite.replaced-{timestamp}"
     try:
@@ -186,21 +184,21 @@ def rescue_run(lab: LabFolder, writer: LedgerWriter, run_id: str) -> str:
     except (LabLedgerError, OSError) as error:
         return (
             f"it could not be saved: {error}; `labledger import {lab.run_folder(run_id)}` adds "
-            "what its mirrors hold, if the run folder is still there"
+            "the trials in its mirrors, if the run folder is still there"
         )
     with suppress(LabLedgerError, OSError):
         _complete_mirrors(lab, saved, run_id)
     return (
-        f"what was written is saved in {saved}, and every container and trial folder of the run "
-        f"was left alone. If the ledger that is there now holds nothing new, put {saved.name} in "
-        f"the place of {lab.ledger} and delete {lab.ledger.name}-wal and {lab.ledger.name}-shm: "
-        f"`labledger resume {run_id}` then goes on where the run stopped. Otherwise "
-        f"`labledger import {saved} --run {run_id}` adds what was committed"
+        f"the open ledger is saved in {saved}, and every container and trial folder of the run "
+        f"was left alone. If the present ledger holds nothing new, replace {lab.ledger} by "
+        f"{saved.name} and delete {lab.ledger.name}-wal and {lab.ledger.name}-shm: "
+        f"`labledger resume {run_id}` then continues where the run stopped. Otherwise "
+        f"`labledger import {saved} --run {run_id}` adds the saved trials"
     )
 
 
 def _complete_mirrors(lab: LabFolder, saved: Path, run_id: str) -> None:
-    """Write the chain file that an import of the run folder needs, unless another ledger has it."""
+    """Write the chain file that an import of the run folder needs, if the ledger lacks the run."""
     folder = lab.run_folder(run_id)
     if folder.is_dir() and not ledger_holds_run(lab.ledger, run_id):
         with LedgerReader.open(saved, ArtifactStore(lab.artifacts)) as reader:

@@ -1,8 +1,8 @@
 """`labledger regrade`: grades the stored trials of a complete run with another grader.
 
 A regrading is a new run with the same slots in the same order. Its trials run only the grader, on
-the stored evidence. No agent runs, and the root run does not change. The grader is that of an
-experiment file, or a script in place of the old one, and is resolved like that of a new run.
+the stored evidence. The root run does not change. The grader comes from an experiment file, or is a
+script that replaces the old one.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class NewGrader:
     files: tuple[StagedFile, ...]
     """All its staged files; those without a `source` are in the artifact store."""
     evaluator: JsonObject | None = None
-    """The experiment's `benchmark.evaluator`; None for a script: the run's own evaluator stays."""
+    """The experiment's `benchmark.evaluator`; None for a script: the run's evaluator stays."""
     text: str | None = None
     """The text of the experiment file that defines it, if any."""
 
@@ -69,9 +69,9 @@ class NewGrader:
     def load(cls, path: Path, root: ExperimentPlan) -> Self:
         """Return the grader at `path`, for regrading a run with the plan `root`.
 
-        An experiment file (or its folder) means its `benchmark.grader`. Any other file replaces
-        the run's own grader script, under the name of that script; the grader's other files and
-        its command stay. Writes nothing. Raises `InvalidInput`.
+        An experiment file (or its folder) provides its `benchmark.grader`. Any other file replaces
+        the run's grader script under the name of that script, and the grader keeps its other files
+        and its command. Writes nothing. Raises `InvalidInput`.
         """
         path = path / "experiment.yaml" if path.is_dir() else path
         if path.suffix in _EXPERIMENT_SUFFIXES:
@@ -118,10 +118,10 @@ class NewGrader:
     def regrading_document(
         self, root: JsonObject, run_id: str, generation: int, head: str
     ) -> JsonObject:
-        """Return the document of a regrading, from that of the run `run_id` that it regrades.
+        """Return the document of a regrading, made from the document `root` of the run `run_id`.
 
-        Everything but the grader stays as it is stored, whichever version wrote it. `head` is the
-        digest of the run's last commit.
+        Everything except the grader stays as stored, by whichever version. `head` is the digest of
+        the run's last commit.
         """
         document = copy.deepcopy(root)
         document["files"]["grader"] = [file.as_json() for file in self.files]
@@ -158,9 +158,9 @@ def regrade_run(
 ) -> RunOutcome:
     """Grade a complete run with another grader, as its next generation of scores.
 
-    `run_id` may also name a regrading of the run. If this grader has begun a regrading and not
-    completed it, that regrading is continued. `again` begins a new one, even if the grader has
-    graded the run before. If the regrading cannot begin, raises before its run is created.
+    `run_id` may also name a regrading of the run. An incomplete regrading by this grader is
+    continued. `again` begins a new one, even if the grader has graded the run before. If the
+    regrading cannot begin, raises before its run is created.
     """
     with RunStart.opened(options) as start, LedgerReader.open(start.lab.ledger) as reader:
         gradings = reader.gradings(run_id)
@@ -168,16 +168,16 @@ def regrade_run(
         if root.next_schedule_idx < root.total_slots:
             raise RunNotComplete(
                 f"run {root.run_id} cannot be regraded: "
-                f"{counted_of(root.next_schedule_idx, root.total_slots, 'slot')} are committed",
+                f"{counted_of(root.next_schedule_idx, root.total_slots, 'trial')} are saved",
                 hint=f"`labledger resume {root.run_id}` continues it",
             )
         plan = ExperimentPlan.of_document(root.resolved)
         new_grader = NewGrader.load(grader, plan)
         regrading = _regrading(root, gradings, new_grader, reader.chain_head(root.run_id))
-        begun = None if again else _find_begun(reader, root, gradings, regrading)
-        if begun is None:
+        incomplete_id = None if again else _find_incomplete(reader, root, gradings, regrading)
+        if incomplete_id is None:
             return _start_regrading(start, reader, root, new_grader, regrading)
-    return resume_run(begun, options)
+    return resume_run(incomplete_id, options)
 
 
 def _start_regrading(
@@ -202,7 +202,7 @@ def _start_regrading(
 
 
 def _has_failed(reader: LedgerReader, grading: Grading) -> bool:
-    """Return whether too many slots of a regrading are errors that no resume attempts again."""
+    """Return whether a regrading stopped because too many slots are errors, and stays so."""
     stop = reader.run(grading.run_id).stop
     is_stopped = stop is not None and stop.cause == StopCause.ERROR_RATE
     return is_stopped and not reader.unjudged(grading.run_id)
@@ -235,29 +235,29 @@ def _regrading(
     )
 
 
-def _find_begun(
+def _find_incomplete(
     reader: LedgerReader, root: RunInfo, gradings: list[Grading], regrading: NewRun
 ) -> str | None:
-    """Return the regrading of all slots that this grader has begun and not completed, if any.
+    """Return the id of an incomplete regrading of all slots by this grader, if there is one.
 
     Raises `AlreadyGraded` if this grader has graded the run, or failed on too many slots.
     """
-    own = ExperimentPlan.of_document(root.resolved).grader_identity.digest
+    root_digest = ExperimentPlan.of_document(root.resolved).grader_identity.digest
     digest = ExperimentPlan.of_document(regrading.resolved).grader_identity.digest
     for grading in reversed(gradings):
-        if digest != (own if grading.generation == 1 else grading.grader_digest):
+        if digest != (root_digest if grading.generation == 1 else grading.grader_digest):
             continue
         if grading.complete:
             raise AlreadyGraded(
-                f"this grader (digest {digest[:12]}…) has graded {grading.root_id} already: "
-                f"generation {grading.generation}, {grading.grading_id}",
-                hint="give another grader, or use `again=True` to grade with the same one again",
+                f"this grader (digest {digest[:12]}…) has already graded {grading.root_id}: "
+                f"grading {grading.generation}, {grading.grading_id}",
+                hint="choose another grader, or use `again=True` to grade with the same one again",
             )
         if _has_failed(reader, grading):
             raise AlreadyGraded(
                 f"{grading.run_id} is a regrading by this grader that stopped because of too many "
                 "grade errors",
-                hint="give a grader that is fixed, or use `again=True` to try this one again",
+                hint="correct the grader, or use `again=True` to try this one again",
             )
         if grading.slots == root.total_slots:
             return grading.run_id
@@ -265,7 +265,7 @@ def _find_begun(
 
 
 def _check_requirements(start: RunStart, root: RunInfo, regrading: ExperimentPlan) -> None:
-    """Raise if something that a regrading needs is missing. May run probe containers."""
+    """Raise if a requirement of a regrading is missing. May run probe containers."""
     options, engine = start.options, start.engine
     start.require(root, regrading, None)
     info = engine.info()
@@ -290,31 +290,31 @@ def _check_requirements(start: RunStart, root: RunInfo, regrading: ExperimentPla
 
 
 def _grader_images(root: RunInfo, regrading: ExperimentPlan) -> dict[str, str]:
-    """Return the images in which the grader's command must be; a task may name further ones.
+    """Return the images that must have the grader's command. A task may name further images.
 
     A separate grader runs in one image, if the experiment names it.
     """
     if not regrading.grading_is_separate:
         return dict(root.images)
-    own = _own_image(regrading)
-    return {} if own is None else {own: root.images[own]}
+    ref = _separate_image(regrading)
+    return {} if ref is None else {ref: root.images[ref]}
 
 
-def _own_image(regrading: ExperimentPlan) -> str | None:
+def _separate_image(regrading: ExperimentPlan) -> str | None:
     """Return the image that the experiment names for a separate grader."""
     grading = regrading.grader.grading
     return grading.image if grading and regrading.grading_is_separate else None
 
 
 def _images(engine: Engine, root: RunInfo, regrading: ExperimentPlan) -> dict[str, str]:
-    """Return the images of the root run, and that of another separate grader."""
-    images, own = dict(root.images), _own_image(regrading)
-    if own is not None and own not in images:
-        image = engine.image_id(own)
+    """Return the images of the root run and of a separate grader, by reference."""
+    images, ref = dict(root.images), _separate_image(regrading)
+    if ref is not None and ref not in images:
+        image = engine.image_id(ref)
         if image is None:
             hint = "pull or build it first"
-            raise PreflightFailed([Problem("image", f"{own} is not available", hint=hint)])
-        images[own] = image
+            raise PreflightFailed([Problem("image", f"{ref} is not available", hint=hint)])
+        images[ref] = image
     return images
 
 

@@ -1,9 +1,8 @@
 """`labledger rerun`: runs committed slots of a run again, in new slots that supersede them.
 
-Choosing only reads. Without `despite_verdict` only slots that the pass rate leaves out can be
-chosen: repeating results by what they are would bias them. The new slots are a part at the end of
-the run's schedule, appended in one transaction; then the run goes on as after `resume`. A
-coordinator that is killed leaves either no part or a whole one. No committed row changes.
+Without `despite_verdict`, only slots that the pass rate leaves out can be chosen, because repeating
+chosen results would bias them. One transaction appends the new slots as a part of the run. Then the
+run continues as after `resume`. No committed row changes.
 """
 
 from __future__ import annotations
@@ -49,19 +48,19 @@ FROM trial_facts WHERE run_id = :run"""
 
 @dataclass(frozen=True, slots=True)
 class RerunSelection(JsonForm):
-    """Which slots of a run to run again: those that fit everything that is given.
+    """Which slots of a run to run again. A slot must match every argument that is not empty.
 
     Args:
-        statuses: Statuses, such as `infra_error`. None given: `infra_error`, `setup_error` and
+        statuses: Statuses, such as `infra_error`. The default is `infra_error`, `setup_error` and
             `grade_error`, or every status with `despite_verdict`.
         reasons: Reasons, such as `out_of_memory`.
-        tasks: Globs, one of which the task's id matches.
-        variants: Globs, one of which the variant's id matches.
+        tasks: Globs. The task's id must match one of them.
+        variants: Globs. The variant's id must match one of them.
         where: An SQL condition on the columns of the view `trials`, such as
             ``duration_ms > 60000``.
         despite_verdict: Choose also slots that count in the pass rate. Needs `because`.
-        because: Why the slots are run again. With `despite_verdict` it stands in the head of every
-            report and comparison of the run.
+        because: Why the slots are run again. With `despite_verdict`, the reason appears at the
+            head of every report and comparison of the run.
     """
 
     statuses: tuple[str, ...] = ()
@@ -74,10 +73,10 @@ class RerunSelection(JsonForm):
 
     _JSON = ("statuses", "reasons", "tasks", "variants", "where", "despite_verdict")
     _OPTIONAL = frozenset(_JSON)
-    """The ledger stores with the rerun what was given, without the reason."""
+    """The ledger stores the non-default arguments with the rerun, without the reason."""
 
     def check(self) -> None:
-        """Raise `InvalidInput` unless the options can be what somebody meant."""
+        """Raise `InvalidInput` for an unknown status, or a missing or unusable reason."""
         problems = [
             Problem(
                 Parameter("statuses"), f"found {status!r}; expected one of {', '.join(SlotStatus)}"
@@ -87,12 +86,12 @@ class RerunSelection(JsonForm):
         ]
         reason = (self.because or "").strip()
         if self.despite_verdict and not reason:
-            hint = "give the reason with `because=`: it stands in the head of every report"
+            hint = "give the reason with `because=`: every report shows it at its head"
             message = "repeating results that have a verdict needs a reason"
             problems.append(Problem(Parameter("despite_verdict"), message, hint=hint))
         problems += because_problems(self.because)
         if problems:
-            raise InvalidInput("which slots to run again", problems)
+            raise InvalidInput("which trials to run again", problems)
 
 
 class RerunSlot(NamedTuple):
@@ -115,18 +114,18 @@ class RerunPlan(JsonForm):
 
     run_id: str
     first_idx: int
-    """The number of the first new slot, if nothing else is appended meanwhile."""
+    """The number of the first new slot, unless another part is appended meanwhile."""
     selection: RerunSelection
     slots: tuple[RerunSlot, ...]
-    """In the order of the schedule, in which they will run."""
+    """In schedule order, in which they will run."""
     duration_ms: int
-    """How long their trials took together, as far as is known."""
+    """The known durations of their trials, added up."""
     spent: Mapping[str, Spent]
-    """What their last attempts reported, by kind (`cost_usd`, `tokens`)."""
+    """The spending that their last attempts reported, by kind (`cost_usd`, `tokens`)."""
     with_verdict: int
-    """How many other slots fit but count in the pass rate, so that they were not chosen."""
+    """How many other slots match but were not chosen, because they count in the pass rate."""
     pending: int
-    """How many other slots fit but are about to be run again already."""
+    """How many other slots match but wait in an earlier rerun."""
 
     _JSON = (
         *("run_id", "selection", "because", "slots", "duration_ms", "spent", "with_verdict"),
@@ -146,24 +145,24 @@ class RerunPlan(JsonForm):
 
     @property
     def because(self) -> str | None:
-        """The reason that was given."""
+        """The reason for the rerun."""
         return self.selection.because
 
 
 def choose_slots(reader: LedgerReader, run_id: str, selection: RerunSelection) -> RerunPlan:
     """Return the slots of a run that `selection` chooses.
 
-    How a slot ended is that of the run's current grading. Raises `InvalidInput` if an option is not
-    valid or the run is a regrading, `RunNotFound`, and `QueryFailed` for a condition that fails or
-    that does more than read.
+    Status and verdict come from the run's current grading. Raises `InvalidInput` if an option is
+    not valid or the run is a regrading, `RunNotFound`, and `QueryFailed` for a condition that fails
+    or that does more than read.
     """
     selection.check()
     run = reader.run(run_id)
     _require_root(run)
-    _require_known(run, reader.task_digests(run_id), selection)
-    fitting = _fitting(reader, run_id, selection)
+    _require_matches(run, reader.task_digests(run_id), selection)
+    matching = _matching_slots(reader, run_id, selection)
     pending = reader.pending_reruns(run_id)
-    free = [slot for slot in fitting if slot.schedule_idx not in pending]
+    free = [slot for slot in matching if slot.schedule_idx not in pending]
     chosen = tuple(slot for slot in free if selection.despite_verdict or slot.passed is None)
     duration_ms, spent = _costs(reader, run_id, {slot.schedule_idx: slot for slot in chosen})
     return RerunPlan(
@@ -174,21 +173,21 @@ def choose_slots(reader: LedgerReader, run_id: str, selection: RerunSelection) -
         duration_ms=duration_ms,
         spent=spent,
         with_verdict=len(free) - len(chosen),
-        pending=len(fitting) - len(free),
+        pending=len(matching) - len(free),
     )
 
 
 def _require_root(run: RunInfo) -> None:
     if run.regrades is not None:
         root_id = run.regrades["run_id"]
-        message = f"is a regrading, whose trials are those of {root_id}"
+        message = f"is a regrading of {root_id}, and has no trials of its own"
         hint = f"`labledger rerun {root_id}` runs them again"
         if run.next_schedule_idx < run.total_slots:
-            hint = f"`labledger resume {run.run_id}` grades its open slots; {hint}"
+            hint = f"`labledger resume {run.run_id}` grades its ungraded trials; {hint}"
         raise InvalidInput("the run to rerun", [Problem(run.run_id, message, hint=hint)])
 
 
-def _require_known(run: RunInfo, tasks: Mapping[str, str], selection: RerunSelection) -> None:
+def _require_matches(run: RunInfo, tasks: Mapping[str, str], selection: RerunSelection) -> None:
     """Raise `InvalidInput` for a glob that no variant or task of the run matches."""
     variants = [variant.variant_id for variant in run.variants]
     problems = [
@@ -201,14 +200,16 @@ def _require_known(run: RunInfo, tasks: Mapping[str, str], selection: RerunSelec
         if not any(fnmatchcase(name, glob) for name in names)
     ]
     if problems:
-        raise InvalidInput("which slots to run again", problems)
+        raise InvalidInput("which trials to run again", problems)
 
 
-def _fitting(reader: LedgerReader, run_id: str, selection: RerunSelection) -> list[RerunSlot]:
-    """Return the committed slots that fit, whether they have a verdict or not."""
+def _matching_slots(
+    reader: LedgerReader, run_id: str, selection: RerunSelection
+) -> list[RerunSlot]:
+    """Return the committed slots that match, whether they have a verdict or not."""
     default = tuple(SlotStatus) if selection.despite_verdict else ENVIRONMENT_STATUSES
     statuses = set(selection.statuses or map(str, default))
-    found = None if selection.where is None else _found_by(reader, run_id, selection.where)
+    allowed = None if selection.where is None else _slots_where(reader, run_id, selection.where)
     _, rows = query(reader.path, _TRIALS_SQL, {"run": run_id})
     with closing(rows):
         slots = (RerunSlot(*row) for row in rows)
@@ -219,7 +220,7 @@ def _fitting(reader: LedgerReader, run_id: str, selection: RerunSelection) -> li
             and (not selection.reasons or slot.reason in selection.reasons)
             and _matches(slot.task_id, selection.tasks)
             and _matches(slot.variant_id, selection.variants)
-            and (found is None or slot.schedule_idx in found)
+            and (allowed is None or slot.schedule_idx in allowed)
         ]
 
 
@@ -227,10 +228,10 @@ def _matches(name: str, globs: Sequence[str]) -> bool:
     return not globs or any(fnmatchcase(name, glob) for glob in globs)
 
 
-def _found_by(reader: LedgerReader, run_id: str, condition: str) -> set[Any]:
+def _slots_where(reader: LedgerReader, run_id: str, condition: str) -> set[Any]:
     """Return the numbers of the slots for which an SQL condition on `trials` holds.
 
-    The statement may only read views. Whatever it returns, only slots of the run can be chosen.
+    The statement may only read views. It can choose only slots of the run, whatever it returns.
     """
     sql = f"SELECT schedule_idx FROM trials WHERE run_id = :run AND (\n{condition}\n)"  # noqa: S608
     try:
@@ -246,7 +247,7 @@ def _found_by(reader: LedgerReader, run_id: str, condition: str) -> set[Any]:
 def _costs(
     reader: LedgerReader, run_id: str, chosen: Mapping[int, RerunSlot]
 ) -> tuple[int, dict[str, Spent]]:
-    """Return how long the trials of chosen slots took together, and what they spent."""
+    """Return the sum of the durations of chosen slots in milliseconds, and their spending."""
     duration_ms = 0
     spent = {"cost_usd": Spent(), "tokens": Spent()}
     if not chosen:
@@ -270,7 +271,7 @@ def rerun_slots(plan: RerunPlan, options: RunOptions) -> RunOutcome:
     If the slots cannot run, raises before anything is appended.
     """
     if not plan.slots:
-        raise InvalidInput("the rerun", [Problem(plan.run_id, "no slot of it was chosen")])
+        raise InvalidInput("the rerun", [Problem(plan.run_id, "no trial of it was chosen")])
     with RunStart.opened(options) as start:
         with LedgerReader.open(start.lab.ledger) as reader:
             run = reader.run(plan.run_id)
@@ -294,7 +295,7 @@ def rerun_slots(plan: RerunPlan, options: RunOptions) -> RunOutcome:
 
 
 def new_part(plan: RerunPlan) -> NewPart:
-    """Return the part that the chosen slots make, as the ledger registers it."""
+    """Return the part with the chosen slots, as the ledger registers it."""
     selection = plan.selection
     return NewPart(
         kind="rerun",
@@ -306,6 +307,6 @@ def new_part(plan: RerunPlan) -> NewPart:
 
 
 def new_slots(plan: RerunPlan) -> Iterator[Slot]:
-    """Yield the slots that supersede the chosen ones, in the same order."""
+    """Yield the slots that supersede the chosen slots, in the same order."""
     for number, old in enumerate(plan.slots, plan.first_idx):
         yield Slot(number, old.variant_id, old.task_id, old.repl_idx, old.schedule_idx)

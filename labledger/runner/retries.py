@@ -1,9 +1,8 @@
-"""Retries: whether a slot gets another attempt, and when that is dispatched.
+"""Retries: whether a slot gets another attempt, and when that attempt is dispatched.
 
 The experiment names the statuses and reasons that are retried, and how often
-(`experiment.schedule.Retry`); its policy may retry attempts that timed out short of
-processors. A retry is dispatched before new slots. But if the container
-never started, a few other slots go first: if those start, the trial was at fault, else the engine.
+(`experiment.schedule.Retry`). A retry comes before new slots. But if the container never started, a
+few other slots go first, to tell a faulty trial from a faulty engine.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ class RetryPolicy:
 
     retry: Retry
     retries_starved: bool = False
-    """Whether attempts that timed out short of processors are retried, as far as `retry` goes."""
+    """Whether attempts that timed out short of processors are retried, within `retry`'s limit."""
     count_exempt: Callable[[int], int] = lambda _: 0
-    """How many attempts of a slot, by `schedule_idx`, count in no limit."""
+    """Returns how many attempts of a slot, by `schedule_idx`, count in no limit."""
     repeats_refused: bool = True
     """Whether attempts whose account was refused are repeated without a limit.
 
-    The run stops soon if each of them is refused, and the slots are open until the cause is gone.
+    If every attempt is refused, the run stops soon, and the slots stay open.
     """
 
     def applies_to(self, result: AttemptResult, spec: AttemptSpec) -> bool:
-        """Return whether the slot of an attempt that ended gets another one."""
-        # The result of a trial that is carried over describes the run that it is copied from.
+        """Return whether another attempt follows the attempt that ended with `result`."""
+        # The result of a carried-over trial describes the run from which it is copied.
         if spec.kind.is_carried_over(spec):
             return False
         if result.reason == Reason.RUN_STOPPED:
@@ -64,12 +63,12 @@ class RetryQueue:
 
     def __init__(self) -> None:
         self._running: deque[AttemptSpec] = deque()
-        """Attempts that may run at present, though nobody waits for them."""
+        """Attempts that may be running, although no worker waits for them."""
         self._due: deque[AttemptSpec] = deque()
         self._deferred: deque[tuple[int, AttemptSpec]] = deque()
-        """Retries, each with the number of slots of the schedule that go before it."""
+        """Retries, each with the number of slots of the schedule that must come first."""
         self._slots = 0
-        """How many slots of the schedule have had their turn."""
+        """How many slots of the schedule were taken so far."""
 
     def add(self, spec: AttemptSpec, reason: str | None) -> None:
         """Queue the next attempt of a slot whose attempt `spec` ended with this reason."""
@@ -82,25 +81,25 @@ class RetryQueue:
     def put_back(self, spec: AttemptSpec, *, may_run: bool = False) -> None:
         """Queue the same attempt again, to be adopted if its container exists.
 
-        One that may run at present goes before all others, which must not take its place.
+        An attempt that `may_run` comes before all others, so that none takes its place.
         """
         queue = self._running if may_run else self._due
         queue.append(replace(spec, container_may_exist=True))
 
     def requeue(self, specs: Iterable[AttemptSpec]) -> None:
-        """Queue attempts that were held back, unchanged; all that is due is in schedule order then.
+        """Queue held attempts unchanged, and sort all due attempts into schedule order.
 
-        Behind others, the lowest slots would keep all later ones from being committed.
+        Later slots cannot be committed before the lowest ones.
         """
         self._due = deque(sorted([*self._due, *specs], key=lambda spec: spec.key))
 
     @property
     def possibly_running(self) -> int:
-        """How many attempts come next that may run at present."""
+        """How many of the next attempts may already run."""
         return len(self._running)
 
     def count_slot(self) -> None:
-        """Count a slot of the schedule that had its turn."""
+        """Count a slot that was taken from the schedule."""
         self._slots += 1
 
     def next_running(self) -> AttemptSpec | None:
@@ -116,15 +115,15 @@ class RetryQueue:
         return self._due.popleft() if self._due else None
 
     def next_deferred(self) -> AttemptSpec | None:
-        """Remove and return the next attempt, even if other slots were to go first."""
+        """Remove and return the next attempt, even if other slots should come first."""
         return self.next() or (self._deferred.popleft()[1] if self._deferred else None)
 
     def take_placed(self, limit: int) -> list[AttemptSpec]:
-        """Remove and return the attempts that have a host already, at most `limit`."""
-        taken: list[AttemptSpec] = []
+        """Remove and return attempts that already have a host, at most `limit`."""
+        placed: list[AttemptSpec] = []
         for queue in (self._running, self._due):
-            found = [spec for spec in queue if spec.host][: max(limit - len(taken), 0)]
-            for spec in found:
+            batch = [spec for spec in queue if spec.host][: max(limit - len(placed), 0)]
+            for spec in batch:
                 queue.remove(spec)
-            taken += found
-        return taken
+            placed += batch
+        return placed

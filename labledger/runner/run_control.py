@@ -1,9 +1,8 @@
-"""What people ask of a run while its coordinator works: requests are applied and kept to.
+"""Apply what users request of a run while its coordinator works: pause, change, stop, cancel.
 
-Each request is applied in one transaction under the lease, with what was done about it; only then
-it has its effect here. A coordinator that dies between the two leaves nothing to repair: what the
-applied requests add up to (`Controls`) is read anew by the next one, and those that wait are
-applied by it before it does anything else: they were asked before its own options.
+One transaction under the lease stores a request as applied, with its outcome. Only then the request
+takes effect. If the coordinator dies in between, the next one reads the sum of all applied requests
+(`Controls`), and applies the waiting ones first.
 """
 
 from __future__ import annotations
@@ -37,19 +36,20 @@ from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.collect import infra_error_result
 
 _LOOK_S = 0.25
-"""Seconds between two looks for requests."""
+"""Seconds between two checks for requests."""
 
 
 def apply_waiting(
     reader: LedgerReader, writer: LedgerWriter, run: RunInfo, lease: Lease, emit: Listener
 ) -> None:
-    """Apply what was asked of a run while nobody owned it. The caller is its new owner.
+    """Apply the requests that were made while no coordinator owned the run.
 
-    A request that was made when the run was complete is refused: it is not for slots added later.
+    The caller is the new owner. Requests for a complete run are refused, because they were not
+    meant for slots that are added later.
     """
     for request in reader.unchanged_requests(run.run_id, waiting=True):
         if run.next_schedule_idx == run.total_slots:
-            text = "the run was complete: there was nothing left to do it to"
+            text = "the run was complete, so there was nothing left to change"
             outcome: JsonObject = {"text": text, "refused": True}
         else:
             outcome = _outcome(request, reader, run, lease)
@@ -67,22 +67,22 @@ def _outcome(
     *,
     budget_was_spent: bool = False,
 ) -> JsonObject:
-    """Return what is done about a request, for a person and as numbers."""
+    """Return the outcome of a request, as a sentence and as numbers."""
     asked = describe(request.kind, request.what)
     match request.kind:
         case RequestKind.STOP if request.asked_epoch != lease.epoch:
-            text = "the coordinator that was to stop had ended before; nothing was done"
+            text = "the coordinator to be stopped had already ended; nothing was done"
             return {"text": text, "refused": True}
         case RequestKind.SET if budget_was_spent and request.what.get("budget"):
-            ending = "the run ends, because its budget was spent: `labledger resume` goes on"
+            ending = "the run ends, because its budget was spent: `labledger resume` continues it"
             return {"text": f"{asked}; {ending}"}
         case RequestKind.CANCEL:
             kept = reader.slots_that_replace_verdicts(run.run_id)
             cancellation = cancellation_of(request, run.total_slots, frozenset())
             stay = [slot.schedule_idx for slot in kept if cancellation.includes(slot)]
             outcome: JsonObject = {"text": asked, "slots_before": run.total_slots}
-            begun = [each.schedule_idx for each in reader.open_slots(run.run_id)]
-            if any(cancellation.includes(reader.slot(run.run_id, idx)) for idx in begun):
+            begun_idxs = [slot.schedule_idx for slot in reader.open_slots(run.run_id)]
+            if any(cancellation.includes(reader.slot(run.run_id, idx)) for idx in begun_idxs):
                 outcome["text"] += f"; {ENDED_STAY}"
             if stay:
                 outcome["text"] += f"; {kept_sentence(len(stay))}"
@@ -107,8 +107,8 @@ def _applied_event(applied: ControlRequest) -> JsonObject:
 def limits_of(controls: Controls, max_concurrency: int | None) -> Limits:
     """Return the limits of a run's executor.
 
-    `max_concurrency` is the number that the command asks for; None if it asks for none. It is newer
-    than the requests that were applied before.
+    `max_concurrency` comes from the command, None if it names no number. It overrides requests that
+    were applied before.
     """
     at_once = max_concurrency or controls.max_concurrency
     return Limits(at_once, controls.at_most_per_host, controls.pauses_host)
@@ -116,7 +116,7 @@ def limits_of(controls: Controls, max_concurrency: int | None) -> Limits:
 
 @dataclass(slots=True)
 class RunControl:
-    """The requests about one run, for the coordinator that owns it."""
+    """The requests of users about one run, for the coordinator that owns it."""
 
     reader: LedgerReader
     run: RunInfo
@@ -125,23 +125,23 @@ class RunControl:
     stop_request: StopRequest
     emit: Listener
     max_concurrency: int | None = None
-    """What the command asks for: it holds until a request of this session sets another."""
+    """The limit from the command, until a request of this session sets another."""
     controls: Controls = field(default_factory=Controls)
     _next_look: float = 0.0
 
     def begin(self) -> None:
-        """Take up what earlier requests add up to, and say what is paused."""
+        """Apply the sum of earlier requests, and warn of what is paused."""
         self.controls = Controls.of(self.reader.unchanged_requests(self.run.run_id))
         self._limit_executor()
         for latch, request in self.controls.pauses.items():
             message = (
                 f"{latch} is paused since {request.requested_at} by {request.source}; "
-                f"`labledger unpause {self.run.run_id}` with the same options goes on"
+                f"`labledger unpause {self.run.run_id}` with the same options continues it"
             )
             self.emit(run_event("warning", message=message))
 
     def look(self) -> bool:
-        """Apply the requests that wait, if it is time to look. Return whether there were any."""
+        """Apply waiting requests, once in `_LOOK_S` seconds. Return whether any was applied."""
         now = clock.monotonic()
         if now < self._next_look:
             return False
@@ -149,12 +149,12 @@ class RunControl:
         applied = False
         for request in self.reader.unchanged_requests(self.run.run_id, waiting=True):
             if not self._apply(request):
-                break  # Those after it wait as well, so that they are applied in order.
+                break  # Later requests wait too, so that all are applied in order.
             applied = True
         return applied
 
     def _apply(self, request: ControlRequest) -> bool:
-        """Apply a request. Return False if the ledger's disk is full: it waits on."""
+        """Apply a request. Return False if the ledger's disk is full and the request must wait."""
         lease, was_spent = self.commit_queue.lease, bool(self.commit_queue.budget.at_stop)
         outcome = _outcome(request, self.reader, self.run, lease, budget_was_spent=was_spent)
         applied = self.commit_queue.apply_request(request, outcome)
@@ -185,47 +185,48 @@ class RunControl:
         self.executor.limit(limits_of(self.controls, self.max_concurrency))
 
     def holds(self, spec: AttemptSpec) -> bool:
-        """Return whether an attempt must not start now. One that has started is collected.
+        """Return whether an attempt must wait because of a pause.
 
-        One of a cancelled slot does not start either: it has its turn, and ends.
+        An attempt that has started is collected. An attempt of a cancelled slot does not wait: its
+        slot ends.
         """
         if not self.is_paused(spec) or self.cancellation(spec.slot) is not None:
             return False
         return not (spec.container_may_exist and self.executor.has_started(spec))
 
     def is_paused(self, spec: AttemptSpec) -> bool:
-        """Return whether an attempt belongs to something that is paused."""
+        """Return whether a pause applies to an attempt: of its slot, or of its host."""
         controls = self.controls
         on_paused_host = bool(spec.host) and controls.pauses_host(spec.host)
         return on_paused_host or controls.pauses_slot(spec.slot)
 
     def cancellation(self, slot: Slot) -> Cancellation | None:
-        """Return what cancelled a slot; None if nothing did."""
+        """Return the cancellation of a slot; None if it is not cancelled."""
         return self.controls.cancellation(slot)
 
 
 @dataclass(slots=True)
 class CancelledAttempts:
-    """Attempts of cancelled slots: those in flight, which are killed, and those that never ran."""
+    """Attempts of cancelled slots: attempts in flight, to be killed, and ones that never ran."""
 
     control: RunControl
     executor: TrialExecutor
     in_flight: dict[tuple[int, int], AttemptSpec] = field(default_factory=dict)
     never_ran: list[AttemptSpec] = field(default_factory=list)
-    """Their slots are to be ended without them."""
+    """Attempts that never ran. Their slots end without them."""
     recalled: set[tuple[int, int]] = field(default_factory=set)
-    """Slot and attempt of those that were dispatched and certainly have not started: of these a
-    container may exist, but nothing has run in it."""
+    """Slot and attempt of dispatched attempts that certainly have not started. Their containers may
+    exist, but nothing has run in them."""
     _next_kill: float = 0.0
 
     def add_if_cancelled(self, spec: AttemptSpec) -> None:
-        """Note an attempt that is in flight, and kill it from now on, if its slot is cancelled."""
+        """If the slot of an attempt in flight is cancelled, kill the attempt, now and in `kill`."""
         if self.control.cancellation(spec.slot) is not None:
             self.in_flight[spec.key] = spec
             self._kill(spec)
 
     def kill(self) -> None:
-        """Kill again what is in flight: its container may have been about to start."""
+        """Kill attempts in flight again: their containers may have been about to start."""
         now = clock.monotonic()
         if self.in_flight and now >= self._next_kill:
             self._next_kill = now + _LOOK_S
@@ -233,24 +234,24 @@ class CancelledAttempts:
                 self._kill(spec)
 
     def _kill(self, spec: AttemptSpec) -> None:
-        """Kill an attempt, if the run certainly belongs to this process. Errors pass: try later."""
+        """Kill an attempt, if this process certainly owns the run. Errors are retried later."""
         if self.executor.may_start:
             with suppress(LabLedgerError):
                 self.executor.kill(spec)
 
     def take_if_cancelled(self, spec: AttemptSpec) -> bool:
-        """Return whether an attempt need not run: its slot is cancelled, and nothing has begun."""
+        """Return whether an attempt need not run: its slot is cancelled, and nothing began."""
         if self.may_have_begun(spec) or self.control.cancellation(spec.slot) is None:
             return False
         self.never_ran.append(spec)
         return True
 
     def may_have_begun(self, spec: AttemptSpec) -> bool:
-        """Return whether something may have run of an attempt that is queued."""
+        """Return whether a queued attempt may have run."""
         return spec.container_may_exist and spec.key not in self.recalled
 
     def ended_unstarted(self, spec: AttemptSpec) -> bool:
-        """Note that an attempt was refused to start. Return False if its slot is not cancelled."""
+        """Note that an attempt was not allowed to start. Return whether its slot is cancelled."""
         if not spec.container_may_exist:
             self.recalled.add(spec.key)
         if self.in_flight.pop(spec.key, None) is None:
@@ -259,11 +260,11 @@ class CancelledAttempts:
         return True
 
     def is_uncertain(self, spec: AttemptSpec) -> None:
-        """Note that it is not known what became of a dispatched attempt."""
+        """Note that the state of a dispatched attempt is unknown."""
         self.recalled.discard(spec.key)
 
     def ended(self, spec: AttemptSpec, result: AttemptResult) -> AttemptResult:
-        """Return the result of an attempt that ended, as that of a cancelled slot if it is one."""
+        """Return the result of an attempt that ended. If its slot is cancelled, say so in it."""
         if self.in_flight.pop(spec.key, None) is None:
             return result
         cancellation = self.control.cancellation(spec.slot)
@@ -288,7 +289,7 @@ class CancelledAttempts:
             idx = spec.slot.schedule_idx
             commit_queue.skip_slot(idx, SlotStatus.CANCELLED, cancellation.reason)
         else:
-            # Earlier attempts are kept, and an earlier coordinator may have begun this one.
+            # Earlier attempts stay, and an earlier coordinator may have begun this one.
             now, message = clock.utc_now(), cancellation.reason
             result = infra_error_result(spec, now, Reason.CANCELLED, message)
             if not commit_queue.commit_or_stage(result, final=True):

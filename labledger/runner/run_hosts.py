@@ -1,7 +1,7 @@
 """Where a run runs: its settings `on` and `window`, and the hosts of its cluster.
 
-An attempt belongs to one host for ever. A run whose open attempts are on this machine is therefore
-not continued on a cluster, nor one whose open attempts are on hosts of a cluster without them.
+An attempt belongs to one host for ever. So a run with open attempts on this machine does not
+continue on a cluster, and a run with open attempts on a cluster does not continue elsewhere.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _MAX_LISTED = 10
 def given_settings(options: RunOptions) -> dict[str, str]:
     """Return the settings that the options give a run, as the ledger stores them.
 
-    A cluster is stored as its address, or as the absolute path of its file, which is read again by
-    each coordinator: no secret is stored.
+    A cluster is stored as its address, or as the absolute path of its file, which each coordinator
+    reads again. No secret is stored.
     """
     settings = {}
     if options.on is not None:
@@ -57,7 +57,7 @@ def _cluster_of(on: str) -> str:
 def has_keys(cluster: str | None, plan: ExperimentPlan, *, insecure: bool) -> bool:
     """Return whether this machine reads the keys of model providers that a run needs.
 
-    It does not for a cluster whose hosts read them themselves. One that cannot be read has none.
+    False for a cluster whose hosts read the keys, and for a cluster file that cannot be read.
     """
     if cluster is None:
         return True
@@ -72,47 +72,47 @@ def has_keys(cluster: str | None, plan: ExperimentPlan, *, insecure: bool) -> bo
 
 
 def require_host(cluster: str, run: RunInfo, plan: ExperimentPlan, *, insecure: bool) -> None:
-    """Raise `PreflightFailed`, or why the cluster is not reached, unless some host runs trials."""
+    """Raise `PreflightFailed`, or the error of the connection, unless a host can run trials."""
     # Imported late: runs on this machine need none of it.
     from labledger.checks.host_checks import find_hosts, say_none_usable
 
-    found = find_hosts(cluster, run.images.values(), plan.runtime, insecure=insecure).found
-    states = [host.described.state for host in found if host.described is not None]
+    hosts = find_hosts(cluster, run.images.values(), plan.runtime, insecure=insecure).found
+    states = [host.described.state for host in hosts if host.described is not None]
     if not any(state.problem is None for state in states):
         hint = f"`labledger hosts --on {cluster}` says why; nothing was added to the run"
-        message = say_none_usable(cluster, found)
+        message = say_none_usable(cluster, hosts)
         raise PreflightFailed([Problem("hosts", message, hint=hint)])
 
 
 def require_limits(cluster: str, run: RunInfo, plan: ExperimentPlan, *, insecure: bool) -> None:
-    """Raise `PreflightFailed` if the engine of every host that answers ignores limits of trials.
+    """Raise `PreflightFailed` if no host that answers can enforce the limits of trials.
 
-    Hosts that do not answer may come back: the run waits for them.
+    The run waits for hosts that do not answer, because they may come back.
     """
     # Imported late: runs on this machine need none of it.
     from labledger.checks.host_checks import find_hosts
 
-    tried = find_hosts(cluster, run.images.values(), plan.runtime, insecure=insecure)
-    if not tried.can_limit:
-        raise PreflightFailed([Problem(c.name, c.detail, hint=c.hint) for c in tried.ignoring])
+    search = find_hosts(cluster, run.images.values(), plan.runtime, insecure=insecure)
+    if not search.can_limit:
+        raise PreflightFailed([Problem(c.name, c.detail, hint=c.hint) for c in search.ignoring])
 
 
 def require_reachable_attempts(
     run: RunInfo, cluster: str | None, unfinished: Mapping[int, UnfinishedSlot]
 ) -> None:
-    """Raise `InvalidInput` if open attempts of a run are where its coordinator will not look.
+    """Raise `InvalidInput` if the coordinator would not reach open attempts of a run.
 
-    `cluster` is the one on which the run is to continue, None for this machine.
+    The run is to continue on `cluster`, or on this machine if that is None.
     """
     open_slots = {idx: slot.host for idx, slot in unfinished.items() if slot.may_run}
-    lost = {each.host for each in run.lost_hosts}
+    lost = {lost_host.host for lost_host in run.lost_hosts}
     remote = {idx: host for idx, host in open_slots.items() if "/" in host and host not in lost}
     local = {idx: host for idx, host in open_slots.items() if "/" not in host}
     if cluster is None and remote:
         text = f"{_slots(remote)} of run {run.run_id} are on hosts of a cluster: {_hosts(remote)}"
         hint = f"`labledger resume {run.run_id} --on ADDRESS` continues them there"
     elif cluster is not None and local:
-        text = f"{_slots(local)} of run {run.run_id} have begun on a machine without a cluster"
+        text = f"{_slots(local)} of run {run.run_id} started on a machine without a cluster"
         hint = (
             f"`labledger resume {run.run_id} --on {LOCAL}` there ({_hosts(local)}) finishes them; "
             "stop it with Ctrl-C once they have ended, and resume on the cluster"
@@ -123,7 +123,7 @@ def require_reachable_attempts(
 
 
 def hosts_with_open_attempts(unfinished: Mapping[int, UnfinishedSlot]) -> frozenset[str]:
-    """Return the hosts of clusters on which something of an open attempt may exist."""
+    """Return the hosts of clusters that may have a container of an open attempt."""
     return frozenset(slot.host for slot in unfinished.values() if slot.may_run and "/" in slot.host)
 
 
@@ -131,7 +131,7 @@ def _slots(idxs: Iterable[int]) -> str:
     ordered = sorted(idxs)
     listed = ", ".join(map(str, ordered[:_MAX_LISTED]))
     more = f" and {len(ordered) - _MAX_LISTED} more" if len(ordered) > _MAX_LISTED else ""
-    return f"open slots {listed}{more}"
+    return f"unfinished trials {listed}{more}"
 
 
 def _hosts(slots: Mapping[int, str]) -> str:

@@ -1,6 +1,6 @@
-"""The options of a run that are not part of its experiment, and the outcome that a run returns.
+"""The options of a run that are not part of its experiment, and the reading of environment files.
 
-These types are part of the public API.
+`RunOptions` is part of the public API.
 """
 
 from __future__ import annotations
@@ -32,64 +32,67 @@ class RunOptions:
     Attributes:
         lab_dir: The lab folder; None for `LABLEDGER_DIR`, the nearest `.lab` folder upwards, or a
             new one in the working directory.
-        run_id: The run's id; None for one made of the experiment's id and the time.
+        run_id: The run's id. By default it is made of the experiment's id and the time.
         max_concurrency: How many trials run at once; None for the experiment's number.
-        limit: Use only the first so many tasks.
+        limit: Use only this many tasks, from the first one on.
         tasks: Use only tasks whose id matches one of these globs.
         variants: Use only variants whose id matches one of these globs.
-        replay: A run of the same ledger whose recorded calls to models answer the agents, in place
-            of the providers: no key is needed, and nothing is spent. Its slots must have been
-            recorded (`runtime.models.record`).
-        shard: Run only the slots of one of N disjoint shards, as ``K/N``, such as ``2/5``. All
+        replay: A run of the same ledger whose recorded calls to models answer the agents instead of
+            the providers. The replay needs no key and spends nothing. The calls of its trials must
+            be recorded (`runtime.models.record`).
+        shard: Run only the trials of one of N disjoint shards, as ``K/N``, such as ``2/5``. All
             shards of an experiment share its digest, so that `Ledger.compare` and `Ledger.report`
             take their runs as one (``RUN1+RUN2``).
-        agents: Agents for a benchmark (`FORMAT:LOCATION`), one variant each, the first the
-            baseline: those that come with it, or with a profile, as
-            ``NAME[@VERSION]:model=MODEL[,OPTION=VALUE…]``. All that come with it, if none is named.
-        image: The image for the trials of a benchmark; None for the one that it names.
+        agents: Agents for a benchmark (`FORMAT:LOCATION`), one variant each. The first one is the
+            baseline. Name agents of the benchmark, or agents with a profile as
+            ``NAME[@VERSION]:model=MODEL[,OPTION=VALUE…]``. The default is all of the benchmark's.
+        image: The image for the trials of a benchmark. The default is the benchmark's image.
         skip_refused: Leave out the tasks of a benchmark that labledger cannot run, or whose
-            containers cannot be had, such as an image that cannot be built. Otherwise a run that
-            selects one is refused.
+            containers cannot be created, such as an image that cannot be built. Otherwise a run
+            that selects such a task is refused.
         strict: Refuse an experiment with numbers whose text changes on the way to a command, such
-            as 3.10. Also refuse tasks of a benchmark with anything ignored, such as a key that the
-            benchmark's own runner does not know either. Otherwise it is named in a warning.
-        build: Build images that the experiment says how to build, rather than pull them.
+            as 3.10. Also refuse tasks of a benchmark with ignored parts, such as a key that the
+            benchmark's own runner does not know. Otherwise a warning names them.
+        build: Build the images of the experiment's `images` instead of pulling them.
         egress_image: The image with Python 3.11 or later in which egress proxies run; None for
             `labledger/python:3`. Only trials with `network: allowlist` need one.
-        env: Values of the `$NAME`s that the experiment takes from outside. They override those of
+        env: Values of the `$NAME`s that the experiment takes from outside. They override
             `env_files` and of this process's environment. Never stored and never shown.
         env_files: Files of `NAME=VALUE` lines; a later file overrides an earlier one.
         frozen: Resume with the stored copy of the experiment, even if its files have changed.
         take_over: Resume a run that another coordinator owns, once its lease has expired.
-        lease_ttl_s: Seconds that this coordinator owns the run without a heartbeat.
+        lease_ttl_s: Seconds for which this coordinator owns the run without a heartbeat.
         patience_s: Seconds that a dispatch pause may last before the run stops, resumable. Dispatch
             pauses while the Docker engine is gone or starts nothing, or a disk is full.
-        min_free_bytes: Bytes that must be free in the lab folder and in the engine's folder to
-            dispatch a trial.
-        max_error_rate: The largest share of slots, from 0 to 1, that may end as `setup_error`,
+        min_free_bytes: Bytes that must be free in the lab folder and in the engine's folder before
+            a trial starts.
+        max_error_rate: The largest share of trials, from 0 to 1, that may end as `setup_error`,
             `grade_error` or `infra_error` before the run stops; None for no limit. A
-            regrading with None stops at half of its slots as `grade_error`, and is not completed.
-        continue_unanswered: Run on where no model has answered the agents of a variant. Otherwise
+            regrading with None stops if half of its trials are a `grade_error`, and stays
+            incomplete.
+        continue_unanswered: Continue if no model has answered the agents of a variant. Otherwise
             the run stops, resumable, after three trials of a variant without any answer, or after
             the first if the gateway shows that the provider refuses the account or the address.
         budget_usd: US dollars that the run may spend, by the metric `cost_usd`, before it stops,
-            resumable. The run stores it: None leaves that of a resumed run, `math.inf` removes it.
+            resumable. The run stores it: None keeps the limit of a resumed run, `math.inf` removes
+            it.
         budget_tokens: The same in tokens, by the metrics `tokens_in` and `tokens_out`.
         on: Where the trials run: the address of a Dask scheduler, or the path of a cluster file.
-            ``"local"`` is this machine. None for this machine, and for a resumed run for where it
-            ran before. The run stores it.
+            ``"local"`` is this machine. None is this machine for a new run, and the earlier place
+            for a resumed run. The run stores it.
         insecure: Use a cluster without TLS that is not on this machine alone.
-        window: How many slots may be dispatched ahead of the first that is not committed. The run
-            stores it; None leaves that of a resumed run, by default the larger of 1,000 and four
-            times what the hosts take at once.
+        window: How many trials may start ahead of the first one that is not saved. The default is
+            the larger of 1,000 and four times the trials that the hosts take at once. The run
+            stores it; None keeps the number of a resumed run.
         keep: Which trial folders are retained, in `kept` of the run folder. They may hold secrets.
-        notify: Who is told that the run finished or stopped, that most of its budget is used, that
-            a host was lost, that many slots are errors, or that a request was applied: the URL of a
-            webhook, or a command with its arguments, which gets JSON on its stdin. `$NAME` in it is
-            a value of `env`. The run stores them: none given leaves those of a resumed run,
-            ``("none",)`` removes them. Receivers in the lab's settings are told as well.
+        notify: Receivers of notifications, each the URL of a webhook, or a command with its
+            arguments that gets JSON on its stdin. Notifications report that the run finished or
+            stopped, that most of its budget is used, that a host was lost, that many trials are
+            errors, or that a request was applied. `$NAME` in a receiver is a value of `env`. The
+            run stores them: an empty tuple keeps the receivers of a resumed run, ``("none",)``
+            removes them. Receivers in the lab's settings are notified as well.
         on_event: Called with each run event, a dictionary, in the thread that called `run`. The
-            `put` method of a `queue.Queue` serves too. What it raises interrupts the run.
+            `put` method of a `queue.Queue` can be used. An exception from it interrupts the run.
         stop_request: Stops the run from another thread, by `stop_request.raise_level()`.
     """
 
@@ -127,14 +130,14 @@ class RunOptions:
     stop_request: StopRequest = field(default_factory=StopRequest)
 
     def with_listener(self, listener: Listener) -> RunOptions:
-        """Return the same options, with every event going to `listener`."""
+        """Return the same options with another listener of events."""
         return replace(self, on_event=listener)
 
     @property
     def budget(self) -> dict[str, float]:
-        """The limits that are given, by kind."""
-        given = {kind: getattr(self, name) for kind, name in BUDGET_PARAMETERS.items()}
-        return {kind: limit for kind, limit in given.items() if limit is not None}
+        """The limits that are set, by kind."""
+        limits = {kind: getattr(self, name) for kind, name in BUDGET_PARAMETERS.items()}
+        return {kind: limit for kind, limit in limits.items() if limit is not None}
 
     @property
     def overrides(self) -> Overrides:
@@ -156,8 +159,8 @@ _COMMENT = re.compile(r"\s#.*")
 def read_env_file(path: Path) -> dict[str, str]:
     """Return the values of a file of `NAME=VALUE` lines, as `.env` files have them.
 
-    A `#` at the beginning of a line or behind a blank begins a comment, unless it is in quotes. A
-    leading `export`, quotes around a value and a byte order mark are understood. Raises
+    A `#` at the beginning of a line or after a space begins a comment, unless it is in quotes. A
+    leading `export`, quotes around a value and a byte order mark are allowed. Raises
     `InvalidInput`.
     """
     values: dict[str, str] = {}
@@ -183,14 +186,14 @@ def read_env_file(path: Path) -> dict[str, str]:
 
 
 def _env_value(text: str) -> str:
-    """Return a value without quotes around it and without a comment behind it."""
+    """Return a value without its quotes and without a comment after it."""
     text = text.strip()
     quoted = _QUOTED.fullmatch(text)
     return quoted[2] if quoted else _COMMENT.sub("", text).strip()
 
 
 def missing(names: Iterable[str], values: Mapping[str, str]) -> list[str]:
-    """Return those of `names` that have no value, sorted."""
+    """Return the `names` without a value, sorted."""
     return sorted(name for name in names if name not in values)
 
 

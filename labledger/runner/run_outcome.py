@@ -37,9 +37,9 @@ class Regrading:
     earlier: int
     """The generation that it is compared with."""
     outcome_changes: tuple[OutcomeChange, ...]
-    """The slots with a changed outcome; empty while the regrading is not complete."""
+    """The slots with a changed outcome. Empty while the regrading is not complete."""
     unjudged: tuple[UnjudgedSlot, ...] = ()
-    """The slots that its grader gave no verdict for, although an earlier grading judged them."""
+    """The slots without a verdict, although an earlier grading judged them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,31 +51,31 @@ class RunOutcome:
     complete: bool
     summary: JsonObject
     stopped: bool = False
-    """True if a stop request stopped it."""
+    """True if a stop request stopped the run."""
     stop: Stop | None = None
-    """Why it stopped before every slot was committed; None if it is complete."""
+    """Why the run stopped before every slot was committed; None if it is complete."""
     regrading: Regrading | None = None
     """None for a run that is not a regrading."""
     budget: Mapping[str, float] = field(default_factory=dict)
     """The limits of the run's budget by kind (`cost_usd`, `tokens`)."""
     used_up: tuple[str, ...] = ()
-    """The kinds of budget of which nothing is left."""
+    """The kinds of budget that are spent."""
     spent: Mapping[str, Spent] = field(default_factory=dict)
-    """What its trials spent, committed or not, by kind; empty for a regrading. `summary` has what
-    the committed ones spent."""
+    """The spending of all trials, committed or not, by kind; empty for a regrading. `summary` has
+    the spending of committed trials."""
 
     @property
     def trouble(self) -> str | None:
-        """Why it stopped early, unless a stop request was the reason."""
+        """Why the run stopped early, unless a stop request was the reason."""
         if self.stop is None or self.stop.cause == StopCause.INTERRUPT:
             return None
         return self.stop.message
 
     @property
     def unscored_variants(self) -> tuple[str, ...]:
-        """The variants of a complete run without any score: nothing was measured for them.
+        """The variants of a complete run without any score.
 
-        Empty for a run that is not complete: scores may follow.
+        Empty for an incomplete run, because scores may follow.
         """
         if not self.complete:
             return ()
@@ -84,17 +84,17 @@ class RunOutcome:
 
     @property
     def coverage(self) -> TaskCoverage:
-        """How many tasks the run has, and which of its benchmark's were left out."""
+        """How many tasks the run has, and which tasks of its benchmark were left out."""
         return TaskCoverage.of_json(self.summary["ext"])
 
     @property
     def pass_counts(self) -> dict[str, PassCounts]:
-        """How many slots of each variant passed and how many did not, with the pass rate."""
+        """The pass rate of each variant, with the numbers of slots that passed and did not pass."""
         return pass_counts_of(self.summary)
 
     @property
     def timeouts_under_pressure(self) -> str | None:
-        """A sentence, if more attempts timed out short of processors than otherwise."""
+        """A sentence if most time-outs were short of processors, else None."""
         counts = self.summary["ext"].get("timeouts")
         return None if counts is None else TimeoutCounts.of_json(counts).sentence
 
@@ -106,22 +106,20 @@ class RunOutcome:
 
     @property
     def unread_results(self) -> tuple[UnreadResults, ...]:
-        """How many trials have an output that could not be stored whole, by output."""
-        return tuple(
-            UnreadResults(**each) for each in self.summary["ext"].get("unread_results", ())
-        )
+        """How many trials have an output that could not be stored completely, by output."""
+        return tuple(UnreadResults(**row) for row in self.summary["ext"].get("unread_results", ()))
 
     @property
     def failed_gradings(self) -> tuple[FailedGradings, ...]:
-        """How many trials whose tests did not work count by which decision."""
+        """How many trials have tests that did not work, by the decision how they count."""
         return tuple(
-            FailedGradings(**each) for each in self.summary["ext"].get("failed_gradings", ())
+            FailedGradings(**row) for row in self.summary["ext"].get("failed_gradings", ())
         )
 
     @property
     def never_answered(self) -> bool:
-        """Whether agents of a variant called models, but no model ever answered any of them."""
-        return any(each.never_answered for each in self.model_answers)
+        """Whether agents of a variant called models, but never got an answer."""
+        return any(variant.never_answered for variant in self.model_answers)
 
     @property
     def infra_errors(self) -> int:
@@ -138,7 +136,7 @@ class RunOutcome:
 
 
 def pass_counts_of(summary: JsonObject) -> dict[str, PassCounts]:
-    """Return how many slots of each variant passed and how many did not, from a run's summary."""
+    """Return the numbers of slots that passed and did not pass from a summary, by variant."""
     variants = summary["ext"]["variants"]
     return {v["variant_id"]: PassCounts.of_variant(v) for v in variants}
 
@@ -148,11 +146,11 @@ _MAX_NAMED = 5
 
 
 def unjudged_sentence(unjudged: Sequence[UnjudgedSlot], total: int) -> str:
-    """Return why a regrading of so many slots is not complete, and what that means."""
-    named = ", ".join(f"{each.schedule_idx} ({each.why})" for each in unjudged[:_MAX_NAMED])
+    """Return why a regrading of `total` slots is not complete, and the consequence."""
+    named = ", ".join(f"{slot.schedule_idx} ({slot.why})" for slot in unjudged[:_MAX_NAMED])
     more = f" and {len(unjudged) - _MAX_NAMED} more" if len(unjudged) > _MAX_NAMED else ""
     return (
-        f"{counted_of(len(unjudged), total, 'slot')} not graded: the grader gave no verdict where "
-        f"an earlier grading had one (slot {named}{more}); the earlier grading stays current until "
-        "these slots are graded"
+        f"{counted_of(len(unjudged), total, 'trial')} not graded: the grader gave no verdict where "
+        f"an earlier grading had one (trial {named}{more}); the earlier grading stays current "
+        "until these trials are graded"
     )

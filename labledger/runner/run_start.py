@@ -1,10 +1,8 @@
-"""Start and resume runs; what extending, rerunning and regrading have in common with that.
+"""Start and resume runs, in steps that extending, rerunning and regrading share.
 
-A command opens the lab, checks what the run needs, registers what it adds while the ledger is open
-for writing, and runs a session: `RunStart` is this sequence, and each command is its own middle.
-Everything that can prevent a run is checked before the lab folder is changed: a failed start leaves
-only pulled or built images, logs of builds, and cached probe results. A resumed run uses the
-experiment as the ledger holds it; the authored files are only compared with it.
+`RunStart` opens the lab, checks the needs of the run, registers its additions, and runs a session.
+A start that fails leaves only images, logs of builds, and cached probe results. A resumed run uses
+the experiment in the ledger, and only compares it with the authored files.
 """
 
 from __future__ import annotations
@@ -85,12 +83,12 @@ def resolve_experiment(path: Path, options: RunOptions) -> ResolvedExperiment:
 
     authored = load_experiment(path)
     if options.strict and (changed := list(authored.number_warnings())):
-        raise InvalidInput(f"{path} has numbers that commands get with another text", changed)
+        raise InvalidInput(f"{path} has numbers whose text changes for commands", changed)
     return resolve(authored, options.overrides)
 
 
 def report_warnings(checks: Iterable[CheckResult], options: RunOptions) -> None:
-    """Report as events of the run what does not prevent it."""
+    """Report the warnings of checks as run events."""
     for check in checks:
         if check.warning:
             options.on_event(run_event("warning", message=f"{check.detail} ({check.hint})"))
@@ -98,7 +96,7 @@ def report_warnings(checks: Iterable[CheckResult], options: RunOptions) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunStart:
-    """An opened lab, and what a run in it is started with."""
+    """An opened lab, with the engine, values, options and receivers of a run."""
 
     lab: LabFolder
     store: ArtifactStore
@@ -111,9 +109,9 @@ class RunStart:
     @classmethod
     @contextmanager
     def opened(cls, options: RunOptions) -> Iterator[Self]:
-        """Find the lab and gather the environment. Nothing is connected or written yet.
+        """Find the lab and gather the environment. Connect to nothing, and write nothing.
 
-        Raises `InvalidInput` for a receiver of notifications that cannot be told anything.
+        Raises `InvalidInput` for a receiver of notifications that cannot be used.
         """
         lab = LabFolder.find(options.lab_dir)
         values = run_options.gather(options.env, options.env_files)
@@ -122,7 +120,7 @@ class RunStart:
             yield cls(lab, _store_of(lab, options), engine, values, options, receivers)
 
     def check(self, experiment: ResolvedExperiment, cluster: str | None) -> Preflight:
-        """Check what the trials of an experiment need, supply images and agents, report warnings.
+        """Check the needs of an experiment's trials, supply images and agents, report warnings.
 
         Raises `PreflightFailed`, and `InvalidInput` for an agent that could not be installed.
         """
@@ -174,14 +172,14 @@ class RunStart:
         )
 
     def require(self, run: RunInfo, plan: ExperimentPlan, cluster: str | None) -> None:
-        """Raise unless what further trials of an existing run need is there.
+        """Raise if a requirement of further trials of an existing run is missing.
 
-        Hosts of a cluster get images from a registry or this machine, each for its trials.
+        Images of hosts are not checked: each host gets them from a registry or this machine.
         """
         runs_here, insecure = cluster is None, self.options.insecure
         problems = [
             Problem(
-                "environment", f"${name} is not set", hint=f"give it with `env={{'{name}': …}}`"
+                "environment", f"${name} is not set", hint=f"pass it with `env={{'{name}': …}}`"
             )
             for name in run_options.missing(plan.environment, self.values)
         ]
@@ -190,7 +188,7 @@ class RunStart:
             for name in empty_names(plan.environment, self.values)
         ]
         if not problems:
-            # Hosts that read keys themselves say so when they are prepared.
+            # Hosts that read keys report missing keys when they are prepared.
             keys_here = has_keys(cluster, plan, insecure=insecure)
             checks = check_models(
                 plan, self.values, name=run.run_id, runs_here=runs_here, has_keys=keys_here
@@ -205,17 +203,18 @@ class RunStart:
             require_egress_image(self.engine, plan, self.options.egress_image)
 
     def _require_same_caps(self, run: RunInfo, cluster: str | None) -> None:
-        """Raise `InvalidInput` if it is not known where a run would go on what its caps have left.
+        """Raise `InvalidInput` if a run would continue where the use of its caps is unknown.
 
-        That is either the gateway of this machine, or the hosts of clusters and the file of shares.
+        Either the gateway of this machine knows it, or the hosts of a cluster and the file of
+        shares.
         """
         was_on_hosts = (self.lab.run_folder(run.run_id) / CAP_SHARES).exists()
         if was_on_hosts != (cluster is not None) and (was_on_hosts or run.on is None):
             where = "the hosts of its cluster" if was_on_hosts else "this machine"
             problem = Problem(
                 Parameter("on"),
-                f"what was used of its run_limits and variant_limits is known on {where} alone",
-                hint="continue it there",
+                f"only {where} can tell how much of its run_limits and variant_limits is used",
+                hint="continue the run there",
             )
             raise InvalidInput(f"run {run.run_id} cannot continue", [problem])
 
@@ -228,9 +227,9 @@ class RunStart:
     ) -> RunOutcome:
         """Run a session of the run, and return how it ended.
 
-        `limits` are new limits of its budget, by kind. `register` stores what the command adds:
-        only while a writer is open are files safe that no run names yet. What it returns appends a
-        part to the run, once the run is owned.
+        `limits` are new limits of its budget, by kind. `register` stores the files that the command
+        adds, while the open writer protects files that no run names yet. It may return a function
+        that appends a part to the run, which is called once the run is owned.
         """
         with LedgerWriter.open(self.lab.ledger, self.store) as writer:
             append_part = register(writer)
@@ -244,7 +243,7 @@ class RunStart:
 
 
 def _store_of(lab: LabFolder, options: RunOptions) -> ArtifactStore:
-    """Return the lab's artifact store, whose repairs are events of the run."""
+    """Return the lab's artifact store, which reports its repairs as run events."""
 
     def warn(message: str) -> None:
         options.on_event(run_event("warning", message=message))
@@ -268,7 +267,7 @@ def check_experiment(
 def refuse_changed(
     run: RunInfo, tasks: Mapping[str, str], options: RunOptions
 ) -> ResolvedExperiment | None:
-    """Return the run's experiment as its files are now; None if they are gone.
+    """Return the run's experiment from its current files; None if they are gone.
 
     Raises `ExperimentChanged` if a changed file could change results.
     """
@@ -305,15 +304,13 @@ def refuse_changed(
 def require_images(engine: Engine, run: RunInfo, oci: str | None) -> None:
     """Raise `PreflightFailed` if the engine lacks an image or `oci`, or cannot enforce limits.
 
-    A run may be continued on another engine than it began on.
+    A run may continue on another engine than the one on which it began.
     """
     problems = []
     for ref, image in run.images.items():
         if engine.image_id(image) is None:
             hint = _missing_image_hint(ref, run)
-            problems.append(
-                Problem("image", f"{ref} ({image}) is not available any more", hint=hint)
-            )
+            problems.append(Problem("image", f"{ref} ({image}) is no longer available", hint=hint))
     info = engine.info()
     checks = [*check_oci_runtime(info, oci), *check_controllers(info)]
     problems += problems_of(checks)
@@ -338,8 +335,8 @@ def start_run(
 ) -> RunOutcome:
     """Run an experiment to its end. If it cannot begin, raises before the run is created.
 
-    `path` may be a temporary copy: once every check has passed, `store_source` then stores the
-    experiment in the lab folder and returns the path from which it runs.
+    `path` may be a temporary copy. Then `store_source` stores the experiment in the lab folder once
+    every check has passed, and returns the path from which it runs.
     """
     experiment = resolve_experiment(path, options)
     run_id = options.run_id or new_run_id(experiment.plan.experiment.experiment_id)
@@ -369,19 +366,19 @@ def start_run(
 
 
 def _warn_of_other_size(experiment: ResolvedExperiment, options: RunOptions) -> None:
-    """Warn if a run that declares looks begins with a size that is not planned."""
+    """Warn if a run with declared looks begins with a size that is not planned."""
     design, tasks = experiment.plan.design, len(experiment.tasks)
     size = Look(tasks, design.replications)
     if design.looks and size not in design.looks and experiment.shard is None:
         message = (
-            f"{counted(tasks, 'task')} with {counted(design.replications, 'replication')} are none "
-            "of the planned looks (design.looks): comparisons will not use their boundary"
+            f"{counted(tasks, 'task')} with {counted(design.replications, 'replication')} match no "
+            "planned look (design.looks): comparisons will not use their boundary"
         )
         options.on_event(run_event("warning", message=message))
 
 
 def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
-    """Continue a run to the result that it would have had without the interruption."""
+    """Continue a run to its end. Its result is the same as without the interruption."""
     unchanged: ResolvedExperiment | None = None
     with RunStart.opened(options) as start:
         with LedgerReader.open(start.lab.ledger) as reader:
@@ -414,11 +411,11 @@ def _warn_of_changes(run: RunInfo, tasks: Mapping[str, str], options: RunOptions
     try:
         refuse_changed(run, tasks, options)
     except PermissionNeeded:
-        return  # Nothing runs, and nothing outside the project is read.
+        return  # Nothing runs, so do not read files outside the project.
     except ExperimentChanged as changed:
         changes = "; ".join(line.strip() for line in changed.message.splitlines()[1:])
         message = (
-            f"{run.run_id} is complete and stays as it is, though its experiment has changed "
+            f"{run.run_id} is complete and does not change, although its experiment has changed "
             f"since ({changes}); `labledger run {run.source_path}` starts a new run"
         )
         options.on_event(run_event("warning", message=message))

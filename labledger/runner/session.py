@@ -1,4 +1,4 @@
-"""A session: what one coordinator does with a run, from acquiring its lease to releasing it.
+"""A session: the work of one coordinator on a run, from acquiring its lease to releasing it.
 
 It prepares the run folder, repairs the mirrors, executes the slots by `SlotExecution`, and writes
 the chain file and the summary. The lease is released last, so that every file is written while the
@@ -55,15 +55,15 @@ class Session:
     new_limits: Mapping[str, float] = field(default_factory=dict)
     """New limits of the run's budget, by kind. Kinds that are missing keep their limit."""
     receivers: GivenReceivers = field(default_factory=GivenReceivers)
-    """Who is told what happens to the run."""
+    """The receivers of the run's notifications."""
     append_part: Callable[[Lease], object] | None = None
-    """Appends a part to the run's schedule before anything is run; None appends nothing."""
+    """Appends a part to the run's schedule before a trial starts; None appends nothing."""
 
     def run_session(self) -> RunOutcome:
         """Acquire the run, run its uncommitted slots, and return how it ended.
 
         Raises `LeaseHeld` if another coordinator owns the run, `LeaseLost` if one takes it over,
-        and `LedgerReplaced` with a hint of how to get the run back.
+        and `LedgerReplaced` with a hint how to restore the run.
         """
         try:
             return self._run_session()
@@ -74,7 +74,7 @@ class Session:
     def _run_session(self) -> RunOutcome:
         folder = self.lab.run_folder(self.run_id)
         with ExitStack() as stack:
-            # Left last: it delivers also that the run has ended.
+            # Closed last, because it also delivers that the run has ended.
             delivery = stack.enter_context(
                 DeliveryThread(
                     *(self.lab, self.run_id, self.values, self.options.on_event),
@@ -143,7 +143,7 @@ class Session:
             complete=complete,
             summary=summary,
             stopped=self.options.stop_request.level > 0,
-            # A cause that arose with the last slots, such as a spent budget, had no effect.
+            # A cause that came with the last slots, such as a spent budget, had no effect.
             stop=None if complete else stop,
             regrading=regrading,
             budget=budget.limits,
@@ -159,13 +159,13 @@ class Session:
         is_open = run.next_schedule_idx < run.total_slots
         if backed_up_at is not None and is_open and run.created_at <= backed_up_at:
             message = (
-                f"this lab was restored from a backup of {backed_up_at}: slots that the original "
-                "has run since run here again, and are paid for again"
+                f"this lab was restored from a backup of {backed_up_at}: trials that the original "
+                "lab has run since then run here again, and cost money again"
             )
             self.options.on_event(run_event("warning", message=message))
 
     def _append_part(self, reader: LedgerReader, lease: Lease) -> None:
-        """Append the new part. If that fails, a run that was complete is complete again."""
+        """Append the new part. If that fails, mark a run that was complete as complete again."""
         if self.append_part is None:
             return
         fault_points.fault_point("before_append")
@@ -183,7 +183,7 @@ class Session:
         if self.options.stop_request.level > 0:
             return Stop(StopCause.INTERRUPT, self.options.stop_request.message)
         if stop_cause is not None and stop_cause.cause == StopCause.BUDGET:
-            # A limit that was raised meanwhile is not spent any more.
+            # A limit that was raised meanwhile is no longer spent.
             return Stop(StopCause.BUDGET, budget.message() or stop_cause.message)
         return stop_cause
 
@@ -212,9 +212,9 @@ class Session:
 
         gradings = reader.gradings(self.run_id)
         generation = experiment.regrades.generation
-        # The run itself was complete then, though it may have grown since.
-        first, *others = (each for each in gradings if each.generation < generation)
-        earlier = [first, *(each for each in others if each.complete)][-1]
+        # The run itself was complete then, although it may have grown since.
+        first, *others = (grading for grading in gradings if grading.generation < generation)
+        earlier = [first, *(grading for grading in others if grading.complete)][-1]
         changes = outcome_changes(self.lab.ledger, earlier.run_id, self.run_id) if complete else ()
         root_id = gradings[0].root_id
         return Regrading(root_id, generation, earlier.generation, changes, tuple(unjudged))
@@ -222,12 +222,12 @@ class Session:
     def _prepare_folder(self, run: RunInfo, experiment: ExperimentPlan) -> None:
         """Create the run folder and its files from the ledger and the artifact store.
 
-        Raises `LedgerError` if programs that an earlier session put there were changed since.
+        Raises `LedgerError` if programs that an earlier session staged there were changed.
         """
         folder = self.lab.run_folder(run.run_id)
         create_run_folder(folder, run)
         if run.on is not None:
-            # Each host stages them for its own trials.
+            # Each host stages the programs for its own trials.
             return
         self._stage_programs(run.run_id, experiment)
         shared_files.require_unchanged_files_of_tasks(folder, self.store)

@@ -1,8 +1,8 @@
 """The execution of a run's uncommitted slots: a coordinator, and everything that it works with.
 
 `SlotExecution` makes the executor, the plans of trials and the queues from the run, its experiment
-and the options, and removes what earlier sessions left. The lease, the run folder and the mirrors
-are those of the session.
+and the options. It removes the remains of earlier sessions. The session provides the lease, the run
+folder and the mirrors.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class SlotExecution:
     run: RunInfo
     experiment: ExperimentPlan
     unfinished: Mapping[int, UnfinishedSlot]
-    """The slots that earlier sessions have begun and not committed."""
+    """The slots that earlier sessions began and did not commit."""
     reader: LedgerReader
     mirrors: MirrorWriter
     budget: Budget
@@ -183,7 +183,7 @@ class SlotExecution:
         is_complete = coordinator.execute()
         for message in self.programs.find_touched_since():
             self.options.on_event(run_event("warning", message=message))
-        # A cause that arose with the last slots has stopped nothing, and nobody resumes the run.
+        # A cause that came with the last slots stopped nothing, and the run needs no resume.
         stop_cause = None if is_complete else coordinator.stop_cause
         with tolerating_errors(stop_cause, self.options.on_event):
             coordinator.commit_queue.append_pending_mirrors()
@@ -201,7 +201,7 @@ class SlotExecution:
     def _executor(
         self, full_disks: FullDisks, agents: Mapping[str, InstalledAgent]
     ) -> TrialExecutor:
-        """Return the executor of this run's trials, of which `agents` are installed by variant."""
+        """Return the executor of this run's trials. `agents` are installed agents, by variant."""
         run, experiment = self.run, self.experiment
         if run.on is None:
             width = self.options.max_concurrency or experiment.design.max_concurrency
@@ -222,7 +222,7 @@ class SlotExecution:
             experiment.is_sealed,
             known_hosts=hosts_with_open_attempts(self.unfinished),
             models=needs,
-            agents=tuple({each.tree_sha256: each for each in agents.values()}.values()),
+            agents=tuple({agent.tree_sha256: agent for agent in agents.values()}.values()),
         )
         cluster_run = ClusterRun(
             setup,
@@ -243,9 +243,9 @@ class SlotExecution:
         if not models:
             return None
         if not self._has_slots:
-            # Only attempts of earlier sessions are closed.
+            # The gateway only closes attempts of earlier sessions.
             return GatewayKeeper(self.lab.gateway, self.run.run_id, {})
-        # What answers from a record needs no key, and must not be able to ask a provider.
+        # A replay needs no key, and must not be able to ask a provider.
         if self.experiment.replays:
             keeper = GatewayKeeper(self.lab.gateway, self.run.run_id, {})
         else:
@@ -285,7 +285,7 @@ class SlotExecution:
         return ErrorRate.of_regrading(limit, self.run.total_slots, statuses)
 
     def _answers(self) -> UnansweredVariants:
-        """Return which variants got answers from models, by the ledger."""
+        """Return the state of answers from models by variant, as the ledger has it."""
         run, reader = self.run, self.reader
         granting = variants_with_models(run.resolved)
         if not granting:
@@ -303,12 +303,12 @@ class SlotExecution:
         """Return the slots with a staged result; in a regrading, how they ended."""
         if self.run.regrades is None:
             return {idx: None for idx, slot in self.unfinished.items() if slot.staged}
-        # A regrading prunes no variant, so the ending needs no variant.
+        # A regrading prunes no variant, so its endings need no variant.
         statuses = self.reader.staged_statuses(self.run.run_id)
         return {idx: Ending("", status) for idx, status in statuses.items()}
 
     def _pruning(self) -> Pruning:
-        """Return the state of pruning. A regrading prunes nothing: its trials have run."""
+        """Return the state of pruning. A regrading prunes nothing, because its trials have run."""
         prune = None if self.experiment.regrades else self.experiment.design.prune
         return Pruning(prune, self.reader.consecutive_failures(self.run.run_id))
 

@@ -107,7 +107,7 @@ def test_trial_folders_deleted_meanwhile(
     for idx, _ in notes:
         (reason,) = notes[idx, 1]
         assert "trial folder was deleted" in reason
-        assert f"warning: slot {idx}, attempt 1, is run again: {reason}" in done.stderr
+        assert f"warning: trial {idx}, attempt 1, runs again: {reason}" in done.stderr
         assert f"run again: {reason}" in project.output("show", RUN, idx)
     assert [attempts(project, idx) for idx in range(3)] == [[COMPLETED]] * 3
     assert engine_log.starts(project, RUN) == {(0, 1): 2, (1, 1): 2, (2, 1): 1}

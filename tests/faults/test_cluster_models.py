@@ -241,7 +241,7 @@ def test_hosts_share_the_caps_of_a_run(tmp_path: Path, provider: ServedProvider)
         assert [cap_of(project, idx) for idx in range(2)] == ["requests", "requests"]
         which = ("--status", "completed", "--despite-verdict", "--because", "a test", "--yes")
         elsewhere = project.command("rerun", "r", *which, "--on", "local")
-        assert "is known on the hosts of its cluster alone" in elsewhere.stderr
+        assert "only the hosts of its cluster can tell how much" in elsewhere.stderr
     project.check_run("r")
 
 

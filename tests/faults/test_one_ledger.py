@@ -75,7 +75,7 @@ def test_a_ledger_that_goes_under_a_living_run(
     with pytest.raises(LedgerReplaced, match="was removed or replaced") as stopped:
         project.start("run", on_event=watch)
     assert len(slots) == 2, "it went on in a file that nobody can open"
-    assert "`labledger resume run` then goes on" in (stopped.value.hint or "")
+    assert "`labledger resume run` then continues" in (stopped.value.hint or "")
     (saved,) = project.lab.glob("ledger.sqlite.replaced-*Z")
     for file in project.lab.glob("ledger.sqlite-*"):
         file.unlink()

@@ -376,7 +376,7 @@ def test_resume_notices_a_changed_context(built: BuiltProject) -> None:
         assert coordinator.finish() == 0, coordinator.stderr
     built.project.write("env/more", "x")
     done = project.command("resume", "run-1", *PASSING)
-    assert f"what the image {built.image} is built from changed" in done.stderr
+    assert f"the build of the image {built.image} changed" in done.stderr
 
 
 def test_resume_without_the_built_image_says_what_can_be_done(built: BuiltProject) -> None:
@@ -391,5 +391,5 @@ def test_resume_without_the_built_image_says_what_can_be_done(built: BuiltProjec
     docker("rmi", built.image)
     done = built.project.command("resume", "run-1", *PASSING)
     assert done.returncode == 3
-    assert "is not available any more" in done.stderr
+    assert "is no longer available" in done.stderr
     assert "or start a new run, which builds it from env" in done.stderr

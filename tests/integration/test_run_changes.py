@@ -188,7 +188,7 @@ def test_a_complete_run_says_that_its_experiment_has_changed(fresh: Project) -> 
     agent_file(fresh)
     assert fresh.go_on("stopped", on_event=listen).complete
     (warning,) = warnings
-    assert "stopped is complete and stays as it is" in warning
+    assert "stopped is complete and does not change" in warning
     assert "agent.sh changed (a file of the agent)" in warning
     assert f"`labledger run {fresh.experiment}` starts a new run" in warning
 

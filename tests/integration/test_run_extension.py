@@ -83,7 +83,7 @@ def test_a_run_that_grew_three_times_answers_as_one_done_at_once(
         compared = [ledger.compare(run_id).comparisons[0] for run_id in (RUN, "at-once")]
         assert [each.tasks for each in compared] == [3, 3]
     ledger_before = (project.lab / "ledger.sqlite").read_bytes()
-    with pytest.raises(NothingToExtend, match="has every cell"):
+    with pytest.raises(NothingToExtend, match="already has every trial"):
         extend(RUN, options=options(project))
     with pytest.raises(ExperimentChanged, match="2 tasks were removed: b, c"):
         extend(RUN, options=options(project, limit=1))
@@ -188,7 +188,7 @@ def test_a_run_keeps_its_budget_when_it_grows(tmp_path: Path, image_ids: dict[st
     project.save()
     begun: list[JsonObject] = []
     assert project.start(RUN, limit=1, budget_usd=0.9, on_event=begun.append).complete
-    assert "1 task with 1 replication are none of the planned looks" in begun[0]["message"]
+    assert "1 task with 1 replication match no planned look" in begun[0]["message"]
     with pytest.raises(InvalidInput, match=r"1 of 0.9 USD are spent; nothing was added"):
         extend(RUN, options=options(project))
     with pytest.raises(InvalidInput, match="found 0 characters"):

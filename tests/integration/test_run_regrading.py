@@ -234,7 +234,7 @@ def test_a_grader_that_fails_takes_no_pass_away(project: Project, engine_log: En
     planned = project.command("rerun", "first", "--dry-run")
     assert "`labledger resume first.g2` grades them, and runs no agent" in planned.stderr
     refused = project.command("rerun", "first.g2", "--dry-run")
-    assert "`labledger resume first.g2` grades its open slots" in refused.stderr
+    assert "`labledger resume first.g2` grades its ungraded trials" in refused.stderr
 
     killed = project.command(*command, LICENCE="up", **{VARIABLE: "inside_commit"})
     assert killed.returncode == -9, killed.stderr
@@ -287,10 +287,10 @@ def test_a_sealed_grader(tmp_path: Path, image_ids: dict[str, str]) -> None:
 @thorough
 def test_the_same_grader_again(project: Project) -> None:
     """A grader grades a run once, unless `--again` is given."""
-    with pytest.raises(AlreadyGraded, match=r"generation 1, first\.g1"):
+    with pytest.raises(AlreadyGraded, match=r"grading 1, first\.g1"):
         regrade(project, "grader.sh")
     regrade(project)
-    with pytest.raises(AlreadyGraded, match=r"generation 2, first\.g2"):
+    with pytest.raises(AlreadyGraded, match=r"grading 2, first\.g2"):
         regrade(project)
     assert regrade(project, again=True).run_id == "first.g3"
 
@@ -365,7 +365,7 @@ def test_an_incomplete_run(tmp_path: Path, image_ids: dict[str, str]) -> None:
     with closing(project.run("first", *HOLDING)) as coordinator:
         coordinator.until("slot_committed")
         coordinator.kill()
-    with pytest.raises(RunNotComplete, match=r"\d of 4 slots are committed"):
+    with pytest.raises(RunNotComplete, match=r"\d of 4 trials are saved"):
         regrade(project, "grader.sh")
     project.clear()
 

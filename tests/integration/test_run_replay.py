@@ -165,7 +165,7 @@ def test_a_run_without_a_record_is_not_replayed(tmp_path: Path) -> None:
     with recorded(tmp_path, {"one": RIGHT}, record=False) as project:
         done = project.command("run", project.experiment, "--run-id", "again", "--replay", "r")
         assert done.returncode == 2
-        assert "r has no recorded calls for 1 of 1 slot: base/one/0" in done.stderr
+        assert "r has no recorded calls for 1 of 1 trial: base/one/0" in done.stderr
         assert "runtime.models.record: true" in done.stderr
         assert query(project, "SELECT run_id FROM runs") == [{"run_id": "r"}]
         done = project.command("run", project.experiment, "--replay", "unknown")

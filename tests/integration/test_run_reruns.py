@@ -91,7 +91,7 @@ def test_a_run_with_reruns_is_graded_again_and_imported(project: Project, tmp_pa
     project.write("strict.sh", STRICT)
     options = labledger.RunOptions(lab_dir=project.lab)
     labledger.regrade("first", project.folder / "strict.sh", options)
-    with pytest.raises(InvalidInput, match="is a regrading, whose trials are those of first"):
+    with pytest.raises(InvalidInput, match="is a regrading of first, and has no trials of its own"):
         labledger.plan_rerun("first.g2", lab_dir=project.lab)
     rerun(project)
     # The first regrading lacks the new slots: the run's own scores count until the next one.

@@ -389,7 +389,7 @@ def test_a_run_does_not_stop_because_a_host_is_paused(run: Run) -> None:
         assert executor.place(two) is None
         assert executor.stop_cause(PATIENCE_S) is None
         assert executor.place(two) is None
-        assert "no host could take slot 2" in (executor.stop_cause(0.0) or "")
+        assert "no host could take trial 2" in (executor.stop_cause(0.0) or "")
         assert executor.stop_cause(0.0) is None, "it was not to be placed again"
         executor.limit(a_is_closed)
         placed = executor.place(run.spec(3))
@@ -555,7 +555,7 @@ def test_a_bad_result_harms_its_own_attempt_alone(
         wait_until(lambda: executor.width == 4, "both hosts")
         (other, well), (spec, waits) = (run.submit(executor, idx, run.a) for idx in (2, 1))
         problem = run.problem(executor, run.a)
-        assert problem.startswith("its result of slot 1 ")
+        assert problem.startswith("its result of trial 1 ")
         assert is_whole(well, other)
         assert is_whole(*reversed(run.submit(executor, 3)))
         assert not waits.done()
@@ -596,7 +596,7 @@ def test_two_machines_that_are_one_host_are_not_used(run: Run) -> None:
         wait_until(lambda: run.a.accepted, "the first host to have it")
         run.cluster.workers["A2"] = copy
         problem = run.problem(executor, run.a)
-        assert problem.startswith(f"2 machines say that they are {run.a.name}: A and A2.")
+        assert problem.startswith(f"2 machines claim to be {run.a.name}: A and A2.")
         assert executor.width == 2
         assert all(is_whole(*reversed(run.submit(executor, idx))) for idx in (2, 3))
         del run.cluster.workers["A2"]

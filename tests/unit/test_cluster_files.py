@@ -222,7 +222,7 @@ def test_each_role_gets_a_certificate_of_the_authority(tmp_path: Path) -> None:
     assert {file.name for file in files if file.stat().st_mode & 0o077 == 0} == {
         file.name for file in files if file.name.endswith("-key.pem")
     }
-    with pytest.raises(InvalidInput, match="is not replaced"):
+    with pytest.raises(InvalidInput, match="will not be replaced"):
         cluster_file.make_certificates(tmp_path)
 
 

@@ -377,7 +377,7 @@ def test_a_run_stops_only_when_nothing_can_advance(trials: Trials) -> None:
     works.pending.clear()
     assert blocked.stop_cause(links, 3600.0) is None
     assert (blocked.stop_cause(links, 0.0) or "").endswith(
-        "it does not answer; slots 4, 7 wait for it"
+        "it does not answer; trials 4, 7 wait for it"
     )
     gone.lost_because = "burnt"
     assert blocked.stop_cause(links, 0.0) is None

@@ -27,7 +27,7 @@ CASES: dict[str, tuple[JsonObject, JsonObject, str, str]] = {
         "'a.org:80' has a port",
     ),
     "grader's hosts": ({}, {"allowed_hosts": ["a.org"]}, "grader.allowed_hosts", "only for"),
-    "nobody switches": ({}, {"network": "full"}, "grader.network", "nobody changes it"),
+    "nobody switches": ({}, {"network": "full"}, "grader.network", "the network cannot"),
     "image": ({}, {"image": "x"}, "grader.image", "only for mode: separate; the mode is same"),
     "artifacts": (
         {},
@@ -84,7 +84,7 @@ CASES: dict[str, tuple[JsonObject, JsonObject, str, str]] = {
         {"rights": "docker"},
         {},
         "rights",
-        "the container starts as the USER of its image, who could not end them",
+        "the container starts as the USER of its image, who could not kill them",
     ),
     "user with rights": ({"rights": "docker", "user": "1000"}, {}, "rights", "starts as 1000"),
     "unreadable for root": (

@@ -114,7 +114,7 @@ def test_a_shard_grows_to_the_whole_and_not_to_another_shard(folder: Folder) -> 
     assert (changes, found.slot_count) == ([], 10 - first.total_slots)
     second = folder.resolve(shard=Shard.parse("2/2"))
     [sentence] = grow(first, second)[1]
-    assert "6 slots of the run cannot be found in the experiment, such as variant" in sentence
+    assert "6 trials of the run cannot be found in the experiment, such as variant" in sentence
 
 
 def test_new_tasks_may_bring_files_for_the_grader(folder: Folder) -> None:

@@ -393,7 +393,7 @@ def test_numbers_are_named_in_plans_and_refused_if_strict(folder: Folder) -> Non
     for command in ("run", "preflight"):
         refused = run_forked(command, path, "--strict", folder=folder.path)
         assert refused.returncode == 2
-        assert "numbers that commands get with another text" in refused.stderr
+        assert "numbers whose text changes for commands" in refused.stderr
         assert sentence in refused.stderr
     folder.experiment(text.replace("3.10", "'3.10'"))
     strict = run_forked("run", path, "--strict", "--dry-run", folder=folder.path)

@@ -23,12 +23,12 @@ def folder(tmp_path: Path) -> Folder:
 def test_too_many_replications_are_refused(
     folder: Folder, schedule: str, shard: Shard | None
 ) -> None:
-    """10⁹ replications are a problem of their field, found before anything counts the slots."""
+    """10⁹ replications are a problem of their field, found before anything counts the trials."""
     folder.data["design"] = {"replications": 1_000_000_000, "schedule": schedule}
     [problem] = folder.task_problems(shard=shard)
     assert problem.field == "design.replications"
     assert problem.line is not None
-    assert "are 10,000,000,000 slots" in problem.message
+    assert "are 10,000,000,000 trials" in problem.message
     assert f"at most {MAX_SLOTS:,}" in problem.message
     assert problem.hint is not None
 

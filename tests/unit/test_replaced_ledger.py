@@ -62,7 +62,7 @@ def test_no_write_counts(path: Path, change: Callable[[Path], None]) -> None:
         lab = LabFolder(path.parent)
         hint = rescue_run(lab, writer, kit.RUN)
     (saved,) = lab.root.glob("ledger.sqlite.replaced-*Z")
-    assert f"what was written is saved in {saved}" in hint
+    assert f"the open ledger is saved in {saved}" in hint
     with LedgerReader.open(saved) as reader:
         assert reader.run(kit.RUN).next_schedule_idx == 2
         assert set(reader.staged(kit.RUN)) == {2, 3}

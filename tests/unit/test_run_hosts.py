@@ -333,9 +333,9 @@ def test_open_attempts_are_continued_only_where_they_are(
     run = reader.run(kit.RUN)
     remote = {3: UnfinishedSlot(1, staged=False, container_may_exist=True, host=HOSTS[0])}
     local = {4: UnfinishedSlot(1, staged=False, container_may_exist=True, host="laptop")}
-    with pytest.raises(InvalidInput, match=f"slots 3 .*{HOSTS[0]}"):
+    with pytest.raises(InvalidInput, match=f"trials 3 .*{HOSTS[0]}"):
         require_reachable_attempts(run, None, remote)
-    with pytest.raises(InvalidInput, match=r"slots 4 .*(?s:.*)--on local"):
+    with pytest.raises(InvalidInput, match=r"trials 4 .*(?s:.*)--on local"):
         require_reachable_attempts(run, "tls://head:8786", local)
     require_reachable_attempts(run, "tls://head:8786", remote)
     require_reachable_attempts(run, None, local)

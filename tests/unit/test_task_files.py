@@ -86,7 +86,7 @@ def test_equal_files_are_packed_once(folder: Folder) -> None:
         ({"directory": "none"}, "files[0]", "there is no folder"),
         ({"for": "both"}, "files[0].for", "both"),
         ({"variants": ["reference"]}, "files[0].variants", "same for every variant"),
-        ({"writable": True}, "files[0].writable", "always gets a copy"),
+        ({"writable": True}, "files[0].writable", "always gets its own copy"),
         ({"more": 1}, "files[0]", "more"),
         ({"image_files": "replace"}, "files[0].image_files", "replace"),
     ],

@@ -1,6 +1,6 @@
-"""What a coordinator does with hosts: places attempts on them and fetches their results.
+"""The coordinator's side of a cluster: places attempts on hosts and fetches their results.
 
-In: attempts of the runner. Out: their results, with the artifacts in the coordinator's store.
-`ClusterExecutor` is the entry point; nothing here is kept on disk. May not import what a host
-does, or Dask.
+In: attempts of the runner. Out: their results, with the artifacts in the coordinator's store. Read
+`cluster_executor`, `host_link` and `host_exchanges` first. Nothing here is kept on disk, except the
+shares of caps. May not import the host's side, or Dask.
 """

@@ -1,8 +1,8 @@
 """The executor of runs on a cluster: places attempts on hosts and collects their results.
 
-The coordinator's thread never waits for a network: its calls change what is in memory, and the
-thread of the connection exchanges it with the hosts. Each host decides what happens to the attempts
-that belong to it; see `host_run`, and `host_exchanges` for the other thread.
+The coordinator's thread never waits for a network: it changes the state in memory, which the
+connection's thread (`host_exchanges`) exchanges with the hosts. Each host decides alone about its
+attempts; see `host_run`.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life.start_limiter import StartRefused
 
 _FIRST_CONTACT_S = 10.0
-"""How long opening waits for the hosts that are known to answer."""
+"""How many seconds `open` waits for answers of known hosts."""
 _SHUTDOWN_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterRun:
-    """What the executor of a cluster needs to know of its run."""
+    """The data of a run that its executor on a cluster needs."""
 
     setup: RunSetup
-    """What each host needs of it."""
+    """The data of the run that each host needs."""
     store_root: Path
     """The coordinator's artifact store."""
     max_concurrency: int | None = None
@@ -70,7 +70,7 @@ class ClusterRun:
     keys: Mapping[KeySource, str] = field(default_factory=dict, repr=False)
     """The keys of model providers, if hosts do not read them themselves."""
     caps: Mapping[str | None, Amounts] = field(default_factory=dict)
-    """The caps that its hosts share, by variant; that of the run has the name None."""
+    """The caps that its hosts share, by variant. The key of the run's cap is None."""
     shares: Path = Path()
     """The file of the hosts' shares in these caps."""
 
@@ -81,15 +81,15 @@ class ClusterExecutor:
     def __init__(
         self, connection: ClusterConnection, run: ClusterRun, object_store: StorePlace | None = None
     ) -> None:
-        """`connection` is open; `close` closes it. Large files go through `object_store`.
+        """`connection` is open, and `close` closes it. Large files go through `object_store`.
 
-        Raises `ExtraMissing` and `InvalidInput` if that cannot be opened on any machine like this,
-        and `LedgerError` if the file of shares cannot be read.
+        Raises `ExtraMissing` and `InvalidInput` if this machine cannot use `object_store`, and
+        `LedgerError` if the file of shares cannot be read.
         """
         self._connection = connection
-        self._max_concurrency = self._own_max_concurrency = run.max_concurrency
+        self._max_concurrency = self._default_max_concurrency = run.max_concurrency
         self._state = ClusterState(run.setup)
-        self._relay = StoreRelay(connection, run.setup, object_store, self._state.tell)
+        self._relay = StoreRelay(connection, run.setup, object_store, self._state.warn_once)
         store = ArtifactStore(run.store_root)
         shares = HostShares(connection, self._state, run.caps, run.shares)
         self._exchanges = HostExchanges(
@@ -97,7 +97,7 @@ class ClusterExecutor:
         )
 
     def open(self) -> ClusterExecutor:
-        """Find the hosts, and return when those that answer have told what they have."""
+        """Find the hosts, and wait until each host that answers has reported its state."""
         self._exchanges.hosts.spawn(self._exchanges.hosts.discover, None)
         deadline = clock.monotonic() + _FIRST_CONTACT_S
         while clock.monotonic() < deadline:
@@ -108,7 +108,7 @@ class ClusterExecutor:
             clock.sleep(0.02)
         return self
 
-    # -- what the coordinator asks
+    # -- calls of the coordinator
 
     @property
     def width(self) -> int:
@@ -116,18 +116,18 @@ class ClusterExecutor:
 
     @property
     def capacity(self) -> int:
-        # Attempts of hosts that do not answer take nothing from the others. Read without the lock,
-        # which the other thread may hold: it is asked for at every slot, and may be a moment old.
+        # Attempts of hosts that do not answer leave the room of other hosts free. This is read at
+        # every slot, so it does not wait for the lock, and may be slightly outdated.
         host_capacity = self._state.host_capacity
         return self._limited(host_capacity.capacity) + host_capacity.blocked
 
     def limit(self, limits: Limits) -> None:
-        self._max_concurrency = limits.max_concurrency or self._own_max_concurrency
+        self._max_concurrency = limits.max_concurrency or self._default_max_concurrency
         with self._state.lock:
             self._state.host_capacity.limits = limits
             for link in self._state.links.values():
                 self._state.host_capacity.update(link)
-            # What waited because of the old ones has all the patience again.
+            # Attempts that waited because of the old limits get the full patience again.
             self._state.blocked.record_activity()
 
     def _limited(self, count: int) -> int:
@@ -225,9 +225,10 @@ class ClusterExecutor:
         self._order(Kill(spec, spares_started=True))
 
     def _order(self, kill: Kill) -> None:
-        """Have a host kill or recall an attempt; take back here what its host cannot have got.
+        """Have a host kill or recall an attempt. End it here if no host can have received it.
 
-        That may wait long for its inputs, or for its host. Any other is the host's to refuse.
+        Such an attempt may wait long for its inputs or its host. Otherwise only the host may
+        refuse it.
         """
         key = kill.spec.key
         with self._state.lock:
@@ -279,11 +280,11 @@ class ClusterExecutor:
             leaving, link.leaving = list(link.leaving.values()), {}
             link.reserved.clear()
             self._end_lost(link)
-        for each in leaving:
-            set_result(each.future, None)
+        for removal in leaving:
+            set_result(removal.future, None)
 
     def _end_lost(self, link: HostLink) -> None:
-        """Tell a lost host that it is lost, and end its attempts after that. With the lock."""
+        """Notify a lost host, and then end its attempts. Called with the lock held."""
         self._state.host_capacity.update(link)
         self._exchanges.wake(link)
         self._exchanges.hosts.spawn(partial(self._exchanges.end_lost, link), link)
@@ -314,7 +315,7 @@ class ClusterExecutor:
     def _is_left_alone(link: HostLink, attempt: Pending) -> bool:
         """Return whether a stopping run leaves an attempt to the next session.
 
-        It does if the host does not answer, and if nothing can have been started.
+        It does if the host does not answer, or if the attempt certainly has not started.
         """
         is_new = not (attempt.is_delivered or attempt.spec.container_may_exist)
         return not link.is_connected or is_new
@@ -327,8 +328,8 @@ class ClusterExecutor:
         with self._state.lock:
             for link in self._state.links.values():
                 link.pending.clear()
-                for each in link.leaving.values():
-                    set_result(each.future, None)
+                for removal in link.leaving.values():
+                    set_result(removal.future, None)
                 link.leaving.clear()
                 self._state.host_capacity.update(link)
 
@@ -338,11 +339,11 @@ class ClusterExecutor:
         while clock.monotonic() < deadline:
             with self._state.lock:
                 waiting = [
-                    each.future
+                    removal.future
                     for link in self._state.links.values()
                     if link.is_connected
-                    for each in link.leaving.values()
-                    if not each.future.done()
+                    for removal in link.leaving.values()
+                    if not removal.future.done()
                 ]
             if not waiting:
                 return
@@ -350,7 +351,7 @@ class ClusterExecutor:
                 waiting[0].result(timeout=0.5)
 
     def close(self) -> None:
-        """End the connection. What runs on hosts goes on."""
+        """End the connection. Trials on hosts continue."""
         self._exchanges.close()
         self._relay.close()
         self._connection.close()
@@ -358,8 +359,8 @@ class ClusterExecutor:
     def clean_up(self, run: RunRecords) -> list[str]:
         with self._state.lock:
             away = [
-                f"{link.name} does not answer, and keeps what it has of this run until "
-                "`labledger clean --on` removes it"
+                f"{link.name} does not answer, and keeps the containers and files of this run "
+                "until `labledger clean --on` removes them"
                 for link in self._state.links.values()
                 if not link.is_connected and link.lost_because is None
             ]
@@ -368,13 +369,14 @@ class ClusterExecutor:
         return away + warnings + self._relay.clean_up()
 
     def attempts_on_hosts(self) -> dict[str, frozenset[AttemptKey] | LabLedgerError]:
-        """Return the attempts of which each host has anything, or why it did not say."""
+        """Return the attempts that each host has files or containers of, or its error."""
         return list_attempts(self._connection, self._asked_hosts(), self._state.setup)
 
     def forget_attempts(self, keys: Mapping[str, frozenset[AttemptKey]], reason: str) -> list[str]:
-        """Have hosts forget unfinished attempts: they will be run again.
+        """Have hosts forget unfinished attempts, which will run again.
 
-        `keys` are by host. Return a warning for each that failed. No coordinator may own the run.
+        `keys` has the attempts of each host. Return a warning for each failure. No coordinator may
+        own the run.
         """
         hosts, setup = self._asked_hosts(), self._state.setup
         return forget_attempts(self._connection, hosts, setup, keys, reason)

@@ -1,10 +1,7 @@
-"""How many attempts the hosts of a run take, and when a run has to stop because none answers.
+"""How many attempts the hosts of a run take, and when a run stops because no host answers.
 
-A coordinator asks for room several times a slot. So that its work does not grow with the number of
-hosts, totals are kept, and hosts with room lie in order of how busy they are: each change of a link
-must be followed by `HostCapacity.update`, as `ClusterState.changing` does. Slots of a host that
-does not answer wait for it, and others go on. Only when nothing has advanced for longer than the
-run's patience does the run stop, resumable. That a host is lost is never concluded.
+Totals and the order of hosts by load are kept up to date: call `HostCapacity.update` after each
+change of a link. If nothing advances for longer than the patience, the run stops, resumable.
 """
 
 from __future__ import annotations
@@ -19,42 +16,42 @@ from labledger.hosts.host_messages import input_digests
 from labledger.trial.attempt_spec import AttemptSpec
 
 _Load = tuple[bool, float]
-"""Whether all slots of a host are taken, and their share: what `choose_host` looks at first."""
+"""Whether all slots of a host are taken, and the taken share. `choose_host` compares it first."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """What a host adds to the totals."""
+    """The part of one host in the totals."""
 
     slots: int = 0
     capacity: int = 0
     blocked: int = 0
     load: _Load | None = None
-    """None if it has no room."""
+    """The load of the host; None if it has no room."""
 
 
 @dataclass(slots=True)
 class HostCapacity:
-    """The hosts of a run by the room that they have."""
+    """The room on the hosts of a run."""
 
     slots: int = 0
-    """How many trials run at once on all hosts that trials may be placed on."""
+    """How many trials run at once on all usable hosts."""
     capacity: int = 0
-    """How many attempts these hosts take at once."""
+    """How many attempts the usable hosts take at once."""
     blocked: int = 0
-    """How many attempts the other hosts have."""
+    """How many attempts the unusable hosts have."""
     limits: Limits = field(default_factory=Limits)
-    """How many attempts a host may have; `update` every link after a change."""
+    """How many attempts a host may have. `update` every link after a change."""
     _rooms: dict[str, _Room] = field(default_factory=dict)
     _with_room: dict[_Load, dict[str, HostLink]] = field(default_factory=dict)
 
     @property
     def has_room(self) -> bool:
-        """Whether some host can be given another attempt."""
+        """Whether any host can take another attempt."""
         return bool(self._with_room)
 
     def update(self, link: HostLink) -> None:
-        """Take note of a link after anything of it has changed."""
+        """Update the totals after a change of a link."""
         old, new = self._rooms.get(link.name, _Room()), self._room_of(link)
         if old == new:
             return
@@ -71,11 +68,11 @@ class HostCapacity:
             self._with_room.setdefault(new.load, {})[link.name] = link
 
     def choose(self, spec: AttemptSpec) -> HostLink | None:
-        """Return the host for an attempt as `choose_host` does, None if none with room can run it.
+        """Return the host for an attempt like `choose_host`; None if no host with room can run it.
 
-        A host that lacks the image gets one attempt with it until it has it: others would hold
-        places while they wait. Of hosts that have all that is needed and are equally busy, any is
-        taken, so that few have to be looked at.
+        A host that lacks the image gets only one attempt with it until the image is there, because
+        further ones would hold places while they wait. Among equally busy hosts with all inputs,
+        the first one is taken, so that few hosts are compared.
         """
         image, inputs, needs = spec.image_id, input_digests(spec), needs_of(spec)
         for are_full in (False, True):
@@ -98,7 +95,7 @@ class HostCapacity:
         return None
 
     def is_awaited(self, spec: AttemptSpec, links: Iterable[HostLink]) -> bool:
-        """Return whether a host that is closed might take an attempt once it is not any more."""
+        """Return whether a host could take an attempt if it were not closed."""
         needs = needs_of(spec)
         return any(
             self.limits.is_closed(link.name)
@@ -114,7 +111,7 @@ class HostCapacity:
         slots, capacity = link.state.slots, capacity_of(link.state.slots)
         if at_most is not None:
             slots, capacity = min(slots, at_most), min(capacity, at_most)
-        # A closed host adds to the capacity: what had started there is collected meanwhile.
+        # A closed host adds to the capacity, because its started attempts are still collected.
         if taken >= capacity or self.limits.is_closed(link.name):
             return _Room(slots, capacity)
         used = max(taken, link.state.busy)
@@ -135,10 +132,10 @@ _MAX_NAMED_SLOTS = 10
 
 @dataclass(slots=True)
 class BlockedHosts:
-    """When anything of a run last advanced, and what it waits for."""
+    """When a run last advanced, and which attempt it cannot place."""
 
     too_large: AttemptSpec | None = None
-    """The attempt to place next, if it asks for more than any host with room offers."""
+    """The attempt to place next, if it needs more than any host with room offers."""
     _last_activity: float = field(default_factory=clock.monotonic)
 
     def record_activity(self) -> None:
@@ -151,11 +148,11 @@ class BlockedHosts:
         patience_s: float,
         is_closed: Callable[[str], bool] = lambda _: False,
     ) -> str | None:
-        """Return why the run cannot continue, None while any trial may still advance.
+        """Return why the run cannot continue; None while any trial may still advance.
 
-        An attempt that is too large is a reason only if it was to be placed since the last call:
-        it may have been paused or cancelled meanwhile. Nor is it one that no host answers if a
-        person has closed them all (`is_closed`).
+        An attempt that is too large counts only if the coordinator tried to place it since the last
+        call, because it may have been paused or cancelled. If a user has closed all hosts
+        (`is_closed`), missing answers do not stop the run.
         """
         too_large, self.too_large = self.too_large, None
         now = clock.monotonic()
@@ -179,13 +176,13 @@ class BlockedHosts:
 
 def _no_host(links: Sequence[HostLink], patience_s: float) -> str:
     problems = "; ".join(f"{link.name}: {link.problem}" for link in links)
-    found = f" ({problems})" if problems else ""
-    return f"no host could take a trial for {patience_s:.0f} s{found}"
+    details = f" ({problems})" if problems else ""
+    return f"no host could take a trial for {patience_s:.0f} s{details}"
 
 
 def _too_large(spec: AttemptSpec, patience_s: float) -> str:
     return (
-        f"no host could take slot {spec.slot.schedule_idx} for {patience_s:.0f} s: it asks for "
+        f"no host could take trial {spec.slot.schedule_idx} for {patience_s:.0f} s: it asks for "
         f"{needs_of(spec)}"
     )
 
@@ -194,7 +191,7 @@ def _sentence(link: HostLink, patience_s: float) -> str:
     slots = sorted({idx for idx, _ in link.pending})
     named = ", ".join(map(str, slots[:_MAX_NAMED_SLOTS]))
     more = f" and {len(slots) - _MAX_NAMED_SLOTS} more" if len(slots) > _MAX_NAMED_SLOTS else ""
-    noun = "slot" if len(slots) == 1 else "slots"
+    noun = "trial" if len(slots) == 1 else "trials"
     wait = "waits" if len(slots) == 1 else "wait"
     return f"{link.name} for {patience_s:.0f} s: {link.problem}; {noun} {named}{more} {wait} for it"
 
@@ -205,10 +202,10 @@ def choose_host(
     taken: Mapping[str, int],
     inputs: Collection[str],
 ) -> str | None:
-    """Return the name of the host for an attempt, None if none of `hosts` can run it.
+    """Return the name of the host for an attempt; None if none of `hosts` can run it.
 
-    `taken` are the attempts of this run that each host has, by its name; `inputs` are the digests
-    of what the attempt reads. Only hosts with room for another attempt may be given.
+    `taken` has the number of this run's attempts by host. `inputs` are the digests of the
+    attempt's inputs. Each of `hosts` must have room for another attempt.
     """
     needs = needs_of(spec)
     candidates = (host for host in hosts if host.problem is None and needs.are_met_by(host))

@@ -1,9 +1,8 @@
-"""Which images hosts have, and what is removed from them after a run.
+"""Find and pull images on hosts, and remove the remains of a run from hosts.
 
-An image that no host has is pulled by one of them, and by the others when their first trial needs
-it, which they compare by id. For a cleanup, each host lists the attempts of the run of which it has
-anything, the coordinator says which of their results are durable, and the host removes those. A
-host that does not answer is left to the next cleanup.
+One host pulls an image that no host has; the others pull it for their first trial and compare the
+id. In a cleanup, each host lists its attempts of the run, and removes those with durable results.
+The next cleanup repeats what failed.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from labledger.hosts.host_transport import ClusterConnection, HostUnreachable
 
 _LOOKUP_S = 15.0
 _HOSTS_THAT_TRY = 3
-"""How many hosts try to pull an image before none is asked any more."""
+"""How many hosts try to pull an image before the coordinator gives up."""
 _FIRST_POLL_S = 0.2
 _MAX_POLL_S = 5.0
 _MAX_FAILED_POLLS = 10
@@ -50,7 +49,7 @@ class AskedHost:
 
 @dataclass(frozen=True, slots=True)
 class ImagesOfHosts:
-    """What the hosts have of some images."""
+    """The ids of images on hosts, and the problems of pulls."""
 
     ids: Mapping[str, Mapping[str, str]]
     """For each image, its ids by the names of the hosts that have it."""
@@ -61,19 +60,19 @@ class ImagesOfHosts:
 def find_images(
     connection: ClusterConnection, hosts: Sequence[AskedHost], refs: Iterable[str], *, pull: bool
 ) -> ImagesOfHosts:
-    """Return which ids images have on hosts. With `pull`, hosts pull those that none has.
+    """Return the ids of images on hosts. With `pull`, hosts pull images that no host has.
 
     Hosts that do not answer are left out. A pull may take as long as the host's engine tries.
     """
-    asked = tuple(dict.fromkeys(refs))
-    ids: dict[str, dict[str, str]] = {ref: {} for ref in asked}
-    requests = {host: FindImages(host.session, asked) for host in hosts}
+    names = tuple(dict.fromkeys(refs))
+    ids: dict[str, dict[str, str]] = {ref: {} for ref in names}
+    requests = {host: FindImages(host.session, names) for host in hosts}
     for name, reply in _ask(connection, requests, _LOOKUP_S).items():
         if isinstance(reply, FoundImages):
-            for ref in asked:
+            for ref in names:
                 if (image := reply.ids.get(ref)) is not None:
                     ids[ref][name] = image
-    missing = [ref for ref in asked if not ids[ref]] if pull and hosts else []
+    missing = [ref for ref in names if not ids[ref]] if pull and hosts else []
     pulls = _Pulls(connection, hosts).pull_all(missing, ids)
     return ImagesOfHosts(ids, connection.run(pulls).result())
 
@@ -92,9 +91,9 @@ class _Pulls:
         return {ref: why for ref, why in zip(missing, problems, strict=True) if why is not None}
 
     async def _pull(self, ref: str, number: int, ids: dict[str, str]) -> str | None:
-        """Have a host pull an image, the next if it cannot. Return why none could, else None.
+        """Have one host after the other try to pull an image. Return why all failed, else None.
 
-        Images that are missing together, each with a `number`, are pulled by different hosts.
+        `number` spreads several missing images over different hosts.
         """
         first = number % len(self.hosts)
         problems = []
@@ -127,13 +126,13 @@ class _Pulls:
 
 
 _CLEANUP_S = 30.0
-"""How long the coordinator waits. A host that takes longer goes on by itself."""
+"""How many seconds the coordinator waits. A host that takes longer continues alone."""
 
 
 def clean_up_hosts(
     connection: ClusterConnection, hosts: Sequence[AskedHost], setup: RunSetup, run: RunRecords
 ) -> list[str]:
-    """Remove what durable attempts left on hosts. Return a warning for each that failed."""
+    """Remove the remains of durable attempts from hosts. Return a warning for each failure."""
     listed = list_attempts(connection, hosts, setup)
     orders, warnings = {}, []
     for host in hosts:
@@ -143,7 +142,7 @@ def clean_up_hosts(
             continue
         durable = frozenset(key for key in attempts if run.is_durable(*key))
         kept = frozenset(key for key in durable if run.keeps_folder(*key))
-        # Also if nothing is left: the host then deletes what the run's trials shared.
+        # Without attempts too: the host then deletes the files that the run's trials shared.
         orders[host] = CleanUp(host.session, setup, durable, kept)
     return warnings + _order(connection, orders, "was not cleaned up")
 
@@ -151,7 +150,7 @@ def clean_up_hosts(
 def list_attempts(
     connection: ClusterConnection, hosts: Sequence[AskedHost], setup: RunSetup
 ) -> dict[str, frozenset[AttemptKey] | LabLedgerError]:
-    """Return the attempts of the run of which each host has anything, or why it did not say."""
+    """Return the attempts of the run that each host has files or containers of, or its error."""
     requests = {host: ListAttempts(host.session, setup) for host in hosts}
     return {
         name: reply.attempts if isinstance(reply, ListedAttempts) else reply
@@ -166,9 +165,9 @@ def forget_attempts(
     keys: Mapping[str, frozenset[AttemptKey]],
     reason: str,
 ) -> list[str]:
-    """Have hosts forget unfinished attempts of theirs, by host. Return a warning for each failure.
+    """Have hosts forget their unfinished attempts. Return a warning for each failure.
 
-    These will be run again: what they have done is lost.
+    The attempts will run again, and their work so far is lost.
     """
     orders = {
         host: ForgetAttempts(host.session, setup, keys[host.name], reason)
@@ -181,7 +180,7 @@ def forget_attempts(
 def _order(
     connection: ClusterConnection, orders: Mapping[AskedHost, object], failure: str
 ) -> list[str]:
-    """Have hosts carry out what `CleanedUp` answers. Return their warnings, and who failed."""
+    """Send orders that `CleanedUp` answers. Return the hosts' warnings, and one per failed host."""
     warnings = []
     for name, reply in _ask(connection, orders, _CLEANUP_S).items():
         if isinstance(reply, CleanedUp):
@@ -194,7 +193,7 @@ def _order(
 def _ask(
     connection: ClusterConnection, requests: Mapping[AskedHost, object], timeout_s: float
 ) -> dict[str, Any]:
-    """Return the reply of each host to its request, or the error instead, by the host's name."""
+    """Return the reply or the error of each host for its request, by the host's name."""
     by_address = {host.address: request for host, request in requests.items()}
     replies = connection.run(connection.call_all(by_address, timeout_s)).result()
     return {host.name: replies[host.address] for host in requests}

@@ -1,8 +1,7 @@
 """The exchanges of one coordinator with the hosts of its run, in the thread of the connection.
 
-There are two coroutines a host, one that delivers orders and one that asks what has happened, and
-none a trial, beyond those that transfer files. An exchange that fails is repeated, to whatever
-process the host has by then.
+Each host has two coroutines: one delivers orders, the other asks for news. Trials have none, except
+for transfers of files. A failed exchange is repeated, with the process that the host has by then.
 """
 
 from __future__ import annotations
@@ -49,20 +48,20 @@ from labledger.trial.free_disk_space import OutputUnreadable
 from labledger.trial.life.start_limiter import LeftToNextProcess, StartRefused
 
 _MAX_WAIT_S = 8.0
-"""How long an exchange waits at a host for something to report."""
+"""How many seconds an exchange waits at a host for news."""
 _CALL_MARGIN_S = 30.0
-"""How much longer than that its reply may take."""
+"""How many seconds longer its reply may take."""
 _STATE_INTERVAL_S = 5.0
 _PACE_S = 0.002
-"""For each host of the run, how long a coroutine waits between two exchanges with the same host.
-What happens meanwhile goes together. A scheduler has about a millisecond of work for each exchange,
-so this bounds what all hosts ask of it; with few hosts it is not noticed."""
+"""The pause between two exchanges with the same host, in seconds for each host of the run. Orders
+and news gather meanwhile. A scheduler works about a millisecond for each exchange, so the pause
+bounds its load. With few hosts it has no effect."""
 _LOSS_CHECK_S = 0.05
 _MAX_WARNINGS = 100
-"""How many warnings of one reply are passed on, and how long each is at most."""
+"""The largest number of warnings that are taken from one reply."""
 
 _REFUSALS = {"refused": StartRefused, "left": LeftToNextProcess}
-"""What is raised for failures of these kinds."""
+"""The errors for failures of these kinds."""
 
 
 class HostExchanges:
@@ -77,7 +76,7 @@ class HostExchanges:
         keys: Mapping[KeySource, str],
         shares: HostShares,
     ) -> None:
-        """`keys` of model providers are sent to hosts that do not read them themselves."""
+        """`keys` are sent to hosts that do not read the keys of model providers themselves."""
         self._connection = connection
         self._state = state
         self._inputs = InputSupply(connection, store, relay)
@@ -103,17 +102,17 @@ class HostExchanges:
             yield partial(self._shares.keep_shared, link)
 
     def wake(self, link: HostLink) -> None:
-        """Have orders of a link delivered. For other threads than that of the connection."""
+        """Deliver the orders of a link. Call this from other threads than the connection's."""
         if not link.wake.is_set():
             self._connection.call_soon(link.wake.set)
 
     def has_inputs(self, link: HostLink, spec: AttemptSpec) -> bool:
-        """Return whether a host certainly has everything that an attempt needs. With the lock."""
+        """Return whether a host certainly has all inputs of an attempt. The lock is held."""
         needed = {*needed_images(spec).values(), *input_digests(spec), *self._shared_inputs}
         return link.is_connected and link.is_ready and link.known_inputs >= needed
 
     async def prepare(self, link: HostLink, key: AttemptKey) -> None:
-        """Bring to the host what an attempt needs, and then have the attempt delivered."""
+        """Send the inputs of an attempt to its host, and then deliver the attempt."""
         backoff = exchange_backoff()
         while True:
             with self._state.lock:
@@ -130,7 +129,7 @@ class HostExchanges:
                 except LabLedgerError as error:
                     with self._state.changing(link):
                         link.supply_problem = error.message
-                    self._state.tell(f"{link.name}: {error.message}")
+                    self._state.warn_once(f"{link.name}: {error.message}")
                 else:
                     with self._state.changing(link):
                         if link.session == session:
@@ -141,7 +140,7 @@ class HostExchanges:
             await asyncio.sleep(backoff.next_s())
 
     async def _deliver(self, link: HostLink) -> None:
-        """Send orders to a host as soon as there are any, and the pace allows it."""
+        """Send orders to a host as soon as there are any and the pace allows it."""
         backoff = exchange_backoff()
         while True:
             with self._state.lock:
@@ -157,7 +156,7 @@ class HostExchanges:
                 await asyncio.sleep(backoff.next_s())
 
     async def _poll(self, link: HostLink) -> None:
-        """Ask a host what has happened, for as long as the run lasts."""
+        """Ask a host for news as long as the run lasts."""
         backoff, state_due = exchange_backoff(), 0.0
         while True:
             if not link.is_connected:
@@ -225,31 +224,31 @@ class HostExchanges:
     def _record_bad_reply(
         self, link: HostLink, request: Exchange, problem: str, *, to_orders: bool
     ) -> None:
-        """Place nothing on a host until it answers as a host does."""
+        """Place no attempt on a host until it answers correctly."""
         with self._state.changing(link):
             if link.session != request.session:
                 return
             link.bad_replies[to_orders] = problem
-        self._state.tell(f"{link.name}: {problem}")
+        self._state.warn_once(f"{link.name}: {problem}")
 
     def _record_bad_result(self, link: HostLink, key: AttemptKey, problem: str) -> None:
         """Leave an attempt open whose result cannot be used."""
         with self._state.changing(link):
-            link.bad_results[key] = f"its result of slot {key[0]} {problem}"
-        self._state.tell(f"{link.name}: {link.bad_results[key]}")
+            link.bad_results[key] = f"its result of trial {key[0]} {problem}"
+        self._state.warn_once(f"{link.name}: {link.bad_results[key]}")
 
     def _record_reply(self, link: HostLink, request: Exchange, reply: ExchangeReply) -> None:
         """Handle a reply. The lock is held."""
         was_blocked = link.problem is not None
         link.record_contact(reply.monotonic)
         link.record_delivery(request)
-        # The host has to be prepared again, for example after a long partition.
+        # The host may need another preparation, for example after a long partition.
         link.is_prepared = link.is_prepared and reply.is_prepared
         if reply.state is not None:
             link.state = replace(reply.state, last_seen=clock.utc_now())
             link.started = reply.started
         if link.problem is not None and not was_blocked:
-            self._state.tell(f"{link.name}: {link.problem}")
+            self._state.warn_once(f"{link.name}: {link.problem}")
         if reply.last_start_age_s is not None:
             created = clock.monotonic() - reply.last_start_age_s
             self._state.last_start_created = max(self._state.last_start_created, created)
@@ -266,7 +265,7 @@ class HostExchanges:
     def _record_ends(self, link: HostLink, reply: ExchangeReply) -> None:
         """Handle the attempts and removals that have ended. The lock is held."""
         link.started |= {message.key for message in reply.results}
-        # What a lost host delivers is not accepted; its attempts end by `end_lost`.
+        # Results of a lost host are not accepted. `end_lost` ends its attempts.
         is_lost = link.lost_because is not None
         for message in reply.results:
             if message.key not in link.received:
@@ -280,7 +279,9 @@ class HostExchanges:
             refusal = _REFUSALS.get(failure.kind)
             is_expected = self._state.stopping or failure.key in link.recalled
             if refusal is not None and not is_expected:
-                self._record_bad_result(link, failure.key, "is a refusal, of a run that goes on")
+                self._record_bad_result(
+                    link, failure.key, "is a refusal, although the run continues"
+                )
                 continue
             error = self._uncollected(link, failure) if refusal is None else refusal()
             set_exception(link.pending.pop(failure.key).future, error)
@@ -291,18 +292,18 @@ class HostExchanges:
             link.confirmed.add(key)
 
     def _uncollected(self, link: HostLink, failure: Failure) -> OutputUnreadable:
-        """Return the error for an attempt with which its host cannot go on."""
+        """Return the error for an attempt that its host cannot continue."""
         run_id = self._state.setup.run.run_id
         return OutputUnreadable(
             failure.message,
-            hint=f"fix that on {link.name}, then `labledger resume {run_id}`: what ran there is "
-            "not run again",
+            hint=f"fix that on {link.name}, then `labledger resume {run_id}`: the trial does not "
+            "run again",
         )
 
     async def end_lost(self, link: HostLink) -> None:
-        """End the attempts of a host that was declared lost, once it certainly starts none of them.
+        """End the attempts of a lost host once it can no longer start them.
 
-        An attempt that it had prepared is so never started there after it was started elsewhere.
+        So no prepared attempt starts there after it was started on another host.
         """
         while link.may_start:
             await asyncio.sleep(_LOSS_CHECK_S)
@@ -314,7 +315,7 @@ class HostExchanges:
             )
 
     async def _receive(self, link: HostLink, message: ResultMessage) -> None:
-        """Make what belongs to a result durable here, and end its future."""
+        """Make a result and its files durable here, and end its future."""
         with self._state.lock:
             pending = link.pending.get(message.key)
         if pending is None:
@@ -326,7 +327,7 @@ class HostExchanges:
             return
         except (LabLedgerError, OSError) as error:
             if not isinstance(error, (HostUnreachable, WrongSession)):
-                self._state.tell(f"a result of {link.name} could not be fetched: {error}")
+                self._state.warn_once(f"a result of {link.name} could not be fetched: {error}")
             await asyncio.sleep(RETRY_S)
             with self._state.lock:
                 link.received.discard(message.key)
@@ -341,15 +342,15 @@ class HostExchanges:
 
 
 def _fault_of(reply: ExchangeReply, request: Exchange, link: HostLink) -> str | None:
-    """Return what a reply cannot truly say, as the rest of a sentence, None if there is nothing."""
+    """Return why a reply cannot be true, as the rest of a sentence; None if it can."""
     age_s = reply.last_start_age_s
     if reply.session != request.session:
-        return "is that of another process"
+        return "comes from another process"
     if not math.isfinite(reply.monotonic) or (age_s is not None and not 0 <= age_s < math.inf):
         return "has a time that cannot be"
     if reply.state is not None:
         if reply.state.name != link.name:
-            return f"is that of another host, {reply.state.name[:80]!r}"
+            return f"comes from another host, {reply.state.name[:80]!r}"
         if (fault := reply.state.find_fault()) is not None:
             return f"says {fault}"
     return None

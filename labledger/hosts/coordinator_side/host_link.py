@@ -1,8 +1,8 @@
-"""What a coordinator knows of one host, and what it has for it: attempts, removals, requests.
+"""The coordinator's state of one host: its attempts, removals and requests.
 
-A link outlives the addresses and processes of its host, and exists also for a host that has not
-been seen in this session, if attempts belong to it. Two threads share it, the coordinator's and
-that of the connection: hold the executor's lock.
+A link outlives the addresses and processes of its host. It also exists for a host that has not
+answered in this session, if attempts belong to it. The coordinator's thread and the connection's
+thread share it: hold the executor's lock.
 """
 
 from __future__ import annotations
@@ -55,23 +55,23 @@ class Pending:
     spec: AttemptSpec
     future: Future[AttemptResult]
     is_ready: bool = False
-    """Whether its host has everything that it needs."""
+    """Whether its host has all inputs of the attempt."""
     is_sent: bool = False
-    """Whether any process of its host may have got it."""
+    """Whether any process of its host may have received the attempt."""
     is_delivered: bool = False
-    """Whether the present process of its host has got it."""
+    """Whether the present process of its host has received the attempt."""
     was_delivered: bool = False
-    """Whether an earlier process has."""
+    """Whether an earlier process of its host has received the attempt."""
     is_recalled: bool = False
-    """Whether it is to start no more. Each process that gets it is told so with it."""
+    """Whether it must not start. Each process that receives the attempt gets this order with it."""
 
     @property
     def is_new(self) -> bool:
-        """Whether certainly nothing exists of it, and nobody else will run it."""
+        """Whether the attempt certainly has no container, and no host will run it."""
         return not (self.is_sent or self.spec.container_may_exist)
 
     def refuse(self) -> None:
-        """End it as one that a stopping run leaves to the next session."""
+        """End the attempt without a result, and leave it to the next session."""
         set_exception(self.future, StartRefused() if self.is_new else LeftToNextProcess())
 
 
@@ -90,45 +90,45 @@ class HostLink:
 
     name: str
     address: str | None = None
-    """Where its process is, None if that is not known."""
+    """The address of its process; None if it is unknown."""
     last_address: str | None = None
-    """Where its process was when it last answered."""
+    """The address from which it last answered."""
     session: str | None = None
-    """Of its present process; None until it was asked."""
+    """The session of its present process; None until it has answered."""
     state: HostState | None = None
     has_answered: bool = False
     """Whether an exchange for this run has succeeded."""
     lost_because: str | None = None
-    """Why somebody declared it lost."""
+    """Why a user declared it lost; None if it is not lost."""
     blocked_since: float = field(default_factory=clock.monotonic)
-    """Since when nothing of it can advance; only meaningful while `problem` is not None."""
+    """Since when its attempts cannot advance. Meaningful only while `problem` is not None."""
     needs_preparation: bool = False
-    """Whether a process of it has to be prepared for the run's agents."""
+    """Whether each of its processes must be prepared for the run's agents."""
     is_prepared: bool = False
-    """Whether its present process is, if that is needed."""
+    """Whether its present process is prepared, if that is needed."""
     preparation_problem: str | None = None
-    """Why it is not."""
+    """Why its present process is not prepared."""
     supply_problem: str | None = None
-    """Why it cannot be given what an attempt needs."""
+    """Why the inputs of an attempt cannot be sent to it."""
     duplicates: str | None = None
-    """That several machines say that they are this host, and where."""
+    """A sentence that several machines claim to be this host, with their addresses."""
     bad_replies: dict[bool, str] = field(default_factory=dict)
-    """Why its last reply could not be used, to orders (True) and to questions (False)."""
+    """Why its last reply was unusable, to orders (True) and to questions (False)."""
     bad_results: dict[AttemptKey, str] = field(default_factory=dict)
-    """Why results of attempts cannot be used, of its present process."""
+    """Why results of attempts from its present process are unusable."""
     mark: str = field(default_factory=partial(secrets.token_hex, 8))
-    """By which this coordinator knows the machine again."""
+    """A random text by which this coordinator recognizes the machine."""
     reserved: dict[AttemptKey, str] = field(default_factory=dict)
-    """The image ids of attempts that are placed here and not submitted yet."""
+    """The image ids of attempts that are placed here and not yet submitted."""
     pending: dict[AttemptKey, Pending] = field(default_factory=dict)
     leaving: dict[AttemptKey, Leaving] = field(default_factory=dict)
     kills: list[Kill] = field(default_factory=list)
     recalled: set[AttemptKey] = field(default_factory=set)
-    """Attempts that it may refuse to start, because they were killed or recalled."""
+    """Killed or recalled attempts, which the host may refuse to start."""
     received: set[AttemptKey] = field(default_factory=set)
-    """Ended attempts that need not be reported again."""
+    """Ended attempts that the host need not report again."""
     confirmed: set[AttemptKey] = field(default_factory=set)
-    """Removals that have ended, until the host knows that this is known."""
+    """Ended removals, until the host knows that the coordinator knows of them."""
     started: frozenset[AttemptKey] = frozenset()
     known_inputs: set[str] = field(default_factory=set)
     """Digests and image ids that its present process has."""
@@ -136,25 +136,25 @@ class HostLink:
     """Transfers of inputs that have not ended, by digest and image id."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     _clock_base: tuple[float, float] | None = None
-    """The host's monotonic time in its last reply, and this machine's when that arrived."""
+    """The host's monotonic time in its last reply, and this machine's time of its arrival."""
     _orders: int = 0
-    """How many exchanges with orders have begun."""
+    """The number of exchanges with orders so far."""
     _is_marked: bool = False
     """Whether the host has kept `mark`."""
     _stop_delivered: bool = False
     _loss_delivered: bool = False
     """Whether its present process knows that it was declared lost."""
     _granted_until: float = float("-inf")
-    """Until when it was allowed to start containers, by this machine's monotonic clock."""
+    """The end of its grant to start containers, by this machine's monotonic clock."""
 
     @property
     def is_connected(self) -> bool:
-        """Whether its process is known and answered last time."""
+        """Whether its process is known and answered the last request."""
         return self.address is not None and self.session is not None
 
     @property
     def is_awaited(self) -> bool:
-        """Whether its first reply may come any moment."""
+        """Whether its first reply is still expected."""
         if not self.is_connected or self.bad_replies:
             return False
         is_decided = self.is_ready or self.preparation_problem or self.lost_because
@@ -162,12 +162,12 @@ class HostLink:
 
     @property
     def is_ready(self) -> bool:
-        """Whether its present process has what the run's agents need."""
+        """Whether its present process is prepared for the run's agents."""
         return self.is_prepared or not self.needs_preparation
 
     @property
     def problem(self) -> str | None:
-        """Why nothing is placed here, None if trials may be."""
+        """Why no trial is placed here; None if trials may be placed."""
         if self.lost_because is not None:
             return f"it was declared lost: {self.lost_because}"
         if self.duplicates is not None:
@@ -186,34 +186,34 @@ class HostLink:
 
     @property
     def taken(self) -> int:
-        """How many attempts of this run it has."""
+        """How many attempts of this run the host has."""
         return len(self.reserved) + len(self.pending)
 
     def has_image(self, image_id: str) -> bool:
-        """Return whether it certainly has an image."""
+        """Return whether the host certainly has an image."""
         return image_id in self.known_inputs or (
             self.state is not None and image_id in self.state.images
         )
 
     def awaits_image(self, image_id: str) -> bool:
         """Return whether an attempt waits here for an image that it lacks."""
-        waiting = (each for each in self.pending.values() if not each.is_ready)
+        waiting = (attempt for attempt in self.pending.values() if not attempt.is_ready)
         return image_id in self.reserved.values() or any(
-            each.spec.image_id == image_id for each in waiting
+            attempt.spec.image_id == image_id for attempt in waiting
         )
 
     @property
     def may_start(self) -> bool:
-        """Whether it may still start a container, which it may after it was declared lost.
+        """Whether the host may still start a container, even after it was declared lost.
 
-        It may not once it knows of that, or once all that it was granted has run out.
+        It may not once it knows of the loss, or once its grant has expired.
         """
         return not self._loss_delivered and clock.monotonic() < self._granted_until
 
     def connect(self, address: str, described: Described) -> list[AttemptKey]:
-        """Use the process of the host that answers at an address.
+        """Use the process of the host that answers at `address`.
 
-        Return the attempts that have to be prepared and delivered to it again.
+        Return the attempts that must be prepared and delivered to this process again.
         """
         unprepared = []
         if described.session != self.session:
@@ -242,7 +242,7 @@ class HostLink:
         return unprepared
 
     def disconnect(self) -> None:
-        """Forget where the process of the host is: it did not answer, or has gone."""
+        """Forget the process of the host, which did not answer or is gone."""
         self.address = self.session = None
         self.has_answered = False
 
@@ -252,18 +252,18 @@ class HostLink:
         self.has_answered = True
 
     def grant_until(self, allowed_until: float) -> float | None:
-        """Return, by the host's clock, when starts end that are allowed until a time of this one.
+        """Return the end of a grant by the host's clock, from its end by this machine's clock.
 
-        Rather too early than too late, because a reply takes time to arrive: clocks of machines
-        are not compared. None if the host has not answered yet.
+        The result may be too early by the time that a reply takes, but never too late. None if the
+        host has not answered yet.
         """
         if self._clock_base is None:
             return None
-        at_host, here = self._clock_base
-        return at_host + (allowed_until - here)
+        host_time, local_time = self._clock_base
+        return host_time + (allowed_until - local_time)
 
     async def ask(self, connection: ClusterConnection, request: Callable[[str], object]) -> Any:
-        """Return the reply of its present process to the request that is made for its session.
+        """Return the reply of its present process. `request` makes the request for a session.
 
         Raises `HostUnreachable`, also if no process is known, and as `ClusterConnection.call` does.
         """
@@ -272,13 +272,13 @@ class HostLink:
         return await connection.call(self.address, request(self.session), _ASK_TIMEOUT_S)
 
     def has_orders(self, *, stopping: bool) -> bool:
-        """Return whether there is something to deliver."""
+        """Return whether there are orders to deliver."""
         return (
             bool(self.kills)
             or (stopping and not self._stop_delivered)
             or (self.lost_because is not None and not self._loss_delivered)
-            or any(not each.is_delivered for each in self.leaving.values())
-            or any(each.is_ready and not each.is_delivered for each in self.pending.values())
+            or any(not removal.is_delivered for removal in self.leaving.values())
+            or any(one.is_ready and not one.is_delivered for one in self.pending.values())
         )
 
     def next_exchange(
@@ -286,9 +286,8 @@ class HostLink:
     ) -> Exchange:
         """Return the next request for the host. Its session must be known.
 
-        A host that was declared lost is granted no time, nor is one with a request that leaves out
-        orders to start less. Attempts that may run already come first, before others take their
-        places.
+        A lost host gets no grant. A request without the waiting kills gets none either. Attempts
+        that may already run come first, before others take their places.
         """
         assert self.session is not None
         is_lost = self.lost_because is not None
@@ -296,17 +295,15 @@ class HostLink:
         grant = None if starts_nothing else self.grant_until(allowed_until)
         if grant is not None:
             self._granted_until = max(self._granted_until, allowed_until)
-        undelivered = [each.order for each in self.leaving.values() if not each.is_delivered]
+        undelivered = [one.order for one in self.leaving.values() if not one.is_delivered]
         orders = undelivered if with_orders else []
-        waiting = [
-            each for each in self.pending.values() if each.is_ready and not each.is_delivered
-        ]
-        waiting.sort(key=lambda each: each.is_new)
+        waiting = [one for one in self.pending.values() if one.is_ready and not one.is_delivered]
+        waiting.sort(key=lambda attempt: attempt.is_new)
         chosen = waiting[:_MAX_ATTEMPTS_PER_EXCHANGE] if with_orders and not is_lost else []
         self._orders += with_orders
-        for each in chosen:
-            each.is_sent = True
-        recalls = [Kill(each.spec, spares_started=True) for each in chosen if each.is_recalled]
+        for attempt in chosen:
+            attempt.is_sent = True
+        recalls = [Kill(one.spec, spares_started=True) for one in chosen if one.is_recalled]
         kills = [*self.kills, *(recall for recall in recalls if recall not in self.kills)]
         return Exchange(
             session=self.session,
@@ -317,33 +314,33 @@ class HostLink:
             stopping=stopping,
             is_lost=is_lost,
             number=self._orders if with_orders else 0,
-            attempts=tuple(each.spec for each in chosen),
-            delivered_before=frozenset(each.spec.key for each in chosen if each.was_delivered),
-            removals=tuple(each for each in orders if isinstance(each, Removal)),
-            cancellations=tuple(each for each in orders if isinstance(each, Cancellation)),
+            attempts=tuple(attempt.spec for attempt in chosen),
+            delivered_before=frozenset(one.spec.key for one in chosen if one.was_delivered),
+            removals=tuple(order for order in orders if isinstance(order, Removal)),
+            cancellations=tuple(order for order in orders if isinstance(order, Cancellation)),
             kills=tuple(kills) if with_orders else (),
             received=frozenset(self.received),
             confirmed=frozenset(self.confirmed),
         )
 
     def forget_recalls(self, key: AttemptKey) -> None:
-        """Drop the order to recall an attempt that is submitted again."""
+        """Drop the order to recall an attempt that was submitted again."""
         self.kills = [
             kill for kill in self.kills if kill.spec.key != key or not kill.spares_started
         ]
 
     def record_delivery(self, request: Exchange) -> None:
-        """Record that the host has got the orders of a request."""
+        """Record that the host has received the orders of a request."""
         if request.session != self.session:
             return
         for spec in request.attempts:
             if (pending := self.pending.get(spec.key)) is not None:
                 pending.is_delivered = True
-        left: list[Removal | Cancellation] = [*request.removals, *request.cancellations]
-        for order in left:
+        orders: list[Removal | Cancellation] = [*request.removals, *request.cancellations]
+        for order in orders:
             if (leaving := self.leaving.get(order.spec.key)) is not None:
                 leaving.is_delivered = True
-        # Not by equality: an order may have been dropped and given again meanwhile.
+        # Compare by identity: an equal order may have replaced a dropped one meanwhile.
         delivered = set(map(id, request.kills))
         self.kills = [kill for kill in self.kills if id(kill) not in delivered]
         self.confirmed -= request.confirmed

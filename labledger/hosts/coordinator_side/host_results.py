@@ -1,9 +1,8 @@
-"""Results of hosts: check them before they are believed, and bring what belongs to them here.
+"""Check the results of hosts before use, and fetch their files.
 
-A host that is broken, or lies, can so harm its own trials alone: no name, slot, id or path of a
-result is used before it is known to be that of the attempt, and the ledger can store all of it.
-Then large artifacts and a file of events are fetched, through the cluster's object store or in
-pieces; each is checked by its digest and durable before the result is returned.
+A host that is broken or lies can harm only its own trials. No name, slot, id or path of a result is
+used before it was compared with the attempt. Large files are fetched, checked by digest and made
+durable before the result is returned.
 """
 
 from __future__ import annotations
@@ -48,13 +47,13 @@ from labledger.trial.evidence.grading import PREDICTION_SCHEMA, SCORE_SCHEMA
 from labledger.trial.output_folders import event_file_for
 
 MAX_FILE_BYTES = 64 << 30
-"""No artifact and no file of events of a result is fetched that is larger."""
+"""The largest artifact or file of events that is fetched, in bytes."""
 _MAX_DEPTH = canonical_json.MAX_DEPTH + 8
-"""Of a result: of what a container wrote, and of the records around it."""
+"""The depth of a result: of JSON that a container wrote, and of the records around it."""
 _MAX_EVENT_LINE = 64 << 20
 _CALL_SCHEMA = "model_call_record_v1"
 _MAX_COUNT = 1 << 53
-"""No call uses so many tokens, nor lasts so many milliseconds."""
+"""The largest believable number of tokens or milliseconds of a call."""
 _SCHEMAS = {
     "predictions": PREDICTION_SCHEMA,
     "scores": SCORE_SCHEMA,
@@ -63,13 +62,13 @@ _SCHEMAS = {
 
 
 class BadResult(HostRefused):
-    """What a host sent is not a result of the attempt. The text continues a sentence."""
+    """A host sent no result of the attempt. The text continues a sentence."""
 
 
 def read_result(message: ResultMessage, spec: AttemptSpec, staged_events: Path) -> AttemptResult:
-    """Return the result in a message. Its file of events, if any, will be in `staged_events`.
+    """Return the result in a message. A file of events will be in `staged_events`.
 
-    Raises `BadResult` if it is not one of the attempt, or not one at all.
+    Raises `BadResult` if the message holds no result, or a result of another attempt.
     """
     try:
         document = canonical_json.loads(message.result, max_depth=_MAX_DEPTH)
@@ -87,25 +86,27 @@ def read_result(message: ResultMessage, spec: AttemptSpec, staged_events: Path) 
 
 
 def require_events(file: EventFile) -> None:
-    """Raise `BadResult` unless a file of events holds as many as it says, each as JSON."""
+    """Raise `BadResult` unless a file of events holds the stated number of JSON objects."""
     count = 0
     with file.path.open("rb") as content:
         while line := content.readline(_MAX_EVENT_LINE):
             try:
                 body = canonical_json.loads(line)
             except MalformedJson as error:
-                raise BadResult(f"has events of which line {count + 1} {error.message}") from error
+                raise BadResult(
+                    f"has a file of events whose line {count + 1} {error.message}"
+                ) from error
             if not isinstance(body, dict) or canonical_json.dump_bytes(body) + b"\n" != line:
-                raise BadResult(f"has events of which line {count + 1} is none")
+                raise BadResult(f"has a file of events whose line {count + 1} is no event")
             count += 1
     if count != file.count:
         raise BadResult(f"has {count:,} events, and says {file.count:,}")
 
 
 def _require_types(result: AttemptResult) -> None:
-    """Raise an exception unless every field is of its type, and of a value that can be stored.
+    """Raise an exception unless every field has its type and a value that can be stored.
 
-    Those with records are left to their schemas.
+    The schemas check the fields with records.
     """
     for name, (pack, unpack) in _CODECS.items():
         unpack(pack(getattr(result, name)))
@@ -116,9 +117,9 @@ def _require_types(result: AttemptResult) -> None:
         numbers = [unpack_count(result.events.count)]
     else:
         for event in result.events:
-            # Not by their codec, which would write and read each body once more.
+            # Their codec would encode and decode each body once more.
             if type(event.row_seq) is not int or type(event.body) is not dict:
-                raise Mismatch("an event is none")
+                raise Mismatch("an event has another type")
         numbers = [event.row_seq for event in result.events]
         if len(set(numbers)) != len(numbers):
             raise Mismatch("two events have the same number")
@@ -140,18 +141,18 @@ _CODECS = {
 
 
 def _require_records(result: AttemptResult) -> None:
-    """Raise `SchemaInvalid` or `Mismatch` unless its records are valid, and are of this result."""
+    """Raise `SchemaInvalid` or `Mismatch` unless its records are valid and belong to it."""
     stamp = _stamp(result)
     for kind, schema in _SCHEMAS.items():
         records: tuple[JsonObject, ...] = getattr(result, kind)
         for record in records:
             json_schemas.require_valid(record, schema)
             if any(record[name] != value for name, value in stamp.items()):
-                raise Mismatch(f"a record of its {kind} is of something else")
+                raise Mismatch(f"a record of its {kind} belongs to another trial")
 
 
 def _stamp(result: AttemptResult) -> JsonObject:
-    """Return what every record of a result says of the trial that it is of."""
+    """Return the identification of the trial that every record of a result must have."""
     return {
         "ids": result.ids.as_json(),
         "schedule_idx": result.schedule_idx,
@@ -161,7 +162,7 @@ def _stamp(result: AttemptResult) -> JsonObject:
 
 
 def _require_calls(result: AttemptResult) -> None:
-    """Raise `SchemaInvalid` or `Mismatch` unless the calls to models are as a gateway counts."""
+    """Raise `SchemaInvalid` or `Mismatch` for calls to models that no gateway would record."""
     stamp = _stamp(result) | {"ts": result.ended_at, "schema_version": _CALL_SCHEMA}
     for call in result.model_calls:
         document = {"reserved": None} | call.as_json()
@@ -188,32 +189,32 @@ def _require_names(result: AttemptResult, spec: AttemptSpec) -> None:
     if not spec.kind.is_carried_over(spec):
         expected |= {"image_ref": spec.image_ref, "image_id": spec.image_id}
     for name, value in expected.items():
-        if (found := getattr(result, name)) != value:
-            shown = json.dumps(str(found))[:200]
-            raise BadResult(f"is of something else: its {name} is {shown}, not that of the attempt")
+        if (actual := getattr(result, name)) != value:
+            shown = json.dumps(str(actual))[:200]
+            raise BadResult(f"belongs to another trial: its {name} is {shown}")
 
 
 def _require_files(
     result: AttemptResult, spec: AttemptSpec, contents: Mapping[str, bytes], events_size: int
 ) -> None:
-    """Raise `BadResult` unless the files have digests for names, and sizes within bounds."""
+    """Raise `BadResult` unless the files have digests as names, and sizes within bounds."""
     sizes = {artifact.sha256: artifact.size for artifact in result.artifacts}
     if isinstance(result.events, EventFile):
         if result.events.name != event_file_for(spec).name:
             shown = json.dumps(result.events.name)[:200]
-            raise BadResult(f"names a file of events that is not the attempt's: {shown}")
+            raise BadResult(f"names a file of events of another attempt: {shown}")
         sizes[result.events.sha256 or ""] = events_size
     for sha256, size in sizes.items():
         if not DIGEST.fullmatch(sha256) or not 0 <= size <= MAX_FILE_BYTES:
-            raise BadResult(f"names a file that cannot be: {sha256[:80]!r} of {size} bytes")
+            raise BadResult(f"names an impossible file: {sha256[:80]!r} of {size} bytes")
     for sha256, content in contents.items():
         if canonical_json.sha256_hex(content) != sha256 or len(content) != sizes.get(sha256):
-            raise BadResult(f"came with a file that is not the one it names: {sha256[:80]!r}")
+            raise BadResult(f"came with another file than it names: {sha256[:80]!r}")
 
 
 @dataclass
 class ResultTransfer:
-    """Fetches what belongs to the results of one run."""
+    """Fetches the files of the results of one run."""
 
     connection: ClusterConnection
     store: ArtifactStore
@@ -221,14 +222,14 @@ class ResultTransfer:
     relay: StoreRelay
     _threads: TransferThreads = field(default_factory=partial(TransferThreads, "results"))
     _fetches: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    """Transfers of artifacts by digest: two results may have the same one."""
+    """Transfers of artifacts by digest, because two results may share an artifact."""
 
     async def receive(
         self, link: HostLink, message: ResultMessage, spec: AttemptSpec
     ) -> AttemptResult:
-        """Return the result of an attempt once everything that it refers to is durable here.
+        """Return the result of an attempt once all files that it refers to are durable here.
 
-        Raises `BadResult` for what is no result of it, `HostUnreachable`, `HostRefused` and
+        Raises `BadResult` if it is no result of the attempt, `HostUnreachable`, `HostRefused` and
         `DigestMismatch`.
         """
         result = read_result(message, spec, self.store.staged_events)
@@ -238,7 +239,7 @@ class ResultTransfer:
         if isinstance(result.events, EventFile):
             await self._fetch_events(link, message, result.events)
         return replace(
-            result, artifacts=tuple(_with_content(each, message) for each in result.artifacts)
+            result, artifacts=tuple(_with_content(one, message) for one in result.artifacts)
         )
 
     async def _provide(self, link: HostLink, key: AttemptKey, artifact: Artifact) -> None:
@@ -258,7 +259,7 @@ class ResultTransfer:
     async def _fetch_events(
         self, link: HostLink, message: ResultMessage, events: EventFile
     ) -> None:
-        """Fetch a file of events, unless an earlier coordinator has."""
+        """Fetch a file of events, unless an earlier coordinator has fetched it."""
         if await self._threads.run(events.find_damage) is None:
             return
         await self._fetch(link, message.key, None, message.events_size, events.path, events.sha256)
@@ -279,23 +280,23 @@ class ResultTransfer:
     ) -> None:
         """Fetch a file of an attempt, through the object store or else in pieces.
 
-        What has arrived of the pieces before is not sent again.
+        Pieces that have arrived before are not sent again.
         """
-        own = f"{self.run.run_id}.{key[0]}-{key[1]}.{name or 'events'}"
+        file_name = f"{self.run.run_id}.{key[0]}-{key[1]}.{name or 'events'}"
         incoming = self.store.root / "incoming"
         if sha256 is not None:
-            # Another name each time: a result may be delivered again while this goes on.
-            fetched = PartialFile(incoming / f"{own}.{secrets.token_hex(4)}", target)
+            # A new name each time, because the result may be delivered again meanwhile.
+            fetched = PartialFile(incoming / f"{file_name}.{secrets.token_hex(4)}", target)
             if await self.relay.fetch(link, key, name, size, sha256, fetched):
                 return
-        arriving = PartialFile(incoming / own, target)
+        arriving = PartialFile(incoming / file_name, target)
         async with self._threads.places:
             arrived = arriving.size
             while arrived < size or not arrived:
                 request = partial(ReadChunk, run=self.run, key=key, sha256=name, offset=arrived)
                 chunk: Chunk = await link.ask(self.connection, request)
                 if len(chunk.content) > CHUNK_BYTES:
-                    raise BadResult("came with more bytes than were asked for")
+                    raise BadResult("came with more bytes than were requested")
                 if not chunk.content and arrived < size:
                     arriving.discard()
                     raise HostUnreachable(f"{link.name} has less of {name or 'the events'}")
@@ -309,6 +310,6 @@ class ResultTransfer:
 
 
 def _with_content(artifact: Artifact, message: ResultMessage) -> Artifact:
-    """Return an artifact with its content, if that came with the result."""
+    """Return an artifact, with its content if it came with the result."""
     content = message.contents.get(artifact.sha256)
     return artifact if content is None else Artifact(artifact.sha256, artifact.size, content)

@@ -1,8 +1,8 @@
-"""Share the caps of a run among its hosts: each gets a share, and more where a call waits for it.
+"""Share the caps of a run among its hosts. A host gets more where a call waits for it.
 
-All shares together never exceed a cap. One is durable here before its host hears of it, and counts
-as smaller only when its host has said that it goes by less: whatever dies, and whichever host is
-out of reach, no part of a cap is given twice. A host that hears nothing uses its share, no more.
+The shares never exceed a cap together. A new share is durable here before its host gets it, and
+shrinks only once the host confirms it. So no part of a cap is given twice, even if processes
+die.
 """
 
 from __future__ import annotations
@@ -30,69 +30,69 @@ SCHEMA = "labledger.cap_shares.v1"
 _CALL_TIMEOUT_S = 20.0
 _INTERVAL_S = 1.0
 _WAITING_S = 0.2
-"""How often a host is asked while a call on it waits for more."""
+"""Seconds between two requests to a host while a call on it waits for more."""
 
 
 @dataclass(slots=True)
 class SharedCap:
-    """One cap, and what hosts have of it."""
+    """One cap, and the shares of hosts in it."""
 
     cap: Amounts
     shares: dict[str, Amounts] = field(default_factory=dict)
-    """The most that each host may go by, by its name."""
+    """The largest share that each host may have in force, by its name."""
     uses: dict[str, ShareUse] = field(default_factory=dict)
-    """What each host that answers has said last."""
+    """The last reported use of each host that answers."""
     spent: dict[str, Amounts] = field(default_factory=dict)
-    """What is known to be spent, also on hosts that do not answer any more."""
+    """The known spending by host, also of hosts that no longer answer."""
     _targets: dict[str, Amounts] = field(default_factory=dict)
 
     def share_of(self, host: str) -> tuple[Amounts, Amounts]:
-        """Return the share to give a host now, and the most that it could ever get."""
+        """Return the present share of a host, and the largest share that it could ever get."""
         if self.uses.keys() != self._targets.keys() or any(map(self.lacks, self.uses)):
             self._targets = self._divide()
-        held = self.shares.get(host, NOTHING)
-        target = self._targets.get(host, held)
-        given = self.shares.values()
-        free = self.cap.combined(lambda cap, *shares: max(0, cap - sum(shares)), *given)
-        amount = target.combined(lambda t, h, f: min(t, h + f), held, free)
+        present = self.shares.get(host, NOTHING)
+        target = self._targets.get(host, present)
+        all_shares = self.shares.values()
+        free = self.cap.combined(lambda cap, *shares: max(0, cap - sum(shares)), *all_shares)
+        amount = target.combined(lambda t, h, f: min(t, h + f), present, free)
         others = [amounts for name, amounts in self.spent.items() if name != host]
         return amount, self.cap.combined(lambda cap, *spent: cap - sum(spent), *others)
 
     def lacks(self, host: str) -> bool:
-        """Return whether a call waits for more on a host that answers."""
+        """Return whether a call waits for a larger share on a host that answers."""
         if (use := self.uses.get(host)) is None:
             return False
         lacking = use.amount.combined(lambda a, u, w: int(u + w > a), use.used, use.wanted)
         return use.wanted != NOTHING and lacking != NOTHING
 
     def _divide(self) -> dict[str, Amounts]:
-        """Return what each host that answers should have: what it uses and needs, and a part.
+        """Return the target of each host that answers: its use and need, and a part of the rest.
 
-        The first host, by its name, gets what it needs if that is left at all, so that of those
-        that wait for each other one goes on.
+        Hosts get their need in the order of their names, as far as the cap allows. So if hosts wait
+        for each other, one of them continues.
         """
         away = [amounts for host, amounts in self.shares.items() if host not in self.uses]
         used = [use.used for use in self.uses.values()]
-        left = self.cap.combined(lambda cap, *taken: max(0, cap - sum(taken)), *away, *used)
+        rest = self.cap.combined(lambda cap, *uses: max(0, cap - sum(uses)), *away, *used)
         targets = {}
         for host, use in sorted(self.uses.items()):
-            more = use.wanted.combined(lambda w, rest: w if w <= rest else 0, left)
-            left = left.combined(int.__sub__, more)
+            more = use.wanted.combined(lambda w, r: w if w <= r else 0, rest)
+            rest = rest.combined(int.__sub__, more)
             targets[host] = use.used.combined(int.__add__, more)
         for parts, host in zip(range(len(targets), 0, -1), targets, strict=True):
-            part = left.combined(partial(_part, parts))
-            left = left.combined(int.__sub__, part)
+            part = rest.combined(partial(_part, parts))
+            rest = rest.combined(int.__sub__, part)
             targets[host] = targets[host].combined(int.__add__, part)
         return targets
 
 
 def _part(parts: int, amount: int) -> int:
-    """Return the largest of so many equal parts of an amount."""
+    """Return the largest part of an amount that is divided into `parts` nearly equal parts."""
     return -(-amount // parts)
 
 
 class HostShares:
-    """The caps that the hosts of one run share. For the event loop of the connection."""
+    """The caps that the hosts of one run share. Used only on the connection's event loop."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class HostShares:
             file.write(canonical_json.dump_bytes(document))
 
     async def keep_shared(self, link: HostLink) -> None:
-        """Share the caps with a host for as long as the run lasts."""
+        """Share the caps with a host as long as the run lasts."""
         while True:
             with self._state.lock:
                 address, session = link.address, link.session
@@ -170,14 +170,14 @@ class HostShares:
             cap.shares[host], cap.spent[host] = use.amount, use.spent
 
     def _leave(self, host: str, *, is_lost: bool) -> None:
-        """Leave a host that does not answer its share. A lost one may have used all of it."""
+        """Let a host that does not answer keep its share. A lost host may have used all of it."""
         for cap in self._caps.values():
             cap.uses.pop(host, None)
             if is_lost:
                 cap.spent[host] = cap.shares.get(host, NOTHING)
 
     def _shares_of(self, host: str) -> list[CapShare]:
-        """Return the shares to give a host. What is more than before is durable then."""
+        """Return the new shares of a host. Increases are durable before this returns."""
         before = {name: cap.shares.get(host, NOTHING) for name, cap in self._caps.items()}
         shares = []
         for name, cap in self._caps.items():

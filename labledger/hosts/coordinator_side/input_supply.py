@@ -1,12 +1,8 @@
-"""Bring to a host what attempts need there: files and images, and what the run's agents need.
+"""Send the inputs of attempts to hosts, and prepare hosts for the run's agents.
 
-Staged files, workspaces and images are sent once each. Artifacts come from the coordinator's store;
-an image is pulled by the host, and sent from the coordinator's engine if the host cannot get the
-same one. Everything goes through the object store of the cluster, or in bounded pieces.
-
-For the agents of a run, each process of a host is prepared before anything is placed on it: it gets
-keys of models, and the files of installed agents. Those that a host does not have are sent as a
-tar, which lies among the coordinator's artifacts meanwhile.
+Staged files, workspaces and images are sent once each, through the object store or in pieces. A
+host pulls images itself if it can. Each process of a host gets keys of models and files of agents
+before its first trial.
 """
 
 from __future__ import annotations
@@ -53,19 +49,19 @@ _MAX_IMAGE_POLL_S = 10.0
 
 @dataclass(slots=True)
 class InputSupply:
-    """Sends inputs to hosts, each once a host, however many attempts wait for it."""
+    """Sends each input once to each host, however many attempts wait for it."""
 
     connection: ClusterConnection
     store: ArtifactStore
     relay: StoreRelay
     sent_bytes: dict[str, int] = field(default_factory=dict)
-    """How many bytes each host was sent in pieces, by its name."""
+    """How many bytes were sent to each host in pieces, by its name."""
     _threads: TransferThreads = field(default_factory=partial(TransferThreads, "inputs"))
 
     async def provide(
         self, link: HostLink, digests: frozenset[str], images: Mapping[str, str]
     ) -> None:
-        """Return when the host has these artifacts, and these images by name and id.
+        """Wait until the host has these artifacts, and these images (ids by name).
 
         Raises `HostUnreachable`, and `LabLedgerError` if an image cannot be provided.
         """
@@ -78,8 +74,8 @@ class InputSupply:
             link.supplies |= dict.fromkeys(new, task)
         waiting = {link.supplies[name] for name in needed}
         try:
-            for each in waiting:
-                await asyncio.shield(each)
+            for supply in waiting:
+                await asyncio.shield(supply)
         finally:
             for name in needed:
                 if (ended := link.supplies.get(name)) is not None and ended.done():
@@ -129,7 +125,7 @@ class InputSupply:
     async def _send_artifact(self, link: HostLink, digest: str) -> None:
         path = self.store.path(digest)
         size = path.stat().st_size
-        # Asks how much has arrived, if an earlier transfer broke off.
+        # Ask how much of an interrupted transfer has arrived.
         offset = await self._put(link, digest, -1, b"", last=False) if size > CHUNK_BYTES else 0
         while True:
             chunk = await self._threads.run(read_chunk, path, offset, CHUNK_BYTES)
@@ -140,7 +136,7 @@ class InputSupply:
             offset = arrived
 
     async def _send_image(self, link: HostLink, image_id: str) -> None:
-        """Send an image as a tar, which the coordinator's engine writes."""
+        """Send an image as a tar of the coordinator's engine."""
         pieces = _of_chunk_size(_saved(image_id))
         offset = 0
         chunk = await self._threads.run(next, pieces, b"")
@@ -175,18 +171,18 @@ def _saved(image_id: str) -> Iterator[bytes]:
 
 def _of_chunk_size(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the same bytes in pieces of nearly `CHUNK_BYTES`."""
-    held = bytearray()
+    buffer = bytearray()
     for piece in pieces:
-        if held and len(held) + len(piece) > CHUNK_BYTES:
-            yield bytes(held)
-            held.clear()
-        held += piece
-    if held:
-        yield bytes(held)
+        if buffer and len(buffer) + len(piece) > CHUNK_BYTES:
+            yield bytes(buffer)
+            buffer.clear()
+        buffer += piece
+    if buffer:
+        yield bytes(buffer)
 
 
 _PREPARE_TIMEOUT_S = 300.0
-"""A host unpacks and compares the files of agents, and starts a gateway."""
+"""How many seconds a host may take to unpack files of agents and start a gateway."""
 _MAX_RETRY_S = 10.0
 
 
@@ -200,11 +196,11 @@ class HostPreparation:
     inputs: InputSupply
     keys: Mapping[KeySource, str] = field(repr=False)
     _tars: dict[str, asyncio.Task[str]] = field(default_factory=dict)
-    """The digests of the tars that were made, by `tree_sha256`."""
+    """The digests of tars with files of agents, by `tree_sha256`."""
     _threads: TransferThreads = field(default_factory=partial(TransferThreads, "agent-tars", 1))
 
     async def keep_prepared(self, link: HostLink) -> None:
-        """Prepare each process that the host has, for as long as the run lasts."""
+        """Prepare each process of a host as long as the run lasts."""
         backoff = Backoff(RETRY_S, _MAX_RETRY_S)
         while True:
             with self.state.lock:
@@ -229,7 +225,7 @@ class HostPreparation:
 
     async def _prepare(self, link: HostLink, address: str, session: str) -> None:
         if self.keys and not address.startswith("tls://"):
-            raise HostRefused(f"keys are sent by TLS alone, and its worker is at {address}")
+            raise HostRefused(f"keys are sent only by TLS, and its worker is at {address}")
         tars: dict[str, str] = {}
         while True:
             request = PrepareRun(session, self.state.setup, tuple(self.keys.items()), tars)
@@ -239,19 +235,19 @@ class HostPreparation:
             if not reply.missing:
                 return
             if tars.keys() >= set(reply.missing):
-                raise HostRefused("it lacks the files of agents that it was sent")
+                raise HostRefused("it lacks files of agents that were sent to it")
             for digest in reply.missing:
                 tars[digest] = await self._tar(digest)
             await self.inputs.provide(link, frozenset(tars.values()), {})
-            # Once unpacked they are gone there: another process may ask for them again.
+            # The host deletes unpacked tars, and another process may request them again.
             link.known_inputs.difference_update(tars.values())
             self.state.blocked.record_activity()
 
     async def _tar(self, tree_sha256: str) -> str:
-        """Return the digest of a tar of an agent's files, which is among the artifacts."""
-        agents = {each.tree_sha256: each for each in self.state.setup.agents}
+        """Return the digest of a tar with an agent's files, which is stored as an artifact."""
+        agents = {agent.tree_sha256: agent for agent in self.state.setup.agents}
         if (agent := agents.get(tree_sha256)) is None:
-            raise HostRefused("it asks for files that the run has not")
+            raise HostRefused("it requests files that the run does not have")
         task = self._tars.get(tree_sha256)
         is_gone = (
             task is not None
@@ -274,10 +270,10 @@ class HostPreparation:
                 link.blocked_since = clock.monotonic()
             link.is_prepared, link.preparation_problem = problem is None, problem
         if problem is not None:
-            self.state.tell(f"{link.name}: {problem}")
+            self.state.warn_once(f"{link.name}: {problem}")
 
     def close(self) -> None:
-        """Make no further tar, and delete those that were made."""
+        """Make no further tar, and delete the existing ones."""
         self._threads.close()
         for task in self._tars.values():
             if task.done() and not task.cancelled() and task.exception() is None:

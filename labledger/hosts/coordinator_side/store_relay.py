@@ -1,9 +1,8 @@
 """Carry large files between coordinator and hosts through the object store of their cluster.
 
-Then they pass neither through the scheduler nor through its machine. Nothing depends on it: every
-method says whether the file was carried, and the caller must send or read it in pieces if it was
-not. A machine that could not use the store is left alone for a while, with one warning. Call it on
-the event loop of the connection.
+Every method returns whether it carried the file; otherwise the caller sends or reads the file in
+pieces. A machine that could not use the store is not asked for a while. Call this module on the
+connection's event loop.
 """
 
 from __future__ import annotations
@@ -36,27 +35,27 @@ from labledger.hosts.object_store import (
 )
 
 _WAIT_S = 8.0
-"""How long a host waits for the end of a transfer before it replies."""
+"""How many seconds a host waits for the end of a transfer before it replies."""
 _RETRY_S = 300.0
-"""For how long a machine is left alone that could not use the store."""
+"""How many seconds a machine that could not use the store is not asked again."""
 _COORDINATOR = "the coordinator"
 
 
 class TransferThreads:
-    """Threads for what would hold up the event loop: files, the engine, and object stores."""
+    """Threads for work that would block the event loop: files, the engine, object stores."""
 
     def __init__(self, name: str, count: int = 4) -> None:
         self._pool = ThreadPoolExecutor(count, name)
         self.places = asyncio.Semaphore(count)
-        """For transfers that take several calls: so many at once."""
+        """Limits how many transfers of several calls run at once."""
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what a function returns in one of the threads."""
+        """Run a function in one of the threads, and return its result."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, function, *arguments)
 
     def close(self) -> None:
-        """Begin nothing further."""
+        """Begin no further work."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -68,11 +67,12 @@ class StoreRelay:
         connection: ClusterConnection,
         setup: RunSetup,
         place: StorePlace | None,
-        tell: Callable[[str], None],
+        warn: Callable[[str], None],
     ) -> None:
-        """`tell` warns. Raises `ExtraMissing` and `InvalidInput` if fsspec cannot open the place.
+        """Raises `ExtraMissing` and `InvalidInput` if fsspec cannot open the place.
 
-        Each coordinator has a folder of its own, so that one that has lost the run disturbs nobody.
+        Each coordinator has its own folder, so that a coordinator that lost the run does not
+        disturb its successor.
         """
         self._connection = connection
         self._setup = setup
@@ -82,11 +82,11 @@ class StoreRelay:
             self._place = place.below(setup.run.ledger_id, setup.run.run_id)
             self._own = self._place.below(str(setup.epoch))
             self._store = ObjectStore(self._own)
-        self._tell = tell
+        self._warn = warn
         self._retry_at: dict[str, float] = {}
-        """When each machine that could not use the store is asked again, by its name."""
+        """When to ask each machine that could not use the store again, by its name."""
         self._inputs: dict[str, asyncio.Task[tuple[str, int]]] = {}
-        """The inputs that were put, with digest and size: each once, for all hosts."""
+        """The inputs in the store, with digest and size. Each is put once for all hosts."""
         self._threads = TransferThreads("object-store")
 
     async def supply(
@@ -94,8 +94,8 @@ class StoreRelay:
     ) -> bool:
         """Bring an artifact or an image's tar to a host. Return whether the host has it.
 
-        `size` is None if it is not known, and large. Raises what `pieces` raises,
-        `HostUnreachable` and `WrongSession`.
+        A `size` of None means unknown and large. Raises the errors of `pieces`, `HostUnreachable`
+        and `WrongSession`.
         """
         if not self._carries(link, size):
             return False
@@ -120,7 +120,7 @@ class StoreRelay:
 
         if await self._ask(link, request):
             return True
-        # Somebody may have deleted it.
+        # The object may have been deleted.
         self._inputs.pop(name, None)
         return False
 
@@ -158,13 +158,13 @@ class StoreRelay:
         try:
             await self._threads.run(self._store.delete, object_name)
         except StoreUnusable:
-            self._tell("objects that are not needed any more cannot be deleted in the object store")
+            self._warn("objects that are no longer needed cannot be deleted in the object store")
         return True
 
     def clean_up(self) -> list[str]:
-        """Delete what this and earlier coordinators of the run left. Return a warning if it failed.
+        """Delete the objects of all coordinators of the run. Return a warning if that failed.
 
-        Hosts and results are not affected: what is needed after all is carried again, or in pieces.
+        Hosts and results are not affected: a needed file is sent again.
         """
         if self._place is None:
             return []
@@ -175,13 +175,13 @@ class StoreRelay:
         return []
 
     def close(self) -> None:
-        """End what is in progress."""
+        """End transfers in progress."""
         if self._place is not None:
             self._store.close()
         self._threads.close()
 
     def _carries(self, link: HostLink, size: int | None) -> bool:
-        """Return whether a file of this size is worth trying, and both machines can be."""
+        """Return whether a file is large enough, and no machine failed recently."""
         if self._place is None or (size is not None and size < MIN_BYTES):
             return False
         now = clock.monotonic()
@@ -202,9 +202,9 @@ class StoreRelay:
         return reply.problem is None
 
     def _leave_alone(self, machine: str, problem: str) -> None:
-        """Let files of a machine go in pieces for a while. Warns the first time."""
+        """Send files of a machine in pieces for a while. Warn the first time."""
         if machine not in self._retry_at:
-            self._tell(
+            self._warn(
                 f"{machine} cannot use the object store: {problem}; its files go through the "
                 "scheduler instead"
             )
