@@ -136,7 +136,7 @@ def test_an_unfinished_run_is_reported_as_such(path: Path, chromium: Browser) ->
     """What is not committed is counted, and the page says that numbers may change."""
     comparison_ledgers.make_run(path, {"base": ["P", "F", "-"], "treat": ["P", "P", "-"]})
     chromium.open(written(path))
-    assert "4 of 6 slots are committed, 2 are not" in chromium.text("#unfinished")
+    assert "4 of 6 trials are saved" in chromium.text("#unfinished")
     assert chromium.text("#status") == "interrupted"
     assert [row[8:11] for row in chromium.rows("#outcomes-table tbody tr")] == [["2", "2", "3"]] * 2
 
