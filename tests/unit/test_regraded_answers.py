@@ -243,7 +243,7 @@ def test_two_gradings_of_the_same_trials_are_compared(path: Path) -> None:
         "tasks like these: 75.0 points"
     )
     assert treat.decision.verdict == "not_shown"
-    assert "run-1.g1:treat and run-1.g2:treat of the same trials" in treat.decision.text
+    assert "run-1.g1:treat and run-1.g2:treat for the same trials" in treat.decision.text
     sides = base.a.grading, base.b.grading
     assert [(s and (s.run_id, s.generation, s.generations, s.grader_digest)) for s in sides] == [
         ("run-1", 1, 4, DIGESTS[1]),
@@ -337,7 +337,7 @@ def test_the_command_says_what_differs(path: Path) -> None:
     given = ["compare", "run-1.g1", "run-1.g2", "--lab-dir", str(path.parent)]
     text = CliRunner().invoke(app, given).stdout
     assert "trials: the same on both sides; only how they were graded differs" in text
-    assert "scores of run-1.g2: generation 2 of 4, by grader 222222222222" in text
+    assert "scores of run-1.g2: grading 2 of 4, by grader 222222222222" in text
     assert "lower on 9 tasks" in text
     assert "better" not in text.replace("is better when", "")
 
