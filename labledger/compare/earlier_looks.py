@@ -110,16 +110,16 @@ def find_looks(reader: LedgerReader, a: CombinedRuns, b: CombinedRuns) -> Looks:
     The sides are variants of the same runs, or of different runs.
     """
     roots = a.roots | b.roots
-    known = _read(reader, roots)
+    runs = _read(reader, roots)
     if a.roots & b.roots:
-        looks = _of_one_sample(_Sample(roots, known))
+        looks = _of_one_sample(_Sample(roots, runs))
     else:
         known_a, known_b = _read(reader, a.roots), _read(reader, b.roots)
         looks = _of_two_samples(
             _Sample(a.roots, tuple(run for run in known_a if run.run_id not in b.roots)),
             _Sample(b.roots, tuple(run for run in known_b if run.run_id not in a.roots)),
         )
-    chosen = [run for run in known if run.run_id in roots]
+    chosen = [run for run in runs if run.run_id in roots]
     return replace(
         looks,
         deleted=_count_deleted(reader, roots, max(run.created_at for run in chosen)),

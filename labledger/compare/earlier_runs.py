@@ -80,8 +80,8 @@ def read_earlier_runs(
     pairs = _paired(within, trials, options) or _paired(_across(runs), trials, options)
     clusters = None
     if cluster is not None and runs:
-        known = read_clusters(reader.path, by_name, cluster)
-        clusters = {task_id: name for task_id, name in known.items() if name is not None}
+        cluster_of = read_clusters(reader.path, by_name, cluster)
+        clusters = {task_id: name for task_id, name in cluster_of.items() if name is not None}
         if any(task_id not in clusters for two in pairs for task_id in two.task_ids):
             clusters = None
     return EarlierRuns(
@@ -220,7 +220,7 @@ def usual_spending(
     spent: Sequence[TrialSpent], variants: Sequence[str], concurrency: int, confidence: float
 ) -> Spending:
     """Return the usual cost and duration of trials of these variants."""
-    known = {trial.variant_id for trial in spent}
+    with_trials = {trial.variant_id for trial in spent}
     with_costs = {trial.variant_id for trial in spent if trial.cost_usd is not None}
     return Spending(
         _costs=_by_variant(variants, ((trial, trial.cost_usd) for trial in spent)),
@@ -228,9 +228,11 @@ def usual_spending(
         longest_ms=max((trial.duration_ms for trial in spent), default=0.0),
         concurrency=concurrency,
         confidence=confidence,
-        new_variants=tuple(name for name in variants if name not in known),
+        new_variants=tuple(name for name in variants if name not in with_trials),
         without_costs=tuple(
-            name for name in variants if with_costs and name in known and name not in with_costs
+            name
+            for name in variants
+            if with_costs and name in with_trials and name not in with_costs
         ),
     )
 

@@ -131,5 +131,5 @@ def _variation(reader: LedgerReader, run: RunInfo, cluster: str | None) -> Varia
     """Return the variation of the run's trials; None without two sides that share two tasks."""
     names: Sequence[str] = (run.run_id,)
     earlier = read_earlier_runs(reader, run.experiment_id, names, None, cluster)
-    known = variance_components.of_pairs(earlier.pairs, earlier.clusters)
-    return None if known is None else planned_power.planned_variation(known, is_rate=True)
+    components = variance_components.of_pairs(earlier.pairs, earlier.clusters)
+    return None if components is None else planned_power.planned_variation(components, is_rate=True)

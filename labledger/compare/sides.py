@@ -276,14 +276,14 @@ def _of_one_run(reader: LedgerReader, name: str, variant: str) -> list[tuple[Sid
         runs = read_combined(reader, name)
     else:
         return []
-    known = runs.variant_ids
-    if variant not in known:
-        if difflib.get_close_matches(variant, known, n=1):
+    variant_ids = runs.variant_ids
+    if variant not in variant_ids:
+        if difflib.get_close_matches(variant, variant_ids, n=1):
             _side(runs, variant)
         return []
     if sides := [(a, b) for a, b in runs.against_baseline() if b.variant_id == variant]:
         return sides
-    others = ", ".join(name for name in known if name != variant)
+    others = ", ".join(name for name in variant_ids if name != variant)
     raise _refused(
         f"a comparison needs two variants; found only {variant!r} of run {name}",
         f"name two variants, such as {name} {variant} OTHER; other variants: {others}",
@@ -320,10 +320,10 @@ def _named_twice(a: CombinedRuns, b: CombinedRuns) -> str:
 
 
 def _side(runs: CombinedRuns, name: str) -> Side:
-    known = runs.variant_ids
-    if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"its variants: {', '.join(known)}"
+    variant_ids = runs.variant_ids
+    if name not in variant_ids:
+        close = difflib.get_close_matches(name, variant_ids, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"its variants: {', '.join(variant_ids)}"
         raise _refused(f"run {runs.name} has no variant {name!r}", hint)
     return Side(runs.name, name)
 

@@ -117,11 +117,11 @@ def differences(document: Comparison, labels: Sequence[str], title: str) -> Char
 
 
 def _intervals(values: Sequence[JsonObject], x: JsonObject, y: JsonObject) -> list[JsonObject]:
-    known = [row for row in values if row["low"] is not None]
+    with_interval = [row for row in values if row["low"] is not None]
     line = {"type": "rule", "strokeWidth": 6, "color": _ACCENT, "opacity": 0.35}
     point = {"type": "point", "filled": True, "size": 130, "color": _ACCENT, "opacity": 1}
     return [
-        _layer(known, line, x={"field": "low", **x}, x2={"field": "high"}, y=y),
+        _layer(with_interval, line, x={"field": "low", **x}, x2={"field": "high"}, y=y),
         _layer(values, point, x={"field": "value", **x}, y=y),
     ]
 
@@ -243,13 +243,15 @@ def cost_against_quality(worth: Sequence[VariantCost]) -> Chart | None:
     x |= {"axis": {"labelFlush": False}}
     y = {"field": "value", **_RATE}
     color = {"field": "variant", "type": "nominal", "sort": [row["variant"] for row in values]}
-    known = [row for row in values if row["low"] is not None]
+    with_interval = [row for row in values if row["low"] is not None]
     spans = [row for row in values if row["least"] is not None]
     line = {"type": "rule", "strokeWidth": 6, "opacity": 0.35}
     point = {"type": "point", "filled": True, "size": 130, "opacity": 1}
     least, most = {**x, "field": "least"}, {"field": "most"}
     layers = [
-        _layer(known, line, x=x, y={**y, "field": "low"}, y2={"field": "high"}, color=color),
+        _layer(
+            with_interval, line, x=x, y={**y, "field": "low"}, y2={"field": "high"}, color=color
+        ),
         _layer(spans, line, x=least, x2=most, y=y, color=color),
         _layer(values, point, x=x, y=y, color=color),
     ]

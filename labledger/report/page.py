@@ -177,10 +177,10 @@ def _figures(report: Report) -> Iterator[tuple[str, str, str]]:
         yield "from start to end", duration(report.time.wall_ms), ""
     for metric in report.metrics:
         if metric.metric_id == "cost_usd":
-            known = [variant.sum for variant in metric.variants if variant.sum is not None]
+            costs = [variant.sum for variant in metric.variants if variant.sum is not None]
             unknown = sum(variant.unknown for variant in metric.variants)
             note = f"{counted(unknown, 'trial')} unknown" if unknown else ""
-            yield "cost", usd(sum(known)), note
+            yield "cost", usd(sum(costs)), note
 
 
 def _charts(report: Report, worth: Sequence[VariantCost]) -> dict[str | int, Chart | None]:

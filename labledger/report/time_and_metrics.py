@@ -147,8 +147,8 @@ def claims(of_runs: Iterable[Iterable[Claim]]) -> tuple[Claim, ...]:
     sums: dict[tuple[str, str], Claim] = {}
     for claim in chain.from_iterable(of_runs):
         key = claim.variant_id, claim.metric_id
-        known = sums.get(key)
-        sums[key] = claim if known is None else _plus(known, claim)
+        earlier = sums.get(key)
+        sums[key] = claim if earlier is None else _plus(earlier, claim)
     return tuple(sums.values())
 
 
@@ -213,8 +213,8 @@ def _variant_cost(
 
 def _added_bounds(estimates: Sequence[Estimate]) -> tuple[float, float] | None:
     """Return the sums of the lower and of the upper bounds; None if one is not known."""
-    known = [estimate.bounds for estimate in estimates if estimate.bounds is not None]
-    if not estimates or len(known) < len(estimates):
+    all_bounds = [estimate.bounds for estimate in estimates if estimate.bounds is not None]
+    if not estimates or len(all_bounds) < len(estimates):
         return None
-    lows, highs = zip(*known, strict=True)
+    lows, highs = zip(*all_bounds, strict=True)
     return math.fsum(lows), math.fsum(highs)
