@@ -136,7 +136,7 @@ def test_a_rate_that_is_another_elsewhere_is_explained(path: Path) -> None:
     )
     assert "Outcomes it is 60.0%, where all its trials weigh the same" in page
     assert "The pass rate of treat is 80.0% in this comparison, where all 15 tasks" in uneven
-    assert "it is 28.6% over all its trials" in uneven
+    assert "Outcomes it is 28.6%, where all its trials weigh the same" in uneven
     assert "The pass rate of treat is 80.0% in this comparison" in markdown
 
 
