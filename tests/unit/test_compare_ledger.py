@@ -219,7 +219,9 @@ def test_the_strict_rule_fails_an_agent_that_failed_whatever_its_verdict(path: P
     text = comparison_sentences.method([compare(path, "run-1")])
     assert "A verdict counts however the agent ended" in text
     strict = compare(path, "run-1", errors=ErrorCounting.STRICT)
-    assert "timed out did not pass, whatever its verdict" in comparison_sentences.method([strict])
+    assert "timed out or broke its grader, whatever its verdict" in comparison_sentences.method(
+        [strict]
+    )
 
 
 def test_both_sides_must_have_the_task_as_it_was(path: Path) -> None:
