@@ -38,7 +38,7 @@ _PATTERNS = {
     for name, text in CONSTRUCTIONS.items()
 }
 VAGUE_NAMES = {"each", "own", "told", "made", "stand", "stands", "found", "said"}
-_SQL = ("SELECT", "CREATE", "INSERT", "WITH ", "UPDATE", "DELETE")
+_SQL = ("SELECT", "CREATE", "INSERT", "WITH ", "UPDATE", "DELETE", "CASE ")
 _LITTLE_WORDS = {
     *("return", "returns", "yield", "a", "an", "the", "of", "its", "this", "whether", "is", "in"),
     *("to", "for", "and", "or", "it", "with", "as", "test"),

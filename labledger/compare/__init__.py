@@ -1,8 +1,8 @@
-"""Comparisons: sides, pairs, estimates, decisions and gates; in `statistics`, the numbers alone.
+"""Compare variants and runs, and plan how large an experiment must be.
 
-In: a ledger reader and the words of `labledger compare`. Out: a `Comparison`, whose JSON form is
-the document `comparison_v1`. Its words are in `comparison_sentences`, `comparison_text` and
-`ranking`; nothing is printed here. `size_plan` answers before a run, from earlier runs, how large
-an experiment must be to show a difference, what it costs and takes. May not import Docker or
-anything that runs trials.
+In: a ledger reader, and the arguments of `labledger compare` or `labledger plan`. Out: a
+`Comparison` (document `comparison_v1`) or a `SizePlan`. May not import Docker or anything that runs
+trials.
+
+Read `sides`, `compare` and `decision` first. `statistics` computes with numbers alone.
 """

@@ -57,22 +57,22 @@ from labledger.experiment.plan_sections import StoredFacts
 from labledger.ledger.reader import LedgerReader
 
 _MAX_NAMED_TASKS = 3
-"""How many of the tasks without a cluster an error message names."""
+"""The largest number of tasks without a cluster that an error message names."""
 
 _SKEWED = (
-    "the tasks' differences are skewed, and so few tasks do not make up for it: the interval may "
-    "miss the mean of tasks like these more often than its confidence says"
+    "the tasks' differences are skewed, and there are too few tasks to make up for it: the "
+    "interval may miss the mean of tasks like these more often than its confidence says"
 )
 _RARE = 0.01
-"""Of a metric: events in a smaller share of tasks, or of a suite's trials, are not warned of."""
+"""The share of tasks, or of a suite's trials, below which missing events cause no warning."""
 _CLUSTERS_DIFFER = (
-    "the runs' experiments name different clusters of tasks, so that each task was taken "
-    "as independent of the others; `cluster=` names one for both"
+    "the runs' experiments name different clusters of tasks, so the comparison treats all tasks "
+    "as independent; `cluster=` names a field for both"
 )
 
 
 def compare(reader: LedgerReader, words: Sequence[str], options: CompareOptions) -> Comparison:
-    """Return the comparison that `labledger compare WORDS` asks for; see `sides.resolve`.
+    """Return the comparison for the arguments of a `labledger compare`; see `sides.resolve`.
 
     Raises `ExtraMissing`, `InvalidInput` or `RunNotFound`.
     """
@@ -84,15 +84,15 @@ def compare_family(
 ) -> list[Comparison]:
     """Return several comparisons as one family, corrected together for their number.
 
-    Each request has the words of a `labledger compare`. Raises as `compare` does.
+    Each request holds the arguments of one `labledger compare`. Raises as `compare` does.
     """
     options.check()
     resources.require_analysis()
     resolve = sides.resolve_all_pairs if options.all_pairs else sides.resolve
     questions = [_read(reader, resolve(reader, words), options) for words in requests]
-    # Comparisons without a common task are not tested, so they are not corrected for.
-    asked = (two for question in questions for two in question.pairs)
-    sizes = family_sizes((two.family, (two.a, two.b), two.is_tested) for two in asked)
+    # Comparisons without a common task are not tested, so they do not count in the correction.
+    requested = (two for question in questions for two in question.pairs)
+    sizes = family_sizes((two.family, (two.a, two.b), two.is_tested) for two in requested)
     family = sum(sizes.values())
     return [_answer(question, options, family, sizes) for question in questions]
 
@@ -106,12 +106,12 @@ class _TwoSides:
     trials: tuple[Trials, Trials]
     paired: Paired
     validity: Validity
-    """For which looks at their runs intervals and tests hold."""
+    """The looks at the runs for which intervals and tests hold."""
     planned_looks: PlannedLooks | None
     """None if the runs declare no looks."""
     warnings: tuple[str, ...]
     looks: Looks
-    """Which look at its experiment this comparison is, and its price."""
+    """The look at its experiment that this comparison is, and its price."""
     chosen_by_verdict: tuple[str, ...]
     family: ComparisonFamily
 
@@ -126,19 +126,21 @@ class _Question:
     """The sides that one `labledger compare` names, and what the ledger holds about them."""
 
     runs: Mapping[str, CombinedRuns]
-    """By the name that sides have for the run, or for several runs taken as one."""
+    """By the name that sides use for the run, or for several runs taken as one."""
     pairs: tuple[_TwoSides, ...]
     cluster: str | None
     """The field whose values are the sample; None if tasks are the sample."""
     clusters: Mapping[str, str | None] | None
-    """The cluster of each task, where clusters are the sample."""
+    """The cluster of each task, if clusters are the sample."""
     reruns: tuple[RunReruns, ...]
 
     @property
     def unfinished(self) -> tuple[str, ...]:
         """A clause for each run that is not complete."""
-        graded = {each.run.run_no: each for runs in self.runs.values() for each in runs.runs}
-        return tuple(unfinished(graded.values()))
+        by_run_no = {
+            graded.run.run_no: graded for runs in self.runs.values() for graded in runs.runs
+        }
+        return tuple(unfinished(by_run_no.values()))
 
     def sample(
         self, paired: Paired, two: _TwoSides, options: CompareOptions, family: int
@@ -190,7 +192,7 @@ def _two_sides(
     options: CompareOptions,
     known_looks: dict[frozenset[str], Looks],
 ) -> _TwoSides:
-    """Return two sides. `known_looks` keeps the looks by the names of the sides' runs."""
+    """Return two sides, read and paired. `known_looks` caches looks by the names of the runs."""
     a, b = sides
     runs_a, runs_b = runs[a.run_id], runs[b.run_id]
     names = frozenset((a.run_id, b.run_id))
@@ -234,8 +236,8 @@ def _paired(
 def read_reruns(reader: LedgerReader, runs: Iterable[CombinedRuns]) -> Iterator[RunReruns]:
     """Yield the reruns of each run that has any, under the id of the run whose agents ran.
 
-    Those that a regrading lacks, because the run grew after it, are left out. The report calls
-    this, too.
+    A regrading lacks the reruns that came after it, so they are left out. The report calls this
+    function, too.
     """
     slots: dict[str, int] = {}
     for graded in (graded for combined in runs for graded in combined.runs):
@@ -246,7 +248,10 @@ def read_reruns(reader: LedgerReader, runs: Iterable[CombinedRuns]) -> Iterator[
 
 
 def _cluster_field(runs: Mapping[str, CombinedRuns], options: CompareOptions) -> str | None:
-    """Return the field of the options, or else that of all runs; None for a fixed suite."""
+    """Return the cluster field: from the options, or else from the experiments if all agree.
+
+    None for a fixed suite.
+    """
     if options.estimand is Estimand.SUITE:
         return None
     fields = _cluster_fields(runs)
@@ -258,8 +263,8 @@ def outcome_clusters(
 ) -> dict[str, str]:
     """Return the cluster of each task of a run, for the intervals of its variants' pass rates.
 
-    `cluster` is the field of the options; with None it is that of the run's experiment. Empty where
-    neither names one.
+    `cluster` is the field that the options name. If it is None, the run's experiment may name one.
+    The result is empty if neither names a field.
     """
     fields = _cluster_fields({combined.name: combined})
     field = cluster or (next(iter(fields)) if len(fields) == 1 else None)
@@ -292,7 +297,7 @@ def _require_clusters(
 def _answer(
     question: _Question, options: CompareOptions, family: int, sizes: Mapping[ComparisonFamily, int]
 ) -> Comparison:
-    """Return the answer to a question. `sizes` holds the sizes of all families asked about."""
+    """Return the comparisons of a question, decided. `sizes` has the sizes of all families."""
     document = Comparison(
         metric=options.metric,
         lower_is_better=False if options.is_rate else options.lower_is_better,
@@ -308,13 +313,13 @@ def _answer(
         unfinished=question.unfinished,
     )
     decided, samples_of, limit = [], [], options.equivalence_limit
-    asked = Counter(two.family for two in question.pairs)
-    unasked = {each for each, size in sizes.items() if size > asked[each]}
+    requested = Counter(two.family for two in question.pairs)
+    larger_families = {name for name, size in sizes.items() if size > requested[name]}
     for two in question.pairs:
         times = max(1, family) * two.looks.price
         sample = question.sample(two.paired, two, options, times)
         compared = _compared(question, two, sample, document)
-        if two.family in unasked:
+        if two.family in larger_families:
             compared = replace(compared, family_of=two.family.name)
         decision = decide(compared, document)
         equivalence = None if limit is None else decide_equivalence(compared, document, limit)
@@ -331,7 +336,7 @@ def _answer(
     }
 
     def own_sample(side: Side) -> Sample:
-        # Paired with itself, a side has all of its own trials that count.
+        # Paired with itself, a side keeps all of its trials that count.
         two = with_themselves[side]
         paired = _paired(two.trials, two.validity, question.clusters, options)
         return question.sample(paired, two, options, family=1)
@@ -386,7 +391,7 @@ def _compared(
 
 
 def _doubts(sample: Sample) -> Iterator[str]:
-    """Yield why the interval of a metric's mean may miss it more often than it says."""
+    """Yield why the interval of a metric's mean may miss it more often than its confidence says."""
     if sample.options.is_rate or not sample.a:
         return
     if not sample.is_suite and paired_means.is_skewed(sample.differences):
@@ -397,8 +402,8 @@ def _doubts(sample: Sample) -> Iterator[str]:
     unseen = paired_means.unseen_share(units)
     if unseen > _RARE:
         yield (
-            f"what happens in fewer than about {100 * unseen:.2g}% of {name} may be missing from "
-            "so few, and the interval and gates do not account for it"
+            f"so few {name} may miss rare events (in fewer than about {100 * unseen:.2g}% of "
+            f"{name}), and the interval and gates do not account for them"
         )
 
 
@@ -413,7 +418,7 @@ def _sensitivities(
 ) -> Iterator[Sensitivity]:
     """Yield the difference of the pass rates for every other way to count errors.
 
-    `compared` has the one of `sample`, with errors counted as its options say.
+    `compared` already has the difference for the way that the options of `sample` name.
     """
     options = sample.options
     if not options.is_rate:

@@ -21,7 +21,7 @@ _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 class Gate(StrEnum):
-    """What a comparison must show, by the parameter that sets its limit."""
+    """A condition that a comparison must meet, named by the parameter that sets its limit."""
 
     FAIL_IF_WORSE = "fail_if_worse"
     REQUIRE_NOT_WORSE = "require_not_worse"
@@ -49,61 +49,63 @@ class ErrorCounting(StrEnum):
     """How slots without a counted verdict count in pass rates."""
 
     AS_FAILURES = "as-failures"
-    """A verdict counts, however the agent ended. What the agent caused without one counts as not
-    passed: the verdict `error`, an agent that failed, and an agent that broke its grader. Otherwise
-    it could improve by crashing. What the lab caused (`infra_error`, `setup_error`, other
-    `grade_error`) is left out."""
+    """A verdict counts however the agent ended. A trial counts as not passed if its verdict is
+    `error`, or if it has no verdict and its agent failed or broke its grader. Otherwise an agent
+    could improve its rate by crashing. Failures of the lab (`infra_error`, `setup_error`, other
+    `grade_error`) are left out."""
     STRICT = "strict"
-    """The same, but an agent that failed or timed out did not pass, whatever its verdict."""
+    """Like `as-failures`, but an agent that failed or timed out counts as not passed, whatever the
+    verdict."""
     LEFT_OUT = "left-out"
     """Only `pass`, `fail` and `missing` count."""
     ALL_AS_FAILURES = "all-as-failures"
-    """Whatever ran and did not pass is a failure, whatever the cause. Harbor and SWE-bench count
-    so."""
+    """Every trial that ran and did not pass counts as not passed, whatever the cause. Harbor and
+    SWE-bench count this way."""
 
     @classmethod
     def named(cls, word: str) -> Self:
-        """Return the choice of that name. Raises `InvalidInput`."""
+        """Return the choice with this name. Raises `InvalidInput`."""
         return _named(cls, "errors", word)
 
 
 class Estimand(StrEnum):
-    """What a comparison estimates a difference of, and what its sample is."""
+    """The quantity that a comparison estimates, and its sample."""
 
     TASKS = "tasks"
-    """Tasks like these, of which those compared are a sample: would B do better on other ones?
+    """Tasks like these: would B do better on other tasks? The compared tasks are the sample.
     Replications make a task's result more precise, but do not count as tasks."""
     SUITE = "suite"
-    """This fixed suite of tasks; their replications are the sample: is B better on these, or is the
-    difference chance? The usual question of a regression test. It needs replications."""
+    """This fixed suite of tasks: is B better on these tasks, or is the difference chance? The
+    replications are the sample, so it needs several. This is the usual question of a regression
+    test."""
 
     @classmethod
     def named(cls, word: str) -> Self:
-        """Return the estimand of that name. Raises `InvalidInput`."""
+        """Return the estimand with this name. Raises `InvalidInput`."""
         return _named(cls, "estimand", word)
 
     @property
     def words(self) -> str:
-        """Its name in a sentence."""
+        """The name of the estimand in a sentence."""
         return "tasks like these" if self is Estimand.TASKS else "this suite"
 
 
 class Validity(StrEnum):
-    """For which looks at growing runs an interval and its test hold."""
+    """The looks at growing runs for which an interval and its test hold."""
 
     FIXED_SAMPLE = "fixed_sample"
     """For one look, at runs that are finished and were never extended."""
     ANYTIME = "anytime"
     """For all looks together: a confidence sequence."""
     NONE = "none"
-    """For no look. The runs are not finished, were looked at otherwise than planned, or have
-    results that were chosen by their verdicts. There is neither interval nor test."""
+    """For no look, so there is neither an interval nor a test. The runs are not finished, were
+    looked at differently than planned, or have results that were chosen by their verdicts."""
     GROUP_SEQUENTIAL = "group_sequential"
     """For the looks that were planned before the runs began."""
 
 
 def confidence_problems(confidence: float) -> list[Problem]:
-    """Return what is wrong with the level of intervals."""
+    """Return a problem if the level of intervals is not valid."""
     if 0.5 <= confidence < 1:
         return []
     message = f"found {confidence:g}; expected 0.5 or more and less than 1"
@@ -116,26 +118,26 @@ class CompareOptions:
 
     Attributes:
         metric: `pass_rate`, the name of the primary metric, or the id of a metric that is a number.
-        lower_is_better: Whether lower values of the metric are better. With None, a pass rate is
-            better when higher, and for another metric it is not known.
+        lower_is_better: Whether lower values of the metric are better. With None, higher pass rates
+            are better, and the direction of any other metric is unknown.
         confidence: The level of all intervals of differences together, 0.5 or more and less than 1.
-            A difference is shown when its p value, corrected for the number of comparisons, is
-            below 1 less this, that is, when its interval does not contain 0.
-        estimand: What the difference is estimated for, tasks like these or exactly these.
-        cluster: The field of a task's row whose values are the clusters, such as `task.repo`; None
-            for that of the experiment (`dataset.cluster`), if it has one.
+            A difference is shown if its p value, corrected for the number of comparisons, is
+            below 1 minus the confidence. Then its interval does not contain 0.
+        estimand: Estimate the difference for tasks like these, or for exactly these tasks.
+        cluster: The field of a task's row whose values are the clusters, such as `task.repo`. None
+            uses the field that the experiment names (`dataset.cluster`), if it names one.
         errors: How slots without a counted verdict count in pass rates.
         pass_at: The k of pass@k and pass^k; by default the number of replications, if more than 1.
-        fail_if_worse: A gate that is missed if B is shown to be worse than A by more than this.
-        require_not_worse: A gate that is missed unless B is shown to be at most this much worse
+        fail_if_worse: A gate: it is missed if B is shown to be worse than A by more than this.
+        require_not_worse: A gate: it is missed unless B is shown to be at most this much worse
             than A.
-        all_pairs: Compare every pair of the variants or sides, and rank them in tie groups, rather
-            than the baseline with every treatment. Gates need the latter.
-        equivalent_within: Say of each comparison whether both sides are shown to be equivalent:
-            every value in the difference's interval is smaller than this, in either direction.
-        require_equivalent: A gate that is missed unless both sides are shown to be equivalent
-            within this. It is also the limit of `equivalent_within` where that is None.
-        seed: Has no effect. Earlier versions drew samples at random; this one does not.
+        all_pairs: Compare every pair of variants or sides and rank them in tie groups, rather than
+            the baseline with every treatment. Gates cannot be used with it.
+        equivalent_within: Also decide whether both sides are shown to be equivalent: every value in
+            the difference's interval is smaller than this, in either direction.
+        require_equivalent: A gate: it is missed unless both sides are shown to be equivalent within
+            this limit. It is also the limit of `equivalent_within` if that is None.
+        seed: Has no effect. Earlier versions drew random samples.
     """
 
     metric: str = PASS_RATE
@@ -170,7 +172,7 @@ class CompareOptions:
 
     @property
     def equivalence_limit(self) -> float | None:
-        """The difference within which sides count as equivalent; None where that is not asked."""
+        """The difference within which sides count as equivalent; None to decide no equivalence."""
         if self.equivalent_within is not None:
             return self.equivalent_within
         return self.require_equivalent
@@ -181,7 +183,7 @@ class CompareOptions:
             raise InvalidInput("the options of the comparison", problems)
 
     def problems(self) -> list[Problem]:
-        """Return what is wrong with each option that is not valid."""
+        """Return a problem for each option that is not valid."""
         return [*confidence_problems(self.confidence), *self._problems()]
 
     def _problems(self) -> Iterator[Problem]:
@@ -198,7 +200,7 @@ class CompareOptions:
         for gate, limit in self.gates.items():
             yield from self._limit_problems(gate, limit)
             if gate is not Gate.REQUIRE_EQUIVALENT and not self.has_direction:
-                message = f"which values of {self.metric} are worse is not known"
+                message = f"it is not known which values of {self.metric} are worse"
                 hint = "add `lower_is_better=True` or `lower_is_better=False`"
                 yield Problem(Parameter(gate), message, hint=hint)
         if self.equivalent_within is not None:

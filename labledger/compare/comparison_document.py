@@ -39,9 +39,9 @@ class SideGrading:
     """The run whose agents ran."""
     generation: PositiveInt
     generations: PositiveInt
-    """How many gradings the run has, complete or not."""
+    """The number of gradings that the run has, complete or not."""
     grader_digest: str | None
-    """Digest of the grader; None where an older labledger did not write it."""
+    """The grader's digest; None if an older labledger did not store it."""
 
     @classmethod
     def of(cls, graded: Graded) -> Self:
@@ -54,16 +54,16 @@ class SideReport:
     """The results of one side, over the compared tasks."""
 
     run_id: Text
-    """The run as it was named: a run stands for its current grading, RUN.gN for another one."""
+    """The run as the user named it: RUN is its current grading, RUN.gN is grading N."""
     variant_id: Text
     mean: Estimate | None
     """The pass rate or the metric's mean, as the mean of the tasks' means."""
     pass_at: tuple[PassAt, ...] = ()
     grading: Annotated[SideGrading | None, LATER] = None
-    """Who graded the trials; None where several runs are taken as one: `runs` has the grading of
-    each."""
+    """The grading of the trials; None if several runs are taken as one, whose gradings are in
+    `runs`."""
     trials: Annotated[Count, LATER] = 0
-    """How many counted trials the compared tasks have on this side."""
+    """The number of counted trials that the compared tasks have on this side."""
     runs: Annotated[tuple[SideGrading, ...], LATER] = ()
     """The runs that are taken as one; empty for a single run."""
 
@@ -74,7 +74,7 @@ class SideReport:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many tasks each side passed, if each task has one trial on each side."""
+    """The number of tasks that each side passed, if each task has one trial on each side."""
 
     both: Count
     only_a: Count
@@ -92,8 +92,8 @@ class Significance:
     """The p value after Bonferroni's correction for the number of comparisons, multiplied by
     `looks.price`. None if neither changes it."""
     p_holm: Share | None = None
-    """Always None. Earlier versions corrected by Holm's method, which has no intervals that agree
-    with it (Strassburger and Bretz 2008, Statistics in Medicine 27:4914–4927)."""
+    """Always None. Earlier versions used Holm's correction, which has no matching intervals
+    (Strassburger and Bretz 2008, Statistics in Medicine 27:4914–4927)."""
 
     @property
     def p_decisive(self) -> float:
@@ -106,7 +106,7 @@ class Effect:
 
     name: Annotated[str, one_of("odds_ratio", "d_z")]
     value: float | None
-    """None where it is undefined: all pairs that differ go one way, or nothing varies."""
+    """None if it is undefined, because all pairs that differ go one way, or nothing varies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +114,14 @@ class Detectable:
     """The smallest difference that this comparison would have shown with probability `power`."""
 
     difference: float | None
-    """None where no difference is large enough, or where it cannot be computed."""
+    """None if no difference is large enough, or if it cannot be computed."""
     power: Share
     discordant: float | None
-    """The share of pairs that is assumed to differ; None for metrics and fixed suites."""
+    """The assumed share of pairs that differ; None for metrics and fixed suites."""
     assumed: bool
-    """Whether that share differs from the observed one."""
+    """Whether the assumed share is not the observed one."""
     possible: Annotated[bool, LATER] = True
-    """Whether any results of as many trials would have shown a difference."""
+    """Whether this many trials could show any difference at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class LeftOutCount:
 
 
 class Conclusion(StrEnum):
-    """What a comparison shows of B."""
+    """The result of a comparison, as a statement about B."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -156,16 +156,16 @@ class Sensitivity:
     pairs: Count
     difference: Estimate | None
     a: Annotated[float | None, LATER]
-    """A's pass rate, over the tasks compared then; None where nothing is paired."""
+    """A's pass rate over the tasks that are then compared; None if no trials are paired."""
     b: Annotated[float | None, LATER]
     """B's pass rate, over the same tasks."""
     verdict: Annotated[Conclusion | None, LATER] = None
-    """What the comparison would show then; None where it decides nothing."""
+    """The conclusion of the comparison with errors counted this way; None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """One task: how many pairs, the means of both sides, and why pairs were left out."""
+    """One task: the number of its pairs, the means of both sides, and why pairs were left out."""
 
     task_id: Text
     pairs: Count
@@ -179,9 +179,9 @@ class Nearness(StrEnum):
     """Whether both sides are shown to differ by less than a limit."""
 
     EQUIVALENT = "equivalent"
-    """Every value in the difference's interval is smaller than it, in either direction."""
+    """Every value in the difference's interval is smaller than the limit, in either direction."""
     DIFFERENT = "different"
-    """No value is."""
+    """Every value in the interval is at least as large as the limit."""
     NOT_SHOWN = "not_shown"
 
 
@@ -190,7 +190,7 @@ class Decision:
     verdict: Conclusion
     """`better`, `worse`, `higher`, `lower` (of B), `not_shown`, or `nothing_paired`."""
     text: Text
-    """A plain sentence or two."""
+    """The decision in one or more sentences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ class Equivalence:
     """In the metric's unit; a share for pass rates."""
     verdict: Nearness
     """`equivalent` if every value in the difference's interval is smaller than the limit, in either
-    direction; `different` if none is; else `not_shown`."""
+    direction; `different` if no value is; otherwise `not_shown`."""
     text: Text
 
 
@@ -209,12 +209,12 @@ class LookKind(StrEnum):
     """The kind of look at an experiment that a comparison is; see `compare.earlier_looks`."""
 
     FIRST = "first"
-    """The first run, or as many first runs together as the first one declared."""
+    """The first run, or the first runs together that the first one declared."""
     ADDED = "added"
-    """More or fewer runs together than were declared. Later ones began after earlier ones had
-    results."""
+    """More or fewer runs together than the first one declared. Later runs began after earlier runs
+    had results."""
     CHOSEN = "chosen"
-    """A choice of runs: some earlier ones, or some that began beside them, are not compared."""
+    """A choice of runs: some runs that began earlier or at the same time are not compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +223,9 @@ class Looks:
 
     kind: LookKind
     number: PositiveInt
-    """The number of the look: the last run's number, or how often runs were added, plus 1."""
+    """The number of the look: the last run's number, or 1 plus the times that runs were added."""
     planned: PositiveInt
-    """How many runs the first one declared (`design.planned_runs`)."""
+    """The number of runs that the first run declared (`design.planned_runs`)."""
     price: PositiveInt
     """The factor by which p values are multiplied; 1 for the first look."""
     last: Text
@@ -235,14 +235,14 @@ class Looks:
     later: tuple[Text, ...] = ()
     """The runs of the experiment that began after the compared ones."""
     deleted: Count = 0
-    """The number of deleted runs with the experiment's id that had begun before. The ledger does
-    not know whether they were of the same experiment."""
+    """The number of deleted earlier runs with the experiment's id. The ledger does not know whether
+    they were runs of the same experiment."""
     imported: tuple[Text, ...] = ()
     """The compared runs that came from another ledger. Other runs of that ledger are not known."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is nothing to say: the first look, and nothing unknown."""
+        """Whether this is the first look, and no other runs are known or could be."""
         return self.kind is LookKind.FIRST and not (self.later or self.deleted or self.imported)
 
 
@@ -254,7 +254,7 @@ class PlannedLooks:
     used: Annotated[tuple[Look, ...], ("minItems", 1)]
     """The sizes that both sides had when the runs were complete, or were extended."""
     number: PositiveInt | None
-    """Which planned look this is; None where some size was not planned."""
+    """The number of this planned look; None if some size was not planned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,19 +266,21 @@ class Compared:
     tasks: Count
     """Tasks with at least one pair."""
     pairs: Count
-    """Pairs of trials: in each task as many as the side with fewer counted trials has."""
+    """Pairs of trials: a task has as many as its side with fewer counted trials has trials."""
     replications: Count
     """The largest number of pairs of a task."""
     counts: Counts | None
-    """Tasks by who passed, where each has one trial on each side; None for metrics."""
+    """Tasks by the sides that passed them, if each task has one trial on each side. None for
+    metrics."""
     difference: Estimate | None
-    """None where nothing is paired, as are `test`, `effect` and `detectable`. The intervals of all
-    comparisons of the family hold together. There are no bounds where nothing varies."""
+    """None if no trials are paired; then `test`, `effect` and `detectable` are None, too. The
+    intervals of all comparisons of the family hold together. There are no bounds if nothing
+    varies."""
     test: Significance | None
-    """None also for a fixed suite without replications, and where `validity` is `none`."""
+    """Also None for a fixed suite without replications, and if `validity` is `none`."""
     effect: Effect | None
     detectable: Detectable | None
-    """None also where nothing varies, and where runs can still grow."""
+    """Also None if nothing varies, and if runs can still grow."""
     left_out: tuple[LeftOutCount, ...]
     by_task: tuple[TaskRow, ...]
     same_trials: Annotated[bool, LATER] = False
@@ -286,35 +288,35 @@ class Compared:
     sensitivity: tuple[Sensitivity, ...] = ()
     warnings: tuple[Text, ...] = ()
     clusters: Annotated[PositiveInt | None, LATER] = None
-    """The number of clusters of the tasks, where clusters are the sample."""
+    """The number of clusters of the tasks, if clusters are the sample."""
     effective_clusters: Annotated[float | None, ("minimum", 1), LATER] = None
-    """How many clusters of one size would tell as much; the fewer, the less equal they are."""
+    """The number of clusters of equal size that would be as informative. It is smaller the more the
+    sizes differ."""
     validity: Annotated[str, one_of(*Validity), LATER] = Validity.FIXED_SAMPLE.value
-    """For which looks `difference` and `test` hold. `fixed_sample`: one look, at finished runs;
+    """The looks for which `difference` and `test` hold. `fixed_sample`: one look, at finished runs;
     `group_sequential`: all looks that were planned before the runs; `anytime`: all looks together;
-    `none`: no method holds, and there is neither interval nor test. See `Validity`."""
+    `none`: no method holds, so there is neither an interval nor a test. See `Validity`."""
     planned_looks: Annotated[PlannedLooks | None, LATER] = None
-    """None where the runs' experiments declare no looks."""
+    """None if the runs' experiments declare no looks."""
     pass_at: Annotated[tuple[PassAt, ...], LATER] = ()
     """The differences of pass@k and pass^k, each over the tasks that have k counted trials on both
-    sides. Their intervals are corrected for the family, as that of `difference` is, but not for
-    several k."""
+    sides. Like the interval of `difference`, their intervals are corrected for the family, but not
+    for the number of k."""
     looks: Annotated[Looks | None, LATER] = None
     """The look at its experiment; None if it is the first one and nothing is unknown."""
     chosen_by_verdict: Annotated[tuple[Text, ...], LATER] = ()
-    """The runs in which slots of a side were run again despite their results. There is no interval
-    and no test then, and no gate is passed."""
+    """The runs in which slots of a side were run again despite their results. The comparison then
+    has no interval and no test, and passes no gate."""
     family_of: Annotated[Text | None, LATER] = None
-    """The family of comparisons in words, if this is one of several that could be asked for."""
+    """The family of comparisons in words, if it has comparisons that were not requested."""
     equivalence: Annotated[Equivalence | None, LATER] = None
-    """Whether both sides are shown to differ by less than a limit; None where it was not asked
-    for."""
+    """Whether both sides are shown to differ by less than a limit; None if no limit was given."""
     decision: Decision = Decision(Conclusion.NOTHING_PAIRED, "")
-    """Set last, because it needs everything above."""
+    """Set last, because it depends on all other fields."""
 
     @property
     def labels(self) -> tuple[str, str]:
-        """What to call A and B: the variants of one run, else RUN:VARIANT."""
+        """The names of A and B: their variants if they are of one run, otherwise RUN:VARIANT."""
         if self.a.run_id == self.b.run_id:
             return self.a.variant_id, self.b.variant_id
         return str(self.a.side), str(self.b.side)
@@ -325,14 +327,14 @@ class Standing:
     """A side's place among all sides that were compared in pairs."""
 
     run_id: Text
-    """As that of `SideReport`."""
+    """The run as the user named it, as in `SideReport`."""
     variant_id: Text
     mean: Estimate | None
-    """Over the side's own counted trials; None where it has none."""
+    """Over the side's own counted trials; None if it has none."""
     tasks: Count
     trials: Count
     groups: Annotated[tuple[Annotated[str, ("pattern", "^[a-z]+$")], ...], ("minItems", 1)] = ()
-    """The letters of its tie groups: sides that share one are not shown to differ."""
+    """The letters of its tie groups. Sides that share a letter are not shown to differ."""
 
     @property
     def side(self) -> Side:
@@ -342,7 +344,7 @@ class Standing:
 @dataclass(frozen=True, slots=True)
 class GateResult:
     option: Annotated[str, one_of(*(gate.stored_name for gate in Gate))]
-    """The gate, by the option of the command line, as the format `comparison_v1` names it."""
+    """The command-line option that sets the gate."""
     limit: NonNegative
     b: Text
     """The side that was tested."""
@@ -352,7 +354,7 @@ class GateResult:
 
 @dataclass(frozen=True, slots=True)
 class RunReruns:
-    """The reruns of a run whose trials are compared: which of its slots were run again, and why."""
+    """The reruns of a compared run: which of its slots were run again, and why."""
 
     run_id: Text
     """The run whose agents ran."""
@@ -362,7 +364,7 @@ class RunReruns:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Every comparison that was asked for."""
+    """All comparisons of one request, with their gates."""
 
     metric: Text
     lower_is_better: bool | None
@@ -372,22 +374,22 @@ class Comparison:
     comparisons: tuple[Compared, ...]
     gates: tuple[GateResult, ...]
     estimand: Annotated[str, one_of(*Estimand), LATER]
-    """`tasks`: tasks like these, of which those compared are a sample; `suite`: exactly these
-    tasks, whose replications are the sample. See `Estimand`."""
+    """`tasks`: tasks like these, with the compared tasks as the sample; `suite`: exactly these
+    tasks, with their replications as the sample. See `Estimand`."""
     cluster: Annotated[str | None, LATER]
-    """The field of the tasks' rows whose values were taken as the sample; None for tasks."""
+    """The field of the tasks' rows whose values are the sample; None if tasks are the sample."""
     family: Annotated[PositiveInt, LATER]
-    """For how many comparisons intervals, p values and gates are corrected."""
+    """The number of comparisons for which intervals, p values and gates are corrected."""
     ranking: Annotated[tuple[Standing, ...], LATER] = ()
-    """The sides, the best first, where all were compared in pairs; else empty."""
+    """The sides, the best first, if all were compared in pairs; otherwise empty."""
     reruns: Annotated[tuple[RunReruns, ...], LATER] = ()
-    """The runs that slots were run again of."""
+    """The compared runs in which slots were run again."""
     unfinished: Annotated[tuple[Text, ...], LATER] = ()
-    """A clause for each run compared that is not complete. Gates are not decided then."""
+    """A clause for each compared run that is not complete. With one, gates are not decided."""
 
     @property
     def undecided(self) -> str | None:
-        """Why nobody can rely on the gates, in a clause; None if one can."""
+        """A clause about why the gates are not reliable; None if they are."""
         if not self.has_pairs:
             return "nothing was compared: no trials could be paired"
         if self.gates and self.unfinished:
@@ -400,7 +402,7 @@ class Comparison:
 
     @property
     def level(self) -> float:
-        """A difference is shown where its decisive p value is below this."""
+        """A difference is shown if its decisive p value is below this level."""
         return 1 - self.confidence
 
     @property

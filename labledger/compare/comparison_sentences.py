@@ -1,8 +1,8 @@
-"""The figures and sentences of comparisons: estimates, decisions, gates and headlines.
+"""Write the figures and sentences of comparisons: estimates, decisions, gates and headlines.
 
-The sentences inside `comparison_v1`, the terminal, Markdown and the report's page take their words
-from here and from `comparison_text`, so that they cannot disagree. Every sentence names both sides
-and what it is about: tasks like these, or this suite. `compare.decision` decides.
+`comparison_v1`, the terminal, Markdown and the report's page take their words from this module and
+`comparison_text`, so they cannot disagree. Every sentence names both sides and the estimand: tasks
+like these, or this suite. `compare.decision` makes the decisions.
 """
 
 from __future__ import annotations
@@ -42,18 +42,19 @@ VERDICTS: Mapping[Conclusion, str] = {
     Conclusion.NOT_SHOWN: "No difference shown",
     Conclusion.NOTHING_PAIRED: "Nothing to compare",
 }
-"""What a decision is called in a table, by its verdict."""
+"""The words for a decision in a table, by its verdict."""
 
 
 _COUNTED: Mapping[str, str] = {
-    ErrorCounting.AS_FAILURES: "A verdict counts, however the agent ended. Without one, an agent "
-    "that failed or that broke its grader did not pass; other trials are left out.",
-    ErrorCounting.STRICT: "An agent that failed or timed out did not pass, whatever its verdict, "
-    "nor did one that broke its grader; other trials without a verdict are left out.",
+    ErrorCounting.AS_FAILURES: "A verdict counts however the agent ended. A trial without a "
+    "verdict counts as not passed if its agent failed or broke its grader, and is left out "
+    "otherwise.",
+    ErrorCounting.STRICT: "A trial counts as not passed if its agent failed, timed out or broke "
+    "its grader, whatever its verdict; other trials without a verdict are left out.",
     ErrorCounting.LEFT_OUT: "Only trials with the verdict pass, fail or missing count.",
-    ErrorCounting.ALL_AS_FAILURES: "Whatever ran and did not pass counts as failed.",
+    ErrorCounting.ALL_AS_FAILURES: "Every trial that ran and did not pass counts as not passed.",
 }
-"""Which trials count in a pass rate, by how errors are counted."""
+"""A sentence about the trials that count in a pass rate, by how errors are counted."""
 
 
 def _counted(documents: Sequence[Comparison]) -> str:
@@ -65,46 +66,46 @@ def _counted(documents: Sequence[Comparison]) -> str:
 
 
 def rate(estimate: Estimate | None) -> str:
-    """Return the value of an estimate of a share, in per cent."""
+    """Format an estimated share in percent."""
     return DASH if estimate is None else percent(estimate.value)
 
 
 def rate_bounds(estimate: Estimate | None, *, signed: bool = False) -> str:
-    """Return the interval of an estimate of a share, in per cent or points."""
+    """Format the interval of an estimated share in percent; `signed` for a difference of shares."""
     if estimate is None or estimate.bounds is None:
         return DASH
     return percent_range(*estimate.bounds, signed=signed)
 
 
 def value(estimate: Estimate | None, document: Comparison) -> str:
-    """Return one side's rate or mean."""
+    """Format one side's pass rate or mean."""
     if estimate is None or document.is_rate:
         return rate(estimate)
     return significant(estimate.value)
 
 
 def bounds(estimate: Estimate | None, document: Comparison, *, signed: bool = False) -> str:
-    """Return an interval; `signed` for that of a difference of rates."""
+    """Format an interval; `signed` for a difference of pass rates."""
     if document.is_rate or estimate is None or estimate.bounds is None:
         return rate_bounds(estimate, signed=signed)
     return " to ".join(map(significant, estimate.bounds))
 
 
 def amount(difference: float, document: Comparison) -> str:
-    """Return a difference without its sign, in points or in the metric's unit."""
+    """Format a difference without its sign, in points or in the metric's unit."""
     size = abs(difference)
     return points(size) if document.is_rate else significant(size)
 
 
 def signed_amount(estimate: Estimate | None, document: Comparison) -> str:
-    """Return a difference with its sign."""
+    """Format a difference with its sign, in points or in the metric's unit."""
     if estimate is None:
         return DASH
     return f"{'-' if estimate.value < 0 else '+'}{amount(estimate.value, document)}"
 
 
 def decisive_p(test: Significance | None, document: Comparison) -> str:
-    """Return the p value that decides: corrected, where there are several comparisons."""
+    """Format the p value that decides: the corrected one if there are several comparisons."""
     return DASH if test is None else p_value(test.p_decisive, document.level)
 
 
@@ -114,9 +115,9 @@ def level(document: Comparison) -> str:
 
 
 def _interval(compared: Compared, difference: Estimate, document: Comparison) -> str:
-    """Return a difference's interval in a sentence, or why there is none.
+    """Return a difference's interval for a sentence, or why there is none.
 
-    `comparison_v1` holds these sentences and has never written a plus sign here.
+    The bounds have no plus sign, because `comparison_v1` has never had one in its sentences.
     """
     text = bounds(difference, document)
     if text != DASH:
@@ -129,8 +130,8 @@ def _without_bounds(compared: Compared, document: Comparison) -> str:
         units = "tasks" if compared.clusters is None else "clusters"
         return f"there are too few {units}"
     if document.estimand == Estimand.SUITE:
-        return "no trial differs from another of its task"
-    return "every task differs by the same"
+        return "the trials of each task do not differ"
+    return "all tasks differ by the same amount"
 
 
 def _evidence(
@@ -140,32 +141,34 @@ def _evidence(
     return f"({_interval(compared, difference, document)}, {p}{correction(compared, document)})."
 
 
-# -- what some comparisons have in common
+# -- text about several comparisons
 
 
 def estimand(document: Comparison) -> str:
-    """Return what a comparison is about: ``tasks like these`` or ``this suite``."""
+    """Return the words for the estimand: ``tasks like these`` or ``this suite``."""
     return Estimand(document.estimand).words
 
 
 def method(documents: Sequence[Comparison]) -> str:
-    """Return what some comparisons, corrected together, are about and how they are made."""
-    text = "In each task both sides weigh the same, and so do all tasks. "
+    """Return sentences about the estimand and method of comparisons that are corrected together."""
+    text = "All tasks have the same weight, and so do both sides of a task. "
     if {document.estimand for document in documents} == {Estimand.SUITE.value}:
-        text += "They are about this suite: the sample is the replications of its tasks. "
+        text += "Comparisons are about this suite: the sample is the replications of its tasks. "
     else:
         samples = sorted({f"clusters ({d.cluster})" if d.cluster else "tasks" for d in documents})
-        text += f"They are about tasks like these: the sample is the {' or '.join(samples)}. "
+        text += (
+            f"Comparisons are about tasks like these: the sample is the {' or '.join(samples)}. "
+        )
     size = family_size(documents)
     together = f", for all {size} comparisons together," if size > 1 else ""
     return (
-        f"{text}A difference is called shown where its interval{together} does not contain 0; "
-        f"its p value is then small enough, too. {_counted(documents)}"
+        f"{text}A difference is called shown if its interval{together} does not contain 0; then "
+        f"its p value is small enough, too. {_counted(documents)}"
     )
 
 
 def family_size(documents: Sequence[Comparison]) -> int:
-    """Return for how many comparisons intervals and p values are corrected together."""
+    """Return the number of comparisons whose intervals and p values are corrected together."""
     return max((document.family for document in documents), default=1)
 
 
@@ -179,7 +182,7 @@ def p_heading(documents: Sequence[Comparison]) -> str:
 
 
 def decision(compared: Compared, document: Comparison, verdict: Conclusion) -> str:
-    """Return what a comparison shows; `verdict` is what was decided."""
+    """Return sentences about what a comparison shows, given its verdict."""
     difference, test = compared.difference, compared.test
     if difference is None:
         return _nothing_paired(compared)
@@ -197,7 +200,7 @@ def decision(compared: Compared, document: Comparison, verdict: Conclusion) -> s
     sentences = (
         text,
         planned_look_sentences.decision_sentence(compared),
-        f"It depends on how errors are counted: {others}." if others else "",
+        f"This depends on how errors are counted: {others}." if others else "",
     )
     return _with_looks(" ".join(filter(None, sentences)), compared)
 
@@ -213,7 +216,10 @@ def _shown(
     document: Comparison,
     verdict: Conclusion,
 ) -> str:
-    """Return that a difference is shown; `verdict` is `better`, `worse`, `higher` or `lower`."""
+    """Return a sentence about a shown difference.
+
+    `verdict` is `better`, `worse`, `higher` or `lower`.
+    """
     a, b = compared.labels
     direction = "higher" if difference.value > 0 else "lower"
     where = f"on {estimand(document)}"
@@ -223,16 +229,16 @@ def _shown(
         return f"{b} is {verdict} than {a} {where}: {figure} {direction} {evidence}"
     subject = document.metric
     if compared.same_trials:
-        subject = f"Of the same trials, {'the pass rate' if document.is_rate else subject}"
+        subject = f"For the same trials, {'the pass rate' if document.is_rate else subject}"
     return f"{subject} is {direction} in {b} than in {a} {where}: {figure} {evidence}"
 
 
 def _not_shown(
     compared: Compared, difference: Estimate, test: Significance, document: Comparison
 ) -> str:
-    """Return that no difference is shown, and which one could have been."""
+    """Return a sentence that no difference is shown, and how large it would have to be."""
     a, b = compared.labels
-    trials = " of the same trials" if compared.same_trials else ""
+    trials = " for the same trials" if compared.same_trials else ""
     observed = _observed(compared, difference, document)
     evidence = _evidence(compared, difference, test, document)
     return (
@@ -242,7 +248,7 @@ def _not_shown(
 
 
 def _by_errors(compared: Compared, verdict: Conclusion) -> str:
-    """Return what else would be shown with errors counted in other ways; empty if nothing."""
+    """Return clauses about other verdicts if errors were counted differently; empty if none."""
     a, b = compared.labels
     options: dict[Conclusion, list[str]] = {}
     for other in compared.sensitivity:
@@ -259,17 +265,17 @@ def _by_errors(compared: Compared, verdict: Conclusion) -> str:
 
 
 def _chosen_results(compared: Compared, document: Comparison) -> str:
-    """Return a sentence: results that were chosen by their verdicts decide nothing."""
+    """Return sentences about results that were chosen by their verdicts: they decide nothing."""
     a, b = compared.labels
     return (
         f"Whether {a} and {b} differ on {estimand(document)} is not decided: "
         f"{by_verdict(compared)}. There is no interval and no test for results that were chosen. "
-        "A run of an experiment without such slots can decide."
+        "A comparison of runs without such trials can decide."
     )
 
 
 def _unfinished(compared: Compared, difference: Estimate, document: Comparison) -> str:
-    """Return the conclusion of unfinished runs for which no interval holds: nothing is decided."""
+    """Return sentences about unfinished runs for which no interval holds: nothing is decided."""
     a, b = compared.labels
     about = "a metric" if document.estimand == Estimand.TASKS else "this suite"
     if departure := planned_look_sentences.departure(compared):
@@ -286,13 +292,13 @@ def _unfinished(compared: Compared, difference: Estimate, document: Comparison) 
 
 
 def _nothing_paired(compared: Compared) -> str:
-    """Return that nothing could be compared, and what to do if the sides have no common task."""
+    """Return that nothing could be compared, and the next step if the sides share no task."""
     reasons = {left.reason for left in compared.left_out}
     text = "Nothing could be compared: no trials could be paired."
     if "task_not_finished" in reasons:
         return (
-            f"{text} A task counts once all its replications are committed on both sides, and none "
-            "is that far yet."
+            f"{text} A task counts once all its replications are saved on both sides, and no task "
+            "has reached that point yet."
         )
     if compared.a.run_id == compared.b.run_id or reasons != {"not_scheduled"}:
         return text
@@ -304,12 +310,12 @@ def _nothing_paired(compared: Compared) -> str:
 
 
 def _not_replicated(compared: Compared, difference: Estimate, document: Comparison) -> str:
-    """Return that a fixed suite without replications cannot show a difference."""
+    """Return sentences: a fixed suite without replications cannot show a difference."""
     a, b = compared.labels
     return (
-        f"Whether {a} and {b} differ on this suite cannot be said: "
-        f"{_observed(compared, difference, document)}, but each task was tried once on each side, "
-        "and only replications of the same tasks tell a difference from luck. Run more "
+        f"Whether {a} and {b} differ on this suite cannot be decided: "
+        f"{_observed(compared, difference, document)}, but each task was tried once on each side. "
+        "Only replications of the same tasks can tell a difference from chance. Run more "
         "replications, or ask about tasks like these (--estimand tasks)."
     )
 
@@ -340,7 +346,9 @@ def headline(compared: Compared, document: Comparison) -> str:
     if verdict is Conclusion.NOT_SHOWN:
         return f"no difference was shown between {a} and {b} {where} ({size})"
     if compared.same_trials and document.is_rate:
-        return f"of the same trials, the pass rate is {verdict} in {b} than in {a} {where} ({size})"
+        return (
+            f"for the same trials, the pass rate is {verdict} in {b} than in {a} {where} ({size})"
+        )
     if verdict in (Conclusion.HIGHER, Conclusion.LOWER):
         return f"{document.metric} is {verdict} in {b} than in {a} {where} ({size})"
     return f"{b} is {verdict} than {a} {where} ({size})"
@@ -354,7 +362,7 @@ def _undecided(compared: Compared, difference: Estimate, document: Comparison) -
         if departure := planned_look_sentences.departure(compared):
             return f"is not decided, because {departure}"
         return f"is not decided yet (so far {signed_amount(difference, document)})"
-    return "cannot be said without replications" if compared.test is None else None
+    return "cannot be decided without replications" if compared.test is None else None
 
 
 def _observed(compared: Compared, difference: Estimate, document: Comparison) -> str:
@@ -367,14 +375,14 @@ def _observed(compared: Compared, difference: Estimate, document: Comparison) ->
 
 def _could_have_been_shown(compared: Compared, document: Comparison) -> str:
     if compared.validity == Validity.ANYTIME:
-        return "This holds at every look, while runs grow and after slots are cancelled."
+        return "This holds at every look, while runs grow and after trials are cancelled."
     sample, detectable = _sample(compared, document), compared.detectable
     if detectable is None:
-        return "Nothing varied, so what these data could have shown is not known."
+        return "Nothing varied, so it is not known what these data could have shown."
     if not detectable.possible:
-        return f"No difference can be found with these {sample}: they are too few."
+        return f"These {sample} are too few to show any difference."
     if detectable.difference is None:
-        return f"Differences can be found with these {sample}; how large they must be is not known."
+        return f"These {sample} can show differences; how large they must be is not known."
     least = amount(detectable.difference, document)
     return f"Only differences of about {least} or more would usually be found with these {sample}."
 
@@ -401,7 +409,7 @@ def assumption(detectable: Detectable, document: Comparison) -> str:
 
 
 def no_gate_test(compared: Compared) -> str:
-    """Return why a gate has nothing to decide by."""
+    """Return why a gate cannot be decided."""
     a, b = compared.labels
     if compared.difference is None:
         return f"{b} was not compared with {a}: no trials could be paired"
@@ -422,7 +430,7 @@ def gate(
     document: Comparison,
     is_shown: bool,
 ) -> str:
-    """Return what a gate tested, and whether that is shown."""
+    """Return a clause about what a gate tested, and whether that is shown."""
     a, b = compared.labels
     word = "" if is_shown else "not "
     size, where = amount(limit, document), _where(compared, difference, document)
@@ -432,7 +440,7 @@ def gate(
 
 
 def gate_by_errors(passed: bool, others: Sequence[tuple[str, bool | None]]) -> str:
-    """Return a clause if the gate would be decided otherwise with errors counted in other ways."""
+    """Return a clause if the gate would be decided differently with errors counted differently."""
     names = [f"--errors {errors}" for errors, other in others if other is (not passed)]
     if not names:
         return ""
@@ -440,7 +448,7 @@ def gate_by_errors(passed: bool, others: Sequence[tuple[str, bool | None]]) -> s
 
 
 def _where(compared: Compared, difference: Estimate, document: Comparison) -> str:
-    """Return on which tasks something was tested, with the interval of the difference."""
+    """Return the estimand of a test, and the interval of the difference."""
     interval = _interval(compared, difference, document)
     return f"on {estimand(document)} ({interval}{correction(compared, document)})"
 
@@ -451,7 +459,7 @@ def _where(compared: Compared, difference: Estimate, document: Comparison) -> st
 def equivalence(
     compared: Compared, difference: Estimate, document: Comparison, limit: float, verdict: Nearness
 ) -> str:
-    """Return whether both sides are equivalent within a limit; for `verdict` see `Equivalence`."""
+    """Return a clause about whether both sides are equivalent within a limit."""
     a, b = compared.labels
     size, where = amount(limit, document), _where(compared, difference, document)
     if verdict is Nearness.EQUIVALENT:

@@ -1,7 +1,7 @@
-"""One comparison in words: its title, the rows of its table, and its facts.
+"""Put one comparison into words: its title, the rows of its table, and its facts.
 
-The terminal, Markdown and the report's page lay out what this module returns. Figures and sentences
-are those of `comparison_sentences`.
+The terminal, Markdown and the report's page lay out what this module returns. Its figures and
+sentences come from `comparison_sentences`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from labledger.compare.statistics.samples import Estimate
 from labledger.text import count, counted, p_equation, percent
 
 _MAX_NAMED_TASKS = 10
-"""How many of the tasks with a difference are named."""
+"""The largest number of tasks with a difference that are named."""
 
 Row = tuple[str, str, str, str]
-"""What is compared, A's figure, B's figure, and the difference."""
+"""The quantity compared, A's figure, B's figure, and the difference."""
 
 
 class Fact(NamedTuple):
@@ -46,7 +46,7 @@ class Fact(NamedTuple):
     name: str
     text: str
     in_report: bool = True
-    """Whether the report states it too; the other facts are for the command's own output."""
+    """Whether the report states the fact. The command's output states all facts."""
 
     @property
     def sentence(self) -> str:
@@ -59,11 +59,11 @@ class ComparisonText:
 
     title: str
     a: str
-    """The name of side A, which heads a column; so `b`."""
+    """The name of side A, which heads a column. `b` is the name of side B."""
     b: str
     rows: tuple[Row, ...]
     head: tuple[str, ...]
-    """What to know before the figures: which slots were run again, and why."""
+    """Sentences to show above the figures: which trials were run again, and why."""
     facts: tuple[Fact, ...]
     decision: str
 
@@ -72,7 +72,7 @@ def comparison_texts(comparison: Comparison) -> list[ComparisonText]:
     """Return every comparison of a document in words, as `labledger compare` prints them.
 
     Args:
-        comparison: What `Ledger.compare` returned.
+        comparison: The document that `Ledger.compare` returned.
 
     Example:
         >>> import labledger
@@ -95,7 +95,7 @@ def comparison_texts(comparison: Comparison) -> list[ComparisonText]:
 
 
 def head(document: Comparison) -> tuple[str, ...]:
-    """Return sentences about the slots of the compared runs that were run again."""
+    """Return sentences about the trials of the compared runs that were run again."""
     return tuple(
         sentence
         for of_run in document.reruns
@@ -104,7 +104,7 @@ def head(document: Comparison) -> tuple[str, ...]:
 
 
 def title(compared: Compared, document: Comparison) -> str:
-    """Return such as ``B against A in RUN, on tasks like these: 12 tasks``."""
+    """Return a title such as ``B against A in RUN, on tasks like these: 12 tasks``."""
     a, b = compared.labels
     run = f" in {compared.a.run_id}" if compared.a.run_id == compared.b.run_id else ""
     sample = [counted(compared.tasks, "task")]
@@ -123,7 +123,7 @@ def _rows(compared: Compared, document: Comparison) -> Iterator[Row]:
     name = "pass rate" if document.is_rate else document.metric
     yield name, value(a, document), value(b, document), signed_amount(difference, document)
     heading = level(document)
-    # The sides have intervals of their own; that of the difference is for all comparisons together.
+    # Only the difference's interval is corrected for the number of comparisons.
     heading += f" (difference: of {document.family} comparisons)" if document.family > 1 else ""
     interval = bounds(difference, document, signed=True)
     yield heading, bounds(a, document), bounds(b, document), interval
@@ -131,21 +131,21 @@ def _rows(compared: Compared, document: Comparison) -> Iterator[Row]:
 
 
 def _pass_at_rows(compared: Compared, document: Comparison) -> Iterator[Row]:
-    """Yield pass@k and pass^k for each k of a side; the other side may have no such k."""
+    """Yield rows of pass@k and pass^k for every k of either side."""
     reported = (compared.a.pass_at, compared.b.pass_at, compared.pass_at)
-    by_k_a, by_k_b, differences = ({each.k: each for each in of_all} for of_all in reported)
+    by_k_a, by_k_b, differences = ({pass_at.k: pass_at for pass_at in group} for group in reported)
     for k in sorted(by_k_a | by_k_b):
-        known = [of_all.get(k) for of_all in (by_k_a, by_k_b, differences)]
-        tasks = {each.tasks for each in known if each is not None}
+        estimates = [by_k.get(k) for by_k in (by_k_a, by_k_b, differences)]
+        tasks = {pass_at.tasks for pass_at in estimates if pass_at is not None}
         few = "" if tasks == {compared.tasks} else f" ({counted(min(tasks), 'task')})"
-        any_passes = [None if each is None else each.any for each in known]
-        all_pass = [None if each is None else each.all for each in known]
+        any_passes = [None if pass_at is None else pass_at.any for pass_at in estimates]
+        all_pass = [None if pass_at is None else pass_at.all for pass_at in estimates]
         yield _pass_at_row(f"pass@{k}{few}", any_passes, document)
         yield _pass_at_row(f"pass^{k}{few}", all_pass, document)
 
 
 def _pass_at_row(name: str, estimates: Sequence[Estimate | None], document: Comparison) -> Row:
-    """Return a row of the estimates of A, of B, and of their difference."""
+    """Return a row with the estimates of A, B and their difference."""
     a, b, difference = estimates
     first, second = (f"{rate(estimate)} ({rate_bounds(estimate)})" for estimate in (a, b))
     moved = signed_amount(difference, document)
@@ -158,7 +158,7 @@ def _pass_at_row(name: str, estimates: Sequence[Estimate | None], document: Comp
 
 
 def facts(compared: Compared, document: Comparison) -> Iterator[Fact]:
-    """Yield what else there is to know about a comparison, in the order of every form."""
+    """Yield the facts beside a comparison's figures, in the order in which all forms show them."""
     a, b = compared.labels
     yield from _gradings(compared)
     if compared.counts is not None:
@@ -173,8 +173,8 @@ def facts(compared: Compared, document: Comparison) -> Iterator[Fact]:
     if compared.clusters is not None and compared.effective_clusters is not None:
         worth = f"{compared.effective_clusters:.3g}"
         if worth != str(compared.clusters):
-            unequal = f"as much as {worth} of one size, because they are of unequal size"
-            yield Fact("clusters", f"{count(compared.clusters)}, which tell {unequal}")
+            unequal = f"which are worth {worth} of equal size"
+            yield Fact("clusters", f"{count(compared.clusters)} of unequal size, {unequal}")
     detectable = compared.detectable
     if detectable is not None and detectable.difference is not None:
         least = amount(detectable.difference, document)
@@ -196,7 +196,7 @@ def facts(compared: Compared, document: Comparison) -> Iterator[Fact]:
 
 
 def _gradings(compared: Compared) -> Iterator[Fact]:
-    """Yield which gradings the scores are from, where there are several."""
+    """Yield a fact for each run with several gradings: which grading the scores are from."""
     if compared.same_trials:
         yield Fact("trials", "the same on both sides; only how they were graded differs")
     for side in {side.run_id: side for side in (compared.a, compared.b)}.values():
@@ -205,13 +205,13 @@ def _gradings(compared: Compared) -> Iterator[Fact]:
             named[run.run_id] = run
         for name, grading in named.items():
             if grading is not None and grading.generations > 1:
-                number = f"generation {grading.generation} of {grading.generations}"
+                number = f"grading {grading.generation} of {grading.generations}"
                 text = f"{number}, by {grader_name(grading.grader_digest)}"
                 yield Fact(f"scores of {name}", text, in_report=False)
 
 
 def _p_values(test: Significance, level: float) -> str:
-    """Return such as ``p = 0.031``, with the corrected value where there is one."""
+    """Return text such as ``p = 0.031``, with the corrected value if there is one."""
     if test.p_adjusted is None:
         return p_equation("p", test.p, level)
     corrected = p_equation("corrected p", test.p_adjusted, level)
@@ -219,14 +219,14 @@ def _p_values(test: Significance, level: float) -> str:
 
 
 def _left_out(pairs: int, side: str, reason: str, a: str, b: str) -> str:
-    """Return such as ``2 trials of treat (infra_error)``."""
+    """Return text such as ``2 trials of treat (infra_error)``."""
     owner = {"a": f"of {a}", "b": f"of {b}", "both": "of each"}[side]
     return f"{counted(pairs, 'trial')} {owner} ({reason})"
 
 
 def _with_other_errors(other: Sensitivity, compared: Compared, document: Comparison) -> str:
     if other.difference is None:
-        return "nothing could be paired"
+        return "no trials could be paired"
     difference = signed_amount(other.difference, document)
     interval = bounds(other.difference, document, signed=True)
     text = f"{difference} ({interval}), {counted(other.pairs, 'pair')} of trials"
@@ -239,7 +239,7 @@ def _with_other_errors(other: Sensitivity, compared: Compared, document: Compari
 
 
 def _moved_tasks(compared: Compared, document: Comparison) -> Iterator[Fact]:
-    """Yield the tasks that differ, the largest differences first."""
+    """Yield the tasks whose rates or means differ, the largest differences first."""
     moved = [
         (row.b - row.a, row.task_id)
         for row in compared.by_task

@@ -1,10 +1,8 @@
-"""Decide what a comparison shows, whether its gates are passed, and whether it may say so yet.
+"""Decide what a comparison shows, and whether its gates are passed.
 
-Decisions and gates use the same intervals, which hold together for all comparisons of the family.
-Their sentences are in `comparison_sentences`. A fixed-sample test that is looked at again and again
-while slots are committed shows differences that do not exist. So a comparison of runs that can
-grow, have grown after a look, or of which slots were cancelled, uses a confidence sequence, which
-holds at all looks together, or states no interval and no decision.
+Decisions and gates use the same intervals, which hold for the whole family together. A test that is
+repeated while results arrive shows differences that do not exist. So runs that can grow, have
+grown, or have cancelled slots are compared by a confidence sequence, or not decided.
 """
 
 from __future__ import annotations
@@ -49,24 +47,24 @@ SELECT EXISTS (
 
 _NOT_COMMITTED = "not_committed"
 _OPEN = (_NOT_COMMITTED, SlotStatus.CANCELLED.value)
-"""Why a slot is left out whose result somebody may have chosen not to get."""
+"""Why slots are left out whose results a user may have chosen not to get."""
 _TASK_NOT_FINISHED = "task_not_finished"
 
 EXTENDED = (
-    "a run was extended, and p value and interval are those of a run that was not; if it was "
-    "extended because of its results, differences are shown too often"
+    "a run was extended, but the p value and interval are computed as if it had not been; if it "
+    "was extended because of its results, differences are shown too often"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class LooksTaken:
-    """How the runs of two sides were looked at, as far as the ledger knows."""
+    """The looks at the runs of two sides, as far as the ledger knows them."""
 
     at_experiment: Looks
     planned: PlannedLooks | None
     """None if the runs declare no looks."""
     chosen_by_verdict: tuple[str, ...]
-    """See `Compared`."""
+    """The runs in which results were chosen by their verdicts; see `Compared`."""
 
 
 def validity(
@@ -76,9 +74,9 @@ def validity(
     options: CompareOptions,
     looks: LooksTaken,
 ) -> tuple[Validity, tuple[str, ...]]:
-    """Return for which looks the interval of two sides holds, and warnings.
+    """Return the looks at which the interval of two sides holds, and warnings.
 
-    If the planned looks were not kept, only a method for any looks holds.
+    If the run did not keep to its planned looks, only a method for arbitrary looks is valid.
     """
     all_runs = {runs[side.run_id].name: runs[side.run_id] for side in sides}.values()
     is_unfinished = any(
@@ -101,25 +99,28 @@ def validity(
         for graded in combined.runs
         for sentence in skipped_sentences(graded.root_id, graded.run.coverage)
     )
-    said = (*skipped, *cancelled)
+    warnings = (*skipped, *cancelled)
     if looks.chosen_by_verdict:
-        return Validity.NONE, said
+        return Validity.NONE, warnings
     is_added = looks.at_experiment.kind is LookKind.ADDED
     if is_unfinished or is_extended or is_unplanned or cancelled or is_added:
         if options.is_rate and options.estimand is Estimand.TASKS:
-            return Validity.ANYTIME, said
+            return Validity.ANYTIME, warnings
         if is_unfinished or is_unplanned:
-            return Validity.NONE, said
+            return Validity.NONE, warnings
     if is_planned:
-        return Validity.GROUP_SEQUENTIAL, said
-    return Validity.FIXED_SAMPLE, (*([EXTENDED] if is_extended else []), *said)
+        return Validity.GROUP_SEQUENTIAL, warnings
+    return Validity.FIXED_SAMPLE, (*([EXTENDED] if is_extended else []), *warnings)
 
 
 def _cancelled(reader: LedgerReader, side: Side, runs: CombinedRuns) -> Iterator[str]:
-    """Yield which slots of a side people cancelled: whoever saw results may have chosen by them."""
+    """Yield sentences about the cancelled slots of a side.
+
+    A user who had seen results may have chosen the slots by them.
+    """
     for root_id in runs.roots:
         all_cancelled = reader.cancelled(root_id)
-        of_side = [each for each in all_cancelled if each.variant_id == side.variant_id]
+        of_side = [group for group in all_cancelled if group.variant_id == side.variant_id]
         yield from cancelled_sentences(root_id, of_side)
 
 
@@ -139,10 +140,10 @@ def _was_extended(reader: LedgerReader, side: Side, runs: CombinedRuns) -> bool:
 
 
 def only_whole(paired: Paired, clusters: Mapping[str, str | None] | None) -> Paired:
-    """Leave out each task (or each cluster) of which a slot is not committed, or cancelled.
+    """Leave out each task (or each cluster) that has an open or a cancelled slot.
 
-    What remains of it to come depends on what is known of it, so that a part of it is not yet one
-    of the independent observations that a confidence sequence counts.
+    A confidence sequence assumes independent observations. The missing results of a task may depend
+    on the results that are there, so a part of a task is not such an observation.
     """
     units = clusters or {}
     open_units = {
@@ -168,7 +169,7 @@ def only_whole(paired: Paired, clusters: Mapping[str, str | None] | None) -> Pai
 
 
 def largest_cluster(trials: Sequence[Trials], clusters: Mapping[str, str | None] | None) -> int:
-    """Return the largest number of scheduled tasks that are in one cluster."""
+    """Return the number of scheduled tasks in the largest cluster; 1 without clusters."""
     task_ids = {task_id for of_side in trials for task_id in of_side.by_task}
     if clusters is None or not task_ids:
         return 1
@@ -178,21 +179,25 @@ def largest_cluster(trials: Sequence[Trials], clusters: Mapping[str, str | None]
 def decide(compared: Compared, document: Comparison) -> Decision:
     """Return what a comparison shows.
 
-    A difference is shown if its (corrected) p value is below 1 less the confidence. Then its
-    interval, if there is one, does not contain 0.
+    A difference is shown if its (corrected) p value is below 1 minus the confidence. In that case
+    its interval, if there is one, does not contain 0.
     """
     verdict = conclusion(compared, document)
     return Decision(verdict, comparison_sentences.decision(compared, document, verdict))
 
 
 def is_shown(compared: Compared, document: Comparison) -> bool:
-    """Return whether a difference is shown, of whatever size."""
+    """Return whether any difference is shown."""
     test = compared.test
     return test is not None and test.p_decisive < document.level
 
 
 def conclusion(compared: Compared, document: Comparison) -> Conclusion:
-    """Return what difference and test show: `higher` or `lower` where neither side is better."""
+    """Return the conclusion for a comparison.
+
+    If the metric has no better direction, or both sides hold the same trials, a shown difference is
+    reported as `higher` or `lower`.
+    """
     if compared.difference is None:
         return Conclusion.NOTHING_PAIRED
     if not is_shown(compared, document):
@@ -207,8 +212,8 @@ def conclusion(compared: Compared, document: Comparison) -> Conclusion:
 def decide_equivalence(compared: Compared, document: Comparison, limit: float) -> Equivalence:
     """Return whether both sides are shown to differ by less than `limit`.
 
-    The interval's inclusion in ±`limit` is the same as two one-sided tests, each at half of 1 less
-    the confidence (Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15:657–680).
+    An interval inside ±`limit` is the same as two one-sided tests, each at half of 1 minus the
+    confidence (Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15:657–680).
     """
     difference, verdict = compared.difference, Nearness.NOT_SHOWN
     if difference is None or compared.test is None:
@@ -232,9 +237,9 @@ def decide_gates(
 ) -> Iterator[GateResult]:
     """Yield the result of each gate for each comparison; without pairs, a gate is missed.
 
-    `samples` are the comparisons' own, and `limits` those of `CompareOptions.gates`. The intervals
-    are those of the whole family, so that a gate is missed by chance as seldom with twenty
-    treatments as with one.
+    `samples` has the sample of each comparison, and `limits` comes from `CompareOptions.gates`. The
+    intervals are corrected for the whole family, so twenty treatments miss a gate by chance as
+    rarely as one does.
     """
     for gate, limit in limits.items():
         for compared, sample in zip(comparisons, samples, strict=True):
@@ -268,7 +273,7 @@ def _gate(
 def _passes_rates(gate: Gate, limit: float, other: Sensitivity) -> bool | None:
     """Return whether a gate would be passed with errors counted in another way.
 
-    None where nothing decides. A pass rate without an interval can show nothing.
+    Returns None if it cannot be decided. A pass rate without an interval shows nothing.
     """
     if other.verdict is None or other.difference is None:
         return None
@@ -284,8 +289,8 @@ def _is_shown_worse(
 ) -> bool:
     """Return whether B is shown to be worse than A by more than a limit.
 
-    That is the test of the difference against the limit: the interval lies beyond it, or, where
-    nothing varies and there is no interval, the same test rejects a difference as large as it.
+    This is a test of the difference against the limit: the interval must lie beyond it. If nothing
+    varies and there is no interval, the same test must reject a difference of the limit's size.
     """
     sign = 1 if document.lower_is_better else -1
     if difference.bounds is not None:

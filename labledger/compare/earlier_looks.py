@@ -1,14 +1,8 @@
-"""Find results known before a comparison's last trials: other runs, and chosen reruns.
+"""Find earlier looks at an experiment: other runs of it, and reruns chosen by their verdicts.
 
-A user who repeats an experiment until a difference is shown, or shows only its best runs, finds
-differences that do not exist. The ledger stores no looks, but it stores each run's digests, when
-the run began, and when its slots were committed. The first analysis compares the first run, or the
-first `design.planned_runs` runs together, as the first run declared. Any other comparison is a
-further look at the experiment. `Looks` says which look it is, and what it costs.
-
-Runs belong to one experiment if they share a digest and their images are the same. Shards of an
-experiment that have no slot in common are one look together. A run counts once half of its slots
-are committed, because its results can be seen then.
+The first look is at the first run, or at the first `design.planned_runs` runs together. Shards
+without common slots are one look. Runs of one experiment share a digest and images. A run counts
+once half of its slots are committed.
 """
 
 from __future__ import annotations
@@ -28,8 +22,10 @@ from labledger.records.outcomes import WITHOUT_RESULT
 
 _PRICE = 5
 SEQUENCE_PRICE = 3
-"""The factor for the p value of a confidence sequence of added runs. The sequence holds at all
-looks together, but the test of the first run alone has already used its level."""
+"""The factor for the p value of a confidence sequence over added runs.
+
+The sequence holds at all looks together, but the test of the first run alone was a look, too.
+"""
 _SHARD = "$.dataset.filters.shard"
 
 _RUNS_SQL = f"""
@@ -86,7 +82,7 @@ def runs_chosen_by_verdict(
     reader: LedgerReader, sides: Collection[Side], runs: Sequence[CombinedRuns]
 ) -> tuple[str, ...]:
     """Return the runs in which slots of a side were run again despite their results."""
-    found: dict[str, None] = {}
+    chosen: dict[str, None] = {}
     for side, combined in zip(sides, runs, strict=True):
         for graded in combined.runs:
             params = {
@@ -95,8 +91,8 @@ def runs_chosen_by_verdict(
                 "slots": graded.run.total_slots,
             }
             if next(query(reader.path, _CHOSEN_SQL, params)[1])[0]:
-                found[graded.root_id] = None
-    return tuple(found)
+                chosen[graded.root_id] = None
+    return tuple(chosen)
 
 
 def price_of_look(number: int) -> int:
@@ -109,21 +105,21 @@ def price_of_look(number: int) -> int:
 
 
 def find_looks(reader: LedgerReader, a: CombinedRuns, b: CombinedRuns) -> Looks:
-    """Return which look at an experiment the comparison of two sides is.
+    """Return the look at an experiment that a comparison of two sides is.
 
     The sides are variants of the same runs, or of different runs.
     """
     roots = a.roots | b.roots
-    known = _read(reader, roots)
+    runs = _read(reader, roots)
     if a.roots & b.roots:
-        looks = _of_one_sample(_Sample(roots, known))
+        looks = _of_one_sample(_Sample(roots, runs))
     else:
         known_a, known_b = _read(reader, a.roots), _read(reader, b.roots)
         looks = _of_two_samples(
             _Sample(a.roots, tuple(run for run in known_a if run.run_id not in b.roots)),
             _Sample(b.roots, tuple(run for run in known_b if run.run_id not in a.roots)),
         )
-    chosen = [run for run in known if run.run_id in roots]
+    chosen = [run for run in runs if run.run_id in roots]
     return replace(
         looks,
         deleted=_count_deleted(reader, roots, max(run.created_at for run in chosen)),
@@ -132,9 +128,9 @@ def find_looks(reader: LedgerReader, a: CombinedRuns, b: CombinedRuns) -> Looks:
 
 
 def _count_deleted(reader: LedgerReader, roots: Collection[str], before: str) -> int:
-    """Return how many deleted runs of the named runs' experiments had begun before a time.
+    """Return the number of deleted runs of the same experiments that began before a time.
 
-    Experiments are compared by their ids, because a tombstone has no digest of an experiment.
+    Experiments are matched by id, because a tombstone has no experiment digest.
     """
     params = {"roots": json.dumps(sorted(roots)), "before": before}
     return int(next(query(reader.path, _DELETED_SQL, params)[1])[0])
@@ -142,7 +138,7 @@ def _count_deleted(reader: LedgerReader, roots: Collection[str], before: str) ->
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A run whose agents ran, as far as looks are concerned."""
+    """The facts about a run that decide which look a comparison is."""
 
     run_id: str
     created_at: str
@@ -156,7 +152,7 @@ class _Run:
     images: Mapping[str, str]
     """Image id by image reference."""
     seen_at: str | None
-    """When half of its first slots were committed; None before."""
+    """The time when half of its first slots were committed; None before."""
     is_imported: bool
 
     @classmethod
@@ -232,7 +228,7 @@ class _Sample:
     @property
     def planned(self) -> int:
         """How many runs were declared before the first of them began."""
-        first = {run.run_no for each in self.chosen for run in (*self.before(each), each)}
+        first = {run.run_no for last in self.chosen for run in (*self.before(last), last)}
         return next(run.planned for run in self.known if run.run_no in first)
 
     def before(self, run: _Run, since: str = "") -> list[_Run]:
@@ -265,18 +261,18 @@ class _Sample:
         return max(1 + len(self.before(run, since)) for run in self.chosen)
 
     def omitted(self, since: str = "") -> tuple[str, ...]:
-        """Return other runs that chosen runs repeat, or that began beside several chosen runs.
+        """Return other runs that chosen runs repeat, or that began at the same time as these.
 
-        The first run alone is no choice, whatever began beside it.
+        Taking the first run alone is no choice, whatever began at the same time.
         """
-        found = {run.run_id for each in self.chosen for run in self.before(each, since)}
+        related = {run.run_id for last in self.chosen for run in self.before(last, since)}
         if self.place(since) > 1:
-            beside = (r for r in self.after() if not any(map(r.has_seen, self.chosen)))
-            found |= {run.run_id for run in beside}
-        return tuple(run.run_id for run in self.known if run.run_id in found - self.roots)
+            parallel = (r for r in self.after() if not any(map(r.has_seen, self.chosen)))
+            related |= {run.run_id for run in parallel}
+        return tuple(run.run_id for run in self.known if run.run_id in related - self.roots)
 
     def waves(self, since: str = "") -> int:
-        """Return how often chosen runs began when results of earlier ones could be seen, plus 1."""
+        """Return 1 plus how often chosen runs began when results of earlier ones could be seen."""
         numbers: dict[str, int] = {}
         for run in self.chosen:
             earlier = [other for other in self.before(run, since) if other.run_id in numbers]
@@ -286,7 +282,7 @@ class _Sample:
 
 
 def _of_one_sample(sample: _Sample) -> Looks:
-    """Return the look at runs that have both sides."""
+    """Return the look at runs that each hold both sides."""
     omitted, planned, place = sample.omitted(), sample.planned, sample.place()
     if omitted:
         subsets = max(1, comb(place - 1, len(sample.chosen) - 1))
@@ -298,7 +294,7 @@ def _of_one_sample(sample: _Sample) -> Looks:
 
 
 def _of_two_samples(a: _Sample, b: _Sample) -> Looks:
-    """Return the look at runs that have one side each.
+    """Return the look at runs that hold one side each.
 
     No look is possible before both sides have begun.
     """
@@ -311,7 +307,7 @@ def _of_two_samples(a: _Sample, b: _Sample) -> Looks:
 
 
 def _side_look(sample: _Sample, other: _Sample) -> tuple[int, tuple[str, ...]]:
-    """Return which look at one side a comparison is, and the runs that it leaves out.
+    """Return the number of the look at one side, and the runs that the comparison leaves out.
 
     Using the newest of the runs that are older than the other side, or all of them, is no choice.
     """

@@ -1,9 +1,7 @@
-"""What earlier runs say about a planned experiment: outcomes, and what a trial cost and took.
+"""Read from earlier runs how trials of a planned experiment vary, cost and take.
 
-By default these are the newest runs of the same experiment. Pairs of sides are the baseline and
-each treatment of a run; where no run has two variants, the variants of two runs. A range of costs
-is the interval of the new run's sum: it includes that the mean is known from few tasks, and that
-the new tasks vary. A variant that has not run before is taken to be like all that have.
+A pair of sides is the baseline and a treatment of a run. If no run has two variants, it is two
+variants of two runs. A variant that never ran is assumed to be like all that have.
 """
 
 from __future__ import annotations
@@ -25,9 +23,9 @@ from labledger.ledger.query import query
 from labledger.ledger.reader import LedgerReader
 
 MOST_RUNS = 10
-"""How many runs of an experiment are used, the newest first, where none is named."""
+"""The largest number of runs that are used if the user names none, the newest first."""
 _MOST_SLOTS = 200_000
-"""Older runs are not used where newer ones have more committed slots: a dry run is short."""
+"""No older runs are read once this many committed slots would be exceeded: a dry run is short."""
 _MOST_PAIRS = 40
 
 _SPENT_SQL = """
@@ -37,21 +35,21 @@ WHERE run_id IN (SELECT value FROM json_each(:runs)) AND duration_ms IS NOT NULL
 
 @dataclass(frozen=True, slots=True)
 class TrialSpent:
-    """What one trial cost and took."""
+    """The cost and duration of one trial."""
 
     variant_id: str
     task_id: str
     cost_usd: float | None
-    """None where the trial did not report it."""
+    """None if the trial did not report it."""
     duration_ms: float
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierRuns:
-    """What earlier runs tell about a planned one."""
+    """The facts from earlier runs that a plan is estimated from."""
 
     runs: tuple[str, ...]
-    """As they were named, the newest first by default."""
+    """The names that the user gave, or else the newest runs, the newest first."""
     pairs: tuple[PairedTasks, ...]
     are_within_runs: bool
     """Whether the pairs are variants of one run, rather than of two runs."""
@@ -67,11 +65,11 @@ def read_earlier_runs(
     metric: str | None,
     cluster: str | None,
 ) -> EarlierRuns:
-    """Return what some runs tell, or the newest of an experiment where none is named.
+    """Read the named runs, or the newest runs of an experiment if `names` is empty.
 
-    A name is that of a run, of one of its gradings, or of several runs taken as one. `metric` is
-    None for pass rates; `cluster` is the experiment's field. A history without runs has no pairs.
-    Raises `RunNotFound`, or `InvalidInput` where no trial has a number of the metric.
+    A name is a run, one of its gradings, or several runs taken as one. `metric` is None for pass
+    rates. `cluster` is the field that the experiment names. Without runs, the result has no pairs.
+    Raises `RunNotFound`, or `InvalidInput` if no trial has a number for the metric.
     """
     runs = [read_combined(reader, name) for name in names or _newest(reader, experiment_id)]
     by_name = {run.name: run for run in runs}
@@ -82,9 +80,9 @@ def read_earlier_runs(
     pairs = _paired(within, trials, options) or _paired(_across(runs), trials, options)
     clusters = None
     if cluster is not None and runs:
-        known = read_clusters(reader.path, by_name, cluster)
-        clusters = {task_id: name for task_id, name in known.items() if name is not None}
-        if any(task_id not in clusters for each in pairs for task_id in each.task_ids):
+        cluster_of = read_clusters(reader.path, by_name, cluster)
+        clusters = {task_id: name for task_id, name in cluster_of.items() if name is not None}
+        if any(task_id not in clusters for two in pairs for task_id in two.task_ids):
             clusters = None
     return EarlierRuns(
         runs=tuple(by_name),
@@ -96,13 +94,14 @@ def read_earlier_runs(
 
 
 def require_earlier_runs(earlier: EarlierRuns) -> None:
-    """Raise `InvalidInput` where the runs have no two sides with two tasks in common."""
+    """Raise `InvalidInput` if the runs have no two sides with two tasks in common."""
     if earlier.pairs:
         return
     if not earlier.runs:
-        message = "the ledger has no earlier run of this experiment with committed slots"
+        message = "the ledger has no earlier run of this experiment with saved trials"
     else:
-        message = f"no two variants of {', '.join(earlier.runs)} have graded trials of two tasks"
+        names = ", ".join(earlier.runs)
+        message = f"no two variants of {names} have graded trials of two tasks in common"
     hint = "run a few tasks with two replications first, or name other runs with `from_runs=`"
     raise InvalidInput("the earlier runs", [Problem(Parameter("from_runs"), message, hint=hint)])
 
@@ -114,7 +113,7 @@ def _newest(reader: LedgerReader, experiment_id: str) -> list[str]:
         if run.experiment_id != experiment_id or not run.next_schedule_idx:
             continue
         if reader.graded(run.run_id).root_id != run.run_id:
-            continue  # A regrading holds other scores of a run that is used anyway.
+            continue  # A regrading holds other scores for the trials of a run that is read anyway.
         slots += run.next_schedule_idx
         if names and (len(names) == MOST_RUNS or slots > _MOST_SLOTS):
             break
@@ -123,13 +122,13 @@ def _newest(reader: LedgerReader, experiment_id: str) -> list[str]:
 
 
 def _of_run(run: CombinedRuns) -> list[tuple[Side, Side]]:
-    """Return the baseline with each treatment; every two variants where there is no baseline."""
+    """Return the baseline with each treatment; every two variants if there is no baseline."""
     sides = [Side(run.name, variant_id) for variant_id in run.variant_ids]
     return run.against_baseline() or list(combinations(sides, 2))
 
 
 def _across(runs: Sequence[CombinedRuns]) -> list[tuple[Side, Side]]:
-    """Return the variants of each run with those of the next one."""
+    """Return the pairs of a variant of one run and a variant of the next run."""
     return [
         (Side(one.name, v.variant_id), Side(other.name, w.variant_id))
         for one, other in pairwise(runs)
@@ -153,7 +152,7 @@ def _spent(reader: LedgerReader, runs: Sequence[CombinedRuns]) -> Iterator[Trial
 
 @dataclass(frozen=True, slots=True)
 class _Usual:
-    """The mean of one variant's trials, each task weighing the same."""
+    """The mean of one variant's trials, with the same weight for each task."""
 
     value: float
     deviation: float
@@ -163,10 +162,14 @@ class _Usual:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What trials of the planned variants usually cost and take."""
+    """The usual cost and duration of trials of the planned variants.
+
+    The range of a sum accounts for the few tasks that the mean is known from, and for the variation
+    of the new tasks.
+    """
 
     _costs: tuple[_Usual, ...] | None
-    """By variant; None where no trial reported its cost."""
+    """By variant; None if no trial reported its cost."""
     _durations: tuple[_Usual, ...] | None
     longest_ms: float
     concurrency: int
@@ -174,17 +177,17 @@ class Spending:
     new_variants: tuple[str, ...]
     """The variants that no earlier run has."""
     without_costs: tuple[str, ...]
-    """The other variants of which no trial reported its cost, where those of others did."""
+    """The variants that ran but reported no cost, if other variants reported theirs."""
 
     def cost_usd(self, tasks: int, replications: int) -> Estimate | None:
-        """Return the cost of a run with so many tasks and replications, in USD."""
+        """Return the cost of a run of this size, in USD."""
         return self._sum(self._costs, tasks, replications)
 
     def duration_ms(self, tasks: int, replications: int) -> Estimate | None:
         """Return the time that a run takes with the experiment's concurrency, in milliseconds.
 
-        It is that of all trials divided by how many run at once; the upper bound has the longest
-        trial once more, because at the end not all places are taken.
+        This is the time of all trials divided by the number that run at once. The upper bound adds
+        the longest trial, because fewer trials run at once at the end.
         """
         total = self._sum(self._durations, tasks, replications)
         if total is None:
@@ -201,13 +204,13 @@ class Spending:
         if not usual:
             return None
         trials = tasks * replications
-        value = trials * math.fsum(each.value for each in usual)
-        least = min(each.tasks for each in usual)
+        value = trials * math.fsum(variant.value for variant in usual)
+        least = min(variant.tasks for variant in usual)
         if least < 2:
             return Estimate(value, None, None)
         # Variants run on the same tasks, so their sums vary together.
         error = trials * math.fsum(
-            each.deviation * math.sqrt(1 / each.tasks + 1 / tasks) for each in usual
+            variant.deviation * math.sqrt(1 / variant.tasks + 1 / tasks) for variant in usual
         )
         half = quantile(self.confidence, least - 1) * error
         return Estimate(value, max(0.0, value - half), value + half)
@@ -216,18 +219,20 @@ class Spending:
 def usual_spending(
     spent: Sequence[TrialSpent], variants: Sequence[str], concurrency: int, confidence: float
 ) -> Spending:
-    """Return what trials of some variants usually cost and take."""
-    known = {trial.variant_id for trial in spent}
+    """Return the usual cost and duration of trials of these variants."""
+    with_trials = {trial.variant_id for trial in spent}
     with_costs = {trial.variant_id for trial in spent if trial.cost_usd is not None}
     return Spending(
-        _costs=_by_variant(variants, ((each, each.cost_usd) for each in spent)),
-        _durations=_by_variant(variants, ((each, each.duration_ms) for each in spent)),
+        _costs=_by_variant(variants, ((trial, trial.cost_usd) for trial in spent)),
+        _durations=_by_variant(variants, ((trial, trial.duration_ms) for trial in spent)),
         longest_ms=max((trial.duration_ms for trial in spent), default=0.0),
         concurrency=concurrency,
         confidence=confidence,
-        new_variants=tuple(name for name in variants if name not in known),
+        new_variants=tuple(name for name in variants if name not in with_trials),
         without_costs=tuple(
-            name for name in variants if with_costs and name in known and name not in with_costs
+            name
+            for name in variants
+            if with_costs and name in with_trials and name not in with_costs
         ),
     )
 

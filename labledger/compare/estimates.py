@@ -1,7 +1,7 @@
-"""The estimates of one comparison, from its tasks' trials, for the estimand that was asked for.
+"""Compute the estimates of one comparison from its tasks' trials.
 
-This module chooses the functions of `compare.statistics` by metric and estimand, and puts their
-results into the types of the comparison document.
+This module chooses functions of `compare.statistics` by metric and estimand, and puts their results
+into the types of the comparison document.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Sample:
     b: Groups
     """The values of B's trials, for the same tasks."""
     clusters: Sequence[str] | None
-    """The cluster of each task, where clusters of tasks are the sample; else None."""
+    """The cluster of each task if clusters are the sample; None if tasks are."""
     options: CompareOptions
     family: int
-    """How many comparisons are corrected together, times the price of the look at the runs."""
+    """The number of comparisons that are corrected together, times the price of the look."""
     validity: Validity = Validity.FIXED_SAMPLE
-    """For which looks intervals and tests must hold."""
+    """The looks for which intervals and tests must hold."""
     largest_cluster: int = 1
     """The largest number of scheduled tasks in one cluster, for `Validity.ANYTIME`."""
     boundary: Boundary | None = None
@@ -66,8 +66,8 @@ class Sample:
     def confidence(self) -> float:
         """The confidence of this comparison's interval, by Bonferroni's correction.
 
-        It is so high that the intervals of the whole family hold together, at all planned looks,
-        with the confidence of the options.
+        With it, the intervals of the whole family hold together, at all planned looks, with the
+        confidence of the options.
         """
         level = (1 - self.options.confidence) / max(1, self.family)
         return 1 - (level if self.boundary is None else self.boundary.level(level))
@@ -94,7 +94,7 @@ class Sample:
 
     @property
     def effective_clusters(self) -> float | None:
-        """How many clusters of one size would tell as much; None where tasks are the sample."""
+        """The number of equal clusters that would be as informative; None without clusters."""
         if self.clusters is None or not self.clusters:
             return None
         return samples.effective_units(list(Counter(self.clusters).values()))
@@ -108,9 +108,9 @@ class Sample:
 def inference(sample: Sample) -> Inference | None:
     """Return the difference with its interval and test.
 
-    None where nothing is paired, for a fixed suite of tasks without replications, which has no
-    sample to test by, and for runs that are not finished, where nothing holds at all looks. The
-    interval, where there is one, contains 0 exactly if the corrected p value shows no difference.
+    Returns None if no trials are paired, for a fixed suite without replications, which has no
+    sample, and for unfinished runs for which no method holds. An interval contains 0 if and only if
+    the corrected p value shows no difference.
     """
     tested = _tested(sample)
     if tested is None or tested.estimate.bounds is None:
@@ -123,9 +123,9 @@ def inference(sample: Sample) -> Inference | None:
 
 
 def shows_beyond(sample: Sample, limit: float) -> bool:
-    """Return whether the difference of a metric is shown not to be `limit`, by the same test.
+    """Return whether the test shows that a metric's difference is not `limit`.
 
-    It decides where nothing varies, so that no interval tells.
+    Gates use this function if nothing varies, because there is no interval then.
     """
     shifted = [[value - limit for value in group] for group in sample.b]
     tested = _tested(replace(sample, b=shifted))
@@ -133,12 +133,12 @@ def shows_beyond(sample: Sample, limit: float) -> bool:
 
 
 def _is_shown(tested: Inference, sample: Sample) -> bool:
-    """Return whether the p value, corrected for the family, is below 1 less the confidence."""
+    """Return whether the p value, corrected for the family, is below 1 minus the confidence."""
     return corrected_p(tested.p, sample.family) < 1 - sample.options.confidence
 
 
 def corrected_p(p: float, family: int) -> float:
-    """Return a p value by Bonferroni's correction for so many comparisons."""
+    """Apply Bonferroni's correction for `family` comparisons to a p value."""
     return min(1.0, p * family) if family > 1 else p
 
 
@@ -152,7 +152,7 @@ def _tested(sample: Sample) -> Inference | None:
 
 
 def _inference(sample: Sample) -> Inference | None:
-    """Return the inference of `inference`, whose bounds may differ from its p value by rounding."""
+    """Return the result of `inference` before its bounds are made to agree with its p value."""
     if not sample.a or (sample.is_suite and not sample.is_replicated):
         return None
     if sample.validity is Validity.NONE:
@@ -178,18 +178,18 @@ def difference(sample: Sample) -> Estimate | None:
 
 
 def tested(sample: Sample) -> tuple[Estimate | None, Significance | None]:
-    """Return the difference, and its test where there is one."""
-    found, family = inference(sample), sample.family
-    if found is None:
+    """Return the difference, and its test if there is one."""
+    result, family = inference(sample), sample.family
+    if result is None:
         return difference(sample), None
-    adjusted = corrected_p(found.p, family) if family > 1 else None
-    return found.estimate, Significance(found.test, found.p, adjusted)
+    adjusted = corrected_p(result.p, family) if family > 1 else None
+    return result.estimate, Significance(result.test, result.p, adjusted)
 
 
 def side_report(side: Side, groups: Groups, sample: Sample) -> SideReport:
-    """Return one side's mean over the tasks compared, with its own interval.
+    """Return one side's mean over the compared tasks, with an interval of its own.
 
-    Each task weighs the same.
+    Each task has the same weight.
     """
     return SideReport(
         side.run_id,
@@ -204,16 +204,18 @@ def _pass_at(groups: Groups, sample: Sample) -> tuple[PassAt, ...]:
     most = max(map(len, groups))
     all_k = sample.options.pass_at or ((most,) if most > 1 else ())
     confidence, clusters = sample.side_confidence, sample.clusters
-    pass_at = [rates.pass_at(groups, k, confidence, clusters) for k in all_k]
-    return tuple(each.without_bounds() if sample.is_suite else each for each in pass_at)
+    estimates = [rates.pass_at(groups, k, confidence, clusters) for k in all_k]
+    if sample.is_suite:
+        estimates = [estimate.without_bounds() for estimate in estimates]
+    return tuple(estimates)
 
 
 def pass_at_differences(a: SideReport, b: SideReport, sample: Sample) -> tuple[PassAt, ...]:
     """Return the differences of pass@k and pass^k for every k that both sides report.
 
-    Without bounds for a fixed suite of tasks without replications, and for runs that can grow.
+    There are no bounds for a fixed suite without replications, and for runs that can grow.
     """
-    shared = {each.k for each in a.pass_at if each.tasks} & {p.k for p in b.pass_at if p.tasks}
+    shared = {p.k for p in a.pass_at if p.tasks} & {p.k for p in b.pass_at if p.tasks}
     estimates = [
         rates.pass_at_difference(
             sample.a, sample.b, k, sample.confidence, sample.clusters, is_suite=sample.is_suite
@@ -246,7 +248,7 @@ def _mean(groups: Groups, sample: Sample) -> Estimate:
 
 
 def counts(sample: Sample) -> Counts | None:
-    """Return how many tasks each side passed, if each task has one trial a side; else None."""
+    """Count the tasks that each side passed; None for metrics and with replications."""
     if not sample.options.is_rate or sample.is_replicated:
         return None
     passed = [(a[0] > 0, b[0] > 0) for a, b in zip(sample.a, sample.b, strict=True)]
@@ -262,8 +264,8 @@ def effect(sample: Sample) -> Effect:
     """Return the odds ratio of the pairs that differ, or a metric's standardized difference.
 
     The odds ratio is McNemar's conditional estimate (Agresti 2013, Categorical Data Analysis,
-    chapter 11), with replications over all pairs of a trial of A and one of B of the same task,
-    each task weighing the same. None where all that differ go the same way.
+    chapter 11). A task's pairs combine each trial of A with each trial of B, and each task has the
+    same weight. The ratio is None if all pairs that differ go the same way.
     """
     if not sample.options.is_rate:
         return Effect("d_z", paired_means.standardized(sample.differences))
@@ -277,10 +279,10 @@ def effect(sample: Sample) -> Effect:
 def detectable(sample: Sample) -> Detectable | None:
     """Return the smallest difference that could have been shown at this comparison's confidence.
 
-    Where tasks are the sample, the share of pairs that differ is the observed one, or the
-    difference itself where that is larger. Where tasks are given, replications are assumed to vary
-    as they were observed to, or as much as the difference requires. None where nothing varies, so
-    that nothing tells, and where runs can grow.
+    If tasks are the sample, the assumed share of pairs that differ is the observed one, or the
+    difference itself if that is larger. For a fixed suite, replications are assumed to vary as
+    observed, or as much as the difference requires. Returns None if nothing varies, and for runs
+    that can grow.
     """
     if not sample.is_for_few_looks:
         return None
@@ -324,8 +326,8 @@ def _detectable(least: float | None, *, possible: bool = True) -> Detectable:
 def _clusters_detectable(sample: Sample, clusters: Sequence[str]) -> float | None:
     """Return the smallest difference of pass rates that clusters would usually show.
 
-    Clusters are assumed to differ as they were observed to; where they do not, as many pairs as
-    there are clusters. None where no difference is large enough.
+    Clusters are assumed to differ as observed. If they do not differ at all, each cluster counts as
+    one pair. Returns None if no difference is large enough.
     """
     error, _, degrees = samples.units_deviation(_array(sample.differences), clusters)
     if not error:
@@ -374,5 +376,5 @@ def task_rows(paired: Paired) -> list[TaskRow]:
         TaskRow(task_id, pairs, a, b, tuple(reasons.pop(task_id, ())))
         for task_id, pairs, a, b in zip(paired.task_ids, paired.sizes, *means, strict=True)
     ]
-    rows += (TaskRow(name, 0, None, None, tuple(each)) for name, each in reasons.items())
+    rows += (TaskRow(name, 0, None, None, tuple(texts)) for name, texts in reasons.items())
     return sorted(rows, key=attrgetter("task_id"))

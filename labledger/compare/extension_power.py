@@ -1,8 +1,8 @@
-"""Compute the power that an unplanned extension of a run costs, for the sizes at hand.
+"""Compute the power that an unplanned extension of a run costs.
 
-A confidence sequence compares the pass rates of a run that was extended. It holds at every look,
-and replaces the tests for one look. `extension_power` compares three ways to reach the new size: at
-one look, by the sequence, and by two looks that were planned before the run.
+The pass rates of an extended run are compared by a confidence sequence, which holds at every look
+but has less power. `extension_power` compares three ways to reach the new size: at one look, by the
+sequence, and by two looks that were planned before the run.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 _CONFIDENCE = 0.95
 _ASSUMED = 0.3
-"""The assumed share of pairs that differ, if the run tells nothing about it."""
+"""The assumed share of pairs that differ, if the run's results cannot show it."""
 _EVEN = 0.5
-"""The pass rate that is assumed then."""
+"""The assumed pass rate in the same case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +39,16 @@ class ExtensionLooks(JsonForm):
         before: The size of the run so far.
         after: The size that the extension gives it.
         planned: The looks that the run declares; empty if none.
-        look: The planned look that it makes; None if it was not planned before the run.
+        look: The number of the planned look that the extension reaches; None if the extension was
+            not planned before the run.
         difference: A difference of pass rates that a run of the new size shows with the power
             `at_one_look`. The difference and the powers are None if the extension was planned, or
             if no difference is large enough.
         at_one_look: The power of a run that was never looked at before.
-        at_every_look: The power that remains after an extension that was not planned.
+        at_every_look: The power that remains after an unplanned extension.
         at_planned_looks: The power if both sizes had been planned as looks.
-        is_assumed: Whether the run's own results did not tell how much its trials vary.
+        is_assumed: Whether the variation of trials is assumed, because the run's own results do not
+            show it.
     """
 
     before: Look
@@ -61,7 +63,7 @@ class ExtensionLooks(JsonForm):
 
     @property
     def sentence(self) -> str:
-        """The facts that a user should know before extending the run."""
+        """A sentence that the user should read before extending the run."""
         if self.look is not None:
             return f"this extension makes planned look {self.look} of {len(self.planned)}"
         others = "will not be decided" if self.planned else "will be compared with a warning"
@@ -88,7 +90,7 @@ def extension_power(
     """Return how comparisons treat an extension to a size, and what it costs in power.
 
     `comparisons` is the number of treatments, whose comparisons are corrected together. Needs the
-    libraries of the extra `analysis`.
+    extra `analysis`.
     """
     planned, sizes = declared_looks(reader, run.run_id), sizes_of_run(reader, run)
     before = sizes[-1]
@@ -126,8 +128,8 @@ def extension_power(
 
 
 def _variation(reader: LedgerReader, run: RunInfo, cluster: str | None) -> Variation | None:
-    """Return how much the run's trials vary; None without two sides that have two tasks."""
+    """Return the variation of the run's trials; None without two sides that share two tasks."""
     names: Sequence[str] = (run.run_id,)
     earlier = read_earlier_runs(reader, run.experiment_id, names, None, cluster)
-    known = variance_components.of_pairs(earlier.pairs, earlier.clusters)
-    return None if known is None else planned_power.planned_variation(known, is_rate=True)
+    components = variance_components.of_pairs(earlier.pairs, earlier.clusters)
+    return None if components is None else planned_power.planned_variation(components, is_rate=True)

@@ -19,14 +19,14 @@ _GATES = "gates"
 def write_junit(comparison: Comparison, out: str | Path | BinaryIO) -> None:
     """Write a comparison as a JUnit report to a file or a binary stream.
 
-    It fails where `labledger compare` exits with another code than 0: a missed gate is a failure,
-    and a gate that cannot be decided an error. A task's case names the results of both sides and
-    never fails; one that could not be compared is skipped. The output of a suite is the decision,
-    and every warning, such as which tasks of the benchmark are not in a run.
+    The report fails if `labledger compare` exits with a code other than 0. A missed gate is a
+    failure, and a gate that cannot be decided is an error. A task's test case has the results of
+    both sides and never fails; it is skipped if the task could not be compared. A suite's output
+    has the decision and all warnings.
 
     Args:
         comparison: The comparison, with its gates.
-        out: The file, which appears whole or not at all, or a binary stream.
+        out: A file, which is written completely or not at all, or a binary stream.
 
     Raises:
         LabLedgerError: The file cannot be written.
@@ -43,8 +43,8 @@ def write_junit(comparison: Comparison, out: str | Path | BinaryIO) -> None:
         )
         for row in compared.by_task:
             _test_case(suite, compared, row)
-        said = (compared.decision.text, *compared.warnings)
-        ET.SubElement(suite, "system-out").text = "\n".join(filter(None, said))
+        sentences = (compared.decision.text, *compared.warnings)
+        ET.SubElement(suite, "system-out").text = "\n".join(filter(None, sentences))
         _add_totals(suite)
     if comparison.gates or comparison.undecided:
         suite = ET.SubElement(root, "testsuite", name=_GATES)
@@ -71,7 +71,7 @@ def _test_case(suite: Element, compared: Compared, row: TaskRow) -> None:
         ET.SubElement(case, "skipped", message=reasons)
         return
     a, b = compared.labels
-    text = f"{a} {significant(row.a)}, {b} {significant(row.b)}, of the trials that count"
+    text = f"{a} {significant(row.a)}, {b} {significant(row.b)}, over the trials that count"
     left_out = f"; left out: {reasons}" if reasons else ""
     ET.SubElement(case, "system-out").text = f"{text}{left_out}"
 

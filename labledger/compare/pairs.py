@@ -1,9 +1,8 @@
 """Read the trials of a comparison's sides, and pair them task by task.
 
-Every slot of a side is read, committed or not, so that each that is left out has its reason. A task
-is compared if both sides have a counted trial of it. Replications are not paired one by one,
-because replication 1 of A and replication 1 of B have only the number in common. So a side that
-lost one of its trials keeps the others.
+A task is compared if both sides have a counted trial of it. Replications are not paired one by one:
+replication 1 of A and replication 1 of B have only the number in common. So a side that lost a
+trial keeps its other trials.
 """
 
 from __future__ import annotations
@@ -85,11 +84,11 @@ class Trial(NamedTuple):
 
     repl_idx: int
     status: str | None
-    """None where the slot is not committed."""
+    """None if the slot is not committed."""
     verdict: str | None
-    """None also where the grader failed: such a score is stored, but does not count."""
+    """Also None if the grader failed: such a score is stored, but does not count."""
     agent_failed: int
-    """Whether the agent of a `grade_error` had failed itself, or broke the grader: 1 or 0."""
+    """1 if the agent of a `grade_error` failed or broke the grader, otherwise 0."""
     number: float | None
     """The metric's value; None for pass rates."""
 
@@ -97,7 +96,8 @@ class Trial(NamedTuple):
 TaskTrials = tuple[Trial, ...]
 """The slots of one task on one side, numbered by replication.
 
-Those of runs taken as one are numbered through. For pass rates, equal ones are one object.
+If runs are taken as one, the numbers continue from run to run. For pass rates, equal tuples are one
+object.
 """
 
 
@@ -108,25 +108,25 @@ class Trials:
     by_task: Mapping[str, TaskTrials]
     """By task id; none is empty."""
     digests: Mapping[str, str | None]
-    """The digest of each task of the runs; None where it differs between runs taken as one."""
+    """The digest of each task; None if it differs between runs that are taken as one."""
 
 
 Runs = Mapping[str, CombinedRuns]
-"""The runs that hold the rows, by the name that sides have for them."""
+"""The runs that hold the rows, by the name that sides use for them."""
 
 
 def read_trials(
     path: Path, sides: Collection[Side], runs: Runs, metric: str | None
 ) -> dict[Side, Trials]:
-    """Return every slot of some sides; `metric` is None for pass rates.
+    """Return every slot of the sides, committed or not; `metric` is None for pass rates.
 
-    Raises `InvalidInput`, naming the metrics there are, where no slot has a value of `metric`.
+    Raises `InvalidInput`, with the names of existing metrics, if no slot has a value of `metric`.
     """
     parts = [name for name, combined in runs.items() for _ in combined.runs]
-    asked = {"runs": _run_ids(runs)}
+    params = {"runs": _run_ids(runs)}
     task_ids: list[dict[int, str]] = [{} for _ in parts]
     digests: list[dict[str, str | None]] = [{} for _ in parts]
-    _, rows = query(path, _TASKS_SQL, asked)
+    _, rows = query(path, _TASKS_SQL, params)
     for part, task_idx, task_id, digest in rows:
         task_ids[part][task_idx] = task_id
         digests[part][task_id] = digest
@@ -136,17 +136,17 @@ def read_trials(
         for side in sides
         if side.run_id == name
     }
-    _, rows = query(path, _VARIANTS_SQL, asked)
+    _, rows = query(path, _VARIANTS_SQL, params)
     by_index = {(part, index): by_part.get((part, name)) for part, index, name in rows}
     sql = _TRIALS_SQL.format(number="NULL" if metric is None else _NUMBER)
-    _, rows = query(path, sql, asked if metric is None else asked | {"metric": metric})
-    # Objects per task would keep Python's garbage collector busy: equal trials share theirs.
+    _, rows = query(path, sql, params if metric is None else params | {"metric": metric})
+    # Very many objects would keep Python's garbage collector busy, so equal trials share one.
     shared_trials = _SharedTrials()
     shared_tasks: dict[TaskTrials, TaskTrials] = {}
     trial_of: Callable[[Any], Trial] = shared_trials.__getitem__ if metric is None else Trial._make
     for (part, variant_idx, task_idx), of_task in groupby(rows, _TASK_OF_ROW):
         of_side, task_id = by_index.get((part, variant_idx)), task_ids[part].get(task_idx)
-        if of_side is None or task_id is None:  # None: the run was extended by it meanwhile.
+        if of_side is None or task_id is None:  # The run was extended after the first query.
             continue
         trials = of_side.get(task_id, ()) + tuple(map(trial_of, map(_VALUES_OF_ROW, of_task)))
         of_side[task_id] = trials if metric is not None else shared_tasks.setdefault(trials, trials)
@@ -177,11 +177,11 @@ class _SharedTrials(dict[tuple[Any, ...], Trial]):
 
 
 _Numbers = Mapping[str, Mapping[tuple[int, int], int]]
-"""By task: the number of a replication of one of several runs among those of all of them."""
+"""By task: the new number of a replication, by the index of its run and its number there."""
 
 
 def _numbers(by_side: Mapping[Side, Sequence[Trials]], name: str) -> _Numbers:
-    """Number the replications of each task through, run by run, for all sides with a name alike."""
+    """Number the replications of each task across runs, the same for all sides with this name."""
     replications: dict[str, set[tuple[int, int]]] = {}
     for side, runs in by_side.items():
         if side.run_id == name:
@@ -196,7 +196,7 @@ def _numbers(by_side: Mapping[Side, Sequence[Trials]], name: str) -> _Numbers:
 
 
 def _combined(runs: Sequence[Trials], numbers: _Numbers) -> Trials:
-    """Return the trials of one side of several runs, which are taken as one."""
+    """Return the trials of one side in several runs that are taken as one."""
     by_task: dict[str, TaskTrials] = {}
     digests: dict[str, str | None] = {}
     for index, trials in enumerate(runs):
@@ -213,12 +213,12 @@ def _combined(runs: Sequence[Trials], numbers: _Numbers) -> Trials:
 
 
 def read_clusters(path: Path, runs: Runs, field: str) -> dict[str, str | None]:
-    """Return the cluster of each task, by task id; None where the task's row has no `field`."""
+    """Return the cluster of each task, by task id; None if the task's row has no `field`."""
     return _read_clusters(path, _run_ids(runs), field)
 
 
 def clusters_of_runs(path: Path, run_ids: Sequence[str], field: str | None) -> dict[str, str]:
-    """Return the cluster of each task of some runs, by task id; empty where `field` is None.
+    """Return the cluster of each task of some runs, by task id; empty if `field` is None.
 
     A task whose row has no `field` is a cluster of its own.
     """
@@ -268,11 +268,11 @@ class Paired:
     b: tuple[Sequence[float], ...]
     left_out: tuple[LeftOut, ...]
     distinct_trials: tuple[Trial, ...] = ()
-    """For pass rates, each distinct `Trial` once: it names no task, so many slots may equal it."""
+    """For pass rates, each distinct `Trial` once. It names no task, so many slots can equal it."""
 
     @property
     def rates(self) -> tuple[float, float] | tuple[None, None]:
-        """The mean of each side, each task weighing the same; None where nothing is paired."""
+        """The mean of each side, with the same weight for each task; None if nothing is paired."""
         if not self.task_ids:
             return None, None
         mean_a, mean_b = (
@@ -283,7 +283,7 @@ class Paired:
 
     @property
     def sizes(self) -> list[int]:
-        """The number of pairs of trials of each task: as many as the side with fewer has."""
+        """The number of pairs of trials of each task: the trials of the side with fewer."""
         return [min(len(a), len(b)) for a, b in zip(self.a, self.b, strict=True)]
 
 
@@ -296,12 +296,12 @@ class _TaskValues(NamedTuple):
 
     @classmethod
     def of(cls, values: Iterable[float | str]) -> Self:
-        each = tuple(values)
-        return cls(each, tuple(value for value in each if not isinstance(value, str)))
+        all_values = tuple(values)
+        return cls(all_values, tuple(v for v in all_values if not isinstance(v, str)))
 
 
 class _Values(dict[TaskTrials, _TaskValues]):
-    """The values of tasks' trials. For pass rates, equal trials and tasks are valued once."""
+    """A cache of the values of tasks' trials. For pass rates, equal trials are valued once."""
 
     def __init__(self, options: CompareOptions) -> None:
         self._options = options
@@ -321,8 +321,8 @@ class _Values(dict[TaskTrials, _TaskValues]):
 def pair(a: Trials, b: Trials, options: CompareOptions) -> Paired:
     """Pair two sides by task.
 
-    A task is left out if its digest differs or a side has no counted trial of it. Single trials of
-    a compared task can be left out, too. Each reason names its slot.
+    A task is left out if its digest differs, or if a side has no counted trial of it. Single trials
+    of a compared task can be left out, too. Every slot that is left out has a reason.
     """
     values = _Values(options)
     ids, paired_a, paired_b, left_out = [], [], [], list[LeftOut]()
@@ -346,12 +346,12 @@ def pair(a: Trials, b: Trials, options: CompareOptions) -> Paired:
 
 
 def _differ(a: str | None, b: str | None) -> bool:
-    """Return whether two sides have other tasks of one id, or one side has several of them."""
+    """Return whether a task's digest differs between two sides, or within side A."""
     return a is None or a != b
 
 
 def have_same_values(paired: Paired, options: CompareOptions, other: CompareOptions) -> bool:
-    """Return whether all trials of a comparison of pass rates have equal values by both options."""
+    """Return whether all trials of a comparison of pass rates have the same values in both ways."""
     return all(_value(trial, options) == _value(trial, other) for trial in paired.distinct_trials)
 
 

@@ -1,4 +1,4 @@
-"""Sentences about looks at growing runs: which look a comparison is, and what follows.
+"""Sentences about looks at growing runs: which look a comparison is, and its consequences.
 
 `comparison_sentences` and `comparison_text` put them into headlines, decisions and facts.
 """
@@ -12,15 +12,15 @@ from labledger.compare.comparison_document import Compared, PlannedLooks
 from labledger.experiment.schedule import Look
 from labledger.text import count, counted
 
+_CAN_GROW = "compared runs can grow, have grown, were repeated, or have cancelled trials"
 _AT_ALL_LOOKS = (
-    "runs that are compared can grow, have grown, were repeated, or have cancelled slots, so that "
-    "intervals and p value hold at all looks together; they count tasks with all slots committed, "
-    "and are wider than for runs that ended as planned"
+    "intervals and the p value hold at all looks together. Only tasks whose trials are all saved "
+    "count, and intervals are wider than for runs that ended as planned"
 )
 
 
 def interval_clause(compared: Compared) -> str:
-    """Return the looks for which an interval holds, to stand between its level and its bounds."""
+    """Return the looks for which an interval holds: words between its level and its bounds."""
     looks = compared.planned_looks
     if compared.validity == Validity.ANYTIME:
         return " at every look"
@@ -51,11 +51,10 @@ def decision_sentence(compared: Compared) -> str:
 
 
 def looks_fact(compared: Compared) -> str:
-    """Return what the looks mean for the figures; empty where a run is looked at once."""
+    """Return sentences about the effect of the looks; empty if a run is looked at once."""
     looks = compared.planned_looks
     if compared.validity == Validity.ANYTIME:
-        clause = departure(compared)
-        return f"{clause}, so that {_AT_ALL_LOOKS}" if clause else _AT_ALL_LOOKS
+        return f"{departure(compared) or _CAN_GROW}, so {_AT_ALL_LOOKS}"
     if compared.validity != Validity.GROUP_SEQUENTIAL or looks is None:
         return departure(compared)
     text = (

@@ -1,9 +1,7 @@
 """Find the looks that were planned before a run, and whether the run kept to them.
 
-A plan counts only if the first experiment of a run declares it (`design.looks`). Plans of later
-experiments are ignored. A run is looked at whenever it is complete, so its looks are its sizes at
-the end of each part. They keep to the plan if every one of them is planned. A planned look may be
-skipped.
+Only the first experiment of a run can declare looks (`design.looks`). A run's looks are its sizes
+at the end of each part. The run keeps to the plan if each of these sizes is planned.
 """
 
 from __future__ import annotations
@@ -45,8 +43,8 @@ def find_planned_looks(
 ) -> PlannedLooks | None:
     """Return the planned looks of two sides, and the sizes at which they were looked at.
 
-    None unless every compared run declares looks. No look keeps to the plan if runs declare
-    different looks, or if the sides do not have the same cells.
+    Returns None unless every compared run declares looks. The plan is not kept if runs declare
+    different looks, or if the sides do not have the same tasks and replications.
     """
     compared = {g.run.run_no: g for side in trials for g in runs[side.run_id].runs}
     declared = [declared_looks(reader, graded.root_id) for graded in compared.values()]
@@ -72,9 +70,9 @@ def boundary_of(looks: PlannedLooks, *, is_suite: bool, has_clusters: bool) -> B
     """Return the boundary of a look that keeps to the plan.
 
     If tasks are the sample, the number of trials is the information. Replications of a task add at
-    most that much, and adding less makes the looks depend on each other more. The same holds for a
-    suite whose tasks stay the same. Clusters, and tasks that a suite gains, may add more or less
-    than their share.
+    most this much, and adding less makes the looks depend on each other more. The same holds for a
+    suite whose tasks stay the same. Clusters, and tasks that are added to a suite, may add more or
+    less information than their share.
     """
     assert looks.number is not None
     last = looks.planned[-1]
@@ -102,9 +100,9 @@ def declared_looks(reader: LedgerReader, run_id: str) -> tuple[Look, ...]:
 
 
 def _in_common(by_side: Sequence[Sequence[Look]]) -> tuple[tuple[Look, ...], bool]:
-    """Return the sizes that both sides had, and whether they always had the same.
+    """Return the sizes that both sides had, and whether their sizes were always equal.
 
-    A size is left out if one side had no trial then, or if it added nothing.
+    A size is left out if one side had no trial then, or if nothing was added.
     """
     sizes: list[Look] = []
     are_equal = True

@@ -1,11 +1,8 @@
-"""The ranking of sides that were all compared in pairs, and its text.
+"""Rank sides that were all compared in pairs, and put the ranking into words.
 
-Not being shown to differ, at the confidence of all comparisons together, is not transitive: A and
-B, and B and C, may be tied where A and C differ. So groups overlap, and two sides share the letter
-of a group exactly where they are tied: a compact letter display (Piepho 2004, Journal of
-Computational and Graphical Statistics 13:456–466). The terminal, Markdown and the report's page lay
-out the text in place of one for each comparison (`comparison_text`), of which there would be very
-many.
+A and B, and B and C, may be tied although A and C differ, so groups can overlap. Two sides share a
+group's letter if and only if they are tied (compact letter display, Piepho 2004, Journal of
+Computational and Graphical Statistics 13:456–466).
 """
 
 from __future__ import annotations
@@ -25,13 +22,14 @@ from labledger.text import count, counted
 
 
 def tie_groups(count: int, differ: Callable[[int, int], bool]) -> list[tuple[int, ...]]:
-    """Return groups of the sides 0 to `count` - 1 so that two share one exactly if they are tied.
+    """Group the sides 0 to `count` - 1 so that two share a group if and only if they are tied.
 
-    `differ` tells of two sides, the smaller number first, whether they are shown to differ. Each
-    group is as large as it can be, none can be left out, and a side that differs from all others
-    is a group of its own. There are at most as many groups as tied pairs and sides; listing all
-    maximal groups, as Piepho's method may, can give exponentially many. Groups are ordered by their
-    first sides.
+    `differ(i, j)` returns whether two sides with i < j are shown to differ. Each group is as large
+    as it can be, and none is redundant. A side that differs from all others is a group of its own.
+    Groups are ordered by their first sides.
+
+    There are at most as many groups as tied pairs and sides. Listing all maximal groups, as
+    Piepho's method may, could give exponentially many.
     """
     tied = {pair for pair in combinations(range(count), 2) if not differ(*pair)}
     groups: list[tuple[int, ...]] = []
@@ -50,7 +48,7 @@ def tie_groups(count: int, differ: Callable[[int, int], bool]) -> list[tuple[int
 def _extended(
     pair: tuple[int, int], sides: Collection[int], tied: Collection[tuple[int, int]]
 ) -> tuple[int, ...]:
-    """Return the group of two tied sides and, in their order, all others tied with the whole."""
+    """Add to two tied sides, in order, every side that is tied with the whole group."""
     group = set(pair)
     for side in sides:
         if side not in group and all((min(side, o), max(side, o)) in tied for o in group):
@@ -59,7 +57,7 @@ def _extended(
 
 
 def _without_redundant(groups: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Leave out, from the last, each group whose pairs all share another one."""
+    """Remove each group whose pairs all share another group, starting with the last group."""
     holders = Counter(pair for group in groups for pair in combinations(group, 2))
     kept = []
     for group in reversed(groups):
@@ -85,8 +83,8 @@ def rank(
 ) -> tuple[Standing, ...]:
     """Return the sides, the best first, with the letters of their tie groups.
 
-    Sides with higher values come first where it is not known which values are better, and sides
-    without a value last. `sample` returns the sample of a side's own trials.
+    If the metric has no better direction, higher values come first. Sides without a value come
+    last. `sample` returns the sample of a side's own trials.
     """
     standings = [_standing(side, sample(side)) for side in sides]
     sign = 1 if document.lower_is_better else -1
@@ -127,30 +125,31 @@ class RankingText:
 
     title: str
     headings: Row
-    """The first names the sides; figures are in the other columns."""
+    """The heading of the sides' names, and then the headings of the figures."""
     rows: tuple[Row, ...]
     pair_headings: Row
-    """The first two name the sides, A and B; the last is the decision."""
+    """The headings of sides A and B, of the figures, and of the decision."""
     pair_rows: tuple[Row, ...]
     summary: str
-    """A sentence: which sides are tied with the first."""
+    """A sentence about the sides that are tied with the first."""
     facts: tuple[str, ...]
-    """Sentences: what the groups mean, and warnings."""
+    """Sentences about the meaning of the groups, and warnings."""
 
 
 def ranking_text(comparison: Comparison) -> RankingText | None:
     """Return a ranking in words, as `labledger compare --all-pairs` prints it.
 
-    None where not all pairs were compared.
+    Returns None if not all pairs were compared.
 
     Args:
-        comparison: What `Ledger.compare` returned.
+        comparison: The document that `Ledger.compare` returned.
 
     Example:
         >>> import labledger
         >>> options = labledger.CompareOptions(all_pairs=True)
         >>> with labledger.open_ledger() as ledger:
         ...     text = labledger.ranking_text(ledger.compare("my-run", options=options))
+
         >>> [(row[0], row[-1]) for row in text.rows]
         [('terse', 'a'), ('verbose', 'a'), ('baseline', 'b')]
     """
@@ -200,7 +199,7 @@ def _row(standing: Standing, label: str, comparison: Comparison) -> Row:
 
 
 def _labels(comparison: Comparison) -> dict[Side, str]:
-    """Return what to call each side: its variant, or RUN:VARIANT where there are several runs."""
+    """Return the name of each side: its variant, or RUN:VARIANT if there are several runs."""
     of_one_run = len({standing.run_id for standing in comparison.ranking}) == 1
     sides = [standing.side for standing in comparison.ranking]
     return {side: side.variant_id if of_one_run else str(side) for side in sides}
@@ -236,7 +235,7 @@ def _summary(comparison: Comparison, labels: Mapping[Side, str]) -> str:
     tied = [other for other in others if set(other.groups) & set(first.groups)]
     exceeded = _exceeded(first, comparison)
     if len(tied) == len(others):
-        most = "passed most" if comparison.is_rate else f"is first by its {comparison.metric}"
+        most = "passed most" if comparison.is_rate else f"ranks first by {comparison.metric}"
         return f"{name} {most}, but was not shown to differ from any other {where}."
     if not tied:
         return f"{name} {exceeded} all others {where}."
@@ -245,7 +244,7 @@ def _summary(comparison: Comparison, labels: Mapping[Side, str]) -> str:
 
 
 def _exceeded(first: Standing, comparison: Comparison) -> str:
-    """Return in which direction the first of a ranking differs from others."""
+    """Return the words for how the first side of a ranking differs from others."""
     gains = [
         compared.difference.value if compared.b.side == first.side else -compared.difference.value
         for compared in comparison.comparisons
@@ -255,7 +254,7 @@ def _exceeded(first: Standing, comparison: Comparison) -> str:
     ]
     sign = -1 if comparison.lower_is_better else 1
     if any(sign * gain <= 0 for gain in gains):
-        return "was shown to differ from"  # On the tasks of a pair, another one may be ahead.
+        return "was shown to differ from"  # On the tasks of a pair, the other side may be ahead.
     if comparison.is_rate:
         return "passed more than"
     if comparison.lower_is_better is None:
@@ -278,7 +277,7 @@ def _facts(comparison: Comparison) -> Iterator[str]:
     if len(tasks) > 1:
         yield (
             f"Not all pairs have the same tasks: from {count(min(tasks))} to {count(max(tasks))}, "
-            "so that values in the first table and differences in the second may disagree."
+            "so values in the first table and differences in the second may disagree."
         )
     yield from dict.fromkeys(
         text for compared in comparison.comparisons for text in looks(compared)

@@ -1,11 +1,8 @@
-"""What to know of runs besides their results: in sentences, and where two of them differ.
+"""State in sentences what a reader must know about runs besides their results.
 
-Choosing which results to repeat can bias them: a rerun of slots that had a verdict is said with the
-reason that was given for it, in the head of every report and every comparison of the run.
-`warnings` names what else could explain a difference of two sides: incomplete runs, other
-benchmarks, graders or images. `outcome_changes` counts the slots whose outcome a regrading changed;
-the runner reports them at the end of a regrading. `labledger status` shows these sentences and must
-start fast: what compares experiments is imported where it is used.
+They name reruns, cancelled trials, skipped tasks, failed gradings, and everything besides the
+variants that could explain a difference. `labledger status` shows them and must start fast, so
+functions that compare experiments import what they need themselves.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ if TYPE_CHECKING:
     from labledger.records.task_coverage import TaskCoverage
 
 _MAX_SKIPPED = 10
-"""How many tasks that were left out a sentence names."""
+"""The largest number of skipped tasks that a sentence names."""
 _MAX_REASON = 160
 
 _OUTCOME_CHANGES_SQL = """
@@ -57,15 +54,18 @@ ORDER BY before = after, slots DESC, before, after"""
 
 
 def rerun_sentences(run_id: str, reruns: Sequence[Rerun]) -> tuple[str, ...]:
-    """Return what to know of the reruns of a run, for the head of what is said about its results.
+    """Return sentences about the reruns of a run, to show above its results.
+
+    Choosing which results to repeat can bias them, so every report and comparison starts with these
+    sentences.
 
     Args:
-        run_id: What to call the run.
-        reruns: Those of `Ledger.reruns`.
+        run_id: The name of the run in the sentences.
+        reruns: The reruns, as `Ledger.reruns` returns them.
 
     Returns:
-        A sentence about all slots without a verdict that were run again, if there are any, and one
-        for each rerun of slots despite their verdicts, with the reason that was given.
+        One sentence about all trials without a verdict that were run again, if there are any. Then
+        one sentence for each rerun despite verdicts, with the reason that the user gave.
 
     Example:
         >>> import labledger
@@ -74,8 +74,8 @@ def rerun_sentences(run_id: str, reruns: Sequence[Rerun]) -> tuple[str, ...]:
         ...         print(sentence)
     """
     plain = [rerun for rerun in reruns if not rerun.despite_verdict]
-    given = [*dict.fromkeys(rerun.because for rerun in plain if rerun.because)]
-    why = f" The reason given: {'; '.join(given)}" if given else ""
+    reasons = [*dict.fromkeys(rerun.because for rerun in plain if rerun.because)]
+    why = f" The reason given: {'; '.join(reasons)}" if reasons else ""
     return (
         *([f"{_what(run_id, plain)}; they had no verdict.{why}"] if plain else []),
         *(
@@ -92,11 +92,11 @@ _NO_VERDICT = ": a comparison with them has no verdict and passes no gate"
 
 
 def cancelled_sentences(run_id: str, cancelled: Iterable[CancelledSlots]) -> tuple[str, ...]:
-    """Return which slots of a run people cancelled, and how they count, a sentence for each way.
+    """Return sentences about the cancelled trials of a run, and how they count.
 
     Args:
-        run_id: What to call the run.
-        cancelled: Those of `Ledger.cancelled`.
+        run_id: The name of the run in the sentences.
+        cancelled: The cancelled slots, as `Ledger.cancelled` returns them.
 
     Example:
         >>> import labledger
@@ -105,28 +105,28 @@ def cancelled_sentences(run_id: str, cancelled: Iterable[CancelledSlots]) -> tup
         ...         print(sentence)
     """
     return tuple(
-        f"{counted(each.slots, 'slot')} of {each.variant_id} in {run_id} "
-        f"{'was' if each.slots == 1 else 'were'} {each.reason} {_HOW_CANCELLED[each.status]}"
-        for each in cancelled
+        f"{counted(group.slots, 'trial')} of {group.variant_id} in {run_id} "
+        f"{'was' if group.slots == 1 else 'were'} {group.reason} {_HOW_CANCELLED[group.status]}"
+        for group in cancelled
     )
 
 
 _HOW_CANCELLED = {
-    SlotStatus.CANCELLED: "before anything of it ran, and left out of the pass rate",
-    SlotStatus.AGENT_ERROR: "while running, and did not pass",
+    SlotStatus.CANCELLED: "before any attempt started, and left out of the pass rate",
+    SlotStatus.AGENT_ERROR: "while running, and counted as not passed",
     SlotStatus.INFRA_ERROR: "before another attempt, and left out of the pass rate",
 }
 
 
 def skipped_sentences(run_id: str, coverage: TaskCoverage) -> tuple[str, ...]:
-    """Return how many of a benchmark's tasks a run has, which were left out, and why.
+    """Return a sentence about the benchmark's tasks that a run skips, and why it skips them.
 
     Args:
-        run_id: What to call the run.
-        coverage: That of `RunInfo.coverage`.
+        run_id: The name of the run in the sentence.
+        coverage: The run's `RunInfo.coverage`.
 
     Returns:
-        One sentence, or none if no task was left out.
+        One sentence, or none if no task was skipped.
 
     Example:
         >>> import labledger
@@ -142,8 +142,8 @@ def skipped_sentences(run_id: str, coverage: TaskCoverage) -> tuple[str, ...]:
     rest = f"; and {count(more)} more, which the view skipped_tasks lists" if more > 0 else ""
     verb = "is" if coverage.run == 1 else "are"
     sentence = (
-        f"{coverage.share} tasks of the benchmark {verb} in {run_id}, and a pass rate is not the "
-        f"benchmark's; skipped: {named}{rest}"
+        f"{coverage.share} tasks of the benchmark {verb} in {run_id}, so its pass rates are not "
+        f"the benchmark's; skipped: {named}{rest}"
     )
     return (sentence,)
 
@@ -156,7 +156,7 @@ def unread_sentences(run_id: str, unread: Iterable[UnreadResults]) -> tuple[str,
     """Return sentences that count a run's trials with an output that could not be stored whole.
 
     Args:
-        run_id: What to call the run.
+        run_id: The name of the run in the sentences.
         unread: The counts in `RunState.unread_results`.
 
     Example:
@@ -166,15 +166,15 @@ def unread_sentences(run_id: str, unread: Iterable[UnreadResults]) -> tuple[str,
         ...     print(*labledger.unread_sentences("demo", unread))
     """
     return tuple(
-        f"{counted(each.trials, 'trial')} of {run_id} {'has' if each.trials == 1 else 'have'} "
-        f"{_OUTPUTS[each.output]} that could not be stored whole, the last of them slot "
-        f"{each.last_slot}: `labledger show {run_id} {each.last_slot}` says why"
-        for each in unread
+        f"{counted(group.trials, 'trial')} of {run_id} {'has' if group.trials == 1 else 'have'} "
+        f"{_OUTPUTS[group.output]} that could not be stored whole; the last one is trial "
+        f"{group.last_slot}, and `labledger show {run_id} {group.last_slot}` says why"
+        for group in unread
     )
 
 
 def untested_sentences(resolved: JsonObject) -> tuple[str, ...]:
-    """Return a sentence for each agent whose profile was tested with another version.
+    """Return a sentence for each agent version that its profile was not tested with.
 
     Args:
         resolved: The resolved experiment of a run or of a plan.
@@ -184,20 +184,20 @@ def untested_sentences(resolved: JsonObject) -> tuple[str, ...]:
         >>> with labledger.open_ledger() as ledger:
         ...     print(*labledger.untested_sentences(ledger.run("demo").resolved))
     """
-    profiles = [each.get("profile") or {} for each in resolved.get("variants") or ()]
+    profiles = [variant.get("profile") or {} for variant in resolved.get("variants") or ()]
     untested = {
-        (each["profile"], each["version"]): each["tested_version"]
-        for each in profiles
-        if each.get("tested_version")
+        (profile["profile"], profile["version"]): profile["tested_version"]
+        for profile in profiles
+        if profile.get("tested_version")
     }
     return tuple(
-        f"{name} {version} is not the version that its profile was tested with, which is {tested}"
+        f"{name} is version {version}, but its profile was tested with version {tested}"
         for (name, version), tested in untested.items()
     )
 
 
 def grading_name(grading: Grading, gradings: Sequence[Grading]) -> str | None:
-    """Name the grading of scores by its number, time and grader; None if it is the only one.
+    """Return a grading's number, time and grader as text; None if it is the run's only grading.
 
     Args:
         grading: The grading.
@@ -221,12 +221,13 @@ def grading_name(grading: Grading, gradings: Sequence[Grading]) -> str | None:
 def grading_sentences(
     run_id: str, failed: Iterable[FailedGradings], told_since: Sequence[ToldSince] = ()
 ) -> tuple[str, ...]:
-    """Return sentences that count a run's trials whose tests did not work, by what decided.
+    """Return sentences that count a run's trials whose tests did not work, and say how they count.
 
     Args:
-        run_id: What to call the run.
+        run_id: The name of the run in the sentences.
         failed: The counts in `RunState.failed_gradings`.
-        told_since: The trials in `RunState.told_since`.
+        told_since: The trials in `RunState.told_since`. Later trials have shown whether the grader
+            of these trials works.
 
     Example:
         >>> import labledger
@@ -236,22 +237,22 @@ def grading_sentences(
         ...         print(text)
     """
     sentences = [
-        f"{counted(each.trials, 'trial')} of {run_id} whose tests did not work "
-        f"{_HOW_COUNTED[each.counts][each.trials > 1]}, because {_GROUNDS[each.ground]}, the last "
-        f"of them slot {each.last_slot}: `labledger show {run_id} {each.last_slot}` says more"
-        for each in failed
-        if each.counts in _HOW_COUNTED and each.ground in _GROUNDS
+        f"{counted(group.trials, 'trial')} of {run_id} whose tests did not work "
+        f"{_HOW_COUNTED[group.counts][group.trials > 1]}, because {_GROUNDS[group.ground]}; the "
+        f"last one is trial {group.last_slot} (`labledger show {run_id} {group.last_slot}`)"
+        for group in failed
+        if group.counts in _HOW_COUNTED and group.ground in _GROUNDS
     ]
     if told_since:
         last = told_since[0]
-        shown = f"slot {last.shown_by['schedule_idx']} of {last.shown_by['run_id']}"
+        witness = f"trial {last.shown_by['schedule_idx']} of {last.shown_by['run_id']}"
         what = "works" if last.works else "cannot work"
         sentences.append(
             f"{counted(len(told_since), 'trial')} of {run_id} "
-            f"{'was' if len(told_since) == 1 else 'were'} counted when nothing was known about "
-            f"the grader; {shown} now shows that the grader of slot {last.schedule_idx} {what}: "
-            f"`labledger rerun {run_id} --despite-verdict --because TEXT` decides again, and "
-            "comparisons have no verdict then"
+            f"{'was' if len(told_since) == 1 else 'were'} counted before anything was known about "
+            f"the grader; {witness} now shows that the grader of trial {last.schedule_idx} {what}: "
+            f"`labledger rerun {run_id} --despite-verdict --because TEXT` decides again, but then "
+            "comparisons with these trials have no verdict"
         )
     return tuple(sentences)
 
@@ -274,16 +275,16 @@ _OUTPUTS = {"trial_output": "a result.json", "events": "an events.jsonl"}
 
 
 def _what(run_id: str, reruns: Sequence[Rerun]) -> str:
-    """Return such as ``3 slots of demo were run again (2 infra_error, 1 setup_error)``."""
+    """Return text such as ``3 trials of demo were run again (2 infra_error, 1 setup_error)``."""
     slots = sum(rerun.slots for rerun in reruns)
     statuses: Counter[str] = Counter()
     for rerun in reruns:
         statuses.update(rerun.superseded)
     listed = ", ".join(f"{count(n)} {status}" for status, n in sorted(statuses.items()))
     verb = "was" if slots == 1 else "were"
-    text = f"{counted(slots, 'slot')} of {run_id} {verb} run again ({listed})"
     pending = slots - sum(rerun.committed for rerun in reruns)
-    return f"{text}, of which {count(pending)} not committed yet" if pending else text
+    not_saved = f"; {count(pending)} not saved yet" if pending else ""
+    return f"{counted(slots, 'trial')} of {run_id} {verb} run again ({listed}{not_saved})"
 
 
 # -- what could explain a difference
@@ -292,22 +293,23 @@ def _what(run_id: str, reruns: Sequence[Rerun]) -> str:
 def warnings(a: CombinedRuns, b: CombinedRuns) -> tuple[str, ...]:
     """Return a clause for each thing besides the variants that could explain a difference.
 
-    Also says how runs differ that are taken as one.
+    These are incomplete runs, other benchmarks, graders or images, and differences between runs
+    that a side takes as one.
     """
     runs = {graded.run.run_no: graded for graded in (*a.runs, *b.runs)}
-    found = list(unfinished(runs.values()))
+    clauses = list(unfinished(runs.values()))
     for combined in {a.run_ids: a, b.run_ids: b}.values():
-        found += combined.differences
+        clauses += combined.differences
         for graded in combined.runs[1:]:
-            found += _images(combined.runs[0], graded)
+            clauses += _images(combined.runs[0], graded)
     if a.run_ids != b.run_ids:
-        # How the others differ from the first of each side has just been said.
-        found += _between(a.runs[0], b.runs[0])
-    return tuple(dict.fromkeys(found))
+        # The clauses above compare each side's other runs with its first run.
+        clauses += _between(a.runs[0], b.runs[0])
+    return tuple(dict.fromkeys(clauses))
 
 
 def grader_name(digest: str | None) -> str:
-    """Return what to call a grader: the beginning of its digest."""
+    """Return the name of a grader in sentences: the beginning of its digest."""
     return "a grader that no score names" if digest is None else f"grader {digest[:12]}"
 
 
@@ -316,8 +318,8 @@ def unfinished(runs: Iterable[Graded]) -> Iterator[str]:
     for graded in runs:
         run = graded.run
         if run.status is not RunStatus.COMPLETED:
-            committed = counted_of(run.next_schedule_idx, run.total_slots, "slot")
-            yield f"run {graded.name} is not complete: {committed} are committed"
+            saved = counted_of(run.next_schedule_idx, run.total_slots, "trial")
+            yield f"run {graded.name} is not complete: {saved} are saved"
 
 
 def _between(a: Graded, b: Graded) -> Iterator[str]:
@@ -327,14 +329,14 @@ def _between(a: Graded, b: Graded) -> Iterator[str]:
     if facts_a.benchmark != facts_b.benchmark:
         yield f"the benchmarks differ: {_benchmark(facts_a)} and {_benchmark(facts_b)}"
     digests = a.grading.grader_digest, b.grading.grader_digest
-    # Where a digest is not known, the graders are compared as written.
+    # If a digest is not known, the graders are compared as the experiments describe them.
     if facts_a.grader != facts_b.grader if None in digests else digests[0] != digests[1]:
         yield (
             f"the graders differ, in command or files: {_grader(a, facts_a)} and "
             f"{_grader(b, facts_b)}; verdicts may not mean the same"
         )
     elif a.root_id == b.root_id:
-        yield "both gradings are by the same grader: where verdicts differ, the grader varies"
+        yield "both gradings used the same grader: where verdicts differ, the grader varies"
     yield from _images(a, b)
 
 
@@ -342,7 +344,7 @@ def _images(a: Graded, b: Graded) -> Iterator[str]:
     images_a, images_b = a.run.images, b.run.images
     images = [ref for ref in images_a if ref in images_b and images_a[ref] != images_b[ref]]
     if images:
-        yield f"the image {', '.join(sorted(images))} was not the same one in both runs"
+        yield f"the image {', '.join(sorted(images))} was not the same in both runs"
 
 
 def _benchmark(facts: StoredFacts) -> str:
@@ -350,7 +352,7 @@ def _benchmark(facts: StoredFacts) -> str:
 
 
 def _grader(graded: Graded, facts: StoredFacts) -> str:
-    """Return a grading's grader as its command, run and digest."""
+    """Return the command, run and digest of a grading's grader as text."""
     digest = graded.grading.grader_digest
     name = graded.name if digest is None else f"{graded.name}, {grader_name(digest)}"
     return f"{' '.join(map(str, facts.grader_command)) or 'none'} ({name})"
@@ -360,7 +362,7 @@ def _grader(graded: Graded, facts: StoredFacts) -> str:
 
 
 class OutcomeChange(NamedTuple):
-    """How many slots had one outcome before a regrading and another, or the same, after it."""
+    """The number of slots with a certain outcome before a regrading and a certain one after it."""
 
     before: str
     """The verdict, or the status of a slot without one."""
@@ -369,7 +371,7 @@ class OutcomeChange(NamedTuple):
 
 
 def outcome_changes(path: Path, before: str, after: str) -> tuple[OutcomeChange, ...]:
-    """Return the outcomes of all slots in two gradings of one run, changed ones first.
+    """Count the slots of a run by their outcomes in two gradings; changed outcomes come first.
 
     `before` and `after` are the ids of the runs that hold the gradings.
     """

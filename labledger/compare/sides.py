@@ -1,9 +1,8 @@
-"""What is compared: runs, several runs taken as one, and the sides that words name.
+"""Find the sides of comparisons from the arguments of `labledger compare`.
 
-A side is a variant of a run. A run may be several that are taken as one (`RUN1+RUN2`): shards of an
-experiment, or the same experiment run on several days, are one sample. Where their experiments
-differ, `differences` says in what; a task that differs is never combined. Words of `labledger
-compare` that name an unknown run or variant, or the same side twice, are refused with a hint.
+A side is a variant of a run, or of several runs that are taken as one sample (`RUN1+RUN2`), such as
+the shards of an experiment. Tasks that differ between the runs are never combined. Arguments that
+name something unknown, or the same side twice, are refused.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ _USAGE = (
     "runs taken as one, RUN1+RUN2"
 )
 MAX_SIDES = 100
-"""The largest number of sides of which all pairs are compared."""
+"""The largest number of sides for a comparison of all pairs."""
 _MAX_NAMED_DIFFERENCES = 5
-"""How many differences of two experiments a sentence names."""
+"""The largest number of differences between two experiments that a sentence names."""
 
 
 class Side(NamedTuple):
     """One side of a comparison: a variant of a run."""
 
     run_id: str
-    """The run as it was named: a run stands for its current grading, RUN.gN for another one."""
+    """The run as the user named it: RUN is its current grading, RUN.gN is grading N."""
     variant_id: str
 
     def __str__(self) -> str:
@@ -45,9 +44,9 @@ class Side(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CombinedRuns:
-    """One run, or several that are taken as one, as they were named.
+    """One run, or several runs that are taken as one.
 
-    The runs keep their rows; the trials of a task and a variant are those of all runs together.
+    A task and a variant have the trials of all runs together. The ledger's rows do not change.
     """
 
     name: str
@@ -55,11 +54,11 @@ class CombinedRuns:
     runs: tuple[Graded, ...]
     """At least one; no two are gradings of the same trials."""
     differences: tuple[str, ...] = ()
-    """A clause for each run whose experiment differs from that of the first."""
+    """A clause for each run whose experiment differs from the first run's experiment."""
 
     @property
     def variants(self) -> tuple[Variant, ...]:
-        """The variants of all runs; those of the first run come first."""
+        """The variants of all runs; the first run's variants come first."""
         variants: dict[str, Variant] = {}
         for graded in self.runs:
             for variant in graded.run.variants:
@@ -72,7 +71,7 @@ class CombinedRuns:
 
     @property
     def treatment_ids(self) -> frozenset[str]:
-        return frozenset(each.variant_id for each in self.variants if each.role == "treatment")
+        return frozenset(v.variant_id for v in self.variants if v.role == "treatment")
 
     @property
     def roots(self) -> frozenset[str]:
@@ -85,8 +84,8 @@ class CombinedRuns:
         return tuple(graded.run.run_id for graded in self.runs)
 
     def against_baseline(self) -> list[tuple[Side, Side]]:
-        """Return the baseline (A) with each treatment (B); none where there is no single one."""
-        baselines = [each.variant_id for each in self.variants if each.role == "baseline"]
+        """Return the baseline (A) with each treatment (B); empty without exactly one baseline."""
+        baselines = [v.variant_id for v in self.variants if v.role == "baseline"]
         if len(baselines) != 1:
             return []
         base = Side(self.name, baselines[0])
@@ -94,13 +93,13 @@ class CombinedRuns:
 
 
 class ComparisonFamily(NamedTuple):
-    """The comparisons that a comparison belongs to, whether the others are asked for or not.
+    """The comparisons that are corrected together, whether a user requests all of them or not.
 
-    A user who asks for one after the other tests all of them.
+    A user who requests one after the other tests all of them.
     """
 
     runs: tuple[frozenset[str], frozenset[str]]
-    """The runs of both sides whose agents ran."""
+    """For each side, the runs whose agents ran."""
     name: str
     size: int
 
@@ -137,15 +136,15 @@ def family_of(
 
 
 def family_sizes(
-    asked: Iterable[tuple[ComparisonFamily, tuple[Side, Side], bool]],
+    requested: Iterable[tuple[ComparisonFamily, tuple[Side, Side], bool]],
 ) -> dict[ComparisonFamily, int]:
-    """Return how many comparisons of each family there are, asked for or not.
+    """Return the number of comparisons in each family, requested or not.
 
-    `asked` says which comparisons are asked for, and whether each is tested. Comparisons that are
-    asked for but not tested do not count.
+    `requested` has the family and sides of each requested comparison, and whether it is tested.
+    Comparisons that are requested but not tested do not count.
     """
     by_family: dict[ComparisonFamily, dict[tuple[Side, Side], bool]] = {}
-    for family, sides, is_tested in asked:
+    for family, sides, is_tested in requested:
         by_family.setdefault(family, {})[sides] = is_tested
     return {
         family: max(family.size - len(pairs), 0) + sum(pairs.values())
@@ -154,9 +153,9 @@ def family_sizes(
 
 
 def read_combined(reader: LedgerReader, name: str) -> CombinedRuns:
-    """Return the runs that a name such as ``RUN``, ``RUN.g1`` or ``RUN1+RUN2`` stands for.
+    """Return the runs of a name such as ``RUN``, ``RUN.g1`` or ``RUN1+RUN2``.
 
-    Raises `RunNotFound`, or `InvalidInput` where two of them are the same trials.
+    Raises `RunNotFound`, or `InvalidInput` if two of them hold the same trials.
     """
     runs = tuple(map(reader.graded, name.split(RUN_SEPARATOR)))
     by_root: dict[str, Graded] = {}
@@ -183,7 +182,7 @@ def _differences(reader: LedgerReader, runs: Sequence[Graded]) -> Iterator[str]:
         of_other = graded.run.resolved, reader.task_digests(graded.run.run_id)
         try:
             sentences = document_differences(*of_first, *of_other)
-        except (KeyError, TypeError):  # A document of an early version may lack sections.
+        except (KeyError, TypeError):  # A document from an early version may lack sections.
             sentences = []
         listed = sentences[:_MAX_NAMED_DIFFERENCES]
         if len(sentences) > len(listed):
@@ -192,20 +191,20 @@ def _differences(reader: LedgerReader, runs: Sequence[Graded]) -> Iterator[str]:
         yield f"{graded.name} is not the same experiment as {first.name}: {what}"
 
 
-# -- the words of `labledger compare`
+# -- the arguments of `labledger compare`
 
 
 def resolve(reader: LedgerReader, words: Sequence[str]) -> list[tuple[Side, Side]]:
-    """Return the pairs of sides (A, B) that the words name.
+    """Return the pairs of sides (A, B) for the arguments of `labledger compare`.
 
     - ``RUN``: every treatment (B) against the baseline (A)
     - ``RUN B``: one of its variants (B) against its baseline (A)
     - ``RUN A B``: two variants of a run
-    - two sides, each ``RUN`` or ``RUN:VARIANT``: a variant named once is that of both runs; where
-      none is named, the variants of the same name, or the only ones
+    - two sides, each ``RUN`` or ``RUN:VARIANT``. A variant that is named once is used for both
+      runs. If none is named, variants with the same name are compared, or else each run's only one.
 
-    A run stands for its current grading, ``RUN.g1``, ``RUN.g2``, … are its gradings, and
-    ``RUN1+RUN2`` are several runs taken as one. Raises `RunNotFound`, or `InvalidInput`.
+    ``RUN`` is the run's current grading, ``RUN.g2`` is grading 2, and ``RUN1+RUN2`` are several
+    runs taken as one. Raises `RunNotFound`, or `InvalidInput`.
     """
     match list(words):
         case [word] if ":" not in word:
@@ -220,13 +219,13 @@ def resolve(reader: LedgerReader, words: Sequence[str]) -> list[tuple[Side, Side
 
 
 def resolve_all_pairs(reader: LedgerReader, words: Sequence[str]) -> list[tuple[Side, Side]]:
-    """Return every pair of the sides that the words name.
+    """Return every pair of sides for the arguments of `labledger compare --all-pairs`.
 
     - ``RUN``: all of its variants
     - ``RUN A B C …``: these of its variants
     - two sides or more, each ``RUN`` (all of its variants) or ``RUN:VARIANT``
 
-    Raises as `resolve` does, and where there are fewer than two sides or more than `MAX_SIDES`.
+    Raises as `resolve` does, and if there are fewer than two sides or more than `MAX_SIDES`.
     """
     sides = list(_all_sides(reader, words))
     for index, (runs, name) in enumerate(sides):
@@ -241,7 +240,7 @@ def resolve_all_pairs(reader: LedgerReader, words: Sequence[str]) -> list[tuple[
 
 
 def _all_sides(reader: LedgerReader, words: Sequence[str]) -> Iterator[tuple[CombinedRuns, str]]:
-    """Yield the runs and the variant of each side."""
+    """Yield each side as its runs and its variant."""
     if len(words) > 1 and ":" not in words[0]:
         runs = read_combined(reader, words[0])
         if set(words[1:]) <= set(runs.variant_ids):
@@ -264,9 +263,10 @@ def _treatments(runs: CombinedRuns) -> list[tuple[Side, Side]]:
 
 
 def _of_one_run(reader: LedgerReader, name: str, variant: str) -> list[tuple[Side, Side]]:
-    """Return the baseline of a run and one of its variants, or nothing where two runs are named.
+    """Return the baseline of a run and one of its variants; empty if the words name two runs.
 
-    Raises `InvalidInput` where the second word is neither, but resembles a variant.
+    Raises `InvalidInput` if the second word names neither a run nor a variant, but resembles a
+    variant.
     """
     if ":" in name or ":" in variant:
         return []
@@ -276,17 +276,17 @@ def _of_one_run(reader: LedgerReader, name: str, variant: str) -> list[tuple[Sid
         runs = read_combined(reader, name)
     else:
         return []
-    known = runs.variant_ids
-    if variant not in known:
-        if difflib.get_close_matches(variant, known, n=1):
+    variant_ids = runs.variant_ids
+    if variant not in variant_ids:
+        if difflib.get_close_matches(variant, variant_ids, n=1):
             _side(runs, variant)
         return []
     if sides := [(a, b) for a, b in runs.against_baseline() if b.variant_id == variant]:
         return sides
-    others = ", ".join(name for name in known if name != variant)
+    others = ", ".join(name for name in variant_ids if name != variant)
     raise _refused(
-        f"{variant!r} alone of run {name} cannot be compared: it takes two variants",
-        f"name two variants, such as {name} {variant} OTHER; its others: {others}",
+        f"a comparison needs two variants; found only {variant!r} of run {name}",
+        f"name two variants, such as {name} {variant} OTHER; other variants: {others}",
     )
 
 
@@ -320,10 +320,10 @@ def _named_twice(a: CombinedRuns, b: CombinedRuns) -> str:
 
 
 def _side(runs: CombinedRuns, name: str) -> Side:
-    known = runs.variant_ids
-    if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"its variants: {', '.join(known)}"
+    variant_ids = runs.variant_ids
+    if name not in variant_ids:
+        close = difflib.get_close_matches(name, variant_ids, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"its variants: {', '.join(variant_ids)}"
         raise _refused(f"run {runs.name} has no variant {name!r}", hint)
     return Side(runs.name, name)
 
@@ -331,13 +331,13 @@ def _side(runs: CombinedRuns, name: str) -> Side:
 def _require_different(
     runs_a: CombinedRuns, name_a: str, runs_b: CombinedRuns, name_b: str
 ) -> tuple[Side, Side]:
-    """Return two sides. Raises `InvalidInput` where they share trials."""
+    """Return two sides. Raises `InvalidInput` if they share trials."""
     sides = _side(runs_a, name_a), _side(runs_b, name_b)
     if name_a != name_b:
         return sides
     if set(runs_a.run_ids) == set(runs_b.run_ids):
         raise _refused(f"{sides[0]} is compared with itself", f"expected {_USAGE}")
-    # All trials may be the same, graded twice; but a side cannot hold a part of the other.
+    # Both sides may hold the same trials in two gradings, but must not overlap in a part of them.
     both = runs_a.roots & runs_b.roots
     if both and runs_a.roots != runs_b.roots:
         trials = f"the trials of {name_a} in {', '.join(sorted(both))}"

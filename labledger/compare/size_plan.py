@@ -1,8 +1,7 @@
 """Plan the size of an experiment: tasks, replications, cost and time that show a difference.
 
-`plan_size` answers for both estimands: tasks like these, where the number of tasks is sought for
-some numbers of replications; and these tasks, where the number of replications is. `PlanOptions` is
-part of the public API.
+`plan_size` answers for both estimands. For tasks like these it finds the number of tasks, for
+several numbers of replications. For this suite it finds the number of replications.
 """
 
 from __future__ import annotations
@@ -36,17 +35,21 @@ from labledger.records.json_schemas import LATER, Count, NonNegative, Share, Tex
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """What a plan shall show, and from which runs it is estimated.
+    """The options of a plan: the difference to show, and the runs to estimate from.
 
     Attributes:
-        detect: The difference to show: a share for pass rates, such as 0.05 for 5 points; else in
-            the metric's unit.
-        power: The probability with which it shall be shown, more than 0 and less than 1.
-        confidence: The level of the comparison's interval, as for `CompareOptions`; also that of
-            the ranges of a plan.
+        detect: The difference to show: a share for pass rates, such as 0.05 for 5 points, otherwise
+            in the metric's unit.
+        power: The probability of showing this difference, more than 0 and less than 1.
+        confidence: The level of the comparison's interval, as for `CompareOptions`, and of the
+            ranges in the plan.
         metric: `pass_rate`, the name of the primary metric, or the id of a metric that is a number.
-        from_runs: The runs that variances, costs and times are estimated from; `RUN1+RUN2` are
-            several taken as one. By default the newest runs of the same experiment.
+        from_runs: The runs to estimate variances, costs and times from. `RUN1+RUN2` are several
+            runs taken as one. By default, the newest runs of the same experiment.
+
+    Example:
+        >>> import labledger
+        >>> labledger.plan("demo", labledger.PlanOptions(detect=0.05, power=0.9))
     """
 
     detect: float
@@ -79,9 +82,9 @@ class PlanOptions:
 SCHEMA = "size_plan_v1"
 
 _REPLICATIONS = (1, 2, 3, 5, 10)
-"""The numbers of replications of the table, besides that of the experiment."""
+"""The numbers of replications in the table, besides the experiment's own number."""
 _CURVE = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5)
-"""The points of a curve, as multiples of the number that is needed; the experiment's is another."""
+"""The points of a curve, as multiples of the required number; the experiment's size is added."""
 _ALWAYS_SHOWN = 1.0
 """The largest difference of pass rates."""
 
@@ -98,11 +101,11 @@ class PlannedExperiment:
     cluster: str | None
     """The field of its tasks' rows that names their cluster."""
     looks: Annotated[tuple[Look, ...], LATER] = ()
-    """The planned looks; none if no extension is planned."""
+    """The planned looks; empty if no extension is planned."""
 
     @property
     def comparisons(self) -> int:
-        """How many comparisons with the baseline are corrected together."""
+        """The number of comparisons with the baseline, which are corrected together."""
         return max(1, len(self.variants) - 1)
 
     def last_level(self, level: float) -> float:
@@ -115,19 +118,19 @@ class PlannedExperiment:
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """A number of tasks and replications, with what it can show, costs and takes."""
+    """A number of tasks and replications, with its power, cost and time."""
 
     estimand: Annotated[str, one_of(*Estimand)]
     tasks: Count
     replications: Count
     total_trials: Count
-    """Of all variants."""
+    """The trials of all variants."""
     power: Share
-    """The probability to show the difference of the plan."""
+    """The probability of showing the plan's difference."""
     detectable: NonNegative | None
-    """The smallest difference that is shown with the plan's power; None where none is."""
+    """The smallest difference that is shown with the plan's power; None if there is none."""
     cost_usd: Estimate | None
-    """None where earlier trials did not report their cost."""
+    """None if earlier trials did not report their cost."""
     duration_ms: Estimate | None
 
 
@@ -137,19 +140,19 @@ class Requirement:
 
     estimand: Annotated[str, one_of(*Estimand)]
     design: Design | None
-    """None where no number of tasks or replications is enough."""
+    """None if no number of tasks or replications is enough."""
     replications: Count | None
-    """For tasks like these: the number for which tasks were sought."""
+    """For tasks like these, the number of replications that the number of tasks is for."""
     low: Count | None = None
-    """The range of the number sought, as far as the variances are known; None where they are known
-    from too few tasks."""
+    """The range of the required number, because the variances are estimates; None if too few tasks
+    are known."""
     high: Count | None = None
-    """None also where the upper end is beyond what is sought."""
+    """Also None if the upper end is beyond the largest number that the plan tries."""
 
 
 @dataclass(frozen=True, slots=True)
 class SizePlan:
-    """How large an experiment must be to show a difference.
+    """The size that an experiment needs to show a difference.
 
     The JSON form, `size_plan_v1`, has the names of these attributes.
     """
@@ -163,22 +166,22 @@ class SizePlan:
     runs: tuple[str, ...]
     """The runs that everything is estimated from."""
     observed_tasks: Count
-    """How many tasks these runs tell about."""
+    """The number of tasks in these runs."""
     between: NonNegative
     """The variance of the tasks' true differences."""
     within: NonNegative | None
-    """The variances of single trials of a task on both sides, added up; None where the runs have no
-    replications: replications are then taken to add nothing for tasks like these."""
+    """The sum of the variances of single trials of a task on both sides. None if the runs have no
+    replications; the plan then assumes that replications add nothing for tasks like these."""
     design_effect: Annotated[float, ("minimum", 1)]
-    """By how much clusters of tasks increase the variance of tasks like these."""
+    """The factor by which clusters of tasks increase the variance for tasks like these."""
     as_written: tuple[Design, ...]
-    """The experiment as it is, for tasks like these and for these tasks."""
+    """The experiment as it is written, for tasks like these and for this suite."""
     requirements: tuple[Requirement, ...]
-    """For tasks like these one for each number of replications; for these tasks the last."""
+    """For tasks like these, one for each number of replications; the last one is for this suite."""
     curves: tuple[tuple[Design, ...], ...]
-    """For tasks like these by the number of tasks; for these tasks by that of replications."""
+    """For tasks like these, a curve over the number of tasks; for this suite, over replications."""
     notes: tuple[str, ...]
-    """What the answer assumes, as sentences."""
+    """Sentences about the assumptions of the plan."""
 
     @property
     def is_rate(self) -> bool:
@@ -249,24 +252,24 @@ class _Planner:
             factor = self.components.range_of_within(self.options.confidence)
         else:
             factor = self.components.range_of_variance(fixed, self.options.confidence)
-        # The numbers that are needed if the variances are smaller, or larger, by that factor.
+        # The numbers that are needed if the variances are smaller, or larger, by this factor.
         low, high = (None, None) if factor is None else (needed(1 / factor), needed(factor))
         shape = (fixed, number) if is_suite else (number, fixed)
         return Requirement(estimand.value, self.design(estimand, *shape), replications, low, high)
 
     def curves(self, requirements: Sequence[Requirement]) -> Iterator[tuple[Design, ...]]:
-        """Yield a curve for each estimand, around what is needed; none of an unknown power."""
+        """Yield a curve around the required size for each estimand whose power is known."""
         tasks, replications = self.experiment.tasks, self.experiment.replications
         for needed in requirements:
             estimand = Estimand(needed.estimand)
             if estimand is Estimand.SUITE and self.components.within is not None:
                 number = needed.design.replications if needed.design else 10 * replications
                 numbers = _points(number, replications)
-                yield tuple(self.design(estimand, tasks, each) for each in numbers)
+                yield tuple(self.design(estimand, tasks, size) for size in numbers)
             elif estimand is Estimand.TASKS and needed.replications == replications:
                 number = needed.design.tasks if needed.design else 10 * tasks
                 numbers = _points(number, tasks)
-                yield tuple(self.design(estimand, each, replications) for each in numbers)
+                yield tuple(self.design(estimand, size, replications) for size in numbers)
 
 
 def _points(needed: int, written: int) -> list[int]:
@@ -277,10 +280,10 @@ def _points(needed: int, written: int) -> list[int]:
 def plan_size(
     reader: LedgerReader, experiment: PlannedExperiment, options: PlanOptions
 ) -> SizePlan:
-    """Return how large an experiment must be to show `options.detect`.
+    """Return the size that an experiment needs to show a difference of `options.detect`.
 
-    Raises `ExtraMissing`, `RunNotFound`, or `InvalidInput` where an option is not valid or the
-    ledger holds no runs to estimate from.
+    Raises `ExtraMissing`, `RunNotFound`, or `InvalidInput` if an option is not valid or the ledger
+    holds no runs to estimate from.
     """
     options.check()
     resources.require_analysis()
@@ -311,7 +314,7 @@ def plan_size(
         between=components.between,
         within=components.within,
         design_effect=components.design_effect,
-        as_written=tuple(planner.design(each, tasks, replications) for each in Estimand),
+        as_written=tuple(planner.design(estimand, tasks, replications) for estimand in Estimand),
         requirements=requirements,
         curves=tuple(planner.curves(requirements)),
         notes=tuple(_notes(earlier, components, spending, experiment)),
@@ -323,15 +326,16 @@ def _notes(
 ) -> Iterator[str]:
     if components.within is None:
         yield (
-            "The runs have one replication: how much trials of a task vary is not known. For tasks "
-            "like these, replications are taken to add nothing; for these tasks there is no answer."
+            "The runs have one replication, so it is not known how much trials of a task vary. For "
+            "tasks like these, the plan assumes that replications add nothing; for this suite it "
+            "has no answer."
         )
     if not earlier.are_within_runs:
-        yield "No run has two variants: differences are those between variants of two runs."
+        yield "No run has two variants, so the plan uses differences between variants of two runs."
     if components.design_effect > 1:
         yield (
-            f"Tasks of one cluster ({experiment.cluster}) resemble each other, which takes "
-            f"{components.design_effect:.2g} times as many tasks."
+            f"Tasks of one cluster ({experiment.cluster}) resemble each other, so the experiment "
+            f"needs {components.design_effect:.2g} times as many tasks."
         )
     if experiment.comparisons > 1:
         yield (
@@ -344,7 +348,7 @@ def _notes(
         )
     if spending.new_variants:
         names = ", ".join(spending.new_variants)
-        yield f"No earlier run has {names}: cost and time are taken from all other variants."
+        yield f"No earlier run has {names}: cost and time are estimated from all other variants."
     if spending.without_costs:
         names = ", ".join(spending.without_costs)
-        yield f"No trial of {names} reported its cost: it is taken from all other variants."
+        yield f"No trial of {names} reported its cost: it is estimated from all other variants."

@@ -1,4 +1,4 @@
-"""A size plan in words: what it is about, its tables, its curves and its notes.
+"""Put a size plan into words: its facts, tables, curves and notes.
 
 The terminal and Markdown lay out what this module returns. `expectation` is the short form for an
 experiment that is about to run.
@@ -16,12 +16,12 @@ from labledger.compare.statistics.samples import Estimate
 from labledger.text import DASH, count, counted, duration, percent, points, significant, usd
 
 _BAR = 20
-"""The characters of a bar that stands for a power of 100 %."""
+"""The number of characters in the bar for a power of 100 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanTable:
-    """A table of a plan; its columns are numbers, except bars."""
+    """A table of a plan. Its columns are numbers, except for bars."""
 
     title: str
     columns: tuple[str, ...]
@@ -33,9 +33,9 @@ class PlanText:
     """A plan in words, for a terminal or Markdown."""
 
     facts: tuple[str, ...]
-    """Sentences: what is to be shown, what it is estimated from, and what the experiment shows."""
+    """Sentences about the difference to show, the estimates, and the experiment as written."""
     tables: tuple[PlanTable, ...]
-    """What is needed, for each estimand, and then the curves."""
+    """The required sizes for each estimand, and then the curves."""
     notes: tuple[str, ...]
 
 
@@ -43,7 +43,7 @@ def plan_text(plan: SizePlan) -> PlanText:
     """Return a plan in words, as `labledger plan` prints it.
 
     Args:
-        plan: What `plan` returned.
+        plan: The plan that `labledger.plan` returned.
 
     Example:
         >>> import labledger
@@ -54,7 +54,7 @@ def plan_text(plan: SizePlan) -> PlanText:
 
 
 def expectation(plan: SizePlan) -> tuple[str, str]:
-    """Return what the experiment as it is written can show, and what it costs and takes."""
+    """Return two clauses about the experiment as written: its power, and its cost and time."""
     tasks, suite = plan.as_written
     shown = [
         f"{_amount(design.detectable, plan)} on {Estimand(design.estimand).words}"
@@ -132,9 +132,8 @@ def _tables(plan: SizePlan) -> Iterator[PlanTable]:
         (Estimand.TASKS, "replications", "tasks needed"),
         (Estimand.SUITE, "tasks", "replications needed"),
     ):
-        needed = [each for each in plan.requirements if each.estimand == estimand]
         columns = (given, sought, "trials", "cost", "time")
-        rows = tuple(_row(requirement, plan) for requirement in needed)
+        rows = tuple(_row(r, plan) for r in plan.requirements if r.estimand == estimand)
         yield PlanTable(f"On {estimand.words}", columns, rows)
     for curve in plan.curves:
         yield _curve(curve, plan)

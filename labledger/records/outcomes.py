@@ -51,27 +51,23 @@ class Reason(StrEnum):
     STATUS_FORGED = "status_forged"
     """The container ended in a way that only the agent can have caused."""
     SCRIPT_HINDERED = "script_hindered"
-    """The agent hindered `trial.sh`, the container's first process. It changed the limits or the
-    priority of `trial.sh`, as `prlimit --pid 1` does, moved a folder that the host reads, left
-    files in an output folder of the grader that cannot be removed, or replaced a device such as
-    /dev/null. Or it changed programs or libraries so that a command of `trial.sh` failed, or kept
-    `trial.sh` from its work until the container's deadline."""
+    """The agent hindered `trial.sh`, the container's first process."""
 
     OUT_OF_PROCESSES = "out_of_processes"
-    """The agent left processes that use more than half of the limit of processes, and the grader
-    failed because it could not start its own."""
+    """The agent left processes that use more than half of the limit of processes, so the grader
+    could not start its own."""
 
     ARTIFACTS_REFUSED = "artifacts_refused"
-    """The agent left more than a separate grader may get or a prediction may have, or what cannot
-    be read."""
+    """The agent left outputs that cannot be read, or that exceed the limits of a separate grader or
+    a prediction."""
 
     MODEL_CAP = "model_cap"
-    """The agent's command exited with a status other than 0 after the gateway had refused a call,
-    because it could have exceeded a cap of the experiment."""
+    """The agent's command failed after the gateway refused a call that could have exceeded a cap of
+    the experiment."""
 
     CANCELLED = "cancelled"
-    """A user cancelled the slot (`labledger cancel`) while its trial ran. With the status
-    `infra_error`, the slot waited to be attempted again."""
+    """A user cancelled the trial (`labledger cancel`) while it ran; as an `infra_error`, while it
+    waited for another attempt."""
 
     # agent_timeout
     AGENT_TIMEOUT = "agent_timeout"
@@ -85,9 +81,8 @@ class Reason(StrEnum):
 
     # grade_error
     GRADER_EXIT_NONZERO = "grader_exit_nonzero"
-    """The grader's command failed, the container could not be started again for its grader, or a
-    process in a container that only grades ended it.
-    """
+    """The grader's command failed, its container could not be started again, or a process in a
+    grader's own container ended the container."""
     GRADER_TIMEOUT = "grader_timeout"
     """The grader exceeded its time limit."""
     PREDICTION_MISSING = "prediction_missing"
@@ -99,7 +94,7 @@ class Reason(StrEnum):
     SCHEMA_INVALID = "schema_invalid"
     """A record does not fit its schema."""
     IDENTITY_MISMATCH = "identity_mismatch"
-    """A record's `ids` are those of another trial."""
+    """A record's `ids` name another trial."""
     REWARD_MISSING = "reward_missing"
     """The grader left no reward where its rewards are read."""
     REWARD_INVALID = "reward_invalid"
@@ -109,7 +104,7 @@ class Reason(StrEnum):
     OUTPUT_TOO_LARGE = "output_too_large"
     """An output exceeds its size limit."""
     GRADER_BOOTSTRAP_FAILED = "grader_bootstrap_failed"
-    """The grader could not work: it failed for the reference solution too, or the `swebench`
+    """The grader could not work: it also failed for the reference solution, or the `swebench`
     package found a failure of the environment."""
     LOG_NOT_JUDGED = "log_not_judged"
     """The host could not judge the grader's log: it shows no tests, or the judge failed."""
@@ -120,39 +115,34 @@ class Reason(StrEnum):
 
     # infra_error
     CONTAINER_FAILED = "container_failed"
-    """The engine refused to create or start the container; nothing of the trial has run."""
+    """The engine refused to create or start the container; nothing ran."""
     HOST_ERROR = "host_error"
-    """The host could not prepare the trial; nothing of it has run."""
+    """The host could not prepare the trial; nothing ran."""
     NAME_TAKEN = "name_taken"
-    """A container without the labels of the trial has its name and is left alone; the message
-    says how to rename it; nothing of the trial has run."""
+    """A container without the trial's labels has its name and is left alone; the message says how
+    to rename it; nothing ran."""
     GATEWAY_UNAVAILABLE = "gateway_unavailable"
-    """The gateway of the agent's models could not be started, or did not answer; nothing of the
-    trial has run."""
+    """The gateway of the agent's models could not be started, or did not answer; nothing ran."""
     PROVIDER_FAILED = "provider_failed"
-    """The agent did not pass, ended soon after its last call to a model, and that call failed
-    without its doing: the provider was not reached, or failed or refused a request of the gateway's
-    own, too."""
+    """The agent did not pass, and its last call to a model failed at the provider."""
     GATEWAY_FAILED = "gateway_failed"
-    """The agent did not pass, and the gateway died during its last call to a model, had no key for
-    it, could not write its journal of calls for two minutes, or, on a host of a cluster, let it
-    wait too long for more of a shared cap."""
+    """The agent did not pass, and its last call to a model failed at the gateway."""
     REPLAY_MISS = "replay_miss"
-    """The agent asked what the record of the replayed run does not answer; the message has the
+    """The record of the replayed run has no answer to a call of the agent; the message has the
     first difference."""
     MODELS_LOST = "models_lost"
-    """The helper container by which the agent reached its models was killed or stopped from outside
-    before the agent had ended."""
+    """The helper container of the agent's models was killed or stopped from outside before the
+    agent ended."""
     CONTAINER_KILLED = "container_killed"
     """The container was killed from outside."""
     RUN_STOPPED = "run_stopped"
-    """A user stopped the run at once, after the agent had spent something. The slot has another
-    attempt, whatever is retried; this one counts in no limit of attempts."""
+    """A user stopped the run at once, after the agent had spent something. Another attempt follows
+    in any case, and this one counts in no limit."""
     CONTAINER_PAUSED = "container_paused"
     """The trial failed after its container was paused from outside; the time limits continued
     during the pause."""
     CONTAINER_REMOVED = "container_removed"
-    """The container was removed from outside before it was known how it ended."""
+    """The container was removed from outside before its end was known."""
     FOLDER_DELETED = "folder_deleted"
     """The trial's folder was deleted while it ran."""
     PROGRAMS_TOUCHED = "programs_touched"
@@ -161,19 +151,17 @@ class Reason(StrEnum):
     DISK_FULL = "disk_full"
     """A phase failed, and a disk was full while it ran."""
     OUT_OF_MEMORY = "out_of_memory"
-    """The memory limit killed the container's first process. With the status `agent_error`: the
-    agent ran in that container, or it left more than half of the memory in use and the grader
-    failed because of this."""
+    """The memory limit killed the container's first process. It is an `agent_error` if the agent
+    used the memory."""
     HOST_LOST = "host_lost"
     """A user declared the host of the trial lost (`labledger hosts declare-lost`)."""
     LEFT_IN_ORIGINAL = "left_in_original"
-    """The attempt was in progress when the lab was backed up. Its container belongs to the original
-    lab; the restored lab starts its agent again only if a user asks for it (`labledger rerun`)."""
+    """The attempt was in progress when the lab was backed up, and its container belongs to the
+    original lab."""
     DELIVERY_TIMEOUT = "delivery_timeout"
-    """The container waited in vain for its grader's files, because no coordinator was there."""
+    """No coordinator delivered the grader's files in time."""
     DEADLINE = "deadline"
-    """The container exceeded its deadline, the host's own limit, before an agent began in it. Its
-    setup blocked, or it belongs to a regrading or a separate grader."""
+    """The container exceeded its deadline, the host's own limit, before an agent began in it."""
     TRIAL_SCRIPT_FAILED = "trial_script_failed"
     """`trial.sh` could not complete its work, or the container was started again from outside."""
 

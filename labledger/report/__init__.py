@@ -1,5 +1,5 @@
-"""The report of a run: its facts, and the page, the Markdown and the JSON made from them.
+"""Collect the facts of a run, and render them as an HTML page, Markdown or JSON.
 
-In: a ledger reader and `ReportOptions`. Out: a `Report`, whose JSON form is the document
-`report_v1`; an HTML page; Markdown. `run_report` is the entry. May not import `runner` or Docker.
+In: a ledger reader and `ReportOptions`. Out: a `Report` (document `report_v1`), a page or Markdown.
+May not import `runner` or Docker. Read `run_report`, `report_document` and `sentences` first.
 """

@@ -1,8 +1,8 @@
-"""Draw charts: a Vega-Lite specification becomes SVG, whose colours the page's CSS decides.
+"""Draw Vega-Lite specifications as SVG, whose colours come from the page's CSS.
 
-A chart is drawn for a wide and for a narrow page, so that its letters keep their size on a phone.
-All charts of a page are drawn by a process of their own: the library holds a JavaScript engine,
-which would keep 100 MB of this one until its end.
+A chart is drawn for a wide and for a narrow page, so that its letters keep their size on a phone. A
+separate process draws all charts of a page, because the library's JavaScript engine would keep
+100 MB of this process until it ends.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _CONFIG: JsonObject = {
     },
 }
 _SIZES = {"wide": (200, 6, 5), "narrow": (96, 2, 3)}
-"""The width for a variant's name, the entries in a row of the legend, and about how many ticks."""
+"""The width of a variant's name, the entries in a row of the legend, the approximate ticks."""
 
 
 _PROGRAM = """
 import json, sys, vl_convert
-json.dump([vl_convert.vegalite_to_svg(each) for each in json.load(sys.stdin)], sys.stdout)
+json.dump([vl_convert.vegalite_to_svg(chart) for chart in json.load(sys.stdin)], sys.stdout)
 """
 _MESSAGE_CHARACTERS = 500
 
@@ -69,7 +69,7 @@ class Chart:
     specifications: Mapping[str, JsonObject]
     """Vega-Lite, by the name of the width."""
     text_alternative: str
-    """What the chart shows, for screen readers."""
+    """A description of the chart for screen readers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +79,16 @@ class Drawing:
     svg: Mapping[str, str]
     """By the name of the width."""
     text_alternative: str
-    """As that of the chart."""
+    """The description of the chart for screen readers."""
 
 
 def draw(charts: Mapping[Name, Chart | None]) -> dict[Name, Drawing | None]:
     """Draw some charts; None stays None. Raises `LabLedgerError`."""
     specifications = [
-        each for chart in charts.values() if chart for each in chart.specifications.values()
+        specification
+        for chart in charts.values()
+        if chart
+        for specification in chart.specifications.values()
     ]
     drawn = iter(_svg(specifications))
     return {
@@ -122,8 +125,7 @@ def layered(
 ) -> Chart:
     """Return a chart of layers, each on top of the one before.
 
-    Variants are named along the vertical axis or, where `named_by_legend` is set, in a legend with
-    enough space for names.
+    The vertical axis names the variants. With `named_by_legend`, a legend names them instead.
     """
     specifications = {name: _specification(layers, name, named_by_legend) for name in WIDTHS}
     return Chart(specifications, text_alternative)
@@ -135,7 +137,7 @@ def _specification(layers: Sequence[JsonObject], width: str, named_by_legend: bo
     legend = {"columns": columns}
     if named_by_legend:
         columns = columns // 3 or 1
-        # Browsers draw letters wider than vl_convert measures them: a quarter is left free.
+        # Browsers draw letters wider than vl_convert measures them, so leave a quarter free.
         legend = {"columns": columns, "labelLimit": 3 * WIDTHS[width] // (4 * columns) - 30}
         legend["columnPadding"] = WIDTHS[width] // (8 * columns)
         axis_y = {}

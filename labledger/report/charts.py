@@ -1,6 +1,6 @@
-"""The page's charts as Vega-Lite layers: rates, differences, heat map, durations, cost.
+"""Build the page's charts as Vega-Lite layers: rates, differences, heat map, durations, cost.
 
-Everything that a chart shows is also in a table beside it. `chart_drawing` turns layers into SVG.
+A table beside each chart has the same numbers. `chart_drawing` turns layers into SVG.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OUTCOMES = {
     "error": "var(--error)",
     "failed, no verdict": "var(--agent-failed)",
     "left out": "var(--unscored)",
-    "not committed": "var(--open)",
+    "not saved": "var(--open)",
 }
 _ACCENT = "var(--accent)"
 PHASES = {"setup": "var(--some)", "agent": _ACCENT, "grader": "var(--error)"}
@@ -60,7 +60,7 @@ def _layer(values: Sequence[JsonObject], mark: JsonObject, **encoding: JsonObjec
 
 
 def _colours(colours: Mapping[str, str], values: Sequence[JsonObject]) -> JsonObject:
-    """Return the colours of the kinds that some values have, for the values and the legend."""
+    """Return the colour encoding for the kinds that occur in the values."""
     shown = [kind for kind in colours if any(row["kind"] == kind for row in values)]
     return {
         "field": "kind",
@@ -72,7 +72,7 @@ def _colours(colours: Mapping[str, str], values: Sequence[JsonObject]) -> JsonOb
 def _stacked_bars(
     values: Sequence[JsonObject], x: JsonObject, y: JsonObject, colours: Mapping[str, str]
 ) -> JsonObject:
-    """Return bars whose parts, in their order, are values of several kinds."""
+    """Return bars whose parts are values of several kinds, in the order of the values."""
     return _layer(
         values,
         {"type": "bar", "height": 18},
@@ -117,44 +117,44 @@ def differences(document: Comparison, labels: Sequence[str], title: str) -> Char
 
 
 def _intervals(values: Sequence[JsonObject], x: JsonObject, y: JsonObject) -> list[JsonObject]:
-    known = [row for row in values if row["low"] is not None]
+    with_interval = [row for row in values if row["low"] is not None]
     line = {"type": "rule", "strokeWidth": 6, "color": _ACCENT, "opacity": 0.35}
     point = {"type": "point", "filled": True, "size": 130, "color": _ACCENT, "opacity": 1}
     return [
-        _layer(known, line, x={"field": "low", **x}, x2={"field": "high"}, y=y),
+        _layer(with_interval, line, x={"field": "low", **x}, x2={"field": "high"}, y=y),
         _layer(values, point, x={"field": "value", **x}, y=y),
     ]
 
 
 def verdicts(variants: Sequence[VariantOutcomes]) -> Chart:
-    """Draw all slots of each variant by outcome."""
+    """Draw all trials of each variant by outcome."""
     values = [
-        {"variant": variant.variant_id, "kind": kind, "slots": count, "order": order}
+        {"variant": variant.variant_id, "kind": kind, "trials": count, "order": order}
         for variant in variants
         for order, (kind, count) in enumerate(outcome_counts(variant).items())
         if count
     ]
-    x = {"field": "slots", "title": "slots", "axis": {"format": ",d", "tickMinStep": 1}}
+    x = {"field": "trials", "title": "trials", "axis": {"format": ",d", "tickMinStep": 1}}
     bars = _stacked_bars(values, x, _names(variants), OUTCOMES)
-    return layered([bars], "Slots by variant and outcome.")
+    return layered([bars], "Trials by variant and outcome.")
 
 
 def outcome_counts(variant: VariantOutcomes) -> dict[str, int]:
-    """Return how many slots a variant has by outcome; they add up to its scheduled slots.
+    """Count a variant's scheduled trials by outcome.
 
-    `failed, no verdict` are slots whose agent failed or broke its grader: they did not pass.
-    `left out` are slots that the pass rate leaves out.
+    `failed, no verdict` are trials whose agent failed or broke its grader: they did not pass.
+    `left out` are trials that the pass rate leaves out.
     """
     return {
         **variant.verdicts,
         "failed, no verdict": variant.agent_failed,
         "left out": variant.committed - variant.scored - variant.agent_failed,
-        "not committed": variant.scheduled - variant.committed,
+        "not saved": variant.scheduled - variant.committed,
     }
 
 
 def heat(tasks: Sequence[TaskOutcomes], variants: Sequence[VariantOutcomes]) -> Chart:
-    """Draw the heat map: all tasks, the hardest first; equal neighbours are one shape."""
+    """Draw the heat map of all tasks, the hardest first. Equal neighbours are one shape."""
     values: list[JsonObject] = []
     for number, variant in enumerate(variants):
         kinds = enumerate(cell_outcome(task.cells[number]) for task in tasks)
@@ -189,7 +189,7 @@ def cell_outcome(cell: Cell) -> str:
 
 
 def overview_order(tasks: Sequence[TaskOutcomes]) -> list[TaskOutcomes]:
-    """Return tasks with the hardest first; of equally hard ones, similar ones side by side."""
+    """Return tasks with the hardest first. Equally hard tasks are ordered by their outcomes."""
     kinds = list(CELL_COLOURS)
 
     @lru_cache(maxsize=1024)
@@ -204,7 +204,7 @@ def overview_order(tasks: Sequence[TaskOutcomes]) -> list[TaskOutcomes]:
 
 
 def durations(variants: Sequence[VariantTimes]) -> Chart:
-    """Draw how long trials took: a line from shortest to longest, the quartiles, the median."""
+    """Draw the durations of trials: a line from shortest to longest, quartiles and median."""
     values = [
         {"variant": variant.variant_id, **{k: v / 1000 for k, v in to_json(variant.trial).items()}}
         for variant in variants
@@ -226,7 +226,7 @@ def durations(variants: Sequence[VariantTimes]) -> Chart:
 def cost_against_quality(worth: Sequence[VariantCost]) -> Chart | None:
     """Draw the pass rate of each variant over a trial's cost, or its tokens, with both intervals.
 
-    Return None where fewer than two variants have both.
+    Returns None if fewer than two variants have both.
     """
     key = "cost" if any(variant.cost is not None for variant in worth) else "tokens"
     values = []
@@ -243,13 +243,15 @@ def cost_against_quality(worth: Sequence[VariantCost]) -> Chart | None:
     x |= {"axis": {"labelFlush": False}}
     y = {"field": "value", **_RATE}
     color = {"field": "variant", "type": "nominal", "sort": [row["variant"] for row in values]}
-    known = [row for row in values if row["low"] is not None]
+    with_interval = [row for row in values if row["low"] is not None]
     spans = [row for row in values if row["least"] is not None]
     line = {"type": "rule", "strokeWidth": 6, "opacity": 0.35}
     point = {"type": "point", "filled": True, "size": 130, "opacity": 1}
     least, most = {**x, "field": "least"}, {"field": "most"}
     layers = [
-        _layer(known, line, x=x, y={**y, "field": "low"}, y2={"field": "high"}, color=color),
+        _layer(
+            with_interval, line, x=x, y={**y, "field": "low"}, y2={"field": "high"}, color=color
+        ),
         _layer(spans, line, x=least, x2=most, y=y, color=color),
         _layer(values, point, x=x, y=y, color=color),
     ]
@@ -258,7 +260,7 @@ def cost_against_quality(worth: Sequence[VariantCost]) -> Chart | None:
 
 
 def phases(variants: Sequence[VariantTimes]) -> Chart:
-    """Draw the mean time of each phase, one after the other."""
+    """Draw the mean time of each phase; a bar's parts follow the order of the phases."""
     values = [
         {
             "variant": variant.variant_id,

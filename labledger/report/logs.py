@@ -1,7 +1,7 @@
 """Pack the logs and patches of trials for a page: truncated, compressed, and as many as fit.
 
-The worst trials come first. Hidden characters are removed from all text before it is packed,
-because the page's script does not change it.
+The worst trials come first. Hidden characters are removed from all text here, because the page's
+script inserts the text as it is.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ NAMES = (
     *("workspace_patch", "agent_stdout", "agent_stderr", "grader_stdout", "grader_stderr"),
     *("setup_stdout", "setup_stderr", "trial_output"),
 )
-"""Which evidence is shown, and in which order."""
+"""The evidence that the page shows, in this order."""
 
 _MAX_EVENTS = 500
-"""How many events of a trial are shown."""
+"""The largest number of events of a trial that the page shows."""
 _HEAD_BYTES, _TAIL_BYTES = 24 * 1024, 40 * 1024
-"""How many bytes of the beginning and of the end of a longer text are shown."""
+"""The bytes of the beginning and of the end of a longer text that the page shows."""
 
 
 class LogSelection(StrEnum):
@@ -43,7 +43,7 @@ class LogSelection(StrEnum):
 
     NONE = "none"
     FAILED = "failed"
-    """Of trials that did not complete, or whose verdict is not `pass`."""
+    """Trials that did not complete, or whose verdict is not `pass`."""
     ALL = "all"
 
 
@@ -54,11 +54,11 @@ class PackedLogs:
     islands: Mapping[str, str]
     """Base64 of gzip of JSON, by the key of the trial."""
     requested: int
-    """How many trials should have their logs in the page."""
+    """The number of trials whose logs the page should hold."""
 
     @property
     def left_out(self) -> int:
-        """How many of these trials have no logs in it, because it would have become too large."""
+        """The number of these trials whose logs would have made the page too large."""
         return self.requested - len(self.islands)
 
 
@@ -69,9 +69,9 @@ def pack(
     logs: LogSelection,
     max_bytes: int,
 ) -> PackedLogs:
-    """Return the logs of the trials that `logs` names, worst first, as many as fit.
+    """Return the logs of the trials that `logs` selects, the worst first, as many as fit.
 
-    `commits` are those of each `Trial.run_id`.
+    `commits` has the commits of each run by `Trial.run_id`.
     """
     ranked = sorted(trials, key=lambda trial: trial.badness)
     requested = [trial for trial in ranked if _is_requested(trial, logs)]
@@ -100,7 +100,7 @@ def _is_requested(trial: Trial, logs: LogSelection) -> bool:
 
 
 def _texts(stored: TrialContents, schedule_idx: int) -> Iterator[JsonObject]:
-    """Yield each text that is not empty: its name, size, beginning and end, and the bytes cut."""
+    """Yield each text that is not empty, with its name, size, beginning, end and cut bytes."""
     evidence = stored.evidence(schedule_idx)
     references = evidence["evidence"]
     if (reference := references.get("trajectory")) is not None:
@@ -119,7 +119,7 @@ def _texts(stored: TrialContents, schedule_idx: int) -> Iterator[JsonObject]:
 
 
 def _steps(stored: TrialContents, sha256: str, cuts: list[str]) -> JsonObject:
-    """Return the beginning of what the agent did, as a conversation."""
+    """Return the beginning of the agent's trajectory, as a conversation."""
     texts = [f"{cut_notice(cuts)}\n\n"] if cuts else []
     size, more = 0, ""
     try:
@@ -154,7 +154,7 @@ def _inputs_and_reports(stored: TrialContents, schedule_idx: int) -> Iterator[Js
 
 
 def _task(row: JsonObject) -> str:
-    """Return the payload that the agent got: the prompt, then the other fields as JSON."""
+    """Return the task that the agent received: the prompt, then the other fields as JSON."""
     task = row.get("task")
     if not isinstance(task, dict) or not isinstance(task.get("prompt"), str):
         return json.dumps(task, indent=2, ensure_ascii=False)

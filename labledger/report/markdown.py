@@ -12,7 +12,7 @@ from labledger.report.report_document import Report
 from labledger.text import DASH, confidence_level, count, model_labels, rounded, usd
 
 _MAX_HARDEST = 10
-"""How many of the hardest tasks are listed."""
+"""The largest number of hardest tasks that are listed."""
 
 Rows = Sequence[Sequence[str]]
 
@@ -121,12 +121,12 @@ def _errors(report: Report) -> Iterator[str]:
             _code(group.status),
             _code(group.reason) if group.reason else DASH,
             count(group.count),
-            ", ".join(_text(f"slot {idx}") for idx in group.examples),
+            ", ".join(_text(f"trial {idx}") for idx in group.examples),
         )
         for group in report.errors
     ]
     if rows:
-        yield _table(("did not complete", "reason", "slots", "for example"), rows)
+        yield _table(("did not complete", "reason", "trials", "for example"), rows)
 
 
 def _hardest(report: Report) -> Iterator[str]:
@@ -182,7 +182,7 @@ def _models(report: Report) -> Iterator[str]:
 
 
 def _details(summary: str, columns: Sequence[str], rows: Rows) -> Iterator[str]:
-    """Yield a table that a reader opens; nothing where it has no rows."""
+    """Yield a table that the reader can open; nothing if it has no rows."""
     if rows:
         yield f"<details><summary>{summary}</summary>"
         yield _table(columns, rows)
@@ -190,7 +190,7 @@ def _details(summary: str, columns: Sequence[str], rows: Rows) -> Iterator[str]:
 
 
 def _explained(columns: Sequence[str], rows: Rows, text: str) -> Iterator[str]:
-    """Yield a table and what it means; nothing where it has no rows."""
+    """Yield a table and a text that explains it; nothing if the table has no rows."""
     if rows:
         yield _table(columns, rows)
         yield _text(text)
@@ -207,9 +207,9 @@ def _list(texts: Iterable[str]) -> str:
 
 
 def _code(text: str) -> str:
-    """Return text as inline code on one line, in which Markdown, HTML and mentions have no effect.
+    """Return text as inline code in which Markdown, HTML and mentions have no effect.
 
-    It can stand in a table.
+    The code is on one line and can be used in a table.
     """
     text = " ".join(text.split()) or " "
     fence = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)

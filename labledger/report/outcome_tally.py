@@ -1,9 +1,8 @@
-"""The outcomes of a run's slots: by variant, by task and by error, counted in one pass.
+"""Count the outcomes of a run's slots in one pass: by variant, by task and by error.
 
-`Tally.counting` passes the trials on while it counts them, so that a report need not hold every
-trial in memory: a tally grows with the number of tasks, and by a few numbers a trial. Each variant
-has its pass rate with an interval; each task a cell for every variant. Tasks are ranked by how hard
-and how flaky they are.
+`Tally.counting` passes trials on while it counts them, so that a report need not hold all trials in
+memory. The counts become pass rates with intervals, a cell for each task and variant, and rankings
+of hard and flaky tasks.
 """
 
 from __future__ import annotations
@@ -51,23 +50,23 @@ class VariantTally:
 
     statuses: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
-    """Of scored slots."""
+    """The verdicts of scored slots."""
     cells: dict[str, CellTally] = field(default_factory=dict)
     """By task."""
     agent_failed: int = 0
     """Slots without a verdict that did not pass."""
     left_out: int = 0
-    """Slots that ran and that the pass rate leaves out."""
+    """Slots that ran, but that the pass rate leaves out."""
     ran: int = 0
-    """Slots for which a container ran."""
+    """Slots whose container ran."""
     metric_names: set[str | None] = field(default_factory=set)
-    """The primary metrics of scored slots."""
+    """The names of the primary metrics of scored slots."""
     metric_values: array[float] = field(default_factory=lambda: array("d"))
-    """The known values of those."""
+    """The known values of the primary metrics."""
     times: dict[str, array[int]] = field(
         default_factory=lambda: {name: array("q") for name in ("trial", *PHASES)}
     )
-    """Known durations in milliseconds, of whole trials and by phase."""
+    """Known durations in milliseconds, of whole trials and of phases."""
 
     @property
     def committed(self) -> int:
@@ -86,7 +85,7 @@ class VariantTally:
         return sum(cell.not_passed for cell in self.cells.values())
 
     def add(self, trial: Trial, shared_cells: dict[CellTally, CellTally]) -> None:
-        """Count a trial; `shared_cells` has each different cell once."""
+        """Count a trial. `shared_cells` has one object for all equal cells."""
         committed, scored, passed, not_passed = self.cells.get(trial.task_id, _NOTHING)
         cell = CellTally(
             committed + 1,
@@ -118,9 +117,9 @@ class ErrorTally:
 
     variants: Counter[str] = field(default_factory=Counter)
     examples: list[int | str] = field(default_factory=list)
-    """The first few slots; RUN:SLOT where there are several runs."""
+    """The first few slots, as RUN:SLOT if there are several runs."""
     message: str | None = None
-    """The first message."""
+    """The first message that is not empty."""
 
     def add(self, trial: Trial) -> None:
         self.variants[trial.variant_id] += 1
@@ -137,12 +136,12 @@ class Tally:
     errors: dict[tuple[str, str], ErrorTally] = field(
         default_factory=lambda: defaultdict(ErrorTally)
     )
-    """By status and reason; "" where there is no reason."""
+    """By status and reason; the reason is "" if there is none."""
     images: dict[str, str | None] = field(default_factory=dict)
-    """The id of each image by its reference, as the last trial had it."""
+    """The id of each image by its reference, as the last trial used it."""
 
     def counting(self, trials: Iterable[Trial]) -> Iterator[Trial]:
-        """Yield the trials, in schedule order, and count each."""
+        """Count the trials, and yield them in the same order."""
         shared_cells: dict[CellTally, CellTally] = {}
         for trial in trials:
             self.variants[trial.variant_id].add(trial, shared_cells)
@@ -154,7 +153,7 @@ class Tally:
 
 
 Scheduled = Mapping[str, Mapping[str, int]]
-"""How many slots each task has, by variant."""
+"""The number of slots of each task, by variant."""
 
 
 def by_variant(
@@ -166,7 +165,7 @@ def by_variant(
 ) -> tuple[VariantOutcomes, ...]:
     """Return the outcomes of each variant, in the order of the experiment.
 
-    `clusters` names the cluster of each task; it is empty where tasks are the sample.
+    `clusters` names the cluster of each task; it is empty if tasks are the sample.
     """
     pass_rates = [_pass_rate(tally.variants[v.variant_id], confidence, clusters) for v in variants]
     return tuple(
@@ -198,9 +197,9 @@ def _variant(
 def _pass_rate(
     tally: VariantTally, confidence: float, clusters: Mapping[str, str]
 ) -> Estimate | None:
-    """Return the share that passed.
+    """Return the share of counted trials that passed.
 
-    Its interval takes account of which trials share a task, or a cluster of tasks.
+    The interval takes into account that trials of a task, or of a cluster, are not independent.
     """
     values = {
         cell: [1.0] * cell.passed + [0.0] * cell.not_passed for cell in set(tally.cells.values())
@@ -215,7 +214,7 @@ def _pass_rate(
 
 
 def _primary_metric(tally: VariantTally) -> PrimaryMetric | None:
-    """Return the mean of the primary metric, where all scored trials have the same one."""
+    """Return the mean of the primary metric; None unless all scored trials have the same one."""
     values = tally.metric_values
     if len(tally.metric_names) != 1 or not values:
         return None
@@ -246,7 +245,7 @@ def by_task(
 
 
 def errors(variants: Sequence[Variant], tally: Tally) -> tuple[ErrorGroup, ...]:
-    """Return the slots that did not complete, by status and reason, the most frequent first."""
+    """Group the slots that did not complete by status and reason, the most frequent first."""
     ranked = sorted(tally.errors.items(), key=lambda item: (-item[1].variants.total(), item[0]))
     return tuple(
         ErrorGroup(
@@ -269,7 +268,7 @@ def errors(variants: Sequence[Variant], tally: Tally) -> tuple[ErrorGroup, ...]:
 
 
 def hardest_first(tasks: Iterable[TaskOutcomes]) -> list[TaskOutcomes]:
-    """Return tasks by their pass rate; those without one come last."""
+    """Return tasks by their pass rate. Tasks without a pass rate come last."""
 
     def rank(task: TaskOutcomes) -> tuple[float, int, str]:
         share = task.share
@@ -284,7 +283,7 @@ def hardest(tasks: Iterable[TaskOutcomes]) -> list[TaskOutcomes]:
 
 
 def flaky(tasks: Sequence[TaskOutcomes]) -> list[TaskOutcomes]:
-    """Return the flaky tasks, the flakiest first; of equally flaky ones those with more trials."""
+    """Return the flaky tasks, the flakiest first; among equals, tasks with more trials first."""
     return sorted(
         (task for task in tasks if task.is_flaky),
         key=lambda task: (-task.flakiness, -task.counted, task.task_id),

@@ -100,7 +100,7 @@
     $("#heat-count").textContent = `${number(shown)} of ${number(rows.length)} task${rows.length === 1 ? "" : "s"}`;
     rove($("tbody tr:not([hidden]) a", heat));
   }
-  // Roving tabindex: of all cells, only the current one is a tab stop.
+  // Roving tabindex: only the current cell is a tab stop.
   let current = null;
   function rove(link) {
     if (current) current.tabIndex = -1;
@@ -147,7 +147,7 @@
     pass: (t) => t.counted && t.verdict === "pass",
     fail: (t) => t.counted && t.verdict === "fail",
   };
-  // Of several runs that are taken as one, each trial names its own.
+  // If several runs are taken as one, a trial's key names its run.
   const key = (trial) => (trial.run_id ? `${trial.run_id}:${trial.schedule_idx}` : String(trial.schedule_idx));
   const view = { task: null, page: 0, key: "schedule_idx", sign: 1 };
   function matching() {
@@ -257,7 +257,7 @@
     return list;
   }
   async function open(trial) {
-    $("#trial-title").textContent = `Slot ${key(trial)}: ${trial.variant_id} on ${trial.task_id}, replication ${trial.repl_idx}`;
+    $("#trial-title").textContent = `Trial ${key(trial)}: ${trial.variant_id} on ${trial.task_id}, replication ${trial.repl_idx}`;
     const body = $("#trial-body");
     const command = `labledger show ${trial.run_id ?? report.run_id} ${trial.schedule_idx} --full`;
     const fullCommand = make("p", { className: "small" }, "In full: ", make("code", {}, command));
@@ -266,7 +266,7 @@
     if (!dialog.open) dialog.showModal();
     const island = $(`script[data-trial="${key(trial)}"]`);
     if (!island) {
-      const why = trial.attempt === null ? "Nothing was run for this slot." : "The logs of this trial are not in this file.";
+      const why = trial.attempt === null ? "Nothing was run for this trial." : "The logs of this trial are not in this file.";
       body.append(make("p", {}, why), fullCommand);
       return;
     }

@@ -1,7 +1,7 @@
-"""Render a report as one HTML file that holds everything it needs and uses no network.
+"""Render a report as one HTML file that needs no other file and uses no network.
 
-Hidden characters are removed from all text, the template escapes it, and the page's content
-security policy allows only its own style and script, by their digests.
+Hidden characters are removed from all text, and the template escapes it. The page's content
+security policy allows only the page's own style and script, by their digests.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from labledger.text import (
 
 _FOLDER = Path(__file__).resolve().parent
 _MAX_TABLE_TASKS = 2000
-"""How many tasks the table has; the chart shows all of them."""
+"""The largest number of tasks in the table. The chart shows all tasks."""
 MAX_LISTED_TRIALS = 20_000
-"""More trials than this are not listed, however large the page may be."""
+"""The largest number of trials that are listed, however large the page may be."""
 _MAX_LIST_ITEMS = 12
-"""How many of the hardest tasks, of the flaky tasks and of the isolation facts are listed."""
+"""The largest number of hardest tasks, flaky tasks and isolation facts that are listed."""
 _MAX_CHART_PAIRS = 60
-"""With more comparisons, their chart would be longer than it is useful."""
+"""The largest number of comparisons in a chart. A longer chart would not be useful."""
 _CSS = {
     charts.PASS: "passed",
     charts.SOME: "some",
@@ -77,7 +77,7 @@ def render(reader: LedgerReader, report: Report, logs: LogSelection, max_bytes: 
     report = report.with_plain_text()
     listed = trials_that_fit(report.trials, max_bytes // 2)
     view = _view(report, listed)
-    # The page without logs shows how many bytes are left for them.
+    # The size of the page without logs shows how many bytes remain for them.
     remaining = max_bytes - len(_fill_template(view, report, PackedLogs({}, 0), logs))
     packed = pack(reader, commits, listed, logs, remaining)
     return _fill_template(view, report, packed, logs)
@@ -86,7 +86,7 @@ def render(reader: LedgerReader, report: Report, logs: LogSelection, max_bytes: 
 def _fill_template(view: View, report: Report, packed: PackedLogs, logs: LogSelection) -> bytes:
     text = sentences.logs(report, view["listed"], packed, logs)
     pieces = _template().generate(**view, islands=packed.islands, logs_text=text)
-    page = BytesIO()  # Its value is not copied; a join would hold the page twice.
+    page = BytesIO()  # Joining the pieces would hold the page in memory twice.
     for piece in pieces:
         page.write(piece.encode())
     return page.getvalue()
@@ -124,7 +124,7 @@ def _template() -> Any:
 
 
 def _with_labels(uses: Sequence[ModelUse]) -> Iterator[tuple[ModelUse, str]]:
-    """Return what was used of each model, with the model's label."""
+    """Pair the usage of each model with the model's label."""
     return zip(uses, model_labels([(use.provider, use.model) for use in uses]), strict=True)
 
 
@@ -171,16 +171,16 @@ def _hash(content: str) -> str:
 def _figures(report: Report) -> Iterator[tuple[str, str, str]]:
     """Yield the figures at the top of the page: name, value and note."""
     run = report.run
-    yield "slots committed", count(run.committed), f"of {count(run.scheduled)}"
+    yield "trials saved", count(run.committed), f"of {count(run.scheduled)}"
     yield "scored", count(run.scored), f"{count(run.committed - run.scored)} without a score"
     if report.time.wall_ms is not None:
         yield "from start to end", duration(report.time.wall_ms), ""
     for metric in report.metrics:
         if metric.metric_id == "cost_usd":
-            known = [variant.sum for variant in metric.variants if variant.sum is not None]
+            costs = [variant.sum for variant in metric.variants if variant.sum is not None]
             unknown = sum(variant.unknown for variant in metric.variants)
             note = f"{counted(unknown, 'trial')} unknown" if unknown else ""
-            yield "cost", usd(sum(known)), note
+            yield "cost", usd(sum(costs)), note
 
 
 def _charts(report: Report, worth: Sequence[VariantCost]) -> dict[str | int, Chart | None]:
@@ -200,7 +200,7 @@ def _charts(report: Report, worth: Sequence[VariantCost]) -> dict[str | int, Cha
 
 
 def _differences(document: Comparison) -> Chart | None:
-    """Return the chart of differences, labelled with B alone where A is the same throughout."""
+    """Return the chart of differences. Labels name B alone if A is the same in all comparisons."""
     differences = [compared.difference for compared in document.comparisons]
     if not document.is_rate or not any(differences) or len(differences) > _MAX_CHART_PAIRS:
         return None
@@ -233,7 +233,7 @@ def _tasks(report: Report) -> View:
 
 
 def flaky_cells(task: TaskOutcomes, variants: Sequence[VariantOutcomes]) -> str:
-    """Return such as ``base 1 of 2, treat 1 of 3``: the variants with which a task is flaky."""
+    """Return the variants with which a task is flaky, such as ``base 1 of 2, treat 1 of 3``."""
     return ", ".join(
         f"{variant.variant_id} {cell.passed} of {cell.counted}"
         for variant, cell in zip(variants, task.cells, strict=True)
@@ -273,7 +273,7 @@ def _run_facts(run: ReportedRun, origin: Provenance) -> Iterator[tuple[str, str]
 
 
 def _data(report: Report, listed: Sequence[Trial]) -> View:
-    """Return what the script needs: the trials, as rows of columns."""
+    """Return the data for the page's script: the trials, as rows of columns."""
     return {
         "run_id": report.provenance.grading.run_id,
         "columns": (*TRIAL_FIELDS, "run_id") if report.runs else TRIAL_FIELDS,
@@ -282,7 +282,7 @@ def _data(report: Report, listed: Sequence[Trial]) -> View:
 
 
 def trials_that_fit(trials: Sequence[Trial], max_bytes: int) -> list[Trial]:
-    """Return the trials whose rows fit into `max_bytes`, worst first, in their order."""
+    """Return the worst trials, as many as fit into `max_bytes` as rows, in the original order."""
     listed = []
     for index in sorted(range(len(trials)), key=lambda index: trials[index].badness):
         max_bytes -= len(json.dumps(_row(trials[index]))) + 2

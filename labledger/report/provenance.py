@@ -1,7 +1,7 @@
-"""Where a report's numbers come from, and whether the ledger still holds what was committed.
+"""Collect where a report's numbers come from, and verify that the ledger did not change.
 
-Without `--verify` only the chain of commits is checked, because recomputing every digest of a large
-run takes minutes. The report says which of these checks was made.
+Without `--verify`, only the chain of commits is checked, because recomputing every digest of a
+large run takes minutes. The report names the check that was made.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def provenance(
     *,
     verify_all: bool,
 ) -> Provenance:
-    """Return digests, images and versions, and what was verified of the run's rows."""
+    """Return a run's digests, images and versions, and the result of verifying its rows."""
     run, grading = graded.run, graded.grading
     images = {**run.images, **tally.images}
     first_score = reader.first_score(run.run_id) or {}
@@ -70,7 +70,7 @@ def provenance(
 def combined_provenance(parts: Sequence[Provenance]) -> Provenance:
     """Return the provenance of several runs that a report takes as one.
 
-    Texts that differ are joined, as the names of the runs are.
+    Texts that differ are joined by `RUN_SEPARATOR`.
     """
     verified = [part.verification for part in parts]
     isolation: Counter[str] = Counter()
@@ -127,10 +127,10 @@ def _verify(reader: LedgerReader, run: RunInfo, *, is_all: bool) -> Verification
         commits, artifacts = run.next_schedule_idx, 0
         problems = iter(reader.chain_problems(run.run_id))
     listed = tuple(
-        message if schedule_idx is None else f"slot {schedule_idx}: {message}"
+        message if schedule_idx is None else f"trial {schedule_idx}: {message}"
         for schedule_idx, message in islice(problems, _MAX_LISTED_FINDINGS)
     )
-    # The iterator continues after those that are listed: the others are only counted.
+    # The iterator continues after the listed findings; the rest are only counted.
     findings = len(listed) + sum(1 for _ in problems)
     return Verification(
         extent="all" if is_all else "chain",

@@ -1,7 +1,7 @@
 """The facts of a report as frozen dataclasses, and their JSON form, `report_v1`.
 
-Only `Report.as_json` makes JSON, and checks it against the schema. The page and the Markdown are
-made from these types, after `with_plain_text` has removed hidden characters from all text.
+`Report.as_json` makes the JSON and checks it against the schema. The page and the Markdown are made
+from these types, after `with_plain_text` has removed hidden characters from all text.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class Extension:
     part: Annotated[int, ("minimum", 2)]
     created_at: Text
     slots: PositiveInt
-    """How many slots it added."""
+    """The number of slots that it added."""
     because: str | None
-    """The reason that was given."""
+    """The reason that the user gave."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedRun:
-    """The run, when its agents ran, and how far it is graded."""
+    """The run, the times of its agents, and the progress of its grading."""
 
     run_id: Text
-    """As it was named: a run stands for its current grading."""
+    """The run as the user named it: RUN is its current grading."""
     experiment_id: Text
     name: str
     status: Annotated[str, one_of(*RunStatus)]
@@ -67,7 +67,7 @@ class ReportedRun:
     extensions: Annotated[tuple[Extension, ...], LATER] = ()
     """The parts by which the run was extended after it was started."""
     skipped_tasks: Annotated[tuple[SkippedTask, ...], LATER] = ()
-    """The tasks of its benchmark that were left out, and why."""
+    """The tasks of its benchmark that were skipped, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,23 +87,23 @@ class VariantOutcomes:
     committed: Count
     scored: Count
     verdicts: Annotated[Mapping[str, Count], one_of_each(*Verdict)]
-    """Of scored slots."""
+    """The verdicts of scored slots."""
     statuses: Mapping[str, Count]
     not_passed: Annotated[Count, LATER]
-    """Committed slots that the pass rate counts and that did not pass."""
+    """Committed slots that count in the pass rate and did not pass."""
     agent_failed: Annotated[Count, LATER]
-    """Committed slots without a verdict that did not pass: their agent failed, or broke its
+    """Committed slots without a verdict that did not pass, because their agent failed or broke its
     grader."""
     left_out: Annotated[Count, LATER]
-    """Committed slots that ran and that the pass rate leaves out."""
+    """Committed slots that ran, but do not count in the pass rate."""
     pass_rate: Estimate | None
-    """None where no slot is counted."""
+    """None if no slot counts."""
     primary_metric: PrimaryMetric | None
-    """None where scored trials have none, or different ones."""
+    """None if scored trials have no primary metric, or different ones."""
 
     @property
     def passes(self) -> PassCounts:
-        """How many of its slots the pass rate counts."""
+        """The numbers of slots that the pass rate counts and leaves out."""
         return PassCounts(self.verdicts["pass"], self.not_passed, left_out=self.left_out)
 
 
@@ -119,12 +119,12 @@ class Cell:
 
     @property
     def counted(self) -> int:
-        """How many of them the pass rate counts."""
+        """The number of slots that the pass rate counts."""
         return self.passed + self.not_passed
 
     @property
     def share(self) -> float | None:
-        """The share that passed; None where nothing counts."""
+        """The share that passed; None if no slot counts."""
         return PassCounts(self.passed, self.not_passed).rate
 
     @property
@@ -135,7 +135,7 @@ class Cell:
 
 @lru_cache(maxsize=1024)
 def _counted_and_share(cells: tuple[Cell, ...]) -> tuple[int, float | None]:
-    """Return a task's `counted` and `share`; many tasks of a large run have equal cells."""
+    """Return a task's `counted` and `share`. Many tasks have equal cells, so they are cached."""
     counted = sum(cell.counted for cell in cells)
     return counted, sum(cell.passed for cell in cells) / counted if counted else None
 
@@ -146,7 +146,7 @@ class TaskOutcomes:
 
     task_id: Text
     cells: tuple[Cell, ...]
-    """One a variant, in the order of variants."""
+    """One for each variant, in the order of the variants."""
 
     @property
     def passed(self) -> int:
@@ -154,17 +154,17 @@ class TaskOutcomes:
 
     @property
     def counted(self) -> int:
-        """How many of its slots the pass rate counts."""
+        """The number of its slots that the pass rate counts."""
         return _counted_and_share(self.cells)[0]
 
     @property
     def share(self) -> float | None:
-        """The share that passed, over all variants; None where nothing counts."""
+        """The share that passed, over all variants; None if no slot counts."""
         return _counted_and_share(self.cells)[1]
 
     @property
     def spread(self) -> float:
-        """How far the variants are apart: the largest share minus the smallest."""
+        """The largest share of a variant minus the smallest."""
         shares = [cell.share for cell in self.cells if cell.share is not None]
         return max(shares) - min(shares) if shares else 0.0
 
@@ -174,18 +174,18 @@ class TaskOutcomes:
 
     @property
     def flakiness(self) -> float:
-        """The variance of passing within variants, summed: 0.25 for a variant at even odds."""
+        """The sum over variants of the variance of passing, at most 0.25 for each variant."""
         return sum(c.share * (1 - c.share) for c in self.cells if c.share is not None)
 
     @property
     def is_unscored(self) -> bool:
-        """Whether a variant has slots of the task but no score."""
+        """Whether some variant has slots of the task, but no score."""
         return any(not cell.scored and cell.scheduled for cell in self.cells)
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How many durations there are, their sum and quartiles, in milliseconds."""
+    """The number of durations, and their sum, mean and quartiles in milliseconds."""
 
     trials: PositiveInt
     sum: Annotated[int, ("type", "number")]
@@ -218,13 +218,13 @@ class VariantMetric:
     variant_id: Text
     known: Count
     unknown: Count
-    """Trials that ran and reported none."""
+    """Trials that ran, but reported no value."""
     sum: float | None
     mean: float | None
     median: float | None
     mean_low: Annotated[float | None, LATER] = None
-    """The bounds of the mean's interval, which takes account of tasks; None where it is not known,
-    as for a single task."""
+    """The lower bound of the mean's interval, which accounts for trials of the same task; None if
+    unknown, as for a single task."""
     mean_high: Annotated[float | None, LATER] = None
 
 
@@ -243,9 +243,9 @@ class ErrorGroup:
     count: Count
     variants: Mapping[str, Count]
     examples: tuple[Count | str, ...]
-    """The first few slots; RUN:SLOT where there are several runs."""
+    """The first few slots, as RUN:SLOT if there are several runs."""
     message: str | None
-    """The first message."""
+    """The first message that is not empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,17 +256,17 @@ class ReportedGrading:
     """The run that holds the rows."""
     generation: PositiveInt
     generations: PositiveInt
-    """How many gradings the run has."""
+    """The number of gradings that the run has."""
     counts: bool
-    """Whether it is the current one."""
+    """Whether this is the current grading."""
     grader_digest: str | None
-    """Digest of the grader; None where an older labledger did not write it."""
+    """The grader's digest; None if an older labledger did not store it."""
     created_at: Text
 
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """Isolation facts, and how many scores have them."""
+    """Isolation facts, and the number of scores that have them."""
 
     facts: Any
     """As JSON."""
@@ -281,11 +281,11 @@ class Isolation:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Which of the run's rows were verified, and the result."""
+    """The extent of verifying the run's rows, and the result."""
 
     extent: Annotated[str, one_of("chain", "all"), LATER]
-    """`chain`: that each commit follows from the one before it; `all`: every record and artifact
-    too, as in documents that do not say it."""
+    """`chain`: each commit follows from the commit before it. `all`: every record and artifact was
+    verified, too. Documents without this key mean `all`."""
     clean: bool
     commits: Count
     artifacts: Count
@@ -304,7 +304,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where the numbers come from."""
+    """The origin of a report's numbers."""
 
     experiment_digest: Text
     labledger_version: Text
@@ -314,11 +314,11 @@ class Provenance:
     benchmark: Mapping[str, str]
     evaluator: Mapping[str, str]
     grading: Annotated[ReportedGrading, LATER]
-    """Which grading of the run the numbers are from."""
+    """The grading of the run that the numbers are from."""
     isolation: tuple[Isolation, ...]
     verification: Verification
     replays: Annotated[str | None, LATER] = None
-    """The run whose recorded calls answered the agents; None if providers did."""
+    """The run whose recorded calls answered the agents; None if providers answered them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +331,7 @@ class ReportedPart:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that a report says about a run."""
+    """Everything that a report states about a run."""
 
     written_at: Text
     written_by: Text
@@ -339,10 +339,10 @@ class Report:
     run: ReportedRun
     headline: Text
     missing: tuple[Text, ...]
-    """What the report lacks and why, what it takes as one, whether the machine was too busy, and
-    which slots people cancelled, as sentences."""
+    """Sentences about limits of the report: missing parts and their reasons, runs taken as one, a
+    busy machine, and cancelled slots."""
     reruns: Annotated[tuple[RunReruns, ...], LATER]
-    """Which slots of its runs were run again, and why."""
+    """The slots of its runs that were run again, and why."""
     variants: tuple[VariantOutcomes, ...]
     comparisons: tuple[Comparison, ...]
     """Documents of `comparison_v1`."""
@@ -353,35 +353,35 @@ class Report:
     errors: tuple[ErrorGroup, ...]
     trials: tuple[Trial, ...]
     provenance: Provenance
-    """Of several runs: what they have in common, and digests joined by `+`."""
+    """For several runs: their common facts, and their digests joined by `+`."""
     runs: Annotated[tuple[ReportedPart, ...], ("minItems", 2)] = ()
-    """The runs, where the report takes several as one; else it is empty, and not in the
+    """The runs, if the report takes several as one. Otherwise it is empty and not in the
     document."""
     models: tuple[ModelUse, ...] = ()
-    """What each variant used of each model; not in the document if no agent called one."""
+    """The usage of each model by each variant. Not in the document if no agent called a model."""
     claims: tuple[Claim, ...] = ()
-    """What agents said that they used, beside what the gateway counted; not in the document if
-    the experiment takes nothing of this from them."""
+    """The usage that agents claimed, beside the gateway's counts. Not in the document if the
+    experiment reads no claims."""
 
     _OPTIONAL = frozenset({"runs", "models", "claims"})
 
     @property
     def parts(self) -> tuple[ReportedPart, ...]:
-        """The runs that it is about, of which there may be one."""
+        """The runs that the report is about, at least one."""
         return self.runs or (ReportedPart(self.run, self.provenance),)
 
     def as_json(self) -> JsonObject:
         """Return the document `report_v1`, checked against its schema."""
         document: JsonObject = {"schema_version": SCHEMA, **members(self)}
-        # The rows of long lists are alike: only their ends are checked.
+        # The rows of long lists are alike, so only the first and last are checked.
         ends = {name: document[name][:1] + document[name][-1:] for name in ("tasks", "trials")}
         json_schemas.require_valid({**document, **ends}, SCHEMA)
         return document
 
     def commits(self, path: Path) -> dict[str | None, ReportedCommits]:
-        """Return the commits of the run, or of each run, by `Trial.run_id`.
+        """Return the commits that the report's trials were collected from, by `Trial.run_id`.
 
-        They are those that its trials were collected from; `path` is the ledger's.
+        `path` is the ledger's path.
         """
         rerun, is_part = {of_run.run_id for of_run in self.reruns}, bool(self.runs)
         return {
@@ -397,7 +397,6 @@ class Report:
         }
 
     def with_plain_text(self) -> Report:
-        """Return the report with plain text only."""
         return with_plain_text(self)
 
 
@@ -405,10 +404,9 @@ T = TypeVar("T")
 
 
 def with_plain_text(value: T) -> T:
-    """Return a dataclass or JSON value with `plain_text` of every text in it, also of keys.
+    """Apply `plain_text` to every text in a dataclass or JSON value, including keys.
 
-    Parts whose text is plain already stay the same objects, so that a large report is not in memory
-    twice.
+    Parts that do not change stay the same objects, so that a large report is not in memory twice.
     """
     return _plain(value)  # type: ignore[no-any-return]
 
@@ -419,7 +417,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str):
         return plain_text(value)
     if isinstance(value, Cell):
-        return value  # It has numbers only, and a large report very many of it.
+        return value  # A large report has very many cells, and they hold only numbers.
     if isinstance(value, dict):
         return {plain_text(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -434,5 +432,5 @@ def _plain(value: Any) -> Any:
 
 @cache
 def _field_names(cls: type) -> tuple[str, ...]:
-    """Return the fields of a dataclass; none of another type."""
+    """Return the field names of a dataclass; empty for any other type."""
     return tuple(field.name for field in fields(cls)) if is_dataclass(cls) else ()

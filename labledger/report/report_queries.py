@@ -1,7 +1,7 @@
 """The SQL queries of a report, over the documented views.
 
-Each query is limited to the commits that existed when the report began, so that the results agree
-with each other although the run continues.
+Each query reads only the commits that existed when the report began. So the results agree with each
+other even if the run continues.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from labledger.records.model_costs import CLAIMED, USUAL_METRICS
 from labledger.records.pass_rate import is_clean_pass
 
 CLAIM_TOLERANCE = 0.01
-"""A claim agrees if it differs by no more than this share of what was counted."""
+"""A claim agrees with the gateway's count if it differs by at most this share of the count."""
 
 _TRIALS_SQL = """
 SELECT schedule_idx, variant_id, task_id, repl_idx, status, reason, message, verdict, passed,
@@ -56,26 +56,26 @@ TRIAL_FIELDS = (
     *("schedule_idx", "variant_id", "task_id", "repl_idx", "status", "reason", "message"),
     *("verdict", "counted", "metric_name", "metric_value", "attempt", "duration_ms", "agent_ms"),
 )
-"""What `report_v1` and the page's script hold of a trial."""
+"""The fields of a trial in `report_v1` and in the page's script."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim(JsonForm):
-    """What the agents of a variant said that they used, beside what the gateway counted."""
+    """The usage that a variant's agents claimed, beside the gateway's counts."""
 
     variant_id: Text
     metric_id: Text
     """`cost_usd`, `tokens_in` or `tokens_out`."""
     trials: Count
-    """Trials of which both are known."""
+    """Trials with a claim and a complete count."""
     counted: NonNegative
-    """The sum over these trials that the gateway counted."""
+    """The sum of the gateway's counts over these trials."""
     claimed: float
-    """The sum over these trials that the agents claimed."""
+    """The sum of the agents' claims over these trials."""
     differing: Count
-    """How many of these trials differ by more than 1 %."""
+    """The number of these trials whose claim differs by more than 1 %."""
     uncounted: Count
-    """Trials with a claim of which the gateway does not know all."""
+    """Trials with a claim, but without a complete count."""
 
 
 class Trial(NamedTuple):
@@ -90,7 +90,7 @@ class Trial(NamedTuple):
     message: str | None
     verdict: str | None
     passed: int | None
-    """1 if it passed, 0 if it did not, None if the pass rate leaves it out."""
+    """1 if the trial passed, 0 if it did not, None if the pass rate leaves it out."""
     metric_name: str | None
     metric_value: float | None
     attempt: int | None
@@ -101,17 +101,17 @@ class Trial(NamedTuple):
     image_ref: str | None
     image_id: str | None
     run_id: Annotated[str | None, ("type", "string"), ("minLength", 1)] = None
-    """The run that holds it, where a report takes several runs as one; else None."""
+    """The run that holds the trial if a report takes several runs as one; otherwise None."""
 
     @property
     def key(self) -> str:
-        """What to call it: its slot, or RUN:SLOT where there are several runs."""
+        """The name of the trial: its slot, or RUN:SLOT if there are several runs."""
         run = "" if self.run_id is None else f"{self.run_id}:"
         return f"{run}{self.schedule_idx}"
 
     @property
     def counted_verdict(self) -> str | None:
-        """The verdict, unless it is that of a `grade_error`, which is stored but not counted."""
+        """The verdict; None for a `grade_error`, whose verdict is stored but does not count."""
         return None if self.status == "grade_error" else self.verdict
 
     @property
@@ -133,30 +133,30 @@ class Trial(NamedTuple):
 _MESSAGE = Trial._fields.index("message")
 
 Texts = dict[Any, Any]
-"""Each text once, so that names that recur are one object; filled as trials are read."""
+"""A cache that makes equal texts one object; it is filled as trials are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedCommits:
-    """The commits that a report is about: the first `committed` of a grading."""
+    """The commits that a report is about: the first `committed` commits of a grading."""
 
     path: Path
     root_id: str
-    """The run whose agents ran, by which the views name its rows."""
+    """The run whose agents ran. The views name its rows by this id."""
     run_id: str
     """The run that holds the rows."""
     committed: int
     is_part: bool = False
     """Whether the report takes this run and others as one."""
     has_reruns: bool = False
-    """Whether a later commit can take the place of one of these."""
+    """Whether a later commit can replace one of these commits."""
 
     def trials(self, texts: Texts | None = None) -> Iterator[Trial]:
         """Yield every committed slot in schedule order."""
         shared = ({} if texts is None else texts).setdefault
         run_id = self.run_id if self.is_part else None
         for row in self._rows(_TRIALS_SQL):
-            message = row[_MESSAGE]  # Hardly one recurs.
+            message = row[_MESSAGE]  # Messages rarely repeat, so they are not cached.
             values = [shared(v, v) if isinstance(v, str) and v is not message else v for v in row]
             yield Trial._make((*values, run_id))
 
@@ -165,20 +165,20 @@ class ReportedCommits:
         yield from self._rows(_METRICS_SQL)
 
     def model_usage(self) -> list[ModelUse]:
-        """Return what each variant used of each model; agents are those of the root run."""
+        """Return each variant's usage of each model by the agents of the root run."""
         params = {"run": self.root_id}
         _, rows = query_run(self.path, self.root_id, USAGE_SQL, params, self.committed)
         return [ModelUse(*row) for row in rows]
 
     def claims(self) -> list[Claim]:
-        """Return what agents claimed, by variant and metric."""
+        """Return the agents' claims by variant and metric, beside the gateway's counts."""
         metrics = json.dumps(USUAL_METRICS)
         return [Claim(*row) for row in self._rows(_CLAIMS_SQL, metrics=metrics, claimed=CLAIMED)]
 
     def isolation(self) -> list[tuple[str, int]]:
-        """Return the different isolation facts in scores, as JSON, each with its number of scores.
+        """Return the distinct isolation facts of scores, as JSON, each with its number of scores.
 
-        Those with suspected tampering come first.
+        Facts with suspected tampering come first.
         """
         return list(self._rows(_ISOLATION_SQL))
 

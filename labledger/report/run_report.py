@@ -1,10 +1,7 @@
 """Collect the facts of a run's report, and render it as a page, Markdown or JSON.
 
-`ReportOptions` is part of the public API; `check` reports every invalid option at once.
-
 A report is about the slots that are committed when it begins; the run may continue. JSON
-(`report_v1`) is written without holding the document: the long lists (trials, tasks, and the
-comparisons' rows by task) row by row, the rest at once, with an indent of 2.
+(`report_v1`) is written row by row, so the whole document is never in memory.
 """
 
 from __future__ import annotations
@@ -54,21 +51,28 @@ class ReportOptions:
     """The options of a report.
 
     Attributes:
-        compare: What to compare the run with: another run (``RUN`` or ``RUN:VARIANT``), or two of
-            its variants such as ``A B``; empty for the baseline with every treatment.
-        all_pairs: Compare every pair of variants, and rank them in tie groups, in place of the
+        compare: The comparisons of the report, each another run (``RUN`` or ``RUN:VARIANT``), or
+            two variants such as ``A B``. Empty compares the baseline with every treatment.
+        all_pairs: Compare every pair of variants and rank them in tie groups, instead of the
             baseline with every treatment.
         confidence: The level of intervals and decisions, 0.5 or more and less than 1.
-        estimand: What comparisons are about, tasks like these or exactly these.
-        equivalent_within: Say of each comparison whether its sides are shown to differ by less than
-            this share, or this much of `metric`.
-        metric: What comparisons are about, as in `CompareOptions`; so the next three.
-        lower_is_better: Whether lower values of the metric are better.
+        estimand: Estimate differences for tasks like these, or for exactly these tasks.
+        equivalent_within: Also decide whether the sides of each comparison are shown to differ by
+            less than this share, or this much of `metric`.
+        metric: The metric to compare, as in `CompareOptions`.
+        lower_is_better: Whether lower values of the metric are better, as in `CompareOptions`.
         errors: How comparisons of pass rates count slots without a counted verdict.
         cluster: The field of a task's row whose values are the clusters.
         logs: The trials whose logs and patches the page holds.
-        max_bytes: The approximate size limit of the page in bytes; logs beyond it are left out.
-        verify: Recompute every digest of the run, as `verify` does, not only the chain's.
+        max_bytes: The approximate size limit of the page in bytes. Logs beyond it are left out.
+        verify: Recompute every digest of the run, as `labledger verify` does, and not only the
+            chain.
+
+    Example:
+        >>> import labledger
+        >>> options = labledger.ReportOptions(compare=("baseline terse",))
+        >>> with labledger.open_ledger() as ledger:
+        ...     ledger.write_report("demo", "report.html", options=options)
     """
 
     compare: tuple[str, ...] = ()
@@ -105,7 +109,7 @@ class ReportOptions:
             message = f"found {self.max_bytes:,} bytes; expected at least {MIB:,}"
             problems.append(Problem(Parameter("max_bytes"), message))
         if self.all_pairs and self.compare:
-            message = "is for other comparisons than `all_pairs=True`; ask for one of them"
+            message = "cannot be combined with `all_pairs=True`; use one of them"
             problems.append(Problem(Parameter("compare"), message))
         if problems:
             raise InvalidInput("the options of the report", problems)
@@ -115,9 +119,9 @@ class ReportOptions:
 
 
 def pieces(report: Report, trials: Iterable[Trial]) -> Iterator[str]:
-    """Yield the text of the document; `trials` take the place of the report's own.
+    """Yield the text of the document, with `trials` in place of the report's own.
 
-    The document is checked against its schema first; of long lists, only the ends are.
+    The document is checked against its schema first. Only the ends of long lists are checked.
     """
     rest = iter(trials)
     first = tuple(islice(rest, 1))
@@ -128,9 +132,9 @@ def pieces(report: Report, trials: Iterable[Trial]) -> Iterator[str]:
         trials=first,
     )
     document = ends.as_json()
-    for shown, comparison in zip(document["comparisons"], report.comparisons, strict=True):
-        for compared, held in zip(shown["comparisons"], comparison.comparisons, strict=True):
-            compared["by_task"] = map(to_json, held.by_task)
+    for written, comparison in zip(document["comparisons"], report.comparisons, strict=True):
+        for compared, source in zip(written["comparisons"], comparison.comparisons, strict=True):
+            compared["by_task"] = map(to_json, source.by_task)
     document["tasks"] = (
         {"task_id": task.task_id, "cells": _cells(task.cells)} for task in report.tasks
     )
@@ -144,15 +148,15 @@ def _with_end_rows(document: Comparison) -> Comparison:
 
 
 def _with_task_rows(
-    document: Comparison, kept: Callable[[tuple[TaskRow, ...]], tuple[TaskRow, ...]]
+    document: Comparison, select: Callable[[tuple[TaskRow, ...]], tuple[TaskRow, ...]]
 ) -> Comparison:
-    compared = (replace(each, by_task=kept(each.by_task)) for each in document.comparisons)
-    return replace(document, comparisons=tuple(compared))
+    comparisons = (replace(c, by_task=select(c.by_task)) for c in document.comparisons)
+    return replace(document, comparisons=tuple(comparisons))
 
 
 @lru_cache(maxsize=1024)
 def _cells(cells: tuple[Cell, ...]) -> list[JsonObject]:
-    """Return the cells of a task as JSON; the tasks of a large run have few different ones."""
+    """Return the cells of a task as JSON. The cache helps because many tasks have equal cells."""
     return [to_json(cell) for cell in cells]
 
 
@@ -170,7 +174,7 @@ def render(
         problem = Problem("form", f"found {form!r}; expected one of {', '.join(FORMS)}")
         raise InvalidInput("the report", [problem])
     if form == "html":
-        # Fail before the facts are collected, which may take long.
+        # Fail before the facts are collected, which may take a long time.
         resources.require_page()
         max_trials = page.MAX_LISTED_TRIALS
         # The report is not bound to a name here, so that the page can release its memory early.
@@ -213,7 +217,7 @@ def collect(
     # Comparisons come first, because they need the most memory.
     comparisons, missing = _compare(reader, combined, options)
     if not rows_by_task:
-        comparisons = tuple(_with_task_rows(each, lambda _: ()) for each in comparisons)
+        comparisons = tuple(_with_task_rows(document, lambda _: ()) for document in comparisons)
     run_ids = [part.graded.run.run_id for part in parts]
     texts: Texts = {
         task_id: task_id for run_id in run_ids for task_id in reader.task_digests(run_id)
@@ -282,7 +286,7 @@ class _Part:
     root: RunInfo
     commits: ReportedCommits
     tally: Tally | None
-    """Its own trials, counted; None where the report's tally has them alone."""
+    """The counts of its own trials; None if the report is about one run and its tally has them."""
 
     @classmethod
     def of(cls, reader: LedgerReader, graded: Graded, *, is_part: bool) -> Self:
@@ -301,7 +305,7 @@ class _Part:
     def reported(
         self, reader: LedgerReader, whole: Tally, scheduled: int, *, verify_all: bool
     ) -> ReportedPart:
-        """Return its facts; `whole` is the report's tally, once all trials are counted."""
+        """Return its facts. `whole` is the report's tally, after all trials are counted."""
         tally = self.tally or whole
         return ReportedPart(
             _run(self.graded, self.root, tally, scheduled),
@@ -312,14 +316,14 @@ class _Part:
 def _scheduled(
     reader: LedgerReader, run_ids: Sequence[str], texts: Texts
 ) -> tuple[outcome_tally.Scheduled, list[int]]:
-    """Return how many slots each task of some runs has, by variant, and how many each run has."""
+    """Return the number of slots of each variant and task, and the number of slots of each run."""
     scheduled: dict[str, dict[str, int]] = defaultdict(dict)
     totals = []
     for run_id in run_ids:
         total = 0
         for variant_id, task_id, slots in reader.scheduled(run_id):
             of_variant = scheduled[variant_id]
-            # The key is the object that also the tally has.
+            # Use the same key object as the tally, to save memory.
             of_variant[texts.get(task_id, task_id)] = of_variant.get(task_id, 0) + slots
             total += slots
         totals.append(total)
@@ -334,7 +338,7 @@ def _trials(parts: Iterable[_Part], texts: Texts) -> Iterator[Trial]:
 
 
 def _combination(combined: CombinedRuns) -> Iterator[str]:
-    """Yield which runs are taken as one, and how their experiments differ."""
+    """Yield sentences about runs that are taken as one, and how their experiments differ."""
     if len(combined.runs) > 1:
         names = ", ".join(graded.name for graded in combined.runs)
         yield f"{counted(len(combined.runs), 'run')} are taken as one: {names}."
@@ -342,7 +346,7 @@ def _combination(combined: CombinedRuns) -> Iterator[str]:
 
 
 def _skipped(graded: Graded) -> Iterator[str]:
-    """Yield which tasks of the benchmark a run leaves out."""
+    """Yield a sentence about the tasks of the benchmark that a run skips."""
     yield from (f"{text}." for text in skipped_sentences(graded.root_id, graded.run.coverage))
 
 
@@ -351,26 +355,26 @@ def _cancelled(reader: LedgerReader, graded: Graded) -> tuple[str, ...]:
 
 
 def _without_answers(reader: LedgerReader, graded: Graded) -> Iterator[str]:
-    """Yield sentences on trials that got no answer from a model, or called none."""
+    """Yield sentences about trials that got no answer from a model, or called none."""
     for answers in reader.model_answers(graded.root_id):
         yield from (f"In {graded.root_id}, {sentence}." for sentence in answers.sentences)
 
 
 def _unread(reader: LedgerReader, graded: Graded) -> Iterator[str]:
-    """Yield sentences on trials with an output that could not be stored whole."""
+    """Yield sentences about trials with an output that could not be stored whole."""
     root_id = graded.root_id
     yield from (f"{text}." for text in unread_sentences(root_id, reader.unread_results(root_id)))
 
 
 def _failed_gradings(reader: LedgerReader, graded: Graded) -> Iterator[str]:
-    """Yield sentences on trials whose tests did not work."""
+    """Yield sentences about trials whose tests did not work."""
     run_id = graded.run.run_id
     failed, told_since = reader.failed_gradings(run_id), reader.told_since(run_id)
     yield from (f"{text}." for text in grading_sentences(run_id, failed, told_since))
 
 
 def _timeouts(reader: LedgerReader, combined: CombinedRuns) -> Iterator[str]:
-    """Yield that more attempts timed out short of processors than otherwise, if so."""
+    """Yield a sentence if more attempts timed out when processors were scarce."""
     counts = [reader.timeout_counts(graded.run.run_id) for graded in combined.runs]
     together = reduce(TimeoutCounts.together, filter(None, counts), TimeoutCounts())
     if together.sentence is not None:
@@ -378,7 +382,7 @@ def _timeouts(reader: LedgerReader, combined: CombinedRuns) -> Iterator[str]:
 
 
 def _combined_run(name: str, runs: Sequence[ReportedRun]) -> ReportedRun:
-    """Return several runs as one; it is completed, and has ended, when all have."""
+    """Return several runs as one. It is completed, and has ended, if all of them have."""
     statuses = {run.status for run in runs}
     ends = [run.ended_at for run in runs]
     return ReportedRun(
@@ -398,11 +402,11 @@ def _combined_run(name: str, runs: Sequence[ReportedRun]) -> ReportedRun:
 
 
 def _worst(trials: Iterable[Trial], max_trials: int | None) -> tuple[Trial, ...]:
-    """Return the worst `max_trials` trials, in their order; consume all of `trials`."""
+    """Return the worst `max_trials` trials in their original order; consume all of `trials`."""
     if max_trials is None:
         return tuple(trials)
     if not max_trials:
-        deque(trials, maxlen=0)  # Trials are counted as they are consumed; nsmallest takes none.
+        deque(trials, maxlen=0)  # Trials are counted as they are consumed.
         return ()
     worst = nsmallest(max_trials, enumerate(trials), key=lambda item: item[1].badness)
     return tuple(trial for _, trial in sorted(worst, key=lambda item: item[0]))
@@ -425,7 +429,7 @@ def _run(graded: Graded, root: RunInfo, tally: Tally, scheduled: int) -> Reporte
         extensions=tuple(
             Extension(part.part, part.created_at, part.slot_count, part.because)
             for part in root.parts
-            # A regrading from before the run grew lacks the slots of later parts.
+            # A regrading that began before the run grew lacks the slots of later parts.
             if part.kind == "extended" and part.first_idx < run.total_slots
         ),
         skipped_tasks=run.coverage.skipped,
@@ -438,11 +442,11 @@ def _run(graded: Graded, root: RunInfo, tally: Tally, scheduled: int) -> Reporte
 def _compare(
     reader: LedgerReader, combined: CombinedRuns, options: ReportOptions
 ) -> tuple[tuple[Comparison, ...], tuple[str, ...]]:
-    """Return what `options.compare` asks for, and sentences about what could not be compared.
+    """Return the report's comparisons, and sentences about comparisons that are not possible.
 
-    Without such options, the baseline is compared with every treatment, if there is exactly one
-    baseline. All comparisons are one family, corrected for their number. Without the extra
-    `analysis` there are none. Raises `RunNotFound` or `InvalidInput`.
+    By default, the baseline is compared with every treatment, if there is exactly one baseline. All
+    comparisons are one family, corrected for their number. Without the extra `analysis` there are
+    none. Raises `RunNotFound` or `InvalidInput`.
     """
     requests = [sides_of(combined, words) for words in options.compare]
     if options.all_pairs:
@@ -456,10 +460,10 @@ def _compare(
 
 
 def sides_of(combined: CombinedRuns, words: str) -> list[str]:
-    """Return the arguments of `labledger compare` that one `--compare` of a report stands for.
+    """Translate one `--compare` of a report into the arguments of `labledger compare`.
 
-    ``OTHER`` (a RUN or RUN:VARIANT) is compared with this run: OTHER is A, this run is B.
-    ``A B`` are two variants of this run, or two sides, each RUN or RUN:VARIANT.
+    ``OTHER`` (a RUN or RUN:VARIANT) is A, and this run is B. ``A B`` are two variants of this run,
+    or two sides, each RUN or RUN:VARIANT.
     """
     match words.split():
         case [other]:

@@ -1,6 +1,7 @@
-"""The sentences of a report about a run, the same on the page and in Markdown.
+"""Write the sentences of a report about a run, the same on the page and in Markdown.
 
-Sentences about a comparison are in `comparison_sentences`; `labledger.text` formats figures.
+`compare.comparison_sentences` has the sentences about comparisons. `labledger.text` formats
+figures.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from labledger.report.report_document import Provenance, Report, ReportedRun, Va
 from labledger.text import confidence_level, count, counted, duration, percent
 
 METRICS = (
-    "Means are over the trials that reported a number, and so are the totals of what adds up, "
-    "tokens and money. A trial that reported none is unknown, never 0."
+    "Means and totals are over the trials that reported a number. Only tokens and costs have a "
+    "total. A trial that reported no number counts as unknown, never as 0."
 )
 
 
@@ -29,22 +30,22 @@ MODEL_COLUMNS = (
     *("refused", "failed", "seconds waited"),
 )
 MODELS = (
-    "As the gateway counted them in the answers of providers, over all attempts of the trials that "
-    "count. A cost leaves out calls whose cost is unknown. Calls that the gateway refused reached "
-    "no provider; it waited for limits of providers."
+    "The gateway counted these in the providers' answers, over all attempts of the trials that "
+    "count. A cost leaves out calls of unknown cost. Calls that the gateway refused reached no "
+    "provider. The gateway waited for limits of providers."
 )
 CLAIM_COLUMNS = (
     *("variant", "metric", "trials", "counted", "claimed", "trials that differ", "not counted"),
 )
 CLAIMS = (
-    "The sums over trials of which both are known: what the gateway counted of the last attempt, "
-    "and what its agent said. A trial differs if its claim is off by more than 1 %. Trials that "
-    "are not counted have a claim, and calls whose tokens or cost are unknown."
+    "The gateway's count for the last attempt, and the claim of its agent, summed over the trials "
+    "that have both. A trial differs if its claim is off by more than 1 %. Trials with a claim are "
+    "not counted if the tokens or cost of some calls are unknown."
 )
 
 
 _MOST_UNDECIDED = 2
-"""How many comparisons that showed no difference a headline names."""
+"""The largest number of comparisons without a difference that a headline names."""
 
 
 def title(report: Report) -> str:
@@ -54,29 +55,30 @@ def title(report: Report) -> str:
 def headline(
     variants: Sequence[VariantOutcomes], documents: Sequence[Comparison], coverage: TaskCoverage
 ) -> str:
-    """Return what the run shows: its decisions, differences first, or the counts."""
+    """Return sentences about the result of a run: its decisions, differences first, or counts."""
     texts = (_headline(variants, documents), skipped(coverage), rates_of_all(variants))
     return " ".join(filter(None, texts))
 
 
 def skipped(coverage: TaskCoverage) -> str | None:
-    """Return that tasks of the benchmark are left out; None if none is."""
+    """Return a sentence about tasks of the benchmark that were skipped; None if there are none."""
     if not coverage.skipped:
         return None
     tasks = counted(len(coverage.skipped), "task")
     verb = "was" if len(coverage.skipped) == 1 else "were"
-    return f"On {coverage.share} tasks of the benchmark: {tasks} {verb} skipped."
+    return f"Only {coverage.share} tasks of the benchmark ran: {tasks} {verb} skipped."
 
 
 def rates_of_all(variants: Sequence[VariantOutcomes]) -> str | None:
-    """Return the pass rates as benchmarks count, in a sentence; None where no trial is left out."""
+    """Return a sentence with the pass rates as benchmarks count; None if no trial is left out."""
     left_out = sum(variant.left_out for variant in variants)
     if not left_out:
         return None
     rates = ", ".join(f"{v.variant_id} {percent(v.passes.rate_of_all)}" for v in variants)
+    verb = "is" if left_out == 1 else "are"
     return (
-        f"{counted(left_out, 'trial')} left out, because something other than the agent failed; "
-        f"if they had not passed, as benchmarks count, the pass rates are: {rates}."
+        f"{counted(left_out, 'trial')} {verb} left out, because something other than the agent "
+        f"failed. Pass rates counting them as failures (the usual benchmark rule): {rates}."
     )
 
 
@@ -109,43 +111,44 @@ def _headline(variants: Sequence[VariantOutcomes], documents: Sequence[Compariso
 
 def _joined(clauses: Iterable[str]) -> str:
     text = "; ".join(clauses) + "."
-    # A sentence begins with a capital, unless it begins with the name of a variant.
+    # A sentence begins with a capital letter, unless it begins with the name of a variant.
     begins_with_name = not text.startswith(
-        ("no difference was shown", "of the same trials", "whether ")
+        ("no difference was shown", "for the same trials", "whether ")
     )
     return text if begins_with_name else text[0].upper() + text[1:]
 
 
 def reruns(report: Report) -> tuple[str, ...]:
-    """Return which slots of the run, and of runs that it is compared with, were run again."""
+    """Return sentences about reruns of the run, and of runs that it is compared with."""
     by_run = {of_run.run_id: of_run.reruns for of_run in report.reruns}
     for document in report.comparisons:
         by_run |= {of_run.run_id: of_run.reruns for of_run in document.reruns}
     return tuple(
-        sentence for run_id, each in by_run.items() for sentence in rerun_sentences(run_id, each)
+        sentence
+        for run_id, of_run in by_run.items()
+        for sentence in rerun_sentences(run_id, of_run)
     )
 
 
 def unfinished(report: Report) -> str | None:
-    """Return that the run is not finished; None where it is."""
+    """Return a notice that the run is not finished; None if it is."""
     run = report.run
     if run.status == "completed":
         return None
     if run.committed == run.scheduled:
         return (
-            f"This run is not finished ({run.status}): slots are to be run again that still count "
-            "as they ended the first time. Every number in this report may still change."
+            f"This run is not finished ({run.status}): some trials are to be run again, and until "
+            "then their first results count. Every number in this report may still change."
         )
     return (
         f"This run is not finished ({run.status}): {count(run.committed)} of "
-        f"{counted(run.scheduled, 'slot')} are committed, "
-        f"{count(run.scheduled - run.committed)} are not. Every number in this report is "
-        "about the committed slots and may still change."
+        f"{counted(run.scheduled, 'trial')} are saved. Every number in this report is about the "
+        "saved trials and may still change."
     )
 
 
 def generation(report: Report) -> str | None:
-    """Return in few words which grading the numbers are from, where there are several."""
+    """Return the number of the grading in a few words; None if the run has only one."""
     grading = report.provenance.grading
     if grading.generations == 1:
         return None
@@ -153,31 +156,31 @@ def generation(report: Report) -> str | None:
 
 
 def replay(provenance: Provenance) -> str | None:
-    """Return which run was replayed, and what that means for costs; None if none was."""
+    """Return a clause about the run that was replayed; None if none was."""
     if provenance.replays is None:
         return None
     return (
-        f"the recorded calls of {provenance.replays} answered the agents: tokens are those of the "
-        "record, and nothing was spent"
+        f"the recorded calls of {provenance.replays} answered the agents; token counts come from "
+        "the record, and nothing was spent"
     )
 
 
 def grading(provenance: Provenance) -> str | None:
-    """Return which grading the numbers are from and when it began, where there are several."""
+    """Return the number and start of the grading in words; None if the run has only one."""
     reported = provenance.grading
     if reported.generations == 1:
         return None
     is_current = "is the current one" if reported.counts else "is not the current one"
     return (
         f"grading {reported.generation} of {reported.generations} of run {reported.root_id}, which "
-        f"{is_current}; begun {reported.created_at}"
+        f"{is_current}; started {reported.created_at}"
     )
 
 
 def extensions(run: ReportedRun) -> str | None:
-    """Return by how many slots a run was extended, when and why; None if it was not."""
+    """Return the sizes, times and reasons of a run's extensions in words; None without any."""
     texts = [
-        f"by {counted(part.slots, 'slot')} at {part.created_at}"
+        f"by {counted(part.slots, 'trial')} at {part.created_at}"
         + (f" ({part.because})" if part.because else "")
         for part in run.extensions
     ]
@@ -185,30 +188,29 @@ def extensions(run: ReportedRun) -> str | None:
 
 
 def tampering(report: Report) -> str | None:
-    """Return that agents may have tampered with their grading, where scores say so."""
+    """Return a notice about suspected tampering with the grading; None if there is none."""
     suspected = sum(group.scores for group in report.provenance.isolation if group.is_suspected)
     if not suspected:
         return None
     return (
-        f"Tampering is suspected in {counted(suspected, 'scored trial')}: Provenance lists the "
-        "facts, which are `ext.isolation` of the scores."
+        f"Tampering is suspected in {counted(suspected, 'scored trial')}: see the isolation facts "
+        "under Provenance (`ext.isolation` of the scores)."
     )
 
 
 def outcomes(report: Report) -> str:
     run = report.run
     text = (
-        f"Of {counted(run.scheduled, 'slot')}, {count(run.committed)} are committed and "
-        f"{count(run.scored)} of these have a score that counts. The pass rate is the share "
-        "that passed of the trials that were graded, however their agent ended, and of those "
-        "without a verdict whose agent failed or broke its grader. Trials that failed for another "
-        "reason (the environment, the setup command, or a grader that worked for no other trial of "
-        "the task) are left out of it."
+        f"Scheduled: {counted(run.scheduled, 'trial')}; saved: {count(run.committed)}; with a "
+        f"score that counts: {count(run.scored)}. The pass rate is the share of counted trials "
+        "that passed. A trial counts if it was graded, however its agent ended, or if its agent "
+        "failed or broke its grader. Trials that failed for another reason (the environment, the "
+        "setup command, or a grader that worked for no other trial of the task) are left out."
     )
     if any(v.pass_rate is not None and v.pass_rate.low is not None for v in report.variants):
         text += (
-            f" Intervals ({confidence_level(report.confidence)}) are exact ones, and take into "
-            "account which trials are of the same task."
+            f" Intervals ({confidence_level(report.confidence)}) are exact and take into account "
+            "which trials are of the same task."
         )
     return text
 
@@ -216,8 +218,8 @@ def outcomes(report: Report) -> str:
 def tasks(report: Report) -> str:
     return (
         f"{counted(len(report.tasks), 'task')} by "
-        f"{counted(len(report.variants), 'variant')}. A task is as hard as the share of its "
-        "trials that did not pass, over all variants."
+        f"{counted(len(report.variants), 'variant')}. The harder a task is, the larger is the "
+        "share of its trials that did not pass, over all variants."
     )
 
 
@@ -231,8 +233,8 @@ def no_hard_tasks(report: Report) -> str:
 def no_flaky_tasks(report: Report) -> str:
     """Return why the list of flaky tasks is empty."""
     if all(cell.counted < 2 for task in report.tasks for cell in task.cells):
-        return "No task has two replications that count with a variant: none can be called flaky."
-    return "With no variant did a task pass in some replications and not in others."
+        return "No variant has two counted replications of a task, so no task can be called flaky."
+    return "No variant passed a task in some replications but not in others."
 
 
 def times(report: Report) -> str:
@@ -249,7 +251,7 @@ def times(report: Report) -> str:
 
 
 def logs(report: Report, listed: int, packed: PackedLogs, requested: LogSelection) -> str:
-    """Return which trials the page lists, and whose logs it holds."""
+    """Return sentences about the trials that the page lists, and the logs that it holds."""
     committed, packed_trials = report.run.committed, counted(len(packed.islands), "trial")
     packed_content = f"The file holds logs and patches of {packed_trials}"
     content = {
@@ -257,11 +259,11 @@ def logs(report: Report, listed: int, packed: PackedLogs, requested: LogSelectio
         LogSelection.FAILED: f"{packed_content} that did not pass",
         LogSelection.ALL: packed_content,
     }[requested]
-    text = counted(committed, "committed slot")
+    text = counted(committed, "saved trial")
     if listed < committed:
-        text += f", of which {count(listed)} fit into the list, errors and failures first"
-    shown = "its details" if requested is LogSelection.NONE else "it"
-    text += f". {content}; choose one to see {shown}."
+        text += f"; {count(listed)} fit into the list, errors and failures first"
+    details = "its details" if requested is LogSelection.NONE else "it"
+    text += f". {content}; choose one to see {details}."
     if packed.left_out:
         text += (
             f" The logs of {counted(packed.left_out, 'more trial')} did not fit into it: "
@@ -271,9 +273,9 @@ def logs(report: Report, listed: int, packed: PackedLogs, requested: LogSelectio
 
 
 def verified(report: Report) -> str:
-    """Return what was verified of the run's rows, and the result."""
+    """Return sentences about the extent and the result of verifying the run's rows."""
     verification = report.provenance.verification
-    # Without a run, the command verifies all of them.
+    # Without a run, the command verifies all runs.
     run = "" if report.runs else f" {report.provenance.grading.run_id}"
     command = f"`labledger verify{run}`"
     commits = counted(verification.commits, "commit")
@@ -283,15 +285,15 @@ def verified(report: Report) -> str:
     if verification.extent == "chain":
         if verification.clean:
             return (
-                f"When this report was written, the chain of {commits} was intact: the digest of "
-                "each includes that of the one before it. The records themselves were not "
-                f"verified; {command} and `labledger report --verify` verify them."
+                f"When this report was written, the chain of {commits} was intact: each digest "
+                "includes the digest before it. The records themselves were not verified; "
+                f"{command} and `labledger report --verify` verify them."
             )
         return f"{changed} the chain of {commits}. {command} lists them and verifies the records."
     rows = f"{commits} and {counted(verification.artifacts, 'artifact')}"
     if verification.clean:
         runs = "these runs" if report.runs else "this run"
-        return f"The ledger was verified: {rows} of {runs} are as they were committed."
+        return f"The ledger was verified: {rows} of {runs} are unchanged."
     return f"{changed} {rows}. {command} lists them."
 
 
@@ -306,7 +308,7 @@ def variants_by_side(report: Report) -> dict[str, VariantOutcomes]:
 def comparison_facts(
     compared: Compared, document: Comparison, variants: Mapping[str, VariantOutcomes]
 ) -> Iterator[str]:
-    """Yield what else there is to know about a comparison; for `variants` see `other_rates`."""
+    """Yield the facts about a comparison as sentences; for `variants` see `other_rates`."""
     if document.is_rate:
         yield from other_rates(compared, variants)
     for fact in facts(compared, document):
@@ -315,7 +317,7 @@ def comparison_facts(
 
 
 def other_rates(compared: Compared, variants: Mapping[str, VariantOutcomes]) -> Iterator[str]:
-    """Yield why the rate of a side is not the one under Outcomes, where they differ.
+    """Yield a sentence for each side whose pass rate differs from its pass rate under Outcomes.
 
     `variants` are the outcomes of the report's own run, by side.
     """
@@ -329,8 +331,7 @@ def other_rates(compared: Compared, variants: Mapping[str, VariantOutcomes]) -> 
         )
         if paired != overall:
             yield (
-                f"The pass rate of {name} is {paired} in this comparison, over the "
-                f"{counted(compared.tasks, 'task')} that both sides have, each with the same "
-                f"weight; it is {overall} over all its trials, each with the same weight, as under "
-                "Outcomes."
+                f"The pass rate of {name} is {paired} in this comparison, where all "
+                f"{counted(compared.tasks, 'task')} that both sides have weigh the same. Under "
+                f"Outcomes it is {overall}, where all its trials weigh the same."
             )

@@ -1,4 +1,4 @@
-"""The time that a run took, by phase, and the metrics that its trials reported, such as cost.
+"""Summarize the durations of a run's trials by phase, and their metrics, such as cost.
 
 A value that was not reported is unknown, never 0. A cost or token count below 0 is unknown, too.
 """
@@ -33,7 +33,7 @@ from labledger.report.report_queries import Claim
 
 
 def times(variants: Sequence[Variant], tally: Tally, wall_ms: int | None) -> Times:
-    """Return each variant's times, beside what the run took (`wall_ms`)."""
+    """Return each variant's times, beside the duration of the run (`wall_ms`)."""
     return Times(
         wall_ms, tuple(_variant_times(v.variant_id, tally.variants[v.variant_id]) for v in variants)
     )
@@ -53,7 +53,7 @@ def _variant_times(variant_id: str, tally: VariantTally) -> VariantTimes:
 
 
 def _spread(durations: Sequence[int]) -> Spread | None:
-    """Return the sum and quartiles of some durations; None where there are none."""
+    """Return the sum and quartiles of durations; None if there are none."""
     values = sorted(durations)
     if not values:
         return None
@@ -75,16 +75,16 @@ def _spread(durations: Sequence[int]) -> Spread | None:
 class _Values:
     """The values of a metric that a variant's trials reported.
 
-    Arrays take few bytes a value, of which a large run has millions.
+    A large run has millions of values, so they are in arrays, which take few bytes for each.
     """
 
     def __init__(self) -> None:
         self.values = array("d")
         self.tasks = array("I")
-        """The number of each one's task, for a metric that has an interval."""
+        """The number of each value's task, for a metric that has an interval."""
 
     def reported(self, variant_id: str, ran: int, confidence: float) -> VariantMetric:
-        """Return what is known of them, where trials of the variant `ran`."""
+        """Return a summary of the values; `ran` is the number of the variant's trials that ran."""
         known = len(self.values)
         total = math.fsum(self.values) if known else None
         mean = None if total is None else total / known
@@ -101,10 +101,7 @@ class _Values:
         )
 
     def _half_interval(self, confidence: float) -> float | None:
-        """Return half of the t interval of the mean, over tasks; None where it is not known.
-
-        It is not where nothing varies.
-        """
+        """Return half of the mean's t interval over tasks; None if unknown or if nothing varies."""
         if not self.tasks or not resources.has_analysis():
             return None
         import numpy as np
@@ -119,7 +116,7 @@ def metrics(
     reported: Iterable[tuple[str, str, str, float]],
     confidence: float,
 ) -> tuple[Metric, ...]:
-    """Return each numeric metric by variant; `reported` are metric id, variant, task and value."""
+    """Return each numeric metric by variant; `reported` has metric id, variant, task and value."""
     values: dict[str, dict[str, _Values]] = defaultdict(lambda: defaultdict(_Values))
     numbers: dict[str, int] = {}
     for metric_id, variant_id, task_id, value in reported:
@@ -141,7 +138,7 @@ def metrics(
 
 
 def adds_up(metric_id: str) -> bool:
-    """Return whether a sum of the metric over trials is meaningful, as of tokens and money."""
+    """Return whether a sum of the metric over trials is meaningful, as for tokens and costs."""
     return metric_id.removeprefix(CLAIMED) in USUAL_METRICS
 
 
@@ -150,8 +147,8 @@ def claims(of_runs: Iterable[Iterable[Claim]]) -> tuple[Claim, ...]:
     sums: dict[tuple[str, str], Claim] = {}
     for claim in chain.from_iterable(of_runs):
         key = claim.variant_id, claim.metric_id
-        known = sums.get(key)
-        sums[key] = claim if known is None else _plus(known, claim)
+        earlier = sums.get(key)
+        sums[key] = claim if earlier is None else _plus(earlier, claim)
     return tuple(sums.values())
 
 
@@ -169,11 +166,11 @@ class VariantCost:
     cost: float | None
     """The mean cost of a trial, in USD."""
     cost_bounds: tuple[float, float] | None
-    """The interval of that mean; None where it is not known."""
+    """The interval of the mean cost; None if it is not known."""
     tokens: float | None
-    """The mean tokens of a trial, in and out."""
+    """The mean tokens of a trial, input and output together."""
     tokens_bounds: tuple[float, float] | None
-    """The sum of the intervals of both, which is never too narrow."""
+    """The sum of the intervals of input and output tokens, which is never too narrow."""
     cost_of_pass: float | None
     """The cost of a trial divided by the pass rate, in USD."""
 
@@ -208,16 +205,16 @@ def _variant_cost(
         pass_rate=rate,
         cost=cost,
         cost_bounds=_added_bounds(costs),
-        tokens=math.fsum(each.value for each in tokens) if tokens else None,
+        tokens=math.fsum(estimate.value for estimate in tokens) if tokens else None,
         tokens_bounds=_added_bounds(tokens),
         cost_of_pass=cost / rate.value if cost is not None and rate and rate.value else None,
     )
 
 
 def _added_bounds(estimates: Sequence[Estimate]) -> tuple[float, float] | None:
-    """Return the sums of some bounds; None where one is not known."""
-    known = [each.bounds for each in estimates if each.bounds is not None]
-    if not estimates or len(known) < len(estimates):
+    """Return the sums of the lower and of the upper bounds; None if one is not known."""
+    all_bounds = [estimate.bounds for estimate in estimates if estimate.bounds is not None]
+    if not estimates or len(all_bounds) < len(estimates):
         return None
-    lows, highs = zip(*known, strict=True)
+    lows, highs = zip(*all_bounds, strict=True)
     return math.fsum(lows), math.fsum(highs)

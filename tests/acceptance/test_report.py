@@ -136,7 +136,7 @@ def test_an_unfinished_run_is_reported_as_such(path: Path, chromium: Browser) ->
     """What is not committed is counted, and the page says that numbers may change."""
     comparison_ledgers.make_run(path, {"base": ["P", "F", "-"], "treat": ["P", "P", "-"]})
     chromium.open(written(path))
-    assert "4 of 6 slots are committed, 2 are not" in chromium.text("#unfinished")
+    assert "4 of 6 trials are saved" in chromium.text("#unfinished")
     assert chromium.text("#status") == "interrupted"
     assert [row[8:11] for row in chromium.rows("#outcomes-table tbody tr")] == [["2", "2", "3"]] * 2
 
@@ -178,7 +178,7 @@ def _opened(chromium: Browser, schedule_idx: int) -> str:
         f"document.querySelector('#trial').close(); location.hash = '#trial-{schedule_idx}'"
     )
     chromium.until(
-        f"document.querySelector('#trial-title').textContent.startsWith('Slot {schedule_idx}:')"
+        f"document.querySelector('#trial-title').textContent.startsWith('Trial {schedule_idx}:')"
         " && document.querySelector('#trial-body code')"
     )
     chromium.run("document.querySelectorAll('#trial details').forEach((d) => { d.open = true; })")
@@ -476,7 +476,7 @@ def test_trials_of_several_runs_are_told_apart(path: Path, chromium: Browser) ->
             f"document.querySelector('#trial').close(); location.hash = '#trial-{run_id}:3'"
         )
         chromium.until(
-            f"document.querySelector('#trial-title').textContent.startsWith('Slot {run_id}:3:')"
+            f"document.querySelector('#trial-title').textContent.startsWith('Trial {run_id}:3:')"
             " && document.querySelector('#trial-body code')"
         )
         assert f"labledger show {run_id} 3 --full" in chromium.text("#trial-body")

@@ -8,7 +8,7 @@
 variants, and pass@k. `clusters`: clusters of tasks of unequal size. `means`: metrics whose
 differences are rare events or skewed. `looks`: runs that are looked at while they grow. `sizes`:
 the smallest difference of a suite, and sizes planned from a pilot.
-docs/explanation/statistics.md has the figures.
+docs/reference/statistics-errors.md has the figures.
 
 All draws are seeded. Each part prints lines of a table.
 """

@@ -101,7 +101,7 @@ def test_a_run_with_reruns_is_graded_again_and_imported(project: Project, tmp_pa
     with labledger.open_ledger(lab_dir=project.lab) as ledger:
         [again] = ledger.reruns("first")
         assert (ledger.reruns("first.g2"), ledger.reruns("first.g3")) == ([], [again])
-    sentence = "2 slots of first were run again (2 grade_error); they had no verdict."
+    sentence = "2 trials of first were run again (2 grade_error); they had no verdict."
     assert sentence in project.output("status", "first.g3")
     assert [sentence in project.output("compare", f"first.g{n}") for n in (2, 3)] == [False, True]
     verdicts = outcomes(project)

@@ -138,7 +138,7 @@ def test_every_view_and_every_command_has_the_same_rule(
     assert said["with --errors all-as-failures"].startswith("base 25.0%, treat 12.5%, -12.5 points")
     with open_ledger(path) as ledger:
         report = ledger.report("run-1")
-    assert "as benchmarks count, the pass rates are: base 25.0%, treat 12.5%." in report["headline"]
+    assert "(the usual benchmark rule): base 25.0%, treat 12.5%." in report["headline"]
     assert list(verify(path, None).findings) == []
 
 

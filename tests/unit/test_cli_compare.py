@@ -213,7 +213,7 @@ def test_the_junit_report(path: Path, tmp_path: Path, say: Typed) -> None:
         "--require-not-worse 0.1 one:treat": ["failure"],
     }
     told = {case.get("name"): case.findtext("system-out") for case in root.iter("testcase")}
-    assert told["t00"] == "base 1, treat 0, of the trials that count"
+    assert told["t00"] == "base 1, treat 0, over the trials that count"
     totals = {name: root.get(name) for name in ("tests", "failures", "errors", "skipped")}
     assert totals == {"tests": "7", "failures": "1", "errors": "0", "skipped": "1"}
     say("one:treat", "two", "--junit", report)

@@ -217,9 +217,11 @@ def test_the_strict_rule_fails_an_agent_that_failed_whatever_its_verdict(path: P
         assert found.counts is not None
         assert (found.pairs, found.counts.only_a) == (3, only_a)
     text = comparison_sentences.method([compare(path, "run-1")])
-    assert "A verdict counts, however the agent ended" in text
+    assert "A verdict counts however the agent ended" in text
     strict = compare(path, "run-1", errors=ErrorCounting.STRICT)
-    assert "timed out did not pass, whatever its verdict" in comparison_sentences.method([strict])
+    assert "timed out or broke its grader, whatever its verdict" in comparison_sentences.method(
+        [strict]
+    )
 
 
 def test_both_sides_must_have_the_task_as_it_was(path: Path) -> None:
@@ -238,7 +240,7 @@ def test_both_sides_must_have_the_task_as_it_was(path: Path) -> None:
         ("b: not_committed",),
         ("b: not_scheduled",),
     ]
-    assert "run two is not complete: 3 of 4 slots are committed" in found.warnings
+    assert "run two is not complete: 3 of 4 trials are saved" in found.warnings
 
 
 def test_other_graders_and_images_are_told(path: Path) -> None:
@@ -298,7 +300,7 @@ def test_no_difference_says_what_could_have_been_seen(path: Path) -> None:
     condition = f"if {100 * (found.detectable.discordant or 0):.1f}% of pairs differ"
     assert any(condition in fact.text for fact in facts(found, compare(path, "run-1")))
     runs.make_run(path, {"base": "PPP", "treat": "FFF"}, "small")
-    assert "with these 3 tasks: they are too few" in only(path, "small").decision.text
+    assert "These 3 tasks are too few" in only(path, "small").decision.text
 
 
 def test_without_discordant_pairs_their_share_is_supposed(path: Path) -> None:
@@ -494,9 +496,7 @@ def test_tasks_of_one_cluster_count_once(path: Path) -> None:
     runs.make_run(path, letters, "plain", payloads=payloads)
     found = compare(path, "run-1")
     assert (found.cluster, found.comparisons[0].clusters) == ("task.repo", 5)
-    assert "with these 20 tasks in 5 clusters: they are too few" in (
-        found.comparisons[0].decision.text
-    )
+    assert "These 20 tasks in 5 clusters are too few" in (found.comparisons[0].decision.text)
     assert found.comparisons[0].effective_clusters == 5
     plain = compare(path, "plain")
     assert (plain.cluster, plain.comparisons[0].clusters) == (None, None)
@@ -551,7 +551,7 @@ def test_a_constant_shift_is_shown(path: Path) -> None:
     found = only(path, "run-1", metric="tokens")
     assert found.decision.verdict == "higher"
     assert found.difference == Estimate(2.0, None, None)
-    assert "no 95 % CI, because every task differs by the same" in found.decision.text
+    assert "no 95 % CI, because all tasks differ by the same amount" in found.decision.text
     # The test of the difference against the limit decides whether B is worse; what must be shown
     # needs an interval.
     options = {"metric": "tokens", "lower_is_better": True}
@@ -677,13 +677,13 @@ def test_gates_of_a_metric_know_what_is_worse(path: Path) -> None:
 @pytest.mark.parametrize(
     ("tasks", "trials", "clusters", "words"),
     [
-        (5, 1, None, "No difference can be found with these 5 tasks: they are too few."),
-        (5, 10, None, "Differences can be found with these 5 tasks; how large they must be is not"),
+        (5, 1, None, "These 5 tasks are too few to show any difference."),
+        (5, 10, None, "These 5 tasks can show differences; how large they must be is not"),
         (
             40,
             1,
             5,
-            "No difference can be found with these 40 tasks in 5 clusters: they are too few",
+            "These 40 tasks in 5 clusters are too few",
         ),
         (40, 1, 7, "or more would usually be found with these 40 tasks in 7 clusters."),
     ],

@@ -425,8 +425,8 @@ def test_each_way_of_being_cancelled_has_its_sentence() -> None:
         ],
     )
     assert [text.rpartition(") ")[2] for text in told] == [
-        "before anything of it ran, and left out of the pass rate",
-        "while running, and did not pass",
+        "before any attempt started, and left out of the pass rate",
+        "while running, and counted as not passed",
         "before another attempt, and left out of the pass rate",
     ]
 

@@ -172,7 +172,7 @@ def test_another_count_of_errors_that_decides_otherwise_is_said_in_words(path: P
     decided, (gate,) = document.comparisons[0].decision, document.gates
     assert decided.verdict == "worse"
     otherwise = "with --errors left-out, no difference would be shown"
-    assert decided.text.endswith(f"It depends on how errors are counted: {otherwise}.")
+    assert decided.text.endswith(f"This depends on how errors are counted: {otherwise}.")
     assert otherwise in headline
     assert gate.text.endswith("; with --errors left-out the gate would be passed")
     same = {"base": "P" * 12, "treat": "P" * 4 + "F" * 8}
@@ -193,7 +193,7 @@ def test_rare_events_of_metrics_are_warned_of(path: Path, estimand: Estimand) ->
     with open_ledger(path) as ledger:
         (compared,) = ledger.compare("run-1", options=options).comparisons
     share, units = ("4.9%", "tasks") if estimand is Estimand.TASKS else ("2.5%", "trials")
-    (warning,) = (text for text in compared.warnings if "may be missing" in text)
+    (warning,) = (text for text in compared.warnings if "may miss rare events" in text)
     assert f"in fewer than about {share} of {units}" in warning
 
 

@@ -358,7 +358,7 @@ def test_a_stored_decision_stays(path: Path, writer: LedgerWriter) -> None:
     assert (told.schedule_idx, told.works) == (1, False)
     sentences = grading_sentences("own", state.failed_gradings, state.told_since)
     assert "1 trial of own whose tests did not work counts as not passed" in sentences[0]
-    assert "slot 0 of check now shows that the grader of slot 1 cannot work" in sentences[1]
+    assert "trial 0 of check now shows that the grader of trial 1 cannot work" in sentences[1]
     assert sentences[1] in json.dumps(report, ensure_ascii=False)
 
 

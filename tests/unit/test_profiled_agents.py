@@ -117,7 +117,7 @@ def test_an_untested_version_is_marked(location: str, tmp_path: Path) -> None:
     tested = load_profile("codex").version
     [sentence] = untested_sentences(experiment.document)
     assert sentence == (
-        f"codex 0.99.0 is not the version that its profile was tested with, which is {tested}"
+        f"codex is version 0.99.0, but its profile was tested with version {tested}"
     )
     warnings = [each for each in check_agents(experiment.plan) if each.warning]
     assert [tested in each.detail for each in warnings] == [True]

@@ -239,11 +239,11 @@ def test_two_gradings_of_the_same_trials_are_compared(path: Path) -> None:
     assert base.same_trials
     assert base.decision.verdict == "lower"
     assert base.decision.text.startswith(
-        "Of the same trials, the pass rate is lower in run-1.g2:base than in run-1.g1:base on "
+        "For the same trials, the pass rate is lower in run-1.g2:base than in run-1.g1:base on "
         "tasks like these: 75.0 points"
     )
     assert treat.decision.verdict == "not_shown"
-    assert "run-1.g1:treat and run-1.g2:treat of the same trials" in treat.decision.text
+    assert "run-1.g1:treat and run-1.g2:treat for the same trials" in treat.decision.text
     sides = base.a.grading, base.b.grading
     assert [(s and (s.run_id, s.generation, s.generations, s.grader_digest)) for s in sides] == [
         ("run-1", 1, 4, DIGESTS[1]),
@@ -281,7 +281,7 @@ def test_an_unfinished_grading_is_compared_as_such(path: Path) -> None:
     """Slots of an unfinished grading are left out of the comparison, with the reason."""
     base, _ = compare(path, "run-1.g1", "run-1.g4").comparisons
     assert base.pairs == 3
-    assert "run run-1.g4 is not complete: 5 of 24 slots are committed" in base.warnings
+    assert "run run-1.g4 is not complete: 5 of 24 trials are saved" in base.warnings
 
 
 def test_a_metric_is_compared_between_gradings(path: Path) -> None:
@@ -289,7 +289,7 @@ def test_a_metric_is_compared_between_gradings(path: Path) -> None:
     base, _ = compare(path, "run-1.g1", "run-1.g2", metric="resolved").comparisons
     assert base.difference is not None
     assert base.difference.value == -0.75
-    assert base.decision.text.startswith("Of the same trials, resolved is lower in run-1.g2:base")
+    assert base.decision.text.startswith("For the same trials, resolved is lower in run-1.g2:base")
     with pytest.raises(InvalidInput, match="there is pass_rate, agent_ms, confidence, resolved"):
         compare(path, "run-1.g1", "run-1.g2", metric="nothing")
 
@@ -337,7 +337,7 @@ def test_the_command_says_what_differs(path: Path) -> None:
     given = ["compare", "run-1.g1", "run-1.g2", "--lab-dir", str(path.parent)]
     text = CliRunner().invoke(app, given).stdout
     assert "trials: the same on both sides; only how they were graded differs" in text
-    assert "scores of run-1.g2: generation 2 of 4, by grader 222222222222" in text
+    assert "scores of run-1.g2: grading 2 of 4, by grader 222222222222" in text
     assert "lower on 9 tasks" in text
     assert "better" not in text.replace("is better when", "")
 
@@ -382,7 +382,7 @@ def test_a_report_compares_its_gradings(path: Path) -> None:
         report = ledger.report("run-1.g2", options)
         forms = [ledger.rendered_report("run-1.g2", form, options) for form in ("html", "markdown")]
     assert report["headline"].startswith(
-        "Of the same trials, the pass rate is lower in run-1.g2:base than in run-1.g1:base on "
+        "For the same trials, the pass rate is lower in run-1.g2:base than in run-1.g1:base on "
         "tasks like these (-75.0 points"
     )
     for form in forms:

@@ -120,7 +120,7 @@ def test_a_page_of_several_runs_has_the_logs_of_each(path: Path) -> None:
     page = rendered(path, "s1+s2", "html", logs=LogSelection.ALL)
     for key in ("s1:3", "s2:3"):
         assert f'data-trial="{key}"' in page
-    assert '<a href="#trial-s1:5">slot s1:5</a>' in page
+    assert '<a href="#trial-s1:5">trial s1:5</a>' in page
     assert "`labledger verify`" in page
     runs.make_run(path, {"base": "PP"}, "other", digest="e" * 64)
     assert "other is not the same experiment as s1" in rendered(path, "s1+other", "markdown")

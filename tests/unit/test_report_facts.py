@@ -278,7 +278,7 @@ def test_a_changed_record_is_told_where_all_is_verified(path: Path) -> None:
     found = facts(path, verify=True)["provenance"]["verification"]
     assert not found["clean"]
     assert found["findings"] == len(found["told"])
-    assert any(text.startswith("slot 1: the columns of a row of score") for text in found["told"])
+    assert any(text.startswith("trial 1: the columns of a row of score") for text in found["told"])
 
 
 def test_without_being_asked_the_chain_alone_is_checked(path: Path) -> None:
@@ -299,15 +299,15 @@ def test_without_being_asked_the_chain_alone_is_checked(path: Path) -> None:
     [
         (
             "UPDATE slot_commit SET payload_digest = 'x' WHERE schedule_idx = 1",
-            ["slot 1: the commit does not follow from the one before it"],
+            ["trial 1: the commit does not follow from the one before it"],
         ),
         (
             "UPDATE slot_commit SET slot_commit_id = 'x' WHERE schedule_idx = 3",
-            ["slot 3: the commit's id was changed"],
+            ["trial 3: the commit's id was changed"],
         ),
         (
             "DELETE FROM slot_commit WHERE schedule_idx = 1",
-            ["slot 1: the commits of slots 1 to 1 are missing"],
+            ["trial 1: the commits of slots 1 to 1 are missing"],
         ),
         (
             "DELETE FROM slot_commit WHERE schedule_idx = 3",

@@ -82,7 +82,7 @@ def test_the_page_lists_no_more_than_its_limit(path: Path, monkeypatch: pytest.M
     )
     listed = json.loads(data)["trials"]
     assert [trial[0] for trial in listed] == [0, 3, 7]
-    assert "8 committed slots, of which 3 fit into the list" in html
+    assert "8 saved trials; 3 fit into the list" in html
 
 
 def test_what_a_page_does_not_list_is_counted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,12 +131,12 @@ def test_a_rate_that_is_another_elsewhere_is_explained(path: Path) -> None:
         page, uneven = (ledger.rendered_report(run).decode() for run in ("run-1", "uneven"))
         markdown = ledger.rendered_report("uneven", "markdown").decode()
     assert (
-        "The pass rate of base is 80.0% in this comparison, over the 10 tasks that both sides have"
+        "The pass rate of base is 80.0% in this comparison, where all 10 tasks that both sides have"
         in page
     )
-    assert "it is 60.0% over all its trials" in page
-    assert "The pass rate of treat is 80.0% in this comparison, over the 15 tasks" in uneven
-    assert "it is 28.6% over all its trials" in uneven
+    assert "Outcomes it is 60.0%, where all its trials weigh the same" in page
+    assert "The pass rate of treat is 80.0% in this comparison, where all 15 tasks" in uneven
+    assert "Outcomes it is 28.6%, where all its trials weigh the same" in uneven
     assert "The pass rate of treat is 80.0% in this comparison" in markdown
 
 
@@ -192,7 +192,7 @@ def test_a_report_can_be_about_its_suite(path: Path) -> None:
     assert report["headline"].startswith("treat is worse than base on this suite (-100.0 points")
     assert "the sample is the replications of its tasks" in page
     assert single == (
-        "Whether treat and base differ on this suite cannot be said without replications."
+        "Whether treat and base differ on this suite cannot be decided without replications."
     )
 
 

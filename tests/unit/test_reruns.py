@@ -311,7 +311,7 @@ def test_a_rerun_despite_verdicts_heads_every_report_and_comparison(lab: Path) -
     """The reason stands before the figures of each form, and can change no page and no terminal."""
     rerun(lab, "07", statuses=("completed",), tasks=("t0", "t1"), despite_verdict=True,
           because=REASON)  # fmt: skip
-    said = "2 slots of run-1 were run again (2 completed), chosen despite their verdicts"
+    said = "2 trials of run-1 were run again (2 completed), chosen despite their verdicts"
     with open_ledger(lab_dir=lab) as ledger:
         document = ledger.report(kit.RUN)
         markdown = ledger.rendered_report(kit.RUN, "markdown").decode()
@@ -335,7 +335,7 @@ def test_a_rerun_despite_verdicts_heads_every_report_and_comparison(lab: Path) -
 def test_reruns_of_the_environments_failures_are_said_too(lab: Path) -> None:
     """Status, report and comparison say how many slots were run again, and what they were."""
     rerun(lab, "0", statuses=("infra_error",))
-    said = "1 slot of run-1 was run again (1 infra_error); they had no verdict."
+    said = "1 trial of run-1 was run again (1 infra_error); they had no verdict."
     assert said in run_forked("status", kit.RUN, folder=lab.parent).stdout
     with open_ledger(lab_dir=lab) as ledger:
         assert said in ledger.rendered_report(kit.RUN, "markdown").decode().replace("\\", "")

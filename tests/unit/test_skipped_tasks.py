@@ -28,7 +28,7 @@ from labledger.records.task_coverage import SkippedTask, TaskCoverage
 from labledger.runner.run_outcome import RunOutcome
 
 SKIPPED = ({"id": "needs-gpu", "reason": "needs T4"}, {"id": "steps", "reason": "has 2 steps"})
-SAID = "2 of 4 tasks of the benchmark are in run-1, and a pass rate is not the benchmark's"
+SAID = "2 of 4 tasks of the benchmark are in run-1, so its pass rates are not the benchmark's"
 NAMED = "skipped: needs-gpu (needs T4); steps (has 2 steps)"
 
 
@@ -87,7 +87,7 @@ def test_reports_and_comparisons(lab: Path) -> None:
         document = ledger.report(kit.RUN)
         markdown = ledger.rendered_report(kit.RUN, "markdown").decode()
         compared = ledger.compare(kit.RUN)
-    assert "On 2 of 4 tasks of the benchmark: 2 tasks were skipped." in document["headline"]
+    assert "Only 2 of 4 tasks of the benchmark ran: 2 tasks were skipped." in document["headline"]
     assert f"{SAID}; {NAMED}." in document["missing"]
     assert document["run"]["skipped_tasks"] == list(SKIPPED)
     assert "2 of 4 tasks of the benchmark are in run-1" in markdown

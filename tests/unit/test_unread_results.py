@@ -43,7 +43,7 @@ def test_trials_are_counted_by_output(reader: LedgerReader, path: Path) -> None:
         assert ledger.state(kit.RUN).unread_results == tuple(unread)
     result, events = unread_sentences("demo", unread)
     assert result.startswith("2 trials of demo have a result.json that could not be stored whole")
-    assert result.endswith("the last of them slot 2: `labledger show demo 2` says why")
+    assert result.endswith("the last one is trial 2, and `labledger show demo 2` says why")
     assert events.startswith("1 trial of demo has an events.jsonl that could not be stored whole")
 
 

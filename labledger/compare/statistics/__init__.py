@@ -1,6 +1,6 @@
-"""Estimates, intervals and tests: functions of numbers alone, without a ledger.
+"""Compute estimates, intervals and tests from numbers alone, without a ledger.
 
-In: the values of trials, grouped by task. Out: estimates, p values, detectable differences.
-Imports nothing else of labledger. NumPy and SciPy are imported when a function first needs them,
-because an installation may lack them.
+In: the values of trials, grouped by task. Out: estimates, p values, detectable differences. Imports
+nothing else from labledger. Functions import NumPy and SciPy themselves, because an installation
+may lack them. Read `samples`, `paired_rates` and `paired_means` first.
 """

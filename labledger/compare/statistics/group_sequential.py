@@ -1,14 +1,8 @@
-"""Boundaries for looks that were planned before a run: the values that a test must reach.
+"""Correct tests and intervals at planned looks by O'Brien and Fleming's boundary.
 
-They are O'Brien and Fleming's (1979, Biometrics 35:549–556): the statistic times the square root of
-the information must exceed the same number at every look. If the information at the looks is in
-proportion to their trials, this product is a Brownian motion observed at a few times (Jennison and
-Turnbull 2000, Group Sequential Methods, chapters 2 and 19). The number follows from the chance that
-the motion ever leaves a strip. If the proportion is not known, the chances of all looks are added
-up instead. The sum holds however the looks depend on each other.
-
-`Boundary.level` returns the level for the usual test and interval at one look, given the level for
-all looks. `Boundary.p` turns the p value of the usual test into the p value of all looks.
+The statistic times the square root of the information must exceed the same number at every look
+(1979, Biometrics 35:549–556). If information grows with trials, this is a Brownian motion (Jennison
+and Turnbull 2000, Group Sequential Methods). Otherwise the chances of all looks are added up.
 """
 
 from __future__ import annotations
@@ -23,11 +17,12 @@ if TYPE_CHECKING:
     from labledger.compare.statistics.samples import Array
 
 _PANEL = 16
-"""Points of a panel at which the density of the motion is known between two looks (Gauss)."""
+"""The points of a panel at which the density of the motion is computed (Gauss)."""
 _FEWEST_PANELS, _MOST_PANELS = 8, 100
-"""The fewest and most panels; otherwise a panel is a deviation of the shortest step wide."""
+"""The fewest and most panels. Within these limits, a panel is as wide as the deviation of the
+shortest step."""
 _FAR = 8.0
-"""Beyond this many standard deviations, the looks' chances are added up: both methods agree."""
+"""Beyond this many standard deviations, the looks' chances are added up; both methods agree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +31,9 @@ class Boundary:
 
     Attributes:
         fractions: The information at each look as a share of the last one's; the last is 1.
-        number: Which look this is, from 1.
-        is_joint: Whether the looks' statistics follow a Brownian motion. Their correlations are
-            then at least the ones that `fractions` imply.
+        number: The number of this look, from 1.
+        is_joint: Whether the looks' statistics follow a Brownian motion. Then their correlations
+            are at least as high as `fractions` imply.
     """
 
     fractions: tuple[float, ...]
@@ -50,7 +45,7 @@ class Boundary:
         return self.fractions[self.number - 1]
 
     def level(self, alpha: float) -> float:
-        """Return the level below which the usual test's p value shows a difference at this look.
+        """Return the level for the usual test and interval at this look.
 
         `alpha` is the level of all looks together.
         """
@@ -70,7 +65,7 @@ class Boundary:
         return _crossing(self.fractions, self.is_joint, edge)
 
     def power(self, shift: float, alpha: float) -> float:
-        """Return the chance to show a difference at this look or an earlier one.
+        """Return the probability of showing a difference at this look or an earlier one.
 
         `shift` is the difference in standard errors of the last look.
         """
@@ -80,7 +75,7 @@ class Boundary:
 
 @lru_cache(maxsize=1024)
 def _edge(fractions: tuple[float, ...], is_joint: bool, alpha: float) -> float:
-    """Return the absolute value that the motion exceeds at some look with the chance `alpha`."""
+    """Return the absolute value that the motion exceeds at some look with probability `alpha`."""
     from scipy import optimize
 
     def beyond(edge: float) -> float:
@@ -94,7 +89,7 @@ def _edge(fractions: tuple[float, ...], is_joint: bool, alpha: float) -> float:
 
 
 def _crossing(fractions: tuple[float, ...], is_joint: bool, edge: float) -> float:
-    """Return the chance that some look's statistic is beyond the boundary if nothing differs.
+    """Return the probability that some look's statistic crosses the boundary if nothing differs.
 
     `edge` is the absolute value that the motion must reach.
     """
@@ -117,7 +112,7 @@ def _tail(z: float) -> float:
 
 @lru_cache(maxsize=128)
 def _rule(panels: int) -> tuple[Array, Array]:
-    """Return points and weights of an integral from -1 to 1, by so many equal panels."""
+    """Return the points and weights of an integral from -1 to 1 over equal panels."""
     import numpy as np
 
     nodes, weights = np.polynomial.legendre.leggauss(_PANEL)
@@ -128,7 +123,7 @@ def _rule(panels: int) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=4096)
 def _exit_chance(fractions: tuple[float, ...], edge: float, drift: float = 0.0) -> float:
-    """Return the chance that a Brownian motion is beyond ± `edge` at one of some times.
+    """Return the probability that a Brownian motion is beyond ± `edge` at one of the times.
 
     The density of the motions that are still inside is integrated from one time to the next
     (Armitage, McPherson and Rowe 1969, JRSS A 132:235–244).

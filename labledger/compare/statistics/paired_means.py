@@ -1,14 +1,8 @@
 """Compare two means, with intervals and tests.
 
-In `of_tasks` the tasks (or clusters of them) are the sample, and the test is a permutation test; in
-`of_suite` the tasks are given, and the test is a t test of their replications. In both the p value
-is below 1 less the confidence exactly where the interval does not contain 0. There is no interval
-where nothing varies.
-
-`at_every_look`, for differences from -1 to 1, is a confidence sequence: it contains the true mean
-at all looks together (Howard, Ramdas, McAuliffe and Sekhon 2021, Annals of Statistics
-49:1055–1080), while a fixed-sample test that is repeated as tasks come in errs far more often than
-its level says.
+In `of_tasks`, tasks or clusters are the sample, and the test is a permutation test. In `of_suite`,
+replications of fixed tasks are, and the test is a t test. `at_every_look` is a confidence sequence.
+P values are below 1 minus the confidence if and only if intervals do not contain 0.
 """
 
 from __future__ import annotations
@@ -42,11 +36,11 @@ SUITE_T = "stratified t test"
 BETTING = "anytime-valid betting test"
 
 _SQUARES_FIT = 1e100
-"""The squares of values up to this, and from its inverse on, are numbers of a double."""
+"""A double can hold the squares of values between the inverse of this number and the number."""
 _STAKES = 256
-"""The number of stakes that a side of the bet is spread over."""
+"""The number of stakes that each side of the bet is spread over."""
 _STEPS = 40
-"""Bisections of a bound, which is then exact to 2⁻³⁹."""
+"""The bisections of a bound, which make it exact to 2⁻³⁹."""
 
 
 # -- tasks as a sample
@@ -57,10 +51,9 @@ def of_tasks(
 ) -> Inference:
     """Estimate the difference of means, B minus A, for tasks like these, in the metric's unit.
 
-    Each task weighs the same. The tasks, or the `clusters` that are named for each of them, are
-    assumed to be an independent sample, and `sign_flip_test` gives the p value and the interval.
-    Coverage is as stated for differences that are distributed symmetrically,
-    whatever their tails; for skewed ones see `is_skewed`.
+    Each task has the same weight. The tasks, or the clusters that `clusters` names for each task,
+    are assumed to be an independent sample. `sign_flip_test` computes the p value and the interval.
+    Its coverage holds for symmetric distributions with any tails; for skewed ones see `is_skewed`.
     """
     differences, scale = _scaled_down(task_differences(a, b))
     units = sign_flip_test.sampled_units(differences, clusters)
@@ -83,7 +76,7 @@ def mean_of_tasks(
 ) -> Estimate:
     """Estimate one side's mean for tasks like these, with a t interval.
 
-    Each task weighs the same. There are no bounds where nothing varies.
+    Each task has the same weight. There are no bounds if nothing varies.
     """
     import numpy as np
 
@@ -100,12 +93,12 @@ def _t_estimate(value: float, error: float, degrees: float, confidence: float) -
 
 
 def is_skewed(differences: Sequence[float]) -> bool:
-    """Return whether so few differences are too skewed for the interval of their mean to hold.
+    """Return whether the differences are too few for their skewness, so that the interval may miss.
 
-    This is Cochran's rule (1977, Sampling Techniques, section 2.15): fewer than 25 times the square
-    of the skewness, where that is more than 1. Of 12 lognormal differences a 95 % interval contains
-    the mean .84 of the time, of 100 .92. Three in four such samples are called skewed; the others
-    lack the long tail altogether, which no interval can make up for.
+    Cochran's rule (1977, Sampling Techniques, section 2.15) requires at least 25 times the square
+    of the skewness if the skewness is more than 1. A 95 % interval contains the mean of 12
+    lognormal differences .84 of the time, and of 100 .92. Three in four such samples are called
+    skewed. The others lack the long tail altogether, and no interval can make up for that.
     """
     import numpy as np
 
@@ -120,10 +113,10 @@ def is_skewed(differences: Sequence[float]) -> bool:
 
 
 def unseen_share(units: float) -> float:
-    """Return the share of tasks of which so many units have none in one sample of twenty.
+    """Return the share of tasks that a sample of `units` misses altogether 5 % of the time.
 
-    About three of that many (Hanley and Lippman-Hand 1983, JAMA 249:1743–1745). No interval can
-    account for what a sample does not contain.
+    It is about 3 / `units` (Hanley and Lippman-Hand 1983, JAMA 249:1743–1745). No interval can
+    account for values that a sample does not contain.
     """
     return float(1 - 0.05 ** (1 / units))
 
@@ -131,7 +124,7 @@ def unseen_share(units: float) -> float:
 def standardized(differences: Sequence[float]) -> float | None:
     """Return Cohen's d_z: the mean difference in standard deviations of the tasks' differences.
 
-    Cohen 1988, Statistical Power Analysis, section 2.3.5. None where the differences do not vary.
+    Cohen 1988, Statistical Power Analysis, section 2.3.5. None if the differences do not vary.
     """
     if len(differences) < 2:
         return None
@@ -145,13 +138,14 @@ def standardized(differences: Sequence[float]) -> float | None:
 def of_suite(a: Groups, b: Groups, confidence: float) -> Inference:
     """Estimate the difference of means, B minus A, for these fixed tasks, in the metric's unit.
 
-    Each task weighs the same; its replications are the sample, assumed to be independent. A t test
-    of the mean of the tasks' differences, with the variance of each task's replications on each
-    side, and degrees of freedom by Satterthwaite (1946, Biometrics Bulletin 2:110–114; of strata:
-    Cochran 1977, Sampling Techniques, section 5.4). A task with a single trial on a side is assumed
-    to vary there as the side's others do on average. Where no trial differs from another of its
-    task and side, only their number counts: the p value is then that of exchanging trials within
-    tasks, and there is no interval, because nothing tells how much trials vary.
+    Each task has the same weight, and its replications are assumed to be an independent sample. The
+    test is a t test of the mean of the tasks' differences. It uses the variance of each task's
+    replications on each side, and degrees of freedom by Satterthwaite (1946, Biometrics Bulletin
+    2:110–114; for strata: Cochran 1977, Sampling Techniques, section 5.4). A task with a single
+    trial on a side is assumed to vary as the side's other tasks do on average.
+
+    If the trials of a task and side never differ, the variation is unknown and there is no
+    interval. The p value then comes from exchanging trials within tasks.
     """
     value = mean(task_differences(a, b))
     error, degrees = suite_deviation(a, b)
@@ -164,23 +158,23 @@ def of_suite(a: Groups, b: Groups, confidence: float) -> Inference:
 
 
 def suite_deviation(*sides: Groups) -> tuple[float, float]:
-    """Return the standard error of a sum of the sides' means, and its degrees of freedom.
+    """Return the standard error of the sum of the sides' means, and its degrees of freedom.
 
-    A side's mean is that of its tasks' means, and the error is due to their replications.
+    A side's mean is the mean of its tasks' means. The error comes from their replications.
     """
     by_side = [[(deviation(g), len(g) - 1) for g in groups if len(g) > 1] for groups in sides]
-    all_measured = [each for measured in by_side for each in measured]
+    all_measured = [task for measured in by_side for task in measured]
     errors, degrees = [], []
-    for groups, own in zip(sides, by_side, strict=True):
+    for groups, measured in zip(sides, by_side, strict=True):
         repeated = [group for group in groups if len(group) > 1]
-        for (spread, own_free), group in zip(own, repeated, strict=True):
+        for (spread, task_free), group in zip(measured, repeated, strict=True):
             errors.append(spread / math.sqrt(len(group)) / len(groups))
-            degrees.append(float(own_free))
+            degrees.append(float(task_free))
         single = len(groups) - len(repeated)
-        # A side without replications is assumed to vary as the other one does.
-        usual, free = _usual_deviation(own or all_measured)
+        # A side without replications is assumed to vary as the other side does.
+        usual, free = _usual_deviation(measured or all_measured)
         if single and usual:
-            # One figure stands for all of them, so they err together.
+            # The same deviation is assumed for all single trials, so they err together.
             errors.append(usual * math.sqrt(single) / len(groups))
             degrees.append(free)
     total = math.hypot(*errors)
@@ -191,9 +185,10 @@ def suite_deviation(*sides: Groups) -> tuple[float, float]:
 
 
 def _usual_deviation(measured: Sequence[tuple[float, int]]) -> tuple[float, float]:
-    """Return the quadratic mean of deviations with known degrees of freedom, and its own degrees.
+    """Return the quadratic mean of deviations, and its degrees of freedom by Satterthwaite.
 
-    The mean's degrees are Satterthwaite's: few if the deviations are few, or differ much.
+    Each deviation comes with its degrees of freedom. The mean has few degrees if the deviations are
+    few or differ much.
     """
     whole = math.hypot(*(spread for spread, _ in measured))
     if not whole:
@@ -203,10 +198,10 @@ def _usual_deviation(measured: Sequence[tuple[float, int]]) -> tuple[float, floa
 
 
 def _constant_p(a: Groups, b: Groups) -> float:
-    """Return the p value, by permutation within tasks, of trials that do not vary within a side.
+    """Return the permutation p value for trials that do not vary within a task and side.
 
-    Where all tasks that differ do so in one direction, no other assignment of their trials is as
-    extreme as the observed one and its mirror image. Where they do not, whole tasks are exchanged.
+    If all tasks that differ do so in one direction, no other assignment of their trials is as
+    extreme as the observed one and its mirror image. Otherwise whole tasks are exchanged.
     """
     differences = task_differences(a, b)
     if min(differences) < 0 < max(differences):
@@ -236,17 +231,21 @@ def at_every_look(
 ) -> Inference:
     """Estimate the mean of tasks' differences from -1 to 1, valid at every look.
 
-    The tasks, or the clusters that are named for each, must come in an order that does not depend
-    on their differences, each with all of its trials; `largest` is the size of the largest cluster
-    that is planned.
+    A fixed-sample test that is repeated as tasks come in errs far more often than its level says.
+    This confidence sequence contains the true mean at all looks together (Howard, Ramdas, McAuliffe
+    and Sekhon 2021, Annals of Statistics 49:1055–1080).
 
-    The bounds are those of a bet against each mean (Waudby-Smith and Ramdas 2024, JRSS B 86:1–27):
-    a fortune starts at 1, and for each unit a share of it is staked on a larger (or smaller) mean,
-    so that it does not grow on average if the mean is the true one. A fortune that has reached
-    2 / (1 − confidence) rejects that mean for good (Ville 1939). Stakes are spread over their whole
-    range by the arcsine distribution (Orabona and Jun 2024, IEEE Transactions on Information Theory
-    70:436–455), so that nothing is tuned, and the order of the units does not matter. The p value
-    is that of the same bet against no difference.
+    Tasks, or the clusters that `clusters` names, must come in an order that does not depend on
+    their differences. Each task must have all of its trials. `largest` is the number of tasks in
+    the largest planned cluster.
+
+    The bounds come from a bet against each mean (Waudby-Smith and Ramdas 2024, JRSS B 86:1–27). A
+    fortune starts at 1. For each unit, a share of it is staked on a larger (or smaller) mean, so
+    that it does not grow on average if the mean is true. A fortune of 2 / (1 − confidence) rejects
+    the mean for good (Ville 1939). Stakes are spread over their whole range by the arcsine
+    distribution (Orabona and Jun 2024, IEEE Transactions on Information Theory 70:436–455). So
+    there is nothing to tune, and the order of the units does not matter. The p value comes from the
+    same bet against a mean of 0.
     """
     units = sign_flip_test.sampled_units(differences, clusters)
     # Sums and sizes are shares of the largest planned size.
@@ -259,14 +258,15 @@ def at_every_look(
 
 
 def no_difference(units: Units) -> float:
-    """Return the p value of a mean of 0, of differences from -1 to 1 in units of at most 1."""
+    """Return the p value for a mean of 0. The sums and sizes of units are at most 1."""
     return min(1.0, 2 * math.exp(-max(_fortune(units, 0.0), _fortune(units.negated, 0.0))))
 
 
 def shows_at_every_look(values: Array, counts: Array, confidence: float) -> Array:
-    """Return which samples of differences show that their mean is not 0.
+    """Return, for each sample of differences, whether it shows that the mean is not 0.
 
-    Each row of `counts` says how often a sample has each of the `values`, from -1 to 1.
+    Each row of `counts` has the number of times that a sample has each of the `values`, which are
+    from -1 to 1.
     """
     import numpy as np
     from scipy import special
@@ -287,7 +287,7 @@ def _stakes() -> Array:
 
 
 def _fortune(units: Units, mean: float) -> float:
-    """Return the logarithm of what a bet has become that the true mean is smaller than `mean`.
+    """Return the logarithm of the fortune of a bet that the true mean is smaller than `mean`.
 
     It grows with `mean`.
     """
@@ -304,7 +304,7 @@ def _fortune(units: Units, mean: float) -> float:
 
 
 def _bound(units: Units, limit: float, value: float) -> float:
-    """Return the smallest mean above `value` that the bet rejects; 1 where it rejects none."""
+    """Return the smallest mean above `value` that the bet rejects; 1 if it rejects none."""
     high = 1 - 1e-12
     if _fortune(units, high) < limit:
         return 1.0

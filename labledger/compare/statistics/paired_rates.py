@@ -1,8 +1,8 @@
-"""Compare two pass rates: tests of their difference and the interval that belongs to them.
+"""Compare two pass rates, with tests of their difference and a matching interval.
 
-They cannot disagree: the p value is below 1 less the confidence exactly where the interval does not
-contain 0. In `of_tasks` the tasks (or clusters of them) are the sample; in `of_suite` the tasks are
-given and their replications are the sample.
+The p value is below 1 minus the confidence if and only if the interval does not contain 0. In
+`of_tasks`, tasks or clusters are the sample. In `of_suite`, replications of fixed tasks are the
+sample.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ SUITE_SCORE = "stratified score test"
 
 _EDGE = 1e-12
 MOST_BY_HALF = 0.5 + _EDGE
-"""The largest share of pairs that differ for which the test of tasks uses the mid-p value."""
+"""The largest share of differing pairs for which the test of tasks uses the mid-p value."""
 _STEPS = 60
-"""Bisections of a bound, which is then exact to 2⁻⁶⁰."""
+"""The bisections of a bound, which make it exact to 2⁻⁶⁰."""
 
 
 # -- tasks as a sample
@@ -47,15 +47,15 @@ class Discordance:
     """How often a trial of A and one of B of the same task differ, and the effective sample."""
 
     gained: float
-    """The share of pairs that B alone passed; each task weighs the same."""
+    """The share of pairs that B alone passed; each task has the same weight."""
     lost: float
     """The share that A alone passed."""
     least_size: float
-    """The effective number of pairs if a task's trials were all alike: the tasks less 1."""
+    """The effective number of pairs if a task's trials were all alike: the tasks minus 1."""
     seen_size: float
-    """The effective number of pairs by the spread of the tasks' differences."""
+    """The effective number of pairs according to the spread of the tasks' differences."""
     degrees: float
-    """Degrees of freedom of that spread."""
+    """The degrees of freedom of this spread."""
 
     def size(self, confidence: float) -> float:
         """Return the effective number of pairs for an interval."""
@@ -84,25 +84,28 @@ class Discordance:
 
 
 def discordance(a: Groups, b: Groups) -> Discordance:
-    """Return how the pairs of some tasks differ, from the 0s and 1s of each task's trials.
+    """Return how the pairs of tasks differ, from the 0s and 1s of each task's trials.
 
-    The pairs of a task are all those of a trial of A with one of B. Their effective number is the
-    variance of one pair divided by that of the mean, as the spread of the tasks' differences shows
-    it (Rao and Scott 1992, Biometrics 48:577–585). An interval takes (z/t)² of it, since few tasks
-    tell little about their spread (Korn and Graubard 1998, Survey Methodology 24:193–201), but no
-    less than if each task were a single pair.
+    A task's pairs combine each trial of A with each trial of B. Their effective number is the
+    variance of one pair divided by the variance of the mean, which the spread of the tasks'
+    differences shows (Rao and Scott 1992, Biometrics 48:577–585). An interval multiplies it by
+    (z/t)², because few tasks give a poor estimate of the spread (Korn and Graubard 1998, Survey
+    Methodology 24:193–201). Each task counts as at least a single pair.
     """
     independent = independent_pairs(map(len, a), map(len, b))
     return discordance_of_rates(task_means(a), task_means(b), independent)
 
 
 def independent_pairs(a: Iterable[int], b: Iterable[int]) -> float:
-    """Return the effective number of pairs if tasks did not matter, from their trials a side."""
+    """Return the effective number of pairs if tasks did not matter.
+
+    `a` and `b` are the numbers of trials of each task on both sides.
+    """
     return independent_size(2 / (1 / n_a + 1 / n_b) for n_a, n_b in zip(a, b, strict=True))
 
 
 def discordance_of_rates(a: Sequence[float], b: Sequence[float], independent: float) -> Discordance:
-    """Return how pairs of some tasks differ, from each task's rate on both sides.
+    """Return how the pairs of tasks differ, from each task's rate on both sides.
 
     `independent` is the effective number of pairs if tasks did not matter.
     """
@@ -124,27 +127,28 @@ def of_tasks(
 ) -> Inference:
     """Estimate the difference of pass rates, B minus A, for tasks like these.
 
-    Each task weighs the same. The tasks, or the `clusters` that are named for each of them, are
-    assumed to be an independent sample. A difference is shown where two tests show it: the score
-    test and the sign-flip test of `sign_flip_test`. The p value is the larger one.
+    Each task has the same weight. The tasks, or the clusters that `clusters` names for each task,
+    are assumed to be an independent sample. A difference is shown if two tests show it: the score
+    test and the test of `sign_flip_test`. The p value is the larger one.
 
     The score statistic is Tango's (1998, Statistics in Medicine 17:891–908) for the effective
-    number of pairs (`discordance`). With one replication that is the number of tasks less 1, which
+    number of pairs (`discordance`). With one replication this is the number of tasks minus 1, which
     multiplies the variance by n/(n − 1), as Miettinen and Nurminen (1985, Statistics in Medicine
-    4:213–226) do. Alone it would call 4 tasks gained and none lost, of 26 or more, a difference.
+    4:213–226) do. Used alone, it would show a difference for 4 tasks gained and none lost, of 26 or
+    more.
 
-    For tasks, the sign-flip test is that of the mid-p value, with one replication McNemar's
-    (Fagerland, Lydersen and Laake 2013, BMC Medical Research Methodology 13:91), where up to half
-    of the pairs differ; where more do, it is the exact test, since the mid-p value is then too
-    small. The interval is the score interval, extended to 0 where only the score test rejects.
+    For tasks, the sign-flip test uses the mid-p value if up to half of the pairs differ. With one
+    replication this is McNemar's mid-p test (Fagerland, Lydersen and Laake 2013, BMC Medical
+    Research Methodology 13:91). If more pairs differ, the mid-p value is too small, and the test is
+    the exact one. The interval is the score interval, extended to 0 if only the score test rejects.
 
-    For clusters, which may be few and of unequal size, it is the exact test over clusters, which
-    decides in all but rare cases; the score test is that of tasks. The interval spans the intervals
-    of both tests. Where all clusters differ by the same, the sign flips tell no interval, and that
-    of as many pairs as there are clusters takes its place. Too few clusters have none.
+    Clusters may be few and of unequal size. Their sign-flip test is the exact one over clusters,
+    which decides in all but rare cases; the score test still uses tasks. The interval spans the
+    intervals of both tests. If all clusters differ by the same amount, the sign flips give no
+    interval, so each cluster counts as one pair. There is no interval for too few clusters.
 
-    `python -m bench.comparison_error` enumerates how often one replication errs, and
-    `scripts/simulate-statistics` draws it for replications and clusters.
+    `python -m bench.comparison_error` enumerates the errors with one replication, and
+    `scripts/simulate-statistics` simulates them with replications and clusters.
     """
     independent = independent_pairs(map(len, a), map(len, b))
     return of_rates(task_means(a), task_means(b), independent, confidence, clusters)
@@ -157,7 +161,7 @@ def of_rates(
     confidence: float,
     clusters: Sequence[str] | None = None,
 ) -> Inference:
-    """Estimate the mean difference of the tasks' rates, as `of_tasks` does of their pass rates.
+    """Estimate the mean difference of the tasks' rates, with the method of `of_tasks`.
 
     For `independent` see `discordance_of_rates`.
     """
@@ -185,10 +189,10 @@ def of_rates(
 def can_show(
     a: Iterable[int], b: Iterable[int], confidence: float, clusters: Sequence[str] | None = None
 ) -> bool:
-    """Return whether any results of so many trials of each task show a difference.
+    """Return whether any results could show a difference, given each task's number of trials.
 
-    The tests are most easily convinced where A passes nothing and B passes everything, or, since
-    the mid-p value is for tasks of which up to half of the pairs differ, half of its trials.
+    The p value is smallest if A passes nothing and B passes everything, or half of its trials,
+    because the mid-p value is used only if up to half of the pairs differ.
     """
     trials_a, trials_b = list(a), list(b)
     independent = independent_pairs(trials_a, trials_b)
@@ -209,16 +213,16 @@ def tango_interval(
 ) -> tuple[float, float]:
     """Return the score interval of the difference of two paired proportions.
 
-    The difference is (gained − lost) / size: of `size` pairs, B alone passed `gained` and A alone
-    `lost`, which need not be whole numbers. Tango 1998, Statistics in Medicine 17:891–908;
-    recommended for small samples by Fagerland, Lydersen and Laake 2014, Statistics in Medicine
-    33:2850–2875. It has a width even where all pairs agree.
+    The difference is (gained − lost) / size. Among `size` pairs, B alone passed `gained` and A
+    alone passed `lost`; these need not be whole numbers. The interval has a width even if all pairs
+    agree. Tango 1998, Statistics in Medicine 17:891–908; recommended for small samples by
+    Fagerland, Lydersen and Laake 2014, Statistics in Medicine 33:2850–2875.
     """
     if size <= 0:
         return -1.0, 1.0
 
     def score(difference: float) -> float:
-        """Return the score statistic of a hypothetical difference; it falls as that grows."""
+        """Return the score statistic for a hypothetical difference, with which it falls."""
         a = 2 * size
         b = -gained - lost + (2 * size - gained + lost) * difference
         c = -lost * difference * (1 - difference)
@@ -232,9 +236,9 @@ def tango_interval(
 def score_bounds(
     score: Callable[[float], float], value: float, confidence: float
 ) -> tuple[float, float]:
-    """Return where a score statistic, which falls with the difference, is ± the quantile.
+    """Return the differences at which a score statistic is ± the quantile.
 
-    `value` is the observed difference, at which the statistic is 0.
+    The statistic falls with the difference and is 0 at the observed difference `value`.
     """
     z = quantile(confidence)
     low, high = -1 + _EDGE, 1 - _EDGE
@@ -254,7 +258,7 @@ class Strata:
     """Tasks with the same counts of passes and trials on both sides, taken together."""
 
     tasks: Array
-    """How many tasks each stratum stands for."""
+    """The number of tasks in each stratum."""
     passed_a: Array
     trials_a: Array
     passed_b: Array
@@ -268,21 +272,21 @@ class Strata:
         return without_rounding(value, 1.0)
 
     def variance(self, difference: float) -> float:
-        """Return the variance of that mean if each task's rates differed by `difference`."""
+        """Return the variance of the mean difference if all tasks differed by `difference`."""
         import numpy as np
 
         rate_a = likeliest_rates(self, difference)
         rate_b = np.clip(rate_a + difference, 0.0, 1.0)
-        each = rate_a * (1 - rate_a) / self.trials_a + rate_b * (1 - rate_b) / self.trials_b
+        variances = rate_a * (1 - rate_a) / self.trials_a + rate_b * (1 - rate_b) / self.trials_b
         trials = self.trials_a + self.trials_b
-        return float(self.tasks @ (each * trials / (trials - 1)) / self.tasks.sum() ** 2)
+        return float(self.tasks @ (variances * trials / (trials - 1)) / self.tasks.sum() ** 2)
 
 
 def strata(a: Groups, b: Groups) -> Strata:
-    """Return the strata of some tasks, from the 0s and 1s of each task's trials.
+    """Return the strata of tasks, from the 0s and 1s of each task's trials.
 
-    Both sides of a task count with as many trials as the side with fewer has: the common rate of
-    the null hypothesis would otherwise be the rate of the side with more.
+    Both sides of a task count with the number of trials of the side with fewer. Otherwise the side
+    with more trials would dominate the common rate of the null hypothesis.
     """
     import numpy as np
 
@@ -298,14 +302,14 @@ def strata(a: Groups, b: Groups) -> Strata:
 def of_suite(a: Groups, b: Groups, confidence: float) -> Inference:
     """Estimate the difference of pass rates, B minus A, for these fixed tasks.
 
-    Each task weighs the same; its replications are the sample, assumed to be independent. At least
-    one task needs two trials on a side. The score statistic is that of Miettinen and Nurminen
-    (1985, Statistics in Medicine 4:213–226), summed over the tasks as strata of equal weight: the
-    variance of each is that of the likeliest rates that differ by the hypothetical difference, so
-    that the interval has a width even where every trial passed. Where tasks differ by different
-    amounts that is more than their variance, since rates that are nearer to each other vary more
-    together: the answer errs on the safe side. It holds only for numbers of trials that do not
-    differ much; others are compared by `uneven_suites`.
+    Each task has the same weight, and its replications are assumed to be an independent sample. At
+    least one task needs two trials on a side.
+
+    The score statistic is Miettinen and Nurminen's (1985, Statistics in Medicine 4:213–226), summed
+    over the tasks as strata of equal weight. A task's variance is computed at the likeliest rates
+    that differ by the hypothetical difference, so the interval has a width even if every trial
+    passed. If tasks differ by different amounts, this variance is too large, which errs on the safe
+    side. The test requires similar numbers of trials; otherwise `uneven_suites` compares the sides.
     """
     from scipy import special
 
@@ -323,7 +327,7 @@ def of_suite(a: Groups, b: Groups, confidence: float) -> Inference:
 
 
 def likeliest_rates(observed: Strata, difference: float) -> Array:
-    """Return A's maximum-likelihood rate in each stratum if B's is larger by `difference`.
+    """Return A's maximum-likelihood rate in each stratum if B's rate is larger by `difference`.
 
     It is the root of a cubic (Miettinen and Nurminen 1985, appendix 1).
     """

@@ -1,9 +1,8 @@
-"""The power of a comparison, the size that reaches it, and the difference that it could show.
+"""Compute the power of a comparison, the size that reaches it, and detectable differences.
 
-It is the power of the tests that `compare` uses: the score tests of `paired_rates`, and t tests in
-place of the permutation test of `paired_means`. `variance_components` estimates what tasks and
-trials vary by. Two sides have the same number of tasks and of replications. Sizes and detectable
-differences (those with 80 % power) are found by bisection of the power.
+The power is for the score tests of `paired_rates`, and for t tests in place of the permutation test
+of `paired_means`. Both sides have the same number of tasks and of replications. Sizes and
+detectable differences (with 80 % power) are found by bisection.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ POWER = 0.8
 
 _STEPS = 40
 _DRAWS = 4000
-"""Samples that are drawn if a power has no formula; the standard error is 0.8 % at most."""
+"""The number of simulated samples if a power has no formula, for a standard error up to 0.8 %."""
 _NORMAL_DEGREES = 100_000
-"""From this number of degrees of freedom on, the normal distribution replaces the t one."""
+"""From this number of degrees of freedom on, the normal distribution replaces t."""
 
 
 def rate_can_be_shown(pairs: int, confidence: float) -> bool:
-    """Return whether both tests reject at least where all `pairs` differ in one direction."""
+    """Return whether both tests reject if all `pairs` differ in one direction."""
     can_flip = sign_flip_test.can_reject(pairs, confidence)
     return can_flip and math.sqrt(max(0, pairs - 1)) > quantile(confidence)
 
@@ -49,8 +48,8 @@ def detectable_rate(
 ) -> float | None:
     """Return the smallest difference of pass rates (0 to 1) that the score test shows with `POWER`.
 
-    `size` is the effective number of pairs; for `discordant` and `rate` see `discordant_at`. None
-    where no difference is large enough.
+    `size` is the effective number of pairs; for `discordant` and `rate` see `discordant_at`.
+    Returns None if no difference is large enough.
     """
     pairs = math.floor(size + 1e-9)
 
@@ -62,11 +61,11 @@ def detectable_rate(
 
 
 def discordant_at(difference: float, discordant: float, rate: float) -> float:
-    """Return the share of pairs that differ where the rates of both sides do.
+    """Return the share of pairs that differ if the rates of both sides differ by `difference`.
 
-    `discordant` is the share without a difference, and `rate` that of A. A side that is moved away
-    from 0 or 1 varies more, so that more pairs differ. The share is no less than the difference:
-    then all pairs that differ go one way.
+    `discordant` is the share without a difference, and `rate` is A's pass rate. If a side's rate
+    moves away from 0 or 1, its trials vary more and more pairs differ. The share is at least the
+    difference, when all differing pairs go one way.
     """
     return min(1.0, max(discordant + difference * abs(2 * rate - 1), difference))
 
@@ -75,9 +74,9 @@ def rate_power(pairs: int, discordant: float, difference: float, confidence: flo
     """Return the power of the tests of `paired_rates.of_tasks` at a difference of pass rates.
 
     `pairs` are assumed to be independent, with a share `discordant` that differs. The number of
-    discordant pairs is binomial, and given it, so is how many of them go one way (Duffy 1984,
-    Biometrics 40:1005–1015, of the exact test; for many pairs it comes to the formula of Connor
-    1987, Biometrics 43:207–211).
+    discordant pairs is binomial, and given it, so is the number that goes one way (Duffy 1984,
+    Biometrics 40:1005–1015, for the exact test). For many pairs this approaches the formula of
+    Connor 1987, Biometrics 43:207–211.
     """
     import numpy as np
     from scipy import special
@@ -86,7 +85,7 @@ def rate_power(pairs: int, discordant: float, difference: float, confidence: flo
     first = max(0, math.floor(pairs * discordant - margin))
     last = min(pairs, math.ceil(pairs * discordant + margin))
     counts = np.arange(first, last + 1)
-    # The largest count on the rarer side with which both tests still reject; -1 where none does.
+    # The largest count on the rarer side with which both tests still reject; -1 if there is none.
     scale = math.sqrt(pairs / (pairs - 1)) if pairs > 1 else math.inf
     critical = np.ceil((counts - quantile(confidence) * scale * np.sqrt(counts)) / 2) - 1
     critical = np.where(counts > 0, critical, -1)
@@ -105,7 +104,7 @@ def rate_power(pairs: int, discordant: float, difference: float, confidence: flo
 def _sign_flip_p(fewer: Numbers, differing: Numbers, pairs: int) -> Numbers:
     """Return the p value of the sign-flip test, as `paired_rates.of_tasks` computes it.
 
-    Of `differing` pairs, `fewer` go the rarer way; where that is below 0 the p value is 0.
+    `fewer` of the `differing` pairs go the rarer way. If this number is below 0, the p value is 0.
     """
     import numpy as np
 
@@ -116,7 +115,7 @@ def _sign_flip_p(fewer: Numbers, differing: Numbers, pairs: int) -> Numbers:
 
 
 def _up_to(most: Numbers, count: Numbers) -> Numbers:
-    """Return the chance of at most `most` heads in `count` tosses."""
+    """Return the probability of at most `most` heads in `count` tosses."""
     import numpy as np
     from scipy import special
 
@@ -126,8 +125,8 @@ def _up_to(most: Numbers, count: Numbers) -> Numbers:
 def detectable_shift(deviation: float, degrees: float, confidence: float) -> float | None:
     """Return the smallest difference that a t test shows with `POWER`, in the values' unit.
 
-    `deviation` is the standard error of the difference and `degrees` its degrees of freedom; None
-    where nothing varies. The t test stands in for the permutation test, whose power is similar.
+    `deviation` is the standard error of the difference and `degrees` its degrees of freedom.
+    Returns None if nothing varies. The permutation test has a similar power.
     """
     from scipy import special
 
@@ -141,7 +140,7 @@ def detectable_shift(deviation: float, degrees: float, confidence: float) -> flo
 
 
 def t_power(shift: float, degrees: float, confidence: float) -> float:
-    """Return the power of a t test of a difference of `shift` standard errors."""
+    """Return the power of a t test for a difference of `shift` standard errors."""
     from scipy import special
 
     if degrees < 1:
@@ -155,7 +154,7 @@ def t_power(shift: float, degrees: float, confidence: float) -> float:
 def smallest_difference(
     power: Callable[[float], float], high: float, least: float = POWER
 ) -> float:
-    """Return where a power that grows with the difference passes `least`, up to `high`."""
+    """Return the smallest difference up to `high` with a power of `least`, by bisection."""
     return bisected(lambda difference: not power(difference) < least, 0.0, high, _STEPS)[1]
 
 
@@ -164,11 +163,11 @@ MOST_REPLICATIONS = 10_000
 
 
 def with_more_pairs(differing: float, pairs: float, *, is_replicated: bool) -> float:
-    """Return the share of pairs that differ as if half a pair more, or a whole one, had differed.
+    """Return the share of differing pairs after adding half a differing pair, or a whole one.
 
-    Few pairs give a share that is too small as often as too large, but a plan loses more by the
-    first than it gains by the second. Jeffreys' prior adds half an observation to a count. Pairs
-    without replications tell less, and get a whole one.
+    The share from few pairs is too small as often as too large, but a plan loses more power if it
+    is too small than it gains if it is too large. Jeffreys' prior adds half an observation to a
+    count. Pairs without replications are less informative and get a whole one.
     """
     more = 0.5 if is_replicated else 1.0
     return differing + max(0.0, 1 - differing) * more / (pairs + more)
@@ -176,14 +175,14 @@ def with_more_pairs(differing: float, pairs: float, *, is_replicated: bool) -> f
 
 @dataclass(frozen=True, slots=True)
 class Variation:
-    """What the differences of a planned comparison are assumed to vary by.
+    """The assumed variation of the differences of a planned comparison.
 
     Attributes:
         between: The variance of the tasks' true differences, times the effect of clusters.
-        within: The variances of single trials of a task on both sides, added up; None where it is
-            not known. Then replications are assumed to add nothing for tasks like these.
+        within: The sum of the variances of single trials of a task on both sides. None if it is not
+            known; then replications are assumed to add nothing for tasks like these.
         is_rate: Whether pass rates are compared.
-        rate: The pass rate of the side that is not moved, as `rate_with_spread` returns it. The
+        rate: The pass rate of the side that does not move, as `rate_with_spread` returns it. The
             nearer it is to 0 or 1, the more the other side's trials vary when its rate moves away.
     """
 
@@ -196,7 +195,7 @@ class Variation:
         return self.between + (self.within or 0.0) / replications
 
     def with_half_a_pair(self, tasks: int) -> Variation:
-        """Return the same as if more of the `tasks` pairs of a pilot had differed.
+        """Return the variation as if more of the `tasks` pairs of a pilot had differed.
 
         See `with_more_pairs`. The parts between and within tasks keep their proportion.
         """
@@ -209,12 +208,12 @@ class Variation:
         return replace(self, within=share)
 
     def without(self, explained: float) -> Variation:
-        """Return the same less a part of the variance of a pair, in proportion."""
+        """Return the variation minus an explained part, with both parts in proportion."""
         whole = self.of_task(1)
         return self if whole <= 0 else self.times(max(0.0, 1 - explained / whole))
 
     def times(self, factor: float) -> Variation:
-        """Return the same with all variances multiplied by a factor."""
+        """Return the variation with all variances multiplied by a factor."""
         within = None if self.within is None else self.within * factor
         return replace(self, between=self.between * factor, within=within)
 
@@ -222,7 +221,7 @@ class Variation:
 def planned_variation(known: Components, *, is_rate: bool, is_suite: bool = False) -> Variation:
     """Return the variation of an experiment's differences, as a pilot shows it.
 
-    For pass rates, the result leaves out the variation from the pilot's own difference.
+    For pass rates, the result leaves out the variation caused by the pilot's own difference.
     """
     whole = Variation(known.between, known.within, is_rate)
     if not is_rate:
@@ -240,7 +239,7 @@ def planned_variation(known: Components, *, is_rate: bool, is_suite: bool = Fals
 def tasks_power(
     variation: Variation, tasks: int, replications: int, difference: float, confidence: float
 ) -> float:
-    """Return the power to show a difference on tasks like these, of which `tasks` are a sample."""
+    """Return the power to show a difference on tasks like these with a sample of `tasks` tasks."""
     if tasks < 2:
         return 0.0
     of_task = variation.of_task(replications)
@@ -286,7 +285,7 @@ def power_at_every_look(
 
 
 def _moved(variation: Variation, difference: float) -> float:
-    """Return by how much more a pair varies if one side moves away from 0 or 1."""
+    """Return the variance that a pair gains if one side moves away from 0 or 1."""
     return max(0.0, difference * abs(2 * variation.rate - 1) - difference**2)
 
 
@@ -295,9 +294,9 @@ def suite_power(
 ) -> float:
     """Return the power to show a difference on exactly these tasks.
 
-    Their trials are the sample: 0 with one replication, or where it is not known how much trials
-    vary. For pass rates, the score test takes the variance that tasks would have without a
-    difference: the larger one of trials whose rate is the mean of both sides'.
+    The trials are the sample, so the power is 0 with one replication, or if the variation of trials
+    is unknown. For pass rates, the score test uses the variance without a difference. It is larger,
+    because both sides then have the mean of their rates.
     """
     from scipy import special
 
@@ -317,9 +316,9 @@ def suite_power(
 
 
 def suite_detectable(a: Groups, b: Groups, confidence: float) -> float | None:
-    """Return the smallest difference of pass rates that these trials of given tasks could show.
+    """Return the smallest difference of pass rates that these trials of fixed tasks could show.
 
-    None where no difference is large enough.
+    Returns None if no difference is large enough.
     """
     between, within = variance_components.of_suite(a, b)
     rate_a, rate_b = mean(task_means(a)), mean(task_means(b))
@@ -347,7 +346,7 @@ def tasks_needed(
     confidence: float,
     least: float = POWER,
 ) -> int | None:
-    """Return the fewest tasks with which the power is `least`; None beyond `MOST_TASKS`."""
+    """Return the fewest tasks with a power of `least`; None if more than `MOST_TASKS`."""
 
     def reached(tasks: int) -> bool:
         return tasks_power(variation, tasks, replications, difference, confidence) >= least
@@ -362,9 +361,9 @@ def replications_needed(
     confidence: float,
     least: float = POWER,
 ) -> int | None:
-    """Return the fewest replications of a fixed suite with which the power is `least`.
+    """Return the fewest replications of a fixed suite with a power of `least`.
 
-    None beyond `MOST_REPLICATIONS`, or where it is not known how much trials vary.
+    None if more than `MOST_REPLICATIONS`, or if the variation of trials is unknown.
     """
 
     def reached(replications: int) -> bool:
@@ -374,7 +373,7 @@ def replications_needed(
 
 
 def _fewest(reached: Callable[[int], bool], most: int) -> int | None:
-    """Return the smallest number from 2 to `most` for which a growing power is reached."""
+    """Return the smallest number from 2 to `most` for which `reached` is true; None if none is."""
     low = high = 2
     while not reached(high):
         if high >= most:
@@ -389,7 +388,7 @@ def _fewest(reached: Callable[[int], bool], most: int) -> int | None:
 def detectable(
     power_at: Callable[[float], float], largest: float, least: float = POWER
 ) -> float | None:
-    """Return the smallest difference with a power of `least`; None where `largest` has less.
+    """Return the smallest difference with a power of `least`; None if `largest` has less.
 
     `power_at` returns the power to show a difference.
     """

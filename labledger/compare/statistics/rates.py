@@ -1,8 +1,8 @@
-"""Intervals for one pass rate, for pass@k and pass^k, and for differences of these.
+"""Compute intervals for a pass rate, for pass@k and pass^k, and for their differences.
 
-Tasks (or clusters) are the sample, except in `suite_rate` and in differences of a suite, where the
-tasks are given and their replications are the sample. Intervals of a single rate are Clopper and
-Pearson's (1934, Biometrika 26:404–413) for an effective number of trials.
+Tasks or clusters are the sample, except in `suite_rate` and in differences of a suite, where
+replications of fixed tasks are. Intervals of a single rate are Clopper and Pearson's (1934,
+Biometrika 26:404–413) for an effective number of trials.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from labledger.compare.statistics.samples import (
 def rate(groups: Groups, confidence: float, clusters: Sequence[str] | None = None) -> Estimate:
     """Estimate the pass rate of tasks like these: the mean of the tasks' pass rates.
 
-    Each group holds a task's 0s and 1s; each task weighs the same; `clusters` names the cluster of
-    each task. The interval is the exact one for the effective number of trials (`effective_size`).
-    With one replication, this is the number of tasks. With clusters, it is the number of
-    observations that the clusters are worth.
+    Each group holds a task's 0s and 1s. Each task has the same weight. `clusters` names the cluster
+    of each task. The interval is the exact one for the effective number of trials
+    (`effective_size`). With one replication, this is the number of tasks. With clusters, it is the
+    number of observations that the clusters are worth.
     """
     if clusters is not None:
         return _clustered_rate(groups, confidence, clusters)
@@ -47,7 +47,7 @@ def _clustered_rate(groups: Groups, confidence: float, clusters: Sequence[str]) 
     size = max(1.0, least + 1)
     if degrees and spread and value * (1 - value):
         seen = min(independent_size(map(len, groups)), value * (1 - value) / spread**2)
-        # Rates of clusters are skewed near 0 and 1, so the fewer degrees are taken.
+        # Rates of clusters are skewed near 0 and 1, so use the smaller number of degrees.
         free = min(degrees, max(1.0, least))
         size = max(size, seen * (quantile(confidence) / quantile(confidence, free)) ** 2)
     return _interval(value, size, confidence)
@@ -57,12 +57,12 @@ def suite_rate(groups: Groups, confidence: float) -> Estimate:
     """Estimate the pass rate of these fixed tasks: the mean of their pass rates.
 
     Replications of a task are assumed to be independent. The interval is the exact one for the
-    number of trials that would vary as much as the tasks' replications do. This number is reduced
-    because few trials tell little about their variation (Korn and Graubard 1998, Survey Methodology
-    24:193–201). If all tasks have equally many trials, it is at least the number of trials. Trials
-    that are the only ones of their tasks are taken together, as trials of one rate. Their sum
-    varies no less than a sum of trials with different rates (Hoeffding 1956, Annals of Mathematical
-    Statistics 27:713–721).
+    number of trials that would vary as much as the tasks' replications do. This number is reduced,
+    because few trials give a poor estimate of their variation (Korn and Graubard 1998, Survey
+    Methodology 24:193–201). If all tasks have equally many trials, it is at least the number of
+    trials. Single trials of tasks are pooled as if they had one rate: their sum varies no less than
+    a sum of trials with different rates (Hoeffding 1956, Annals of Mathematical Statistics
+    27:713–721).
     """
     value, tasks = mean(task_means(groups)), len(groups)
     trials = independent_size(map(len, groups))
@@ -79,8 +79,8 @@ def _variance_within_tasks(groups: Groups) -> tuple[float, float]:
     """Return the variance of the sum of the tasks' rates that is due to their replications.
 
     The second number is its degrees of freedom (Satterthwaite 1946, Biometrics Bulletin 2:110–114).
-    Half a pass and half a failure are added to trials that are the only ones of their tasks, so
-    that they are never taken to be constant.
+    Half a pass and half a failure are added to the single trials of tasks, so that they never look
+    constant.
     """
     parts = []
     for group in groups:
@@ -101,8 +101,8 @@ def pooled_rate(
 ) -> Estimate:
     """Estimate the share of 1s among all trials, with the interval of `rate`.
 
-    Each trial weighs the same, so it differs from `rate` where tasks have unequal numbers of
-    trials. `clusters` names the cluster of each task.
+    Each trial has the same weight, so the value differs from `rate` if tasks have unequal numbers
+    of trials. `clusters` names the cluster of each task.
     """
     if clusters is not None:
         single = [[value] for group in groups for value in group]
@@ -123,7 +123,7 @@ def _weighted_rate(means: Sequence[float], independent: float, confidence: float
 
 
 def _interval(value: float, size: float, confidence: float) -> Estimate:
-    """Return a rate that was observed in `size` trials, with the exact interval of a proportion.
+    """Return an estimate of a rate with the exact interval of a proportion in `size` trials.
 
     The number of trials need not be whole (Korn and Graubard 1998, Survey Methodology 24:193–201).
     """
@@ -140,7 +140,7 @@ def _interval(value: float, size: float, confidence: float) -> Estimate:
 
 
 _OfTask = Callable[[int, int, int], float]
-"""An estimate of one task from its trials, its passes and k."""
+"""A function that estimates one task from its trials, its passes and k."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class PassAt:
     """pass^k."""
 
     def without_bounds(self) -> PassAt:
-        """Return the same without intervals, which hold only for tasks as a sample."""
+        """Return the estimates without intervals, which hold only if tasks are the sample."""
         return PassAt(
             self.k,
             self.tasks,
@@ -166,7 +166,7 @@ class PassAt:
 
 
 def any_of(count: int, passed: int, k: int) -> float:
-    """Return the unbiased estimate of pass@k of one task: 1 − C(n−c, k) / C(n, k).
+    """Return the unbiased estimate of pass@k for one task: 1 − C(n−c, k) / C(n, k).
 
     `count` is n, its trials, and `passed` is c.
 
@@ -176,7 +176,7 @@ def any_of(count: int, passed: int, k: int) -> float:
 
 
 def all_of(count: int, passed: int, k: int) -> float:
-    """Return the unbiased estimate of pass^k of one task: C(c, k) / C(n, k).
+    """Return the unbiased estimate of pass^k for one task: C(c, k) / C(n, k).
 
     `count` is n, its trials, and `passed` is c.
 
@@ -190,8 +190,8 @@ def pass_at(
 ) -> PassAt:
     """Estimate pass@k and pass^k over the tasks that have `k` replications or more.
 
-    The intervals are those of `rate`, with the tasks' own estimates in place of their pass rates; a
-    task is worth at most as many observations as it has disjoint groups of k trials.
+    The intervals use the method of `rate`, with the tasks' estimates in place of their pass rates.
+    A task counts as at most one observation for each disjoint group of k trials.
     """
     enough = [i for i, group in enumerate(groups) if len(group) >= k]
     if not enough:
@@ -227,17 +227,17 @@ def pass_at_difference(
     """Estimate the differences of pass@k and pass^k, B minus A.
 
     A difference is the mean of the tasks' differences, over the tasks that have k replications on
-    both sides. The intervals are for one k each: nothing corrects for several.
+    both sides. The intervals are not corrected for the number of k.
 
     For tasks like these, the effective number of pairs follows from the spread of the tasks' (or
-    `clusters`') differences, as in `paired_rates.discordance`; a task counts as at most as many
-    pairs as it has disjoint groups of k trials. For k = 1 the estimate is that of the pass rate.
+    `clusters`') differences, as in `paired_rates.discordance`. A task counts as at most one pair
+    for each disjoint group of k trials. For k = 1 the estimate is the difference of the pass rates.
 
-    For these tasks (`is_suite`) it follows from the spread within tasks, by the jackknife over the
-    trials of each side, which errs on the safe side for such estimates (Efron and Stein 1981,
-    Annals of Statistics 9:586–596). It is never less than that of tasks like these, whose spread
-    includes the one within tasks. There is no interval where a side has only k trials of a task,
-    which are a single estimate.
+    For a fixed suite (`is_suite`), the effective number follows from the spread within tasks, by
+    the jackknife over the trials of each side. The jackknife errs on the safe side (Efron and Stein
+    1981, Annals of Statistics 9:586–596). The number is never less than for tasks like these, whose
+    spread includes the spread within tasks. There is no interval if a side has only k trials of a
+    task, because they give a single estimate.
     """
     enough = [i for i in range(len(a)) if min(len(a[i]), len(b[i])) >= k]
     if not enough:
@@ -255,7 +255,7 @@ def pass_at_difference(
 
 
 def _counts(group: Sequence[float]) -> tuple[int, int]:
-    """Return the trials of a task and how many passed."""
+    """Return the number of a task's trials and the number that passed."""
     return len(group), round(math.fsum(group))
 
 
@@ -290,7 +290,7 @@ def _variance_within(
 ) -> float | None:
     """Return the variance of the mean difference that is due to the trials of each task.
 
-    None where a side has only k trials of some task.
+    Returns None if a side has only k trials of some task.
     """
     if any(n == k for side in counts for n, _ in side):
         return None

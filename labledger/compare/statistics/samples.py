@@ -1,7 +1,7 @@
-"""Values grouped by task: their means, standard errors and effective sample sizes.
+"""Compute means, standard errors and effective sample sizes of values that are grouped by task.
 
-A task's replications are not independent of each other, and neither are the tasks of one cluster.
-Every estimate and test of this package takes its sample size or standard error from here.
+The replications of a task are not independent of each other, and neither are the tasks of a
+cluster. Every estimate and test of this package takes its sample size or standard error from here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Groups = Sequence[Sequence[float]]
 """The values of each task's trials, one sequence a task; none is empty."""
 
 _ROUNDING = 1e-14
-"""What is below this share of the values' magnitude is a rounding error."""
+"""A number below this share of the values' magnitude is a rounding error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Estimate:
 
     @property
     def bounds(self) -> tuple[float, float] | None:
-        """Both bounds; None where there are none."""
+        """Both bounds; None if the estimate has none."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     def without_bounds(self) -> Estimate:
@@ -58,7 +58,7 @@ class Inference:
 def quantile(confidence: float, degrees: float | None = None) -> float:
     """Return the two-sided quantile of the normal distribution, or of t with `degrees` of freedom.
 
-    `confidence` is between 0 and 1; for 0.95 and the normal distribution the answer is 1.96.
+    `confidence` is between 0 and 1. For 0.95, the quantile of the normal distribution is 1.96.
     """
     from scipy import special
 
@@ -72,7 +72,7 @@ def task_means(groups: Groups) -> list[float]:
 
 
 def task_differences(a: Groups, b: Groups) -> list[float]:
-    """Return the difference of each task's means, B minus A; 0 where only rounding differs."""
+    """Return the difference of each task's means, B minus A; 0 if they differ only by rounding."""
     return [
         without_rounding(mean_b - mean_a, max(abs(mean_a), abs(mean_b)))
         for mean_a, mean_b in zip(task_means(a), task_means(b), strict=True)
@@ -80,24 +80,24 @@ def task_differences(a: Groups, b: Groups) -> list[float]:
 
 
 def without_rounding(value: float, magnitude: float) -> float:
-    """Return a difference of numbers of some magnitude, or 0.0 where it is a rounding error."""
+    """Return a difference of numbers of this magnitude, or 0.0 if it is a rounding error."""
     return value if abs(value) > _ROUNDING * magnitude else 0.0
 
 
 def mean(values: Sequence[float]) -> float:
-    """Return the mean; 0.0 where values of both signs cancel but for rounding."""
+    """Return the mean; 0.0 if positive and negative values cancel except for rounding."""
     return without_rounding(math.fsum(values) / len(values), max(map(abs, values)))
 
 
 def deviation(values: Sequence[float]) -> float:
-    """Return the standard deviation of two values or more; 0 where only rounding differs."""
+    """Return the standard deviation of two or more values; 0 if they differ only by rounding."""
     centre = mean(values)
     spread = math.hypot(*(value - centre for value in values)) / math.sqrt(len(values) - 1)
     return spread if spread > 1e-12 * abs(centre) else 0.0
 
 
 def variance(values: Sequence[float]) -> float | None:
-    """Return the sample variance; None of a single value."""
+    """Return the sample variance; None for a single value."""
     if len(values) < 2:
         return None
     centre = mean(values)
@@ -107,7 +107,7 @@ def variance(values: Sequence[float]) -> float | None:
 def bisected(
     is_past: Callable[[float], bool], low: float, high: float, steps: int
 ) -> tuple[float, float]:
-    """Return the bounds, after so many bisections, of where `is_past` becomes true."""
+    """Narrow down where `is_past` becomes true between `low` and `high`, by `steps` bisections."""
     for _ in range(steps):
         middle = (low + high) / 2
         low, high = (low, middle) if is_past(middle) else (middle, high)
@@ -119,7 +119,7 @@ def cluster_sums(
 ) -> tuple[Array, Array]:
     """Return the sum of the tasks' values in each sampled unit, and its number of tasks.
 
-    A unit is a cluster, or a single task where `clusters` is None.
+    A unit is a cluster, or a single task if `clusters` is None.
     """
     import numpy as np
 
@@ -133,16 +133,17 @@ def cluster_sums(
 def units_deviation(
     values: Array, clusters: Sequence[str] | Sequence[int] | None = None
 ) -> tuple[float, float, float]:
-    """Return the standard error of the mean of the tasks' values, and the sample behind it.
+    """Return the standard error of the mean of the tasks' values, and the size of its sample.
 
-    The sampled units are the tasks, or clusters of them, and are assumed to be independent. The
-    error is that of the sums of the deviations in each unit (Liang and Zeger 1986, Biometrika
-    73:13–22), corrected for units of unequal size (CR2) with the degrees of freedom that their
-    sizes leave (Bell and McCaffrey 2002, Survey Methodology 28:169–181). For c units of one size
-    the square is multiplied by c/(c − 1), and the degrees are c − 1.
+    The sampled units are tasks or clusters, and are assumed to be independent. The error is
+    computed from the sum of the deviations in each unit (Liang and Zeger 1986, Biometrika
+    73:13–22). It is corrected for units of unequal size (CR2), with degrees of freedom that depend
+    on their sizes (Bell and McCaffrey 2002, Survey Methodology 28:169–181). For c units of equal
+    size, the square is multiplied by c/(c − 1), and the degrees are c − 1.
 
-    Returns the standard error; `effective_units` of the units' sizes, less 1; and the degrees of
-    freedom.
+    Returns:
+        The standard error; `effective_units` of the units' sizes, minus 1; and the degrees of
+        freedom.
     """
     import numpy as np
 
@@ -159,7 +160,7 @@ def units_deviation(
 
 
 def effective_units(sizes: Sequence[float]) -> float:
-    """Return how many units of one size would have a mean that varies as much as that of these.
+    """Return the number of units of equal size whose mean would vary as much as with these sizes.
 
     It is the square of the tasks over the sum of the squared sizes (Kish 1965, Survey Sampling).
     """
@@ -170,28 +171,30 @@ def _bell_mccaffrey(sizes: Array, correction: Array) -> float:
     """Return the degrees of freedom of a mean whose units have these sizes.
 
     With a = `correction` and N tasks, the corrected sums have the covariances
-    a_c a_d (n_c [c = d] − n_c n_d / N); the degrees are the square of the trace over the sum of the
-    squares of all entries.
+    `a_c a_d (n_c [c = d] − n_c n_d / N)`. The degrees are the square of their trace over the sum of
+    the squares of all entries.
     """
     scaled = correction * sizes
     shares = scaled * scaled / sizes.sum()
-    own = scaled * correction  # The entries' first part, on the diagonal alone.
-    trace = float((own - shares).sum())
-    squares = float(((own - shares) ** 2).sum() - (shares**2).sum() + shares.sum() ** 2)
+    diagonal = scaled * correction  # The first part of the entries, which only the diagonal has.
+    trace = float((diagonal - shares).sum())
+    squares = float(((diagonal - shares) ** 2).sum() - (shares**2).sum() + shares.sum() ** 2)
     return max(1.0, trace * trace / squares)
 
 
 def effective_size(
     means: Sequence[float], variance: float, independent: float, confidence: float
 ) -> float:
-    """Return how many independent observations these clustered ones are worth.
+    """Return the number of independent observations that the replications of tasks are worth.
 
-    `means` are the tasks', `variance` is that of one observation, and `independent` the number of
-    observations if tasks did not matter. The observations are divided by the design effect that
-    the spread of the tasks shows (Rao and Scott 1992, Biometrics 48:577–585), and the quotient by
-    (t/z)², because few tasks tell little about that spread (Korn and Graubard 1998, Survey
-    Methodology 24:193–201). The answer lies between the number of tasks, which is as little as
-    replications can be worth, and `independent`. Where nothing varies, it is the number of tasks.
+    `means` has the mean of each task, `variance` is the variance of one observation, and
+    `independent` is the number of observations if tasks did not matter.
+
+    The number of observations is divided by the design effect, which the spread of the tasks shows
+    (Rao and Scott 1992, Biometrics 48:577–585). The quotient is divided by (t/z)², because few
+    tasks give a poor estimate of the spread (Korn and Graubard 1998, Survey Methodology
+    24:193–201). The result is at least the number of tasks, at most `independent`, and the number
+    of tasks if nothing varies.
     """
     tasks = len(means)
     if tasks < 2 or independent <= tasks or variance <= 0:
@@ -204,9 +207,9 @@ def effective_size(
 
 
 def independent_size(sizes: Iterable[float]) -> float:
-    """Return how many observations stand behind a mean of task means, if tasks did not matter.
+    """Return the effective number of observations in a mean of task means if tasks did not matter.
 
-    `sizes` are the numbers of trials of each task.
+    `sizes` has the number of trials of each task.
     """
     trials = list(sizes)
     return len(trials) ** 2 / math.fsum(1 / size for size in trials)

@@ -1,10 +1,8 @@
-"""The sign-flip permutation test of paired differences, and the interval that it inverts.
+"""Test paired differences by sign flips, and compute the matching interval.
 
-If A and B do not differ, chance alone decides which of them is called A in each sampled unit (a
-task, or a cluster of tasks), so every difference is as likely to have the opposite sign (Fisher
-1935, The Design of Experiments, section 21). The p value is the share of all sign flips whose sum
-is at least as far from 0 as that observed; the interval holds the differences that the same test
-does not reject. Nothing is drawn at random: the same differences give the same result.
+If A and B do not differ, each difference is as likely to have the opposite sign (Fisher 1935, The
+Design of Experiments). The p value is the share of sign flips whose sum is at least as far from 0
+as the observed one. Nothing is random.
 """
 
 from __future__ import annotations
@@ -20,29 +18,29 @@ if TYPE_CHECKING:
     from labledger.compare.statistics.samples import Array
 
 _MAX_SUBSET_UNITS = 16
-"""Up to this number of units the interval comes from the means of all subsets, 2¹⁶ at most."""
+"""Up to this number of units, the interval comes from the means of all subsets, at most 2¹⁶."""
 
 _MAX_EXACT_VALUES = 30
-"""Up to this number of values all sign flips are counted exactly, in two halves."""
+"""Up to this number of values, all sign flips are counted exactly, in two halves."""
 
 _MAX_LATTICE_WORK = 30_000_000
-"""The largest work for a lattice, in units × points; it takes about a tenth of a second."""
+"""The largest work for a lattice, in units × points. It takes about a tenth of a second."""
 
 _LATTICE_SCALES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 60, 100, 1_000, 10_000, 100_000)
 """The factors that are tried to turn all values into whole numbers."""
 
 _TOLERANCE = 1e-9
-"""Sums that differ by a smaller share of the largest possible sum are taken as equal."""
+"""Sums count as equal if they differ by a smaller share of the largest possible sum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """The sampled units, whose signs chance may flip: tasks, or clusters of them."""
+    """The sampled units, whose signs are flipped: tasks or clusters."""
 
     sums: Array
     """The sum of the tasks' differences in each unit."""
     sizes: Array
-    """The number of tasks in each."""
+    """The number of tasks in each unit."""
 
     @property
     def mean(self) -> float:
@@ -66,7 +64,7 @@ class Units:
 
 
 def sampled_units(differences: Sequence[float], clusters: Sequence[str] | None = None) -> Units:
-    """Return the units of some tasks' differences; `clusters` names the cluster of each task."""
+    """Return the units for the tasks' differences; `clusters` names the cluster of each task."""
     import numpy as np
 
     return Units(*cluster_sums(np.array(differences, dtype=np.float64), clusters))
@@ -75,13 +73,12 @@ def sampled_units(differences: Sequence[float], clusters: Sequence[str] | None =
 def permutation_p(values: Array, *, mid: bool = False) -> tuple[float, bool]:
     """Return the two-sided p value of the test that the sum is 0, and whether it is exact.
 
-    With `mid`, sign flips whose sum is as far from 0 as that observed count by half (Lancaster
-    1961, JASA 56:223–234); for pairs of single trials that is McNemar's mid-p test.
+    With `mid`, sign flips whose sum is exactly as far from 0 as the observed sum count half
+    (Lancaster 1961, JASA 56:223–234). For pairs of single trials this is McNemar's mid-p test.
 
-    It is exact for up to 30 values other than 0 (all sign flips, counted in two halves), and for
-    any number of values that lie on a lattice that is not too fine, such as whole numbers or shares
-    of a few replications (Pagano and Tritchler 1983, JASA 78:435–440). Beyond, it is a saddlepoint
-    approximation (Robinson 1982, JRSS B 44:91–101).
+    The p value is exact for up to 30 values other than 0. It is also exact for values on a coarse
+    lattice, such as whole numbers or shares of a few replications (Pagano and Tritchler 1983, JASA
+    78:435–440). Otherwise it is a saddlepoint approximation (Robinson 1982, JRSS B 44:91–101).
     """
     import numpy as np
 
@@ -91,7 +88,7 @@ def permutation_p(values: Array, *, mid: bool = False) -> tuple[float, bool]:
         return 1.0, True
     if total >= (1 - _TOLERANCE) * largest_sum:
         return 2.0 ** (1 - len(sizes)) / (2 if mid else 1), True
-    # A sum is at least as large as that observed where the values that change sign add up to at
+    # A sum is at least as large as the observed one if the values that change sign add up to at
     # most `limit`.
     limit = (largest_sum - total) / 2
     if len(sizes) <= _MAX_EXACT_VALUES:
@@ -128,12 +125,12 @@ def _subset_sums(values: Array) -> Array:
 
 
 def _lattice(sizes: Array) -> Array | None:
-    """Return the values as whole numbers of a common step, or None where counting is too much."""
+    """Return the values as multiples of a common step; None if counting would take too long."""
     import numpy as np
 
     for scale in _LATTICE_SCALES:
         steps = np.rint(sizes * scale)
-        # The limit, and so the number of points, is at most half of the sum.
+        # The limit is at most half of the sum, and so is the number of points.
         if steps.sum() * len(sizes) > 2 * _MAX_LATTICE_WORK:
             return None
         if np.all(np.abs(steps - sizes * scale) < 1e-7) and steps.all():
@@ -158,8 +155,7 @@ def _lattice_share(steps: Array, limit: int, *, mid: bool = False) -> float:
 def _saddlepoint_tail(sizes: Array, total: float) -> float:
     """Return the probability that `sizes` with random signs add up to at least `total` > 0.
 
-    The approximation is that of Lugannani and Rice 1980, Advances in Applied Probability
-    12:475–490.
+    The approximation is Lugannani and Rice's (1980, Advances in Applied Probability 12:475–490).
     """
     import numpy as np
     from scipy import special
@@ -211,11 +207,12 @@ def bounds(sampled: Units, confidence: float, p: float) -> tuple[float | None, f
     """Return the bounds of the mean differences that the test does not reject.
 
     `p` is the p value of no difference, which decides whether the interval contains 0. Up to 16
-    units the bounds are exact, quantiles of the means of all subsets (Hartigan 1969, JASA
-    64:1303–1317); beyond, the tails are saddlepoint approximations (Robinson 1982, JRSS B
-    44:91–101), good to 1 % of the p value there. None where so few units cannot support the
-    confidence, and where no unit differs from another: the test then rejects every other mean,
-    because it sees no variation, not because there is none.
+    units the bounds are exact: quantiles of the means of all subsets (Hartigan 1969, JASA
+    64:1303–1317). For more units, the tails are saddlepoint approximations (Robinson 1982, JRSS B
+    44:91–101), which are good to 1 % of the p value.
+
+    The bounds are None if the units are too few for the confidence, and if all units are equal. The
+    test would then reject every other mean, because the sample happens to show no variation.
     """
     count = len(sampled.sums)
     level = 1 - confidence
@@ -263,7 +260,7 @@ def _approximate_bound(sampled: Units, level: float) -> float:
 def _rejected_below(
     tail: Callable[[float], float], centre: float, spread: float, level: float
 ) -> float:
-    """Return where a tail that grows up to `centre` passes `level`, to a millionth of `spread`."""
+    """Return where a tail that grows up to `centre` reaches `level`, to a millionth of `spread`."""
     high, low = centre, centre - 2 * spread
     while tail(low) >= level:
         high, low = low, centre - 2 * (centre - low)
@@ -276,7 +273,7 @@ def _rejected_below(
 def bounds_agreeing_with_p(
     value: float, low: float, high: float, *, is_shown: bool
 ) -> tuple[float, float]:
-    """Return bounds that contain 0 exactly if no difference is shown.
+    """Adjust bounds so that they contain 0 if and only if no difference is shown.
 
     The p value decides this, because it is more exact than the bounds.
     """

@@ -1,9 +1,8 @@
 """Compare the pass rates of fixed tasks that have very different numbers of counted trials.
 
-The usual stratified test (`paired_rates.of_suite`) assumes, under its null hypothesis, that both
-sides have the same rate on every task. It errs where tasks that differ in opposite directions have
-different numbers of trials: a task with one trial on each side looks constant if both happen to
-agree. This test assumes of each side's rates only that their mean difference is a given number.
+The stratified test (`paired_rates.of_suite`) assumes under its null hypothesis that both sides have
+the same rate on every task. It errs if tasks differ in opposite directions and in their trials.
+This test only assumes a mean difference.
 """
 
 from __future__ import annotations
@@ -31,14 +30,15 @@ MEAN_SCORE = "score test of the mean over tasks"
 
 _STEPS = 80
 _LARGEST_LOG = 40.0
-"""The logarithm of the largest multiplier; rates are then 0 or 1 but for e⁻⁴⁰."""
+"""The logarithm of the largest multiplier, at which rates are 0 or 1 except for e⁻⁴⁰."""
 _NEAR_0 = 1e-12
 
 
 def are_nearly_even(a: Groups, b: Groups) -> bool:
-    """Return whether the stratified test holds for the numbers of trials of all tasks and sides.
+    """Return whether the stratified test is valid for the numbers of trials of all tasks and sides.
 
-    It does where they are equal, or all from 2 on and none more than twice another.
+    It is valid if the numbers are equal, or if all are at least 2 and none is more than twice
+    another.
     """
     counts = {len(group) for groups in (a, b) for group in groups}
     return len(counts) == 1 or min(counts) >= max(2, max(counts) / 2)
@@ -47,13 +47,14 @@ def are_nearly_even(a: Groups, b: Groups) -> bool:
 def of_suite(a: Groups, b: Groups, confidence: float) -> Inference:
     """Estimate the difference of pass rates, B minus A, for these fixed tasks.
 
-    The score statistic is the difference less the hypothetical one, over its standard error at the
-    likeliest rates with that mean difference (Owen 1988, Biometrika 75:237–249, of the weights).
-    Trials that are a side's only ones of their tasks are taken together, as trials of one rate:
-    their sum varies by no less than that of trials with different rates (Hoeffding 1956, Annals of
-    Mathematical Statistics 27:713–721). Each variance is multiplied by n/(n − 1), and half of a
-    usual step of the difference is subtracted from its distance, because few trials take few
-    values. The interval holds the differences that the test does not reject.
+    The score statistic is the difference minus the hypothetical difference, over its standard error
+    at the likeliest rates with the hypothetical mean difference (Owen 1988, Biometrika 75:237–249,
+    for the weights). The interval holds the differences that the test does not reject.
+
+    A side's single trials of tasks are pooled as if they had one rate. Their sum varies no less
+    than a sum of trials with different rates (Hoeffding 1956, Annals of Mathematical Statistics
+    27:713–721). Each variance is multiplied by n/(n − 1). Half of a usual step is subtracted from
+    the distance, because the difference of few trials has few possible values.
     """
     from scipy import special
 
@@ -70,16 +71,16 @@ def of_suite(a: Groups, b: Groups, confidence: float) -> Inference:
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """The trials of both sides, one cell for each task and side, and the larger differences.
+    """The trials of both sides, one cell for each task and side.
 
-    A cell's rate is the share of trials that would have to be fewer for a larger difference: of
-    side A the share of passes, of B the share of failures.
+    A cell's rate is the share that would have to fall for a larger difference: passes on side A,
+    failures on side B.
     """
 
     rates: Array
     trials: Array
     tasks: Array
-    """How many tasks each cell stands for."""
+    """The number of tasks in each cell."""
 
     @classmethod
     def of(cls, a: Groups, b: Groups) -> _Cells:
@@ -99,7 +100,7 @@ class _Cells:
         return min(1.0, self._difference(self._likeliest(logs[0])))
 
     def score_of(self, difference: float) -> float:
-        """Return how many standard errors below a hypothetical difference the observed one is."""
+        """Return the distance to a larger hypothetical difference in standard errors."""
 
         def is_past(log: float) -> bool:
             return self._difference(self._likeliest(log)) > difference
@@ -109,7 +110,7 @@ class _Cells:
     def _likeliest(self, log_multiplier: float) -> Array:
         """Return the likeliest rates for the difference that belongs to a Lagrange multiplier.
 
-        Each solves rate − p = m p (1 − p) with m = multiplier × tasks / trials.
+        Each rate p solves rate − p = m p (1 − p) with m = multiplier × tasks / trials.
         """
         import numpy as np
 

@@ -1,7 +1,7 @@
-"""How much two sides differ from task to task, and from trial to trial of one task.
+"""Estimate how much the difference of two sides varies between tasks, and within a task.
 
 The variance of a mean difference over T tasks with R replications is (between + within / R) / T for
-tasks like these, and within / (R T) for these tasks (Brennan 2001, Generalizability Theory,
+tasks like these, and within / (R T) for a fixed suite (Brennan 2001, Generalizability Theory,
 chapter 2). `of_pairs` estimates both parts from earlier trials.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _LARGEST_LOG = 50.0
-"""Of a factor: beyond it, nothing is known."""
+"""The logarithm of the largest factor. Beyond it, nothing is known about a variance."""
 
 
 class PairedTasks(NamedTuple):
@@ -39,7 +39,7 @@ class PairedTasks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """What the components are computed from, summed over tasks."""
+    """Sums over tasks that the components are computed from."""
 
     squares: Array | float
     """Squared deviations of the tasks' differences from the mean of their pair of sides."""
@@ -50,10 +50,10 @@ class _Sums:
     count: Array | float
 
     def variance(self, replications: float, *, replicated: bool) -> Array | float:
-        """Return the variance of a task's difference with so many replications a side.
+        """Return the variance of a task's difference with `replications` on each side.
 
-        It may be below 0, as its part between tasks may be: only so do the jackknife's estimates
-        vary as much as the estimate does.
+        It may be below 0, because the part between tasks may be. Without this, the jackknife's
+        estimates would vary less than the estimate does.
         """
         if not replicated:
             return self.squares / self.degrees
@@ -66,21 +66,20 @@ class Components:
     """The variances of differences between tasks and within them."""
 
     tasks: int
-    """The distinct tasks that they were estimated from."""
+    """The number of distinct tasks that the variances were estimated from."""
     between: float
-    """The variance of the tasks' true differences. Without replications this is the variance of the
-    observed ones, of which the part within tasks is not known."""
+    """The variance of the tasks' true differences. Without replications it is the variance of the
+    observed differences, which includes an unknown part within tasks."""
     within: float | None
-    """The variances of single trials of a task on both sides, added up; None without
+    """The sum of the variances of single trials of a task on both sides; None without
     replications."""
     design_effect: float
-    """How many times larger the variance of the mean is because tasks come in clusters; 1 or
-    more."""
+    """The factor by which clusters of tasks increase the variance of the mean; at least 1."""
     baseline: float
     """The mean of the A sides."""
     explained: float
-    """Of pass rates: how much more a pair varies because of the sides' own difference; below 0
-    where B's rates are nearer to 0 or 1."""
+    """For pass rates, the variance that a pair gains from the difference of its sides. It is below
+    0 if B's rates are nearer to 0 or 1."""
     explained_within: float
     """The part of `explained` that is within tasks."""
     spread: float
@@ -90,14 +89,15 @@ class Components:
     """The sums without each of the tasks."""
 
     def variance(self, replications: int) -> float:
-        """Return the variance of a task's difference, as it is seen with so many replications."""
+        """Return the variance of a task's observed difference with `replications` on each side."""
         return self.between + (self.within or 0.0) / replications
 
     def range_of_variance(self, replications: int, confidence: float) -> float | None:
-        """Return the factor by which that variance may be larger, or smaller.
+        """Return the factor by which the true variance may be larger, or smaller.
 
-        It is the interval of its logarithm, by the jackknife over tasks (Miller 1974, Biometrika
-        61:1–15) and the delta method. None for fewer than three tasks, or where nothing varies.
+        It comes from the interval of the variance's logarithm, by the jackknife over tasks (Miller
+        1974, Biometrika 61:1–15) and the delta method. None for fewer than three tasks, or if
+        nothing varies.
         """
         if self.tasks < 3:
             return None
@@ -106,9 +106,9 @@ class Components:
         return self._range(self.variance(replications), without, confidence)
 
     def range_of_within(self, confidence: float) -> float | None:
-        """Return the factor by which the variance within tasks may be larger, or smaller.
+        """Return the factor by which the true variance within tasks may be larger, or smaller.
 
-        None as for `range_of_variance`.
+        None in the same cases as `range_of_variance`.
         """
         if self.tasks < 3:
             return None
@@ -117,7 +117,7 @@ class Components:
         return self._range(self.within, self._without.within / self._without.count, confidence)
 
     def _range(self, variance: float, without: Array | float, confidence: float) -> float | None:
-        """Return the factor for a variance, from its estimates without each of the tasks."""
+        """Return the factor for a variance, from its estimates without one task each."""
         import numpy as np
 
         estimates = np.asarray(without)
@@ -131,10 +131,11 @@ class Components:
 def of_pairs(
     pairs: Sequence[PairedTasks], clusters: Mapping[str, str] | None = None
 ) -> Components | None:
-    """Estimate the components from pairs of sides, such as baseline and treatment of some runs.
+    """Estimate the components from pairs of sides, such as the baseline and treatment of runs.
 
-    Each pair needs two tasks; None where none has. `clusters` names the cluster of each task.
-    Components of a metric are in its unit squared. An estimate below 0 is taken as 0.
+    Pairs with fewer than two tasks are ignored; returns None if no pair remains. `clusters` names
+    the cluster of each task. Components of a metric are in its unit squared. An estimate below 0
+    becomes 0.
     """
     import numpy as np
 
@@ -153,7 +154,7 @@ def of_pairs(
         differences = np.array([mean(b) - mean(a) for a, b in zip(pair.a, pair.b, strict=True)])
         deviations = (differences - differences.mean()) ** 2
         np.add.at(squares, index, deviations)
-        # Without one value, the sum of squares falls by its own times n / (n − 1).
+        # Removing a value reduces the sum of squares by the value's square times n / (n − 1).
         np.add.at(squares_without, index, deviations * size / (size - 1))
         np.add.at(count, index, 1)
         degrees += size - 1
@@ -201,28 +202,28 @@ def spread_of(a: Groups, b: Groups) -> float:
 
 
 def rate_with_spread(rate: float, spread: float) -> float:
-    """Return the rate of equal tasks whose trials come to vary as much as these tasks' trials.
+    """Return the rate at which tasks of equal rates would gain as much variation as these tasks.
 
-    Suppose that all tasks of mean rate p, which vary by `spread`, are moved away from 1 in
+    Suppose that tasks with the mean rate p, which vary by `spread`, all move away from 1 in
     proportion. A difference of d then adds d (2p − 1) + 2 d spread / p to the share of pairs that
-    differ. Towards 1, replace p by 1 − p.
+    differ. For a move towards 1, replace p by 1 − p.
     """
     pull = abs(2 * rate - 1) + 2 * spread / max(rate, 1 - rate)
     return min(1.0, (1 + pull) / 2)
 
 
 def explained_by(rate_a: float, rate_b: float) -> float:
-    """Return how much more the difference of a pair varies because B's rate is not A's.
+    """Return the variance that a pair's difference gains because B's rate is not A's.
 
     With rates p and q and independent trials, the share of pairs that differ grows by p(1 − q) +
-    q(1 − p) − 2p(1 − p). Their variance grows by this less the square of the difference.
+    q(1 − p) − 2p(1 − p). The variance grows by this minus the square of the difference.
     """
     difference = rate_a - rate_b
     return difference * (2 * rate_a - 1) - difference**2
 
 
 def explained_within_by(rate_a: float, rate_b: float) -> float:
-    """Return how much more the trials of a task vary because B's rate is not A's.
+    """Return the variance that the trials of a task gain because B's rate is not A's.
 
     With rates p and q it is q(1 − q) − p(1 − p).
     """
@@ -230,7 +231,7 @@ def explained_within_by(rate_a: float, rate_b: float) -> float:
 
 
 def of_suite(a: Groups, b: Groups) -> tuple[float, float]:
-    """Return the parts between and within some given tasks, of which there may be one."""
+    """Return the variances between and within fixed tasks; one task is enough."""
     pair = PairedTasks([str(number) for number in range(len(a))], a, b)
     known = of_pairs([pair])
     if known is not None:
@@ -239,7 +240,7 @@ def of_suite(a: Groups, b: Groups) -> tuple[float, float]:
 
 
 def _trial_variances(side: Groups, pairs: Sequence[PairedTasks]) -> Array:
-    """Return the variance of a trial of each task; the usual one where a task has one trial."""
+    """Return the variance of a trial of each task; the average variance for single trials."""
     import numpy as np
 
     known = [variance(group) for group in side]

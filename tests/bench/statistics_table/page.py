@@ -104,10 +104,10 @@ def _is_used(column: Column, cells: Sequence[Cell], results: Results) -> bool:
     )
 
 
-# -- the summary of docs/explanation/statistics.md
+# -- the summary of docs/reference/statistics-errors.md
 
 
-EXPLANATION = PATH.parents[1] / "explanation/statistics.md"
+EXPLANATION = PATH.parent / "statistics-errors.md"
 _BEGIN, _END = "<!-- simulated errors -->\n", "\n<!-- end of simulated errors -->"
 
 
