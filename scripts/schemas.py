@@ -108,13 +108,15 @@ def _type(declared: Any, definitions: JsonObject) -> JsonObject:
     """Return the schema of a type."""
     arguments, origin = get_args(declared), get_origin(declared)
     if origin is Annotated:
-        keywords = dict(each for each in declared.__metadata__ if each is not LATER)
+        keywords = dict(
+            annotation for annotation in declared.__metadata__ if annotation is not LATER
+        )
         keys = keywords.pop("keys", None)
         if keys is None:
             return _type(arguments[0], definitions) | keywords
         return _one_of_each(keys, get_args(arguments[0])[1], definitions)
     if origin in {Union, UnionType}:
-        return _union([_type(each, definitions) for each in arguments])
+        return _union([_type(annotation, definitions) for annotation in arguments])
     if declared in TYPES:
         return {"type": TYPES[declared]}
     if declared is Any:
@@ -125,7 +127,7 @@ def _type(declared: Any, definitions: JsonObject) -> JsonObject:
         items = _type(arguments[1], definitions)
         return {"type": "object"} | ({"additionalProperties": items} if items else {})
     if isinstance(declared, type) and issubclass(declared, StrEnum):
-        return {"enum": [each.value for each in declared]}
+        return {"enum": [annotation.value for annotation in declared]}
     assert is_dataclass(declared) or declared is Trial, declared
     for name, (kind, _) in DOCUMENTS.items():
         if declared is kind:
@@ -149,12 +151,12 @@ def _union(schemas: list[JsonObject]) -> JsonObject:
 
     A keyword such as `minimum` says nothing of values of other types.
     """
-    if not all("type" in each for each in schemas):
+    if not all("type" in schema for schema in schemas):
         return {"anyOf": schemas}
     merged: JsonObject = {}
-    for each in schemas:
-        merged |= each
-    return merged | {"type": [each["type"] for each in schemas]}
+    for schema in schemas:
+        merged |= schema
+    return merged | {"type": [schema["type"] for schema in schemas]}
 
 
 @cache

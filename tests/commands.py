@@ -94,7 +94,9 @@ def start_forked(
 
     It is continued by the kernel when its group loses who started the tests.
     """
-    numbers = [each if isinstance(each, int) else each.fileno() for each in (stdout, stderr)]
+    numbers = [
+        stream if isinstance(stream, int) else stream.fileno() for stream in (stdout, stderr)
+    ]
     with Path(os.devnull).open() as stdin:
         streams = stdin.fileno(), numbers[0], numbers[1]
         return _SERVER.start(words, folder, env, streams, limit_s=limit_s, group=not limit_s)

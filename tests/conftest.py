@@ -83,9 +83,9 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 def _limit_process(item: pytest.Item) -> None:
     """End this process, with the stacks of its threads, where a test exceeds its limit by far."""
     limit_s = float(item.config.getini("faulthandler_timeout"))
-    own = item.get_closest_marker("timeout")
-    if own is not None:
-        limit_s = max(limit_s, own.args[0] + EXIT_LIMIT_S)
+    timeout = item.get_closest_marker("timeout")
+    if timeout is not None:
+        limit_s = max(limit_s, timeout.args[0] + EXIT_LIMIT_S)
     if limit_s > 0:
         stderr = item.config.stash[fault_handler_stderr_fd_key]
         faulthandler.dump_traceback_later(limit_s, exit=True, file=stderr)
@@ -118,13 +118,13 @@ def image_ids() -> dict[str, str]:
     except EngineUnavailable as error:
         pytest.fail(f"{error.message}; `scripts/engine` starts one", pytrace=False)
     try:
-        found = {name: engine.image_id(name) for name in SHELLS}
+        id_of_name = {name: engine.image_id(name) for name in SHELLS}
     finally:
         engine.close()
-    missing = [name for name, image_id in found.items() if image_id is None]
+    missing = [name for name, image_id in id_of_name.items() if image_id is None]
     if missing:
         pytest.fail(f"no image {', '.join(missing)}; `scripts/image` makes it", pytrace=False)
-    return {name: image_id for name, image_id in found.items() if image_id is not None}
+    return {name: image_id for name, image_id in id_of_name.items() if image_id is not None}
 
 
 @pytest.fixture(scope="session")
@@ -146,8 +146,8 @@ def readable_layers(image_ids: dict[str, str]) -> bool:
 @pytest.fixture
 def trials(tmp_path: Path, image_ids: dict[str, str]) -> Iterator[Trials]:
     """Makes and runs trials; their containers and folders are gone after the test."""
-    with trials_in(tmp_path, image_ids) as made:
-        yield made
+    with trials_in(tmp_path, image_ids) as trials:
+        yield trials
 
 
 @pytest.fixture(scope="session")

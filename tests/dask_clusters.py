@@ -83,8 +83,8 @@ class DaskCluster:
 
     def hosts(self) -> dict[str, FoundHost]:
         """The hosts that answer, by their nodes' names."""
-        found = [each for each in connect.list_hosts(self.on) if each.described is not None]
-        return {each.described.state.name.partition("/")[0]: each for each in found}  # type: ignore[union-attr]
+        hosts = [host for host in connect.list_hosts(self.on) if host.described is not None]
+        return {host.described.state.name.partition("/")[0]: host for host in hosts}  # type: ignore[union-attr]
 
     def wait_for_hosts(self, *names: str) -> None:
         """Return once hosts answer; fail at once, with its log, where a worker has ended."""

@@ -191,12 +191,12 @@ class Project:
 
     def running(self, run_id: str) -> dict[tuple[int, int], str]:
         """The names of this run's containers that run, by slot and attempt."""
-        found = {}
+        names = {}
         for (slot, attempt), name in self.containers(run_id).items():
             state = ENGINE.inspect(name)
             if state is not None and state.status == "running":
-                found[slot, attempt] = name
-        return found
+                names[slot, attempt] = name
+        return names
 
     def open_gate(self, run_id: str, schedule_idx: int, attempt: int = 1) -> None:
         """Let an agent that holds go on."""
@@ -204,10 +204,10 @@ class Project:
 
     def containers(self, run_id: str) -> dict[tuple[int, int], str]:
         """The names of all containers of this run's attempts, by slot and attempt."""
-        found = ENGINE.containers_with_labels(self.labels(run_id))
+        listed = ENGINE.containers_with_labels(self.labels(run_id))
         return {
             (int(c.labels[Labels.SLOT]), int(c.labels[Labels.ATTEMPT])): c.name
-            for c in found
+            for c in listed
             if Labels.HELPER not in c.labels
         }
 
@@ -215,8 +215,8 @@ class Project:
         """The names of all containers and networks that the engine has of a run."""
         labels = self.labels(run_id)
         networks = Networks(ENGINE).with_labels(labels)
-        found: list[Any] = [*ENGINE.containers_with_labels(labels), *networks]
-        return sorted(each.name for each in found)
+        resources: list[Any] = [*ENGINE.containers_with_labels(labels), *networks]
+        return sorted(resource.name for resource in resources)
 
     def labels(self, run_id: str) -> dict[str, str]:
         """What all containers of a run carry, and no others."""
@@ -395,11 +395,11 @@ class EngineLog:
 
         def all_gone() -> bool:
             happened = list(self._of(labels))
-            made, gone = (
-                {about["name"] for found, about in happened if found in action}
+            created, gone = (
+                {about["name"] for kind, about in happened if kind in action}
                 for action in ({"create"}, {"destroy", "remove"})  # As Docker and Podman say.
             )
-            return made <= gone
+            return created <= gone
 
         wait_until(all_gone, f"the end of all containers of {run_id}")
         return self.so_far(project, run_id)
@@ -449,14 +449,14 @@ def engine_log_in(folder: Path) -> Iterator[EngineLog]:
 
 def take_notes(rows: dict[str, list[Any]]) -> dict[tuple[int, int], list[str]]:
     """Take out of a run's rows why attempts were begun anew, by slot and attempt."""
-    found = {}
+    notes = {}
     for row in rows["evidence"]:
         ext = row.get("ext", {})
         if "notes" in ext:
-            found[row["schedule_idx"], row["attempt"]] = ext.pop("notes")
+            notes[row["schedule_idx"], row["attempt"]] = ext.pop("notes")
             if not ext:
                 del row["ext"]
-    return found
+    return notes
 
 
 _OF_ONE_RUN = frozenset(

@@ -54,14 +54,14 @@ def rerun(writer: LedgerWriter, lease: Lease, *superseded: int, first: int) -> i
 def result_again(slot: Slot, verdict: str) -> AttemptResult:
     """The result of a slot that supersedes another."""
     ids = TrialIds.of(kit.RUN, slot).as_json()
-    made = kit.result(slot.schedule_idx)
+    result = kit.result(slot.schedule_idx)
     score = {**kit.score(slot.schedule_idx, verdict, float(verdict == "pass")), "ids": ids}
     return replace(
-        made,
+        result,
         ids=TrialIds.of(kit.RUN, slot),
         scores=(score,),
-        predictions=tuple({**row, "ids": ids} for row in made.predictions),
-        evidence=tuple({**row, "ids": ids} for row in made.evidence),
+        predictions=tuple({**row, "ids": ids} for row in result.predictions),
+        evidence=tuple({**row, "ids": ids} for row in result.evidence),
     )
 
 

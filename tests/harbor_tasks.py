@@ -35,9 +35,9 @@ def write_task(
     """Write a task that the oracle passes, with what is given in place of its parts."""
     document: dict[str, Any] = {"schema_version": "1.4", "environment": {"docker_image": IMAGE}}
     for section, values in (toml or {}).items():
-        own: Any = document.get(section)
-        both = isinstance(own, dict) and isinstance(values, dict)
-        document[section] = {**own, **values} if both else values
+        written: Any = document.get(section)
+        both = isinstance(written, dict) and isinstance(values, dict)
+        document[section] = {**written, **values} if both else values
     document = {key: value for key, value in document.items() if value is not None}
     write(folder / "task.toml", to_toml(document))
     write(folder / "instruction.md", instruction)

@@ -51,8 +51,8 @@ class Browser:
         """What the page told, in order."""
         targets = self.ask("Target.getTargets")["targetInfos"]
         target = next(t["targetId"] for t in targets if t["type"] == "page")
-        found = self.ask("Target.attachToTarget", targetId=target, flatten=True)
-        self._session = found["sessionId"]
+        attached = self.ask("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.ask(f"{domain}.enable")
 
@@ -113,11 +113,11 @@ class Browser:
 
     def run(self, expression: str) -> Any:
         """The value of a JavaScript expression in the page, awaited."""
-        found = self.ask(
+        answer = self.ask(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
 
     def until(self, expression: str) -> None:
         """Return when the expression is true."""
@@ -130,19 +130,19 @@ class Browser:
     def rows(self, selector: str) -> list[list[str]]:
         """The cells of the rows that a selector finds."""
         cells = "[...row.cells].map((cell) => cell.innerText.trim())"
-        found: list[list[str]] = self.run(
+        rows: list[list[str]] = self.run(
             f"[...document.querySelectorAll({json.dumps(selector)})].map((row) => {cells})"
         )
-        return found
+        return rows
 
     def complaints(self) -> list[str]:
         """Console errors and warnings, refusals by the content policy, exceptions."""
         self.run("0")
-        told = ("Runtime.exceptionThrown", "Log.entryAdded")
+        kinds = ("Runtime.exceptionThrown", "Log.entryAdded")
         return [
             json.dumps(event["params"])
             for event in self.events
-            if event["method"] in told
+            if event["method"] in kinds
             or (event["method"] == "Runtime.consoleAPICalled")
             or (event["method"] == "Network.loadingFailed")
         ]
@@ -158,8 +158,8 @@ class Browser:
 
     def picture(self, path: Path) -> None:
         """A PNG of the whole page."""
-        found = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(found["data"]))
+        answer = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(answer["data"]))
 
     def paper(self) -> bytes:
         """The page printed, as PDF."""

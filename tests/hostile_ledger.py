@@ -43,9 +43,9 @@ def tables(path: Path) -> list[str]:
     """Every table of a ledger."""
     raw = DRIVER.connect(str(path))
     names = raw.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
-    found = [name for (name,) in names if not name.startswith("sqlite_")]
+    tables = [name for (name,) in names if not name.startswith("sqlite_")]
     raw.close()
-    return found
+    return tables
 
 
 def poison(path: Path, table: str) -> list[str]:
@@ -70,15 +70,15 @@ def poison(path: Path, table: str) -> list[str]:
 def watch_live() -> None:
     """Show the events of a run as a live display does."""
     with LiveWatcher() as watcher:
-        for told in _events():
-            watcher(told)
+        for event in _events():
+            watcher(event)
 
 
 def watch_plainly() -> None:
     """Show the events of a run as lines."""
     watcher = PlainWatcher()
-    for told in _events():
-        watcher(told)
+    for event in _events():
+        watcher(event)
 
 
 def _events() -> Iterator[JsonObject]:
@@ -129,12 +129,12 @@ def _result(run_id: str, slot: Slot) -> AttemptResult:
     idx = slot.schedule_idx
     ids = TrialIds.of(run_id, slot)
     log = Artifact.inline(f"first\n{HOSTILE}\n\x00\tlast\n".encode())
-    own = {"ids": ids.as_json()}
-    score = kit.score(idx, "pass" if idx % 4 else "fail", float(idx), run_id) | own
+    ids_field = {"ids": ids.as_json()}
+    score = kit.score(idx, "pass" if idx % 4 else "fail", float(idx), run_id) | ids_field
     score |= {"primary_metric_name": f"m{HOSTILE}", "error": {"message": HOSTILE}}
-    prediction = kit.prediction(idx, run_id) | own
+    prediction = kit.prediction(idx, run_id) | ids_field
     prediction["prediction"] = {"kind": "text", "value": HOSTILE}
-    evidence = kit.evidence(idx, log, 1, run_id) | own
+    evidence = kit.evidence(idx, log, 1, run_id) | ids_field
     logs = ("agent_stdout", "agent_stderr", "grader_stdout", "workspace_patch")
     evidence["evidence"] = dict.fromkeys(logs, log.reference)
     evidence["ext"] = {

@@ -58,12 +58,12 @@ class _Template:
 
     @classmethod
     def read(cls, folder: Path, returned: Path) -> _Template:
-        found = sorted(folder.rglob("*"))
+        paths = sorted(folder.rglob("*"))
         # Whoever closed a ledger last moved its log into it; what is left of the log is empty.
-        beside = [path for path in found if path.name.endswith(("-wal", "-shm"))]
+        beside = [path for path in paths if path.name.endswith(("-wal", "-shm"))]
         unmoved = [path.name for path in beside if path.name[-3:] == "wal" and path.stat().st_size]
         assert not unmoved, f"a builder must close its ledgers; there is still {unmoved}"
-        kept = {path.relative_to(folder): path for path in found if path not in beside}
+        kept = {path.relative_to(folder): path for path in paths if path not in beside}
         return cls(
             {name: _mode(path) for name, path in kept.items() if path.is_dir()},
             {

@@ -61,8 +61,8 @@ def project_in(
     folder: Path, url: str, programs: dict[str, str], **fields: Any
 ) -> Iterator[ModelProject]:
     """A project whose provider is at `url`, and whose gateway ends with the block."""
-    made = ModelProject(folder / "project", url, programs, **fields)
+    project = ModelProject(folder / "project", url, programs, **fields)
     try:
-        yield made
+        yield project
     finally:
-        GatewayClient(made.lab / "gateway").stop()
+        GatewayClient(project.lab / "gateway").stop()

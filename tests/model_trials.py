@@ -80,8 +80,8 @@ def agent(text: str) -> tuple[str, ...]:
 
 def said(trials: Trials, result: AttemptResult, phase: str = "agent") -> dict[str, Any]:
     """What a phase printed on its last line."""
-    found: dict[str, Any] = json.loads(trials.content(result, f"{phase}_stdout").splitlines()[-1])
-    return found
+    output: dict[str, Any] = json.loads(trials.content(result, f"{phase}_stdout").splitlines()[-1])
+    return output
 
 
 def grades_and(text: str) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ class Receiver:
 
     @property
     def events(self) -> list[str]:
-        return [each["event"] for each in self.accepted]
+        return [notification["event"] for notification in self.accepted]
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

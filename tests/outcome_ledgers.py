@@ -196,8 +196,8 @@ class Told:
 
     def spent(self, metric_id: str) -> Any:
         """A cost or tokens; None where they are not known, as what is less than 0."""
-        said = self.metrics.get(metric_id)
-        return None if said is None or said < 0 else said
+        value = self.metrics.get(metric_id)
+        return None if value is None or value < 0 else value
 
     @property
     def passed(self) -> int | None:
@@ -227,38 +227,38 @@ def read(path: Path, counted: Mapping[str, str]) -> list[Told]:
 
     `counted` names the run that holds those of a run, where it is not itself.
     """
-    found = []
+    outcomes = []
     with LedgerReader.open(path) as reader:
         roots = [run for run in reversed(reader.runs()) if "regrades" not in run.resolved]
         for root in roots:
             run = reader.run(counted.get(root.run_id, root.run_id))
             records = {record.schedule_idx: record for record in reader.slot_records(run.run_id)}
             for slot in slots():
-                told = Told(root.run_id, run.digest, slot)
+                outcome = Told(root.run_id, run.digest, slot)
                 record = records.get(slot.schedule_idx)
                 if record is not None:
-                    told.status = record.status.value
-                    told.trial = next(iter(record.objects("trials")), {})
-                    told.metrics = {
+                    outcome.status = record.status.value
+                    outcome.trial = next(iter(record.objects("trials")), {})
+                    outcome.metrics = {
                         one["metric_id"]: one["value"] for one in record.objects("metrics")
                     }
-                    if told.status != "grade_error":
-                        told.score = next(iter(record.objects("scores")), {})
-                    told.verdict = told.score.get("verdict")
-                found.append(told)
+                    if outcome.status != "grade_error":
+                        outcome.score = next(iter(record.objects("scores")), {})
+                    outcome.verdict = outcome.score.get("verdict")
+                outcomes.append(outcome)
     graded = {
-        (told.run_id, told.slot.task_id)
-        for told in found
-        if told.verdict in ("pass", "fail", "missing")
+        (outcome.run_id, outcome.slot.task_id)
+        for outcome in outcomes
+        if outcome.verdict in ("pass", "fail", "missing")
     }
-    for told in found:
-        told.grader_worked = (told.run_id, told.slot.task_id) in graded
-    return found
+    for outcome in outcomes:
+        outcome.grader_worked = (outcome.run_id, outcome.slot.task_id) in graded
+    return outcomes
 
 
-def counts(told: Iterable[Told]) -> dict[str, Any]:
+def counts(outcomes: Iterable[Told]) -> dict[str, Any]:
     """The counts and the rate that several views have."""
-    slots = list(told)
+    slots = list(outcomes)
     verdicts = Counter(one.verdict for one in slots if one.verdict)
     passed, not_passed = (sum(one.passed == number for one in slots) for number in (1, 0))
     return {

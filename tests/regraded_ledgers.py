@@ -106,11 +106,11 @@ def result(
         scores = ({**row, "ids": ids.as_json(), "ext": {"grader": grader}},)
     status = {"g": SlotStatus.GRADE_ERROR, "-": status}.get(letter, SlotStatus.COMPLETED)
     reason = {"g": "grader_exit_nonzero", "-": "x"}.get(letter)
-    made = kit.result(idx, run_id)
-    evidence = tuple({**row, "ids": ids.as_json()} for row in made.evidence)
-    predictions = tuple({**row, "ids": ids.as_json()} for row in made.predictions)
+    graded = kit.result(idx, run_id)
+    evidence = tuple({**row, "ids": ids.as_json()} for row in graded.evidence)
+    predictions = tuple({**row, "ids": ids.as_json()} for row in graded.predictions)
     return replace(
-        made,
+        graded,
         ids=ids,
         status=status,
         reason=reason,
@@ -127,9 +127,9 @@ def counted(path: Path) -> dict[str, str]:
         "SELECT root.run_id, run.run_id FROM counted JOIN run AS root ON root.run_no = root_no "
         "JOIN run ON run.run_no = counted.run_no"
     )
-    found = dict(raw.execute(sql).fetchall())
+    counts = dict(raw.execute(sql).fetchall())
     raw.close()
-    return found
+    return counts
 
 
 def complete_run(path: Path, verdicts: str, run_id: str = kit.RUN) -> None:
@@ -137,8 +137,8 @@ def complete_run(path: Path, verdicts: str, run_id: str = kit.RUN) -> None:
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, len(verdicts), run_id)
         for idx, letter in enumerate(verdicts):
-            made = result(run_id, kit.slot(idx), letter, 1, SlotStatus.COMPLETED)
-            writer.commit_result(lease, made)
+            graded = result(run_id, kit.slot(idx), letter, 1, SlotStatus.COMPLETED)
+            writer.commit_result(lease, graded)
         writer.leases.release(lease, RunStatus.COMPLETED)
 
 

@@ -38,9 +38,9 @@ def result(slot: Slot, fate: int, **changes: Any) -> AttemptResult:
     """The result of a slot that ends as slot `fate` of the run does; it cost 0.01 USD."""
     status, reason, verdict, agent = FATES[fate]
     ids = TrialIds.of(kit.RUN, slot)
-    made = kit.result(slot.schedule_idx)
+    sample = kit.result(slot.schedule_idx)
     rows: JsonObject = {
-        name: tuple({**row, "ids": ids.as_json()} for row in getattr(made, name))
+        name: tuple({**row, "ids": ids.as_json()} for row in getattr(sample, name))
         for name in ("predictions", "evidence")
     }
     scores: tuple[JsonObject, ...] = ()
@@ -58,7 +58,7 @@ def result(slot: Slot, fate: int, **changes: Any) -> AttemptResult:
         **rows,
         **changes,
     }
-    return replace(made, **fields)
+    return replace(sample, **fields)
 
 
 @built_once

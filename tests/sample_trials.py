@@ -232,10 +232,10 @@ class Trials:
         return self.artifact(result, result.evidence[0]["ext"]["rejected"][name])
 
     def artifact(self, result: AttemptResult, reference: str) -> bytes:
-        found = next(a for a in result.artifacts if a.reference == reference)
-        if found.content is not None:
-            return found.content
-        return self.store.path(found.sha256).read_bytes()
+        artifact = next(a for a in result.artifacts if a.reference == reference)
+        if artifact.content is not None:
+            return artifact.content
+        return self.store.path(artifact.sha256).read_bytes()
 
     def everything(self, result: AttemptResult) -> bytes:
         """All that a result would have the ledger keep, as bytes to search in."""
@@ -244,8 +244,8 @@ class Trials:
 
     def containers(self) -> list[str]:
         """The names of all containers that these trials have on the engine."""
-        found = ENGINE.containers_with_labels({Labels.LEDGER: self.ledger_id})
-        return sorted(container.name for container in found)
+        containers = ENGINE.containers_with_labels({Labels.LEDGER: self.ledger_id})
+        return sorted(container.name for container in containers)
 
     def networks(self) -> list[str]:
         """The names of all networks that these trials have on the engine."""
@@ -264,17 +264,17 @@ class Trials:
 
 @contextmanager
 def trials_in(root: Path, images: Mapping[str, str]) -> Iterator[Trials]:
-    made = Trials(root, images)
+    trials = Trials(root, images)
     try:
-        yield made
+        yield trials
     finally:
-        made.clear()
+        trials.clear()
 
 
 def problems(result: AttemptResult) -> dict[str, str]:
     """Why pieces of a result's evidence are not there."""
-    found: dict[str, str] = result.evidence[0].get("ext", {}).get("problems", {})
-    return found
+    problems: dict[str, str] = result.evidence[0].get("ext", {}).get("problems", {})
+    return problems
 
 
 def brief(result: AttemptResult) -> tuple[str, str | None, int | None]:

@@ -109,12 +109,12 @@ class ScriptedBenchmark:
 
     def prices(self) -> dict[str, dict[str, dict[str, float]]]:
         """Return the prices of all models, in US dollars for a million tokens."""
-        found: dict[str, dict[str, dict[str, float]]] = {}
+        prices: dict[str, dict[str, dict[str, float]]] = {}
         for a, agent in enumerate(self.agents):
             price = {"input": 3 + a, "cache_read": 0.3125, "output": 15.5 + a}
             price |= {"cache_write": 3.75}
-            found.setdefault(provider_of(agent), {})[model_of(agent)] = price
-        return found
+            prices.setdefault(provider_of(agent), {})[model_of(agent)] = price
+        return prices
 
     def expected(self) -> dict[tuple[str, str], Expected]:
         """Return what each trial comes to, by variant and task."""
@@ -269,5 +269,5 @@ def benchmark_project(
 def request_ids(provider: ServedProvider) -> Counter[str]:
     """Return how often the provider answered by each of its names for a request."""
     return Counter(
-        f"req_{each['turn']:04d}{each['body_sha256'][:16]}" for each in provider.requests
+        f"req_{request['turn']:04d}{request['body_sha256'][:16]}" for request in provider.requests
     )

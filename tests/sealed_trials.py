@@ -38,10 +38,10 @@ LOOKS = "rm -f /tmp/alive; until [ -e /tmp/alive ]; do sleep 0.02; done; echo al
 
 def isolation(result: AttemptResult) -> JsonObject:
     """The facts of a trial; where there is a score it must say the same as the evidence."""
-    found: JsonObject = result.evidence[0]["ext"]["isolation"]
+    isolation: JsonObject = result.evidence[0]["ext"]["isolation"]
     for score in result.scores:
-        assert score["ext"]["isolation"] == found
-    return found
+        assert score["ext"]["isolation"] == isolation
+    return isolation
 
 
 def stage(trials: Trials, spec: AttemptSpec) -> AttemptSpec:

@@ -28,10 +28,10 @@ def make_image(name: str, repository: Repository) -> None:
         dockerfile.size = len(content)
         tar.addfile(dockerfile, io.BytesIO(content))
         for program in _PROGRAMS:
-            found = shutil.which(program)
-            assert found is not None, f"these tests need {program}"
-            tar.add(Path(found).resolve(), f"root/usr/bin/{program}")
-            for library in _libraries(Path(found)):
+            program_path = shutil.which(program)
+            assert program_path is not None, f"these tests need {program}"
+            tar.add(Path(program_path).resolve(), f"root/usr/bin/{program}")
+            for library in _libraries(Path(program_path)):
                 # Not below /lib, which is a link.
                 tar.add(library.resolve(), f"root{library.parent.resolve() / library.name}")
         for package in _PACKAGES:

@@ -113,8 +113,8 @@ class RunningServer:
                 connection.putheader(name, value)
             connection.endheaders(body or None)
             response = connection.getresponse()
-            found = {name.lower(): value for name, value in response.getheaders()}
-            return Answer(response.status, found, response.read())
+            answered = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, answered, response.read())
         finally:
             connection.close()
 

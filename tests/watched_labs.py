@@ -212,7 +212,7 @@ class WatchedRun:
     def apply_requests(self) -> None:
         """Apply what was asked of the run, as its coordinator does."""
         with open_ledger(self.folder / ".lab") as opened:
-            waiting = [each for each in opened.control_requests(self.run_id) if each.waits]
+            waiting = [request for request in opened.control_requests(self.run_id) if request.waits]
         for request in waiting:
             outcome = {"text": request.phrase, "slots_before": len(self.slots)}
             self.writer.apply_request(self.lease, request, outcome)
@@ -313,6 +313,6 @@ def hash_of(text: str) -> int:
 def trajectory(steps: Sequence[JsonObject] = STEPS) -> Artifact:
     """A trajectory of these steps, as an artifact."""
     writer = DocumentWriter(lambda value: value)
-    made = [Step.from_json({"step_id": 0, **step}) for step in steps]
+    steps_of_trial = [Step.from_json({"step_id": 0, **step}) for step in steps]
     head = Head(Agent("probe", "1.0"))
-    return Artifact.inline(b"".join(writer.pieces(made, lambda: head)))
+    return Artifact.inline(b"".join(writer.pieces(steps_of_trial, lambda: head)))

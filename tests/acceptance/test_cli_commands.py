@@ -26,12 +26,12 @@ MIRRORS = {**mirrors.PATHS, "summary": summary.PATH, "chain": mirrors.CHAIN_PATH
 def project(tmp_path_factory: pytest.TempPathFactory, image_ids: dict[str, str]) -> Project:
     """Two passes and fails by variant, two failed agents, two failed graders."""
     tasks = {"a": BY_MODE, "b": FAILS, "c": UNGRADABLE}
-    made = Project(tmp_path_factory.mktemp("commands"), tasks, max_concurrency=4)
-    made.document["experiment"]["tags"] = ["nightly"]
-    made.save()
-    with closing(made.run(RUN, *PASSING)) as coordinator:
+    project = Project(tmp_path_factory.mktemp("commands"), tasks, max_concurrency=4)
+    project.document["experiment"]["tags"] = ["nightly"]
+    project.save()
+    with closing(project.run(RUN, *PASSING)) as coordinator:
         assert coordinator.finish() == 0, coordinator.stderr
-    return made
+    return project
 
 
 @pytest.fixture
@@ -103,11 +103,11 @@ def test_status(project: Project) -> None:
     assert "6 of 6 slots committed" in done.stdout
     assert "1 agent_error, 1 grade_error" in done.stdout
     assert f"next: labledger show {RUN} 0" in done.stderr
-    found = project.json("status", RUN, "--json")
-    base, treat = found["variants"]
+    status = project.json("status", RUN, "--json")
+    base, treat = status["variants"]
     assert base["verdicts"] == {"pass": 1, "fail": 1}
     assert treat["statuses"] == {"completed": 1, "agent_error": 1, "grade_error": 1}
-    assert found["begun"] == 0
+    assert status["begun"] == 0
 
 
 def test_note_and_tag(project: Project) -> None:
@@ -378,8 +378,8 @@ def test_dry_run(project: Project, tmp_path: Path) -> None:
 def test_filters(project: Project, words: tuple[Any, ...], slots: list[tuple[str, str]]) -> None:
     """--limit, --task and --variant narrow the schedule, alone and together."""
     plan = project.json("run", project.experiment, "--dry-run", "--json", "-n", 7, *words)
-    found = [(slot["variant_id"], slot["task_id"]) for slot in plan["schedule"]]
-    assert found == slots
+    scheduled = [(slot["variant_id"], slot["task_id"]) for slot in plan["schedule"]]
+    assert scheduled == slots
     assert plan["resolved"]["design"]["max_concurrency"] == 7
 
 

@@ -122,8 +122,8 @@ def test_killed_again_and_again(
     moments = (("slot_dispatched", 2), ("trial_finished", 1), ("slot_committed", 2))
     for number, (kind, times) in enumerate(moments):
         words = ("again", *PASSING)
-        made = project.resume(*words) if number else project.run(*words)
-        coordinator = ended.enter_context(closing(made))
+        process = project.resume(*words) if number else project.run(*words)
+        coordinator = ended.enter_context(closing(process))
         coordinator.until(kind, times=times)
         coordinator.kill()
     finish(project, "again", ended)

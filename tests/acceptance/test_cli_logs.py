@@ -20,9 +20,9 @@ TALKS = "echo from the agent; echo to stderr >&2; hold; echo at the end; answer=
 
 @pytest.fixture
 def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
-    made = Project(tmp_path, {"a": TALKS}, max_concurrency=1)
-    del made.document["variant_plan"]
-    return made
+    project = Project(tmp_path, {"a": TALKS}, max_concurrency=1)
+    del project.document["variant_plan"]
+    return project
 
 
 def test_a_trial_that_has_ended(project: Project) -> None:

@@ -34,10 +34,12 @@ def project(image_ids: dict[str, str]) -> Iterator[Project]:
     for part in ("labledger", "migrations", "schemas"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(CHECKOUT / part, folder / CODE / part, ignore=ignored)
-    made = Project(folder, {"a": BY_MODE, "b": "mkdir -m 700 deep; echo x >deep/x; answer=right"})
+    project = Project(
+        folder, {"a": BY_MODE, "b": "mkdir -m 700 deep; echo x >deep/x; answer=right"}
+    )
     for path in (folder, *folder.rglob("*")):
         os.chown(path, USER, USER)
-    yield made
+    yield project
     shutil.rmtree(folder)
 
 
@@ -79,9 +81,9 @@ def _docker_group() -> int:
 def test_a_whole_run_as_another_user(project: Project) -> None:
     """The run completes, its files are the user's own, private, readable and deletable."""
     command = command_line("run", "experiment.yaml", "--run-id", "mine")
-    said = as_user(project.folder, *command, may_search=True)
-    assert said.endswith("exit code 0"), said
-    assert "run mine: 4 of 4 slots committed" in said
+    output = as_user(project.folder, *command, may_search=True)
+    assert output.endswith("exit code 0"), output
+    assert "run mine: 4 of 4 slots committed" in output
 
     files = [project.lab, *project.lab.rglob("*")]
     assert {path.lstat().st_uid for path in files} == {USER}
@@ -98,16 +100,16 @@ def test_somebody_elses_lab(project: Project) -> None:
     for mode, where in ((0o755, closed), (0o700, closed), (0o700, closed / "deeper" / ".lab")):
         closed.chmod(mode)
         command = command_line("run", "experiment.yaml", "--lab-dir", where)
-        said = as_user(project.folder, *command, may_search=True)
-        assert said.endswith("exit code 3"), said
-        assert f"{where} cannot be written: Permission denied" in said
-        assert "Traceback" not in said
+        output = as_user(project.folder, *command, may_search=True)
+        assert output.endswith("exit code 3"), output
+        assert f"{where} cannot be written: Permission denied" in output
+        assert "Traceback" not in output
     for words in (("runs",), ("doctor",), ("resume", "x"), ("verify",)):
-        said = as_user(
+        output = as_user(
             project.folder, *command_line(*words, "--lab-dir", "closed"), may_search=True
         )
-        assert "Traceback" not in said, words
-        assert not said.endswith("exit code 1"), words
+        assert "Traceback" not in output, words
+        assert not output.endswith("exit code 1"), words
     assert list(closed.iterdir()) == []
 
 
@@ -117,9 +119,9 @@ def test_a_user_outside_of_the_group_is_told_of_it(project: Project) -> None:
         pytest.skip("scripts/engine uses the engine that DOCKER_HOST names")
     name = grp.getgrgid(_docker_group()).gr_name
     shutil.copytree(CHECKOUT / "scripts", project.folder / "scripts")
-    said = as_user(project.folder, "bash", "scripts/engine", group=USER)
-    assert said.endswith("exit code 1"), said
+    output = as_user(project.folder, "bash", "scripts/engine", group=USER)
+    assert output.endswith("exit code 1"), output
     refusal = "only root may use it" if name == "root" else f"it belongs to group {name}."
-    assert refusal in said
-    said = as_user(project.folder, *command_line("doctor"), may_search=True, group=USER)
-    assert f"group {name}" in said
+    assert refusal in output
+    output = as_user(project.folder, *command_line("doctor"), may_search=True, group=USER)
+    assert f"group {name}" in output

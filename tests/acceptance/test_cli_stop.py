@@ -112,7 +112,7 @@ def test_the_second_ends_them_now(
     first = {"SIGTERM": "TERM", "SIGHUP": "a closed terminal (HUP)"}.get(stopped.first)
     killer = "a second Ctrl-C" if first is None else f"Ctrl-C after {first}"
     assert notes[running[0], 1][0].startswith(f"{killer} killed its container")
-    assert {told["schedule_idx"] for told in resumed.of("warning")} == set(running)
+    assert {warning["schedule_idx"] for warning in resumed.of("warning")} == set(running)
     assert rows == uninterrupted
     assert engine_log.starts(project, run_id) == {
         (idx, 1): 2 if idx in running else 1 for idx in range(SLOTS)

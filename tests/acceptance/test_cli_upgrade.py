@@ -46,17 +46,17 @@ def test_every_command_says_what_mends_an_outdated_ledger(project: Project) -> N
             continue
         done = project.command(*words)
         assert done.returncode == 3, (words, done.stdout, done.stderr)
-        said = done.stdout + done.stderr
-        assert f"revision 0001; this labledger needs {migrations.HEAD}" in said, words
-        assert "labledger db upgrade" in said, words
+        output = done.stdout + done.stderr
+        assert f"revision 0001; this labledger needs {migrations.HEAD}" in output, words
+        assert "labledger db upgrade" in output, words
     assert ledger.read_bytes() == before
     assert kept(project) == files
 
     copy = Path(project.output("db", "backup").strip())
     assert migrations.read_revision(copy) == "0001"
-    told = project.output("db", "upgrade")
-    assert f"revision 0001 → {migrations.HEAD}; backup: " in told
-    assert Path(told.rpartition("backup: ")[2].strip()).read_bytes()[:15] == b"SQLite format 3"
+    upgraded = project.output("db", "upgrade")
+    assert f"revision 0001 → {migrations.HEAD}; backup: " in upgraded
+    assert Path(upgraded.rpartition("backup: ")[2].strip()).read_bytes()[:15] == b"SQLite format 3"
     for words in (commands[0], ["resume", RUN, *PASSING], run):
         done = project.command(*words)
         assert done.returncode == 0, (words, done.stdout, done.stderr)

@@ -37,19 +37,19 @@ def answers(project: Project, run_id: str) -> dict[str, Any]:
 
     Intervals and tests of a run that was extended are other ones: they hold at every look.
     """
-    found: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     with open_ledger(lab_dir=project.lab) as ledger:
         for name, sql in ANSWERS.items():
             rows = [dict(row) for row in ledger.query(sql, {"run": run_id})]
-            found[name] = [{key: row[key] for key in row if key != "run_id"} for row in rows]
+            answers[name] = [{key: row[key] for key in row if key != "run_id"} for row in rows]
     [comparison] = project.json("compare", run_id, "--format", "json")["comparisons"]
     kept = ("tasks", "pairs", "counts", "left_out", "by_task")
-    found["compare"] = {key: comparison[key] for key in kept}
-    found["compare"]["verdict"] = comparison["decision"]["verdict"]
-    found["compare"]["difference"] = comparison["difference"]["value"]
+    answers["compare"] = {key: comparison[key] for key in kept}
+    answers["compare"]["verdict"] = comparison["decision"]["verdict"]
+    answers["compare"]["difference"] = comparison["difference"]["value"]
     status = project.json("status", run_id, "--json")
-    found["status"] = {key: status[key] for key in ("status", "variants")}
-    return found
+    answers["status"] = {key: status[key] for key in ("status", "variants")}
+    return answers
 
 
 def exported(project: Project, name: str) -> dict[str, bytes]:

@@ -41,9 +41,9 @@ REPAIRING = tuple(agent for agent in AGENTS if agent != "aider")
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
-    made = Repository.make(tmp_path_factory.mktemp("repository") / "testbed")
-    make_image(IMAGE, made)
-    yield made
+    repository = Repository.make(tmp_path_factory.mktemp("repository") / "testbed")
+    make_image(IMAGE, repository)
+    yield repository
     docker("rmi", "--force", IMAGE)
 
 
@@ -105,7 +105,7 @@ def test_no_key_is_anywhere(tmp_path: Path, as_root: None) -> None:
             wait_until(ended, "the run to end", 900)
             assert coordinator.finish() == 0, coordinator.stderr
             assert keys_in(coordinator.stderr + json.dumps(coordinator.events)) == []
-        outcomes = [each["outcome"] for each in provider.requests]
+        outcomes = [request["outcome"] for request in provider.requests]
         assert outcomes.count("fault") == 1
         assert len(seen) >= len(AGENTS)
         for command in (("show", "r", 0), ("status", "r"), ("gateway", "status")):
@@ -128,7 +128,7 @@ def check_containers(project: BenchmarkProject) -> Iterator[str]:
     for name in project.on_engine("r"):
         shown = subprocess.run(["docker", "inspect", name], capture_output=True, check=False).stdout
         assert keys_in(shown) == [], name
-        for state in (each.get("State") for each in json.loads(shown)):
+        for state in (container.get("State") for container in json.loads(shown)):
             if state is None or not state["Pid"]:  # A network, or a container that has ended.
                 continue
             root = Path(f"/proc/{state['Pid']}/root")

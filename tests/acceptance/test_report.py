@@ -110,12 +110,12 @@ def test_its_numbers_are_the_ledgers(path: Path, chromium: Browser) -> None:
         (task, name): f"{ok}/{scored}" if scored else "×" for task, name, ok, scored in passed
     }
     for row, one in zip(chromium.rows(".differences tbody tr"), compared.comparisons, strict=True):
-        found = one.difference
-        assert found is not None
-        assert found.low is not None
-        assert found.high is not None
-        assert row[3] == f"{100 * found.value:+.1f} points"
-        assert row[4] == f"{100 * found.low:+.1f} to {100 * found.high:+.1f}"
+        difference = one.difference
+        assert difference is not None
+        assert difference.low is not None
+        assert difference.high is not None
+        assert row[3] == f"{100 * difference.value:+.1f} points"
+        assert row[4] == f"{100 * difference.low:+.1f} to {100 * difference.high:+.1f}"
         assert row[6] == str(one.tasks)
     texts = chromium.run("[...document.querySelectorAll('.decision')].map((d) => d.innerText)")
     assert all(
@@ -167,8 +167,8 @@ def test_a_real_run_is_reported_by_the_command(tmp_path: Path, chromium: Browser
     assert "woe" in _opened(chromium, slots["fails", "base"])
     assert "not in this file" in _opened(chromium, slots["by-mode", "base"])
     stayed_inside(chromium, page)
-    said = project.output("report", "real", "--markdown")
-    assert "| `base` | 2 | 2 | 1 | 1 | 0 | 0 | 0 | 50.0% |" in said
+    output = project.output("report", "real", "--markdown")
+    assert "| `base` | 2 | 2 | 1 | 1 | 0 | 0 | 0 | 50.0% |" in output
     assert project.json("report", "real", "--json")["schema_version"] == "report_v1"
 
 
@@ -240,7 +240,7 @@ def make_hostile(path: Path, log: bytes, large: bytes) -> None:
             row = kit.evidence(idx, kept["agent_stdout"], run_id="evil")
             references = {name: artifact.reference for name, artifact in kept.items()}
             ext = {"trajectory": {"origin": "agent", "steps": 1}}
-            made = kit.result(
+            result = kit.result(
                 idx,
                 "evil",
                 ids=trial,
@@ -254,7 +254,7 @@ def make_hostile(path: Path, log: bytes, large: bytes) -> None:
                 metrics=(Metric(EVIL, "events", 1),),
                 artifacts=tuple(kept.values()),
             )
-            writer.commit_result(lease, made)
+            writer.commit_result(lease, result)
         writer.leases.release(lease, RunStatus.COMPLETED)
 
 

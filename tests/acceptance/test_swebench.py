@@ -39,9 +39,9 @@ printf '{"outcome":"%s"}' "$outcome" >"$AGENTLAB_RESULT_PATH"
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
-    made = Repository.make(tmp_path_factory.mktemp("repository") / "testbed")
-    make_image(IMAGE, made)
-    yield made
+    repository = Repository.make(tmp_path_factory.mktemp("repository") / "testbed")
+    make_image(IMAGE, repository)
+    yield repository
     docker("rmi", "--force", IMAGE)
 
 

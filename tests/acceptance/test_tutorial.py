@@ -62,8 +62,8 @@ def test_tutorial_works_as_written(tmp_path: Path, image_ids: dict[str, str]) ->
 @thorough
 def test_tutorial_of_agents_works_as_written(tmp_path: Path, image_ids: dict[str, str]) -> None:
     """Its agents have the verdicts, calls, tokens and costs that it shows, until real models."""
-    text, found, _ = (DOCS / "tutorial-agents.md").read_text("utf-8").partition("## With real")
-    assert found
+    text, heading, _ = (DOCS / "tutorial-agents.md").read_text("utf-8").partition("## With real")
+    assert heading
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     # The end of the shell ends its provider, whatever command fails.

@@ -62,9 +62,9 @@ def main() -> None:
         print("\n".join(machine(folder)))
         for name in names:
             title, measure = SECTIONS[name]
-            found = list(measure(folder, quick=options.quick))
-            print_table(f"{name}: {title}", found)
-            rows += found
+            measured = list(measure(folder, quick=options.quick))
+            print_table(f"{name}: {title}", measured)
+            rows += measured
     print(f"\n{verdict(rows)}")
     if options.quick:
         say("--quick: too few rounds for figures to be quoted")

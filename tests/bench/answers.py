@@ -107,11 +107,11 @@ def _command(*words: object) -> Cost:
     )
     assert process.stderr is not None
     with process.stderr as stream:
-        said = stream.read()
+        output = stream.read()
     _, status, used = os.wait4(process.pid, 0)
     if status != 0:
-        raise RuntimeError(f"{' '.join(command)} failed: {said.decode()}")
-    peak_mb = json.loads(said.splitlines()[-1])["peak_mb"]
+        raise RuntimeError(f"{' '.join(command)} failed: {output.decode()}")
+    peak_mb = json.loads(output.splitlines()[-1])["peak_mb"]
     return Cost(used.ru_utime + used.ru_stime, peak_mb)
 
 

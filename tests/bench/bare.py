@@ -43,11 +43,11 @@ class BareWriter:
         """The one value that a question has for an answer."""
         return self._driver.execute(sql).fetchone()[0]
 
-    def commit(self, found: Rows) -> None:
+    def commit(self, rows: Rows) -> None:
         """Write all rows in one transaction."""
         execute, executemany = self._driver.execute, self._driver.executemany
         execute("BEGIN IMMEDIATE")
-        for statement, values in found:
+        for statement, values in rows:
             executemany(statement, values)
         execute("COMMIT")
 
@@ -77,12 +77,12 @@ def _progress(lease: Lease, result: AttemptResult) -> Rows:
 
 
 def _artifacts(result: AttemptResult) -> Rows:
-    found = [(bytes.fromhex(a.sha256), a.size, a.content) for a in result.artifacts]
-    return [(statements.insert("artifact", unless_exists="sha256"), found)]
+    values = [(bytes.fromhex(a.sha256), a.size, a.content) for a in result.artifacts]
+    return [(statements.insert("artifact", unless_exists="sha256"), values)]
 
 
 def _published(lease: Lease, result: AttemptResult) -> Rows:
-    found = slot_rows.slot_rows(lease.run_no, [result])
+    rows = slot_rows.slot_rows(lease.run_no, [result])
     commit = (
         lease.run_no,
         result.schedule_idx,
@@ -96,11 +96,11 @@ def _published(lease: Lease, result: AttemptResult) -> Rows:
     )
     return [
         (statements.insert("slot_commit"), [commit]),
-        (statements.insert("trial"), [found.trial]),
-        (statements.insert("attempt"), found.attempts),
-        (statements.insert("metric"), found.metrics),
-        (statements.insert("event"), tuple(found.events)),
-        (statements.insert("prediction"), found.predictions),
-        (statements.insert("score"), found.scores),
-        (statements.insert("evidence_record"), found.evidence),
+        (statements.insert("trial"), [rows.trial]),
+        (statements.insert("attempt"), rows.attempts),
+        (statements.insert("metric"), rows.metrics),
+        (statements.insert("event"), tuple(rows.events)),
+        (statements.insert("prediction"), rows.predictions),
+        (statements.insert("score"), rows.scores),
+        (statements.insert("evidence_record"), rows.evidence),
     ]

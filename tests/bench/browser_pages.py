@@ -62,13 +62,13 @@ def scroll(page: Page, step: int, frames: int = 240) -> tuple[list[float], int]:
 def delays(page: Page, commit: Callable[[], float], commits: int) -> list[float]:
     """Return the seconds from each commit, which `commit` makes and times, to the page."""
     page.evaluate(_WATCH)
-    found = []
+    delays = []
     for _ in range(commits):
         shown = page.evaluate("window.changes.length")
         at = commit()
         page.wait_for_function("shown => window.changes.length > shown", arg=shown)
-        found.append(page.evaluate("window.changes.at(-1)[1]") - at)
-    return found
+        delays.append(page.evaluate("window.changes.at(-1)[1]") - at)
+    return delays
 
 
 def late(times: list[float]) -> float:

@@ -127,8 +127,8 @@ def _commit(writer: LedgerWriter, lease: Lease, batch: Sequence[AttemptResult]) 
 def _bare_commit(bare: BareWriter, lease: Lease, batch: Sequence[AttemptResult]) -> float:
     ready = [commit_rows(lease, result) for result in batch]
     begun = time.perf_counter()
-    for found in ready:
-        bare.commit(found)
+    for rows in ready:
+        bare.commit(rows)
     return (time.perf_counter() - begun) / len(batch)
 
 
@@ -145,8 +145,8 @@ def _bare_stage_and_commit(bare: BareWriter, lease: Lease, batch: Sequence[Attem
     ready = [stage_rows(lease, result) for result in batch]
     ready += [commit_staged_rows(lease, result) for result in batch]
     begun = time.perf_counter()
-    for found in ready:
-        bare.commit(found)
+    for rows in ready:
+        bare.commit(rows)
     return (time.perf_counter() - begun) / len(batch)
 
 
@@ -160,8 +160,8 @@ def _prepare(ledger: Path, size: int, total: int) -> Lease:
     with BareWriter(ledger) as bare:
         for first in range(0, filling, _FILL_BATCH):
             idxs = range(first, min(first + _FILL_BATCH, filling))
-            found = (commit_rows(filler, result) for result in _results(_FILLER, idxs))
-            bare.commit([each for of_a_slot in found for each in of_a_slot])
+            rows_of_slots = (commit_rows(filler, result) for result in _results(_FILLER, idxs))
+            bare.commit([row for of_a_slot in rows_of_slots for row in of_a_slot])
     return lease
 
 

@@ -28,8 +28,8 @@ _RUN = "bench"
 
 def memory(folder: Path, *, quick: bool) -> Iterator[Row]:
     few, many = _few(quick), _many(quick)
-    found = {slots: _run(folder, slots) for slots in (few, many)}
-    peaks = {slots: report["peak_mb"] for slots, report in found.items()}
+    reports = {slots: _run(folder, slots) for slots in (few, many)}
+    peaks = {slots: report["peak_mb"] for slots, report in reports.items()}
     yield Row(
         f"peak memory of the coordinator, {many:,} slots",
         f"{peaks[many]:.0f} MB",
@@ -38,17 +38,17 @@ def memory(folder: Path, *, quick: bool) -> Iterator[Row]:
         f"< {GOAL_MB} MB",
         peaks[many] < GOAL_MB,
     )
-    first, last = found[many]["first_mb"], found[many]["last_mb"]
+    first, last = reports[many]["first_mb"], reports[many]["last_mb"]
     yield Row(
         "memory at the last dispatch, compared with the first", f"{last:.0f} MB", f"{first:.0f} MB"
     )
-    rates = {slots: slots / report["seconds"] for slots, report in found.items()}
+    rates = {slots: slots / report["seconds"] for slots, report in reports.items()}
     yield Row(
         "slots dispatched, finished and committed",
         f"{rates[many]:,.0f}/s",
         f"{rates[few]:,.0f}/s at {few:,}",
     )
-    start = found[many]["first_dispatch_s"]
+    start = reports[many]["first_dispatch_s"]
     yield Row(f"`run` to the first dispatch, {many:,} slots", f"{start:.2f} s")
 
 

@@ -125,11 +125,11 @@ def _rows(direct: Times, through: Times, facts: dict[str, float]) -> Iterator[Ro
         "the same, 95th percentile", f"{tail[0] - tail[1]:.2f} ms", f"{tail[1]:.2f} ms direct"
     )
     whole = [statistics.median(t.whole) for t in (through, direct)]
-    each = (whole[0] - whole[1]) * 1000 / _EVENTS
+    added_us = (whole[0] - whole[1]) * 1000 / _EVENTS
     yield Row(
         f"whole streams of {_EVENTS} events", f"{whole[0]:.0f} ms", f"{whole[1]:.0f} ms direct"
     )
-    yield Row("the same, added for each event", f"{each:.0f} µs")
+    yield Row("the same, added for each event", f"{added_us:.0f} µs")
     memory = facts["memory_mb"]
     yield Row("memory of the gateway", f"{memory:.0f} MB").with_goal(
         f"< {GOAL_MB:g} MB", memory < GOAL_MB

@@ -123,7 +123,7 @@ class Watch:
 
     def report(self) -> None:
         assert self._first is not None, "nothing was dispatched"
-        found = {
+        report = {
             "first_dispatch_s": self._first - self._begun,
             "first_new_s": (self._first_new or time.monotonic()) - self._begun,
             "first_cpu_s": self._first_cpu_s,
@@ -134,8 +134,8 @@ class Watch:
         if self._warm is not None:
             names = ("seconds", "cpu_s", "acknowledged", "calls", "sent", "received")
             since = (now - then for now, then in zip(self._counts(), self._warm, strict=True))
-            found |= dict(zip(names, since, strict=True))
-        print(json.dumps(found), flush=True)
+            report |= dict(zip(names, since, strict=True))
+        print(json.dumps(report), flush=True)
 
 
 def main() -> None:

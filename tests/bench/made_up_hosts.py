@@ -129,7 +129,11 @@ def _key(spec: AttemptSpec) -> messages.AttemptKey:
 
 def _message(spec: AttemptSpec) -> messages.ResultMessage:
     result = synthetic.result(spec.run_id, spec.slot, spec.attempt)
-    contents = {each.sha256: each.content for each in result.artifacts if each.content is not None}
+    contents = {
+        artifact.sha256: artifact.content
+        for artifact in result.artifacts
+        if artifact.content is not None
+    }
     return messages.ResultMessage(_key(spec), json.dumps(result.as_json()).encode(), contents)
 
 

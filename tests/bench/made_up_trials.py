@@ -88,7 +88,7 @@ class Watch:
 
     def report(self) -> None:
         assert self.first_dispatch is not None, "nothing was dispatched"
-        found = {
+        report = {
             "first_dispatch_s": self.first_dispatch - self.begun,
             "seconds": time.monotonic() - self.first_dispatch,
             "first_mb": self.memory_mb[0],
@@ -97,7 +97,7 @@ class Watch:
             "cpu_s": time.process_time() - self.first_cpu_s,
             "parts_s": self.parts_s,
         }
-        print(json.dumps(found), flush=True)
+        print(json.dumps(report), flush=True)
 
 
 class MadeUpTrials(LocalExecutor):

@@ -25,9 +25,9 @@ async def main(link: str, run_id: str, pages: int) -> None:
         base, headers=headers, timeout=timeout, connector=connector
     ) as session:
         opened = [asyncio.Event() for _ in range(pages)]
-        tasks = [asyncio.create_task(page(session, run_id, each)) for each in opened]
-        for each in opened:
-            await each.wait()
+        tasks = [asyncio.create_task(page(session, run_id, is_open)) for is_open in opened]
+        for is_open in opened:
+            await is_open.wait()
         print("open", flush=True)
         await asyncio.gather(*tasks)
 

@@ -45,10 +45,10 @@ class Row:
 
 
 def print_table(title: str, rows: Iterable[Row]) -> None:
-    found = [_HEAD, *(row.cells() for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*found, strict=True)]
+    lines = [_HEAD, *(row.cells() for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     print(f"\n{title}")
-    for cells in found:
+    for cells in lines:
         padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
         print(f"  {'  '.join(padded)}".rstrip(), flush=True)
 
@@ -74,10 +74,10 @@ def machine(folder: Path) -> Iterable[str]:
 
 def _docker() -> str:
     try:
-        found = APIClient(version="auto", **kwargs_from_env()).version()
+        version = APIClient(version="auto", **kwargs_from_env()).version()
     except DockerException as error:
         return f"no Docker engine answers: {error}"
-    return f"Docker {found['Version']}"
+    return f"Docker {version['Version']}"
 
 
 def _fsync_ms(folder: Path) -> float:

@@ -100,8 +100,8 @@ def _documents(folder: Path, rounds: int) -> Iterator[Row]:
         with _serving(folder) as (_, link):
             for name, path in paths.items():
                 times[name].append(_seconds(link, path))
-    for name, found in times.items():
-        yield Row(f"{name}, {LARGE:,} slots", f"{1000 * statistics.median(found):,.0f} ms")
+    for name, seconds in times.items():
+        yield Row(f"{name}, {LARGE:,} slots", f"{1000 * statistics.median(seconds):,.0f} ms")
     yield from _browser(folder, run_id, quick=rounds < 7)
 
 

@@ -66,10 +66,10 @@ def kill(host: Host, part: str | None) -> None:
 
 
 def show(cluster: Cluster) -> None:
-    for name, found in cluster.status().items():
-        runs, cut = found.pop("runs"), found.pop("partitioned")
+    for name, pids in cluster.status().items():
+        runs, cut = pids.pop("runs"), pids.pop("partitioned")
         state = "down" if not runs else "partitioned" if cut else "up"
-        parts = "  ".join(f"{part} {pid or '-'}" for part, pid in found.items())
+        parts = "  ".join(f"{part} {pid or '-'}" for part, pid in pids.items())
         print(f"{name:12}{state:13}{parts}")
 
 

@@ -62,11 +62,11 @@ class ClusterProject(Project):
 
     def places(self, run_id: str) -> dict[tuple[int, int], Host]:
         """Return the host whose container of each (slot, attempt) of the run is running."""
-        found = {}
+        host_of = {}
         for host in self.cluster.hosts:
             for slot, attempt in self._containers(host, run_id, "running"):
-                found[slot, attempt] = host
-        return found
+                host_of[slot, attempt] = host
+        return host_of
 
     def await_places(self, run_id: str, slots: Collection[int]) -> dict[tuple[int, int], Host]:
         """Return as `places` does, when the containers of these slots' first attempts run."""
@@ -77,7 +77,7 @@ class ClusterProject(Project):
     def open_gates(self, run_id: str, *but: Host) -> None:
         """Let all agents go on that hold now, on whichever host but these."""
         for host in self.cluster.hosts:
-            if host.name in {each.name for each in but}:
+            if host.name in {other.name for other in but}:
                 continue
             for out in self._run_folder(host, run_id).glob("trials/*/out"):
                 (out / "gate").touch()
@@ -117,8 +117,8 @@ class ClusterProject(Project):
 
     def _containers(self, host: Host, run_id: str, *status: str) -> list[tuple[int, int]]:
         filters = [f"label={name}={value}" for name, value in self.labels(run_id).items()]
-        filters += [f"status={each}" for each in status]
-        words = [word for each in filters for word in ("--filter", each)]
+        filters += [f"status={state}" for state in status]
+        words = [word for text in filters for word in ("--filter", text)]
         shown = " ".join(f'{{{{.Label "{name}"}}}}' for name in (Labels.SLOT, Labels.ATTEMPT))
         if host.part("dockerd") is None:
             return []

@@ -141,7 +141,7 @@ class Transport:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bytes] = loop.create_future()
         caller, network = world().current.process, self._network()
-        host = next((each for each in self._hosts if each.address == address), None)
+        host = next((candidate for candidate in self._hosts if candidate.address == address), None)
         if host is None or world().random.random() < 0.01:
             await asyncio.sleep(network.delay())
             raise HostUnreachable(f"nothing answers at {address}")
@@ -362,22 +362,22 @@ class ClusterWorld(World):
         """Run `labledger clean --on`. Return whether every host was reached."""
 
         def clean() -> list[str]:
-            said = clean_hosts(self.lab, ADDRESS, labs.RUN)
-            self.time.note("; ".join(said))
-            return said
+            last_line = clean_hosts(self.lab, ADDRESS, labs.RUN)
+            self.time.note("; ".join(last_line))
+            return last_line
 
         process = self.in_process("clean", clean)
         while process.is_alive:
             self.time.sleep(0.5)
         # Its last sentence names the hosts that were cleaned up.
-        said = (process.result or [""])[-1]
-        return all(host.machine.name in said for host in self.hosts)
+        lines = (process.result or [""])[-1]
+        return all(host.machine.name in lines for host in self.hosts)
 
     def left(self) -> list[str]:
         """Return what is left on hosts of attempts."""
-        found = []
+        leftovers = []
         for host in self.hosts:
             for path in host.folder.glob("runs/*/*/*/*"):
                 if path.parent.name in {"trials", "traces", "accepted", "outbox", "stores"}:
-                    found.append(f"{host.machine.name}: {path.parent.name}/{path.name}")
-        return found
+                    leftovers.append(f"{host.machine.name}: {path.parent.name}/{path.name}")
+        return leftovers

@@ -53,13 +53,13 @@ class Tally:
     events: Counter[str] = field(default_factory=Counter)
     failures: list[tuple[int, str]] = field(default_factory=list)
 
-    def add(self, found: dict[str, Any]) -> None:
+    def add(self, report: dict[str, Any]) -> None:
         self.worlds += 1
-        self.processor_s += found["cpu_s"]
-        self.slots += found["slots"]
-        self.events.update(found["events"])
-        if found["failure"] is not None:
-            self.failures.append((found["seed"], found["failure"]))
+        self.processor_s += report["cpu_s"]
+        self.slots += report["slots"]
+        self.events.update(report["events"])
+        if report["failure"] is not None:
+            self.failures.append((report["seed"], report["failure"]))
 
 
 def main() -> None:
@@ -114,10 +114,10 @@ def _simulate(options: argparse.Namespace, folder: Path) -> int:
         is_late = not (options.known or options.worlds) and _elapsed().elapsed - begun > seconds
         return is_late or (options.until_failure and bool(tally.failures))
 
-    for found in _in_processes(seeds, folder, ends, options.processes, options.without):
-        tally.add(found)
-        if found["failure"] is not None:
-            print(f"\nseed {found['seed']}: {found['failure']}\n", flush=True)
+    for report in _in_processes(seeds, folder, ends, options.processes, options.without):
+        tally.add(report)
+        if report["failure"] is not None:
+            print(f"\nseed {report['seed']}: {report['failure']}\n", flush=True)
     _report(tally, _elapsed().elapsed - begun)
     for seed, _ in [] if options.until_failure else tally.failures[:_SHRUNK]:
         _show_shortest(seed, folder)
@@ -221,14 +221,14 @@ def _simulate_batch(batch: list[int], folder: Path, write: int, left_out: Collec
         faulthandler.dump_traceback_later(_MAX_WORLD_S, exit=True)
         begun = sum(_elapsed()[:2])
         world, failure = _one(seed, folder, left_out)
-        found = {
+        report = {
             "seed": seed,
             "failure": failure,
             "cpu_s": sum(_elapsed()[:2]) - begun,
             "slots": sum(world.observed.next_idx.values()),
             "events": world.events,
         }
-        os.write(write, json.dumps(found).encode() + b"\n")
+        os.write(write, json.dumps(report).encode() + b"\n")
         shutil.rmtree(folder / f"world-{seed}", ignore_errors=True)
     os._exit(0)
 

@@ -239,7 +239,7 @@ class Disks:
             vfs.drop(pointer, file)
             del self.open[pointer]
         for descriptor in self.flocks.pop(process, ()):
-            with_suppressed(lambda each=descriptor: _REAL_FLOCK(each, fcntl.LOCK_UN))
+            with_suppressed(lambda fd=descriptor: _REAL_FLOCK(fd, fcntl.LOCK_UN))
 
 
 def with_suppressed(act: Callable[[], object]) -> None:
@@ -460,9 +460,9 @@ def _library() -> ctypes.CDLL:
     """Return the SQLite that the driver of the standard library uses."""
     sqlite3.connect(":memory:").close()
     for line in Path("/proc/self/maps").read_text("utf-8").splitlines():
-        found = re.search(r"(/\S*libsqlite3\S*)$", line)
-        if found:
-            return ctypes.CDLL(found[1])
+        match = re.search(r"(/\S*libsqlite3\S*)$", line)
+        if match:
+            return ctypes.CDLL(match[1])
     raise RuntimeError("Python's sqlite3 brings a SQLite of its own, which takes no other VFS")
 
 

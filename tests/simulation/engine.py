@@ -249,17 +249,17 @@ class EngineClient:
 
     def inspect(self, container: str) -> ContainerState | None:
         self._engine.call("inspect")
-        found = self._engine.find(container)
-        if found is None:
+        simulated = self._engine.find(container)
+        if simulated is None:
             return None
         return ContainerState(
-            container_id=found.container_id,
-            status=found.status,
-            exit_status=found.exit_status,
+            container_id=simulated.container_id,
+            status=simulated.status,
+            exit_status=simulated.exit_status,
             out_of_memory=False,
-            started_at=found.started_at,
-            finished_at=found.finished_at,
-            labels=found.labels,
+            started_at=simulated.started_at,
+            finished_at=simulated.finished_at,
+            labels=simulated.labels,
         )
 
     def inspect_ended(self, container: str) -> ContainerState:
@@ -279,10 +279,10 @@ class EngineClient:
 
     def kill(self, container: str) -> None:
         self._engine.call("kill")
-        found = self._engine.find(container)
-        if found is not None and found.status == "running":
-            self._engine.on_kill(found)
-            self._engine.end(found, 137)
+        simulated = self._engine.find(container)
+        if simulated is not None and simulated.status == "running":
+            self._engine.on_kill(simulated)
+            self._engine.end(simulated, 137)
 
     def remove(self, container: str) -> None:
         self._engine.call("remove")
@@ -292,7 +292,7 @@ class EngineClient:
     def containers_with_labels(self, labels: dict[str, str]) -> list[ListedContainer]:
         self._engine.call("list")
         return [
-            ListedContainer(each.container_id, each.name, dict(each.labels))
-            for each in self._engine.containers.values()
-            if labels.items() <= each.labels.items()
+            ListedContainer(simulated.container_id, simulated.name, dict(simulated.labels))
+            for simulated in self._engine.containers.values()
+            if labels.items() <= simulated.labels.items()
         ]

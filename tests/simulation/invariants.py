@@ -136,16 +136,16 @@ def _is_written_by_its_owner(world: World) -> Iterator[str]:
 @after_commit("no finished result is lost")
 def _committed_rows_stay(world: World) -> Iterator[str]:
     seen = world.observed.committed
-    found: dict[tuple[str, int], tuple[int, str]] = {}
+    commits: dict[tuple[str, int], tuple[int, str]] = {}
     for run_id, idx, epoch, digest in world.rows(
         "SELECT run.run_id, c.schedule_idx, c.epoch, hex(c.payload_digest) FROM slot_commit c "
         "JOIN run ON run.run_no = c.run_no"
     ):
-        found[run_id, idx] = epoch, digest
+        commits[run_id, idx] = epoch, digest
     for key, committed in seen.items():
-        if found.get(key) != committed:
-            yield f"slot {key} was committed as {committed}, and is {found.get(key)} now"
-    seen.update(found)
+        if commits.get(key) != committed:
+            yield f"slot {key} was committed as {committed}, and is {commits.get(key)} now"
+    seen.update(commits)
 
 
 @after_commit("the end of a run is announced with it")
@@ -247,7 +247,7 @@ def _stops_in_time(world: World) -> Iterator[str]:
 @after_commit("nothing is dispatched of what is paused")
 def _pauses_hold(world: World) -> Iterator[str]:
     """Uses what the run's own code makes of the requests, and the journal of what it did."""
-    found = {
+    journaled = {
         key: (variant, task, host.partition("/")[0])
         for *key_parts, variant, task, host, _ in world.rows(
             "SELECT d.schedule_idx, d.attempt, v.variant_id, t.task_id, d.host, "
@@ -260,14 +260,14 @@ def _pauses_hold(world: World) -> Iterator[str]:
         )
         for key in [tuple(key_parts)]
     }
-    new = found.keys() - world.observed.journaled_attempts
+    new = journaled.keys() - world.observed.journaled_attempts
     world.observed.journaled_attempts |= new
     paused = _paused(world)
     hosts = {name for scope, name in paused if scope == "host"}
     since = world.observed.paused_hosts
     world.observed.paused_hosts = {name: since.get(name, world.time.now) for name in hosts}
     for key in sorted(new):
-        variant, task, host = found[key]
+        variant, task, host = journaled[key]
         if paused & {("run", ""), ("variant", variant), ("task", task), ("host", host)}:
             yield f"{key} was dispatched, and {sorted(paused)} is paused"
 
@@ -369,8 +369,8 @@ def _starts_are_documented(world: World) -> Iterator[str]:
 @at_end("what an agent has spent is kept when a person stops its run")
 def _spending_is_kept(world: World) -> Iterator[str]:
     for (run_id, idx, attempt), starts in world.observed.starts.items():
-        killed = [each.container_id[-8:] for each in starts if not each.ended_by_itself]
-        unpaid = [each for each in killed if not spends_though_killed(each)]
+        killed = [start.container_id[-8:] for start in starts if not start.ended_by_itself]
+        unpaid = [start for start in killed if not spends_though_killed(start)]
         notes = world.notes(run_id, idx, attempt) if run_id == RUN else []
         if sum("killed its container" in note for note in notes) > len(unpaid):
             yield f"slot {idx}, attempt {attempt} cost something in one of {killed}: {notes}"
@@ -419,7 +419,7 @@ def _other_content(
     status, _ = STATUSES.get(start.exit_status, (SlotStatus.INFRA_ERROR, None))
     is_graded = status is SlotStatus.COMPLETED
     verdict = "pass" if has_passed(name) else "fail"
-    ((found, is_last, *rows),) = world.rows(
+    ((stored_status, is_last, *rows),) = world.rows(
         "SELECT a.status, a.attempt = t.attempt, coalesce(t.verdict, ''), "
         "(SELECT group_concat(verdict) FROM score r WHERE r.run_no = a.run_no "
         "AND r.schedule_idx = a.schedule_idx), "
@@ -434,10 +434,10 @@ def _other_content(
     )
     expected = [verdict, verdict, f"of container {name}"] if is_graded else ["", None, None]
     expected.append(f"cost_usd {COST_USD}")
-    if found != status or (is_last and rows != expected):
+    if stored_status != status or (is_last and rows != expected):
         yield (
             f"slot {idx}, attempt {attempt} of {run_id} ended with {start.exit_status} in {name}, "
-            f"and is {found} with {rows}"
+            f"and is {stored_status} with {rows}"
         )
 
 
@@ -448,7 +448,7 @@ def _kills_are_asked_for(world: World) -> Iterator[str]:
 
 @at_end("no more trials run at once than asked for")
 def _concurrency_is_kept(world: World) -> Iterator[str]:
-    yield from (f"{each} was started" for each in world.observed.too_many)
+    yield from (f"{attempt} was started" for attempt in world.observed.too_many)
 
 
 @at_end("a slot gets the attempts that its experiment says")
@@ -546,8 +546,8 @@ def mirrors_are_prefixes(lab_root: Path, ledger: Path, run_id: str) -> Iterator[
                 line.encode() + b"\n" for _, line in reader.record_lines(run_id, kind)
             )
             # Zeros are what a power cut has left unwritten; the next resume writes it.
-            found = path.read_bytes().partition(b"\0")[0]
-            whole = found[: found.rfind(b"\n") + 1]
+            content = path.read_bytes().partition(b"\0")[0]
+            whole = content[: content.rfind(b"\n") + 1]
             if not expected.startswith(whole):
                 yield f"the mirror {relative} is no prefix of the ledger"
 

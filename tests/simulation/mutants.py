@@ -72,9 +72,9 @@ def run(chosen: Sequence[str], *options: str, first: int) -> int:
     for name in chosen:
         verdict = simulate(name, first, *options)
         missed += not verdict.worlds
-        found = "yes" if verdict.worlds else "NO"
+        noticed = "yes" if verdict.worlds else "NO"
         print(
-            f"{name:<{width}}  {found:<5}  {verdict.worlds or '':>6}  {verdict.seconds:>7.0f}  "
+            f"{name:<{width}}  {noticed:<5}  {verdict.worlds or '':>6}  {verdict.seconds:>7.0f}  "
             f"{verdict.guarantee}",
             flush=True,
         )

@@ -153,8 +153,8 @@ class World:
         disk.disks().disks[:] = self.disks
         engine.engines.clear()
         engine.engines.update(self.engines)
-        for each in self.disks:
-            disk.settle(each)
+        for machine_disk in self.disks:
+            disk.settle(machine_disk)
         for simulated in self.engines.values():
             simulated.on_start, simulated.on_end = self._started, self._ended
             simulated.on_kill = self._killed
@@ -175,7 +175,7 @@ class World:
 
     def happens(self, mishap: str) -> bool:
         """Return whether a mishap that chance has chosen happens: it may be left out."""
-        name = f"{mishap}-{sum(each.startswith(f'{mishap}-') for each in self.mishaps) + 1}"
+        name = f"{mishap}-{sum(earlier.startswith(f'{mishap}-') for earlier in self.mishaps) + 1}"
         self.mishaps.append(name)
         return not {name, EVERYTHING} & set(self.left_out)
 
@@ -362,7 +362,9 @@ class World:
         if self.random.random() < 0.2 and self.happens("early-pause"):
             # Most trials that are prepared and wait for their start do so as a run begins.
             moment = self.random.uniform(0, 4)
-            pauses = [each for each in self.possible_requests() if each[0] is RequestKind.PAUSE]
+            pauses = [
+                request for request in self.possible_requests() if request[0] is RequestKind.PAUSE
+            ]
             self.time.after(moment, partial(self._ask_for, *self.random.choice(pauses)))
         self._plan(self.random.choice((0, 1, 2, 4, 8)), LAST_FAULT_S)
 
@@ -377,9 +379,9 @@ class World:
 
     def _disarm(self) -> None:
         """Let nothing fail any more that waits for its step."""
-        for each in self.disks:
-            each.fails_at.clear()
-            each.steps_after_failure = None
+        for machine_disk in self.disks:
+            machine_disk.fails_at.clear()
+            machine_disk.steps_after_failure = None
         for simulated in self.engines.values():
             simulated.fails_after.clear()
 
@@ -461,10 +463,10 @@ class World:
         self.remove_container_of(self.engine)
 
     def remove_container_of(self, its_engine: SimulatedEngine) -> None:
-        found = list(its_engine.containers.values())
-        if found:
+        containers = list(its_engine.containers.values())
+        if containers:
             self.count("container removed")
-            container = self.random.choice(found)
+            container = self.random.choice(containers)
             self._excuse(container)
             its_engine.remove(container.container_id)
 
@@ -640,9 +642,9 @@ class World:
         process = self.time.current.process
         run_id = (container.attempt or ("",))[0]
         running = [
-            each
-            for each in self.engines[process.machine.name].containers.values()
-            if each.status == "running" and (each.attempt or ("",))[0] == run_id
+            simulated
+            for simulated in self.engines[process.machine.name].containers.values()
+            if simulated.status == "running" and (simulated.attempt or ("",))[0] == run_id
         ]
         limits = [process.at_most or 0]
         limits += self.observed.at_most if process.machine is self.machine else []

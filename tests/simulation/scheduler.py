@@ -329,7 +329,7 @@ def world() -> Scheduler:
     return _world
 
 
-def enter(made: Scheduler) -> None:
+def enter(world: Scheduler) -> None:
     global _world
-    _world = made
+    _world = world
     sys.setswitchinterval(1.0)

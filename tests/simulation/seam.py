@@ -93,15 +93,15 @@ def install() -> None:
 
 def _replace(original: object, replacement: object) -> None:
     """Put something in the place of a function or class, wherever it was imported."""
-    found = False
+    was_replaced = False
     for name, module in list(sys.modules.items()):
         if not name.startswith("labledger"):
             continue
         for key, value in list(vars(module).items()):
             if value is original:
                 setattr(module, key, replacement)
-                found = True
-    assert found, original
+                was_replaced = True
+    assert was_replaced, original
 
 
 # -- processes
@@ -119,7 +119,7 @@ def process_is_dead(owner: Owner) -> bool:
     machine = world().current.process.machine
     if owner.host != machine.name or not owner.process_token:
         return False
-    return not any(_identity(each) == owner for each in machine.living())
+    return not any(_identity(process) == owner for process in machine.living())
 
 
 def fault_point(point: str, schedule_idx: int | None = None) -> None:

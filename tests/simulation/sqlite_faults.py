@@ -353,9 +353,9 @@ class _Killed(BaseException):
     """A process that was killed."""
 
 
-def _difference(expected: State, found: State) -> str:
-    missing = [item for item in expected if item not in found]
-    return f"{[item for item in found if item not in expected]} for {missing}"
+def _difference(expected: State, actual: State) -> str:
+    missing = [item for item in expected if item not in actual]
+    return f"{[item for item in actual if item not in expected]} for {missing}"
 
 
 # -- all faults of an operation
@@ -403,11 +403,11 @@ def try_faults(name: str, folder: Path, options: argparse.Namespace) -> Tally:
                 trial.run_with_fault(counted["before"], counted["after"])
                 return {}
 
-            found = _in_child(fail)
-            if "failure" in found:
+            report = _in_child(fail)
+            if "failure" in report:
                 step = tally.steps[at]
                 place = f"{name} --fault {fault} --at {at}"
-                tally.failures.append(f"{place} (a {step}): {found['failure']}")
+                tally.failures.append(f"{place} (a {step}): {report['failure']}")
             shutil.rmtree(folder / "failed", ignore_errors=True)
     shutil.rmtree(folder)
     return tally
@@ -435,11 +435,11 @@ def _in_child(act: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     if child == 0:
         os.close(read)
         try:
-            found = act()
+            report = act()
         except BaseException as error:
-            found = {"failure": f"{type(error).__name__}: {error}"[:600]}
+            report = {"failure": f"{type(error).__name__}: {error}"[:600]}
         with os.fdopen(write, "w") as pipe:
-            json.dump(found, pipe)
+            json.dump(report, pipe)
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as pipe:

@@ -73,12 +73,12 @@ def main() -> int:
 
 def compare_verdicts(drive: Drive, wanted: Outcomes) -> bool:
     """Say what each variant got, and whether it is what it must get."""
-    found = drive.verdicts()
-    for (variant_id, verdict), count in sorted(found.items()):
+    actual = drive.verdicts()
+    for (variant_id, verdict), count in sorted(actual.items()):
         say(f"{variant_id}: {count} {verdict}")
-    if found != wanted:
+    if actual != wanted:
         say(f"error: expected {wanted}")
-    return found == wanted
+    return actual == wanted
 
 
 def parse_options() -> argparse.Namespace:

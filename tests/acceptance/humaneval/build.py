@@ -45,15 +45,15 @@ def expected(
     problems: list[Problem], *, strict: bool = False, replications: int = REPLICATIONS
 ) -> Outcomes:
     """What each variant must get, worked out without running anything."""
-    found: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for variant, problem, repl_idx in product(VARIANTS, problems, range(replications)):
         trial = f"{problem['task_id']} {repl_idx}"
         knows = variant == "reference" or (
             variant == "wavering" and zlib.crc32(trial.encode()) % 10 < 6
         )
         short = len(problem["canonical_solution"].splitlines()) <= 8
-        found[variant, "pass" if knows and (short or not strict) else "fail"] += 1
-    return dict(found)
+        counts[variant, "pass" if knows and (short or not strict) else "fail"] += 1
+    return dict(counts)
 
 
 def build(problems: list[Problem], directory: Path, replications: int = REPLICATIONS) -> Path:

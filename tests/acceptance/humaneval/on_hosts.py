@@ -42,10 +42,10 @@ class HumanEvalProject(ClusterProject):
 def without_times(value: Any) -> Any:
     """Return a record without metrics that are times."""
     if isinstance(value, dict):
-        kept = {key: each for key, each in value.items() if key != "agent_ms"}
-        return {key: without_times(each) for key, each in kept.items()}
+        kept = {key: part for key, part in value.items() if key != "agent_ms"}
+        return {key: without_times(part) for key, part in kept.items()}
     if isinstance(value, list):
-        return [without_times(each) for each in value if not is_time(each)]
+        return [without_times(part) for part in value if not is_time(part)]
     return value
 
 
