@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 """Draw docs/images/packages.svg: the packages of labledger, and which imports which.
 
-    python scripts/package_picture.py            write the picture anew
+    python scripts/package_picture.py            write the picture
     python scripts/package_picture.py --print    print it instead
 
-A package is drawn above all that it imports. An arrow is left out if other arrows lead to the same
-package. The colors are the parts under which ARCHITECTURE.md lists the packages. Modules outside
-packages, such as `errors` and `text`, are left out. A test fails if the picture is out of date.
+A package is drawn above all that it imports, without the arrows that other arrows imply. The colors
+are the parts of ARCHITECTURE.md. Modules outside packages are left out.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Generate the JSON Schemas of reports, comparisons and size plans from the types they describe.
 
-    python scripts/schemas.py            write the files anew
+    python scripts/schemas.py            write the files
     python scripts/schemas.py --print    print them instead
 
-A property's description is the docstring of its field, and its constraints are in the annotation:
-see `labledger/records/json_schemas.py`. A test fails if the files are not what this prints.
+A property's description is the docstring of its field, and its constraints are in the annotation
+(`labledger/records/json_schemas.py`). A test fails if the files are out of date.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def schema(name: str) -> JsonObject:
 
 
 def _object(kind: Any, definitions: JsonObject) -> JsonObject:
-    """Return the schema of a class, and add those of the classes in it to `definitions`."""
+    """Return the schema of a class, and add the schemas of its inner classes to `definitions`."""
     described = _descriptions(kind)
     properties, required = {}, []
     for key, declared, is_always_there in _members(kind):

@@ -1,11 +1,8 @@
 """A process that has imported labledger, and forks commands of it.
 
-A forked command is a process of its own, with its own streams, environment and folder, and ends as
-any other does; only the imports, which take most of a short command's time, are done once for all
-of them. `commands` is what tests use.
-
-As a script, this is the process that forks. On its socket it gets commands as JSON, each with the
-three streams that it is to have and a pipe for its exit code, and answers with its process id.
+A forked command has its own streams, environment and folder. It shares only the imports, which
+take most of a short command's time. Tests use this through `commands`. As a script, it is the
+forking process, which reads commands as JSON from a socket and answers with process ids.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ HEAVY = (
     *("labledger.runner.rerun", "labledger.runner.extend", "labledger.runner.regrade"),
     *("labledger.ledger.database.tables", "labledger.export.inspect_logs", "jinja2"),
 )
-"""What commands import late, and forked ones find imported."""
+"""Modules that commands import late, imported here before they are forked."""
 
 TELL_STACKS = signal.SIGUSR2
 """A command that gets this signal writes on stderr what each of its threads is doing."""

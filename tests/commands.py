@@ -31,9 +31,9 @@ TIME_LIMIT_S = 240
 """After how long the kernel ends a forked command, with the exit code -14."""
 
 STYLES = re.compile(r"\x1b\[(?!31;41m)[\d;]*m")
-"""What rich draws with: all but the one that is in our hostile text."""
+"""The characters that rich draws with, except the one in our hostile text."""
 CURSOR = re.compile(r"\x1b\[(?:\?25[lh]|2K|\d*A)|\r")
-"""How rich draws a live display anew."""
+"""The sequences with which rich redraws a live display."""
 HOSTILE = (
     "\x1b]0;owned\x07\x1b[2J\x1b[31;41m\x9b1m\x7f\x08\r\u202e\u2066\u200b\u200d\u061c\u2028\u2029"
     "\ufeff\U000e0041\u115f\nforged: 99 of 99 slots committed"
@@ -120,7 +120,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Shown:
-    """What a terminal was sent, and the exit code."""
+    """The output on a terminal, and the exit code."""
 
     words: Sequence[str]
     code: int

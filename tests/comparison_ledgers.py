@@ -81,7 +81,7 @@ def make_run(
         for name, letters in variants.items()
         for repl, letter in enumerate(letters[task] if task < len(letters) else "")
     ]
-    ordered = sorted(cells, key=lambda cell: cell[3] == "-")  # What is not committed comes last.
+    ordered = sorted(cells, key=lambda cell: cell[3] == "-")  # Uncommitted cells come last.
     slots = [
         Slot(idx, name, named[task], repl) for idx, (name, task, repl, _) in enumerate(ordered)
     ]

@@ -1,4 +1,4 @@
-"""What all tests share: a Docker engine with labledger's images, or a plain word that it is not."""
+"""Fixtures of all tests: a Docker engine with labledger's images, or a reason to skip."""
 
 # ruff: noqa: E402
 from __future__ import annotations
@@ -129,10 +129,10 @@ def image_ids() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def readable_layers(image_ids: dict[str, str]) -> bool:
-    """Whether this process can read the engine's folders of what containers changed.
+    """Whether this process can read the folders in which the engine stores changes of containers.
 
-    Those of a rootless engine belong to its user. Docker 29 keeps them in containerd, and does not
-    say where. Programs that an agent changed are not recorded then.
+    If it cannot, changed programs are not recorded. The folders of a rootless engine belong to its
+    user, and Docker 29 keeps them in containerd without naming the place.
     """
     engine = Engine().connect()
     try:
@@ -154,7 +154,7 @@ def trials(tmp_path: Path, image_ids: dict[str, str]) -> Iterator[Trials]:
 def engine_log(
     image_ids: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[EngineLog]:
-    """What the engine does with labledger's containers, from now on."""
+    """A log of the engine's events of labledger's containers, from now on."""
     with engine_log_in(tmp_path_factory.mktemp("engine")) as log:
         yield log
 
@@ -163,12 +163,12 @@ def engine_log(
 def _nothing_left() -> Iterator[None]:
     """Removes the containers that tests which failed have left."""
     yield
-    for project in Project.made:
+    for project in Project.projects:
         project.clear()
 
 
 @pytest.fixture
 def as_root() -> None:
-    """What only root can set up: device files, mounts, an engine. On CI, root is to be at hand."""
+    """Skip a test that needs root for device files, mounts or an engine. On CI it fails instead."""
     if os.geteuid() != 0:
         (pytest.fail if os.environ.get("CI") else pytest.skip)("only root can set this up")

@@ -1,4 +1,4 @@
-"""What tests do to containers and images behind labledger's back, by the docker command."""
+"""Change containers and images behind labledger's back, by the docker command."""
 
 from __future__ import annotations
 

@@ -136,8 +136,8 @@ def dask_cluster(
 ) -> Iterator[DaskCluster]:
     """A cluster with a running scheduler and a host for each name, with a mark of its own behind.
 
-    Tests that run at once share an engine, and an engine has one worker of each name. `environment`
-    is that of workers.
+    Tests that run at once share an engine, and an engine has one worker of each name. Workers
+    get `environment`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     cluster = DaskCluster(folder, tls=tls)

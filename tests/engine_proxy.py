@@ -30,12 +30,12 @@ LOSE = b"lose"
 
 
 def error(status: int, message: str) -> bytes:
-    """What the engine would say to a request that fails."""
+    """Return the engine's answer to a request that fails."""
     return answer(f"{status} Error", {"message": message})
 
 
 def answer(status: str, document: JsonObject | list[JsonObject], *headers: str) -> bytes:
-    """What the engine would say, as JSON."""
+    """Return an answer of the engine with a JSON body."""
     body = json.dumps(document).encode()
     lines = (f"HTTP/1.1 {status}", "Content-Type: application/json", *headers)
     head = "".join(f"{line}\r\n" for line in lines)
@@ -45,7 +45,7 @@ def answer(status: str, document: JsonObject | list[JsonObject], *headers: str) 
 class EngineProxy:
     """Listens at `address` and passes each request on, one a connection.
 
-    While it is cut, nobody is answered and no connection lasts.
+    While it is cut, it answers no request and closes all connections.
     """
 
     def __init__(self, path: Path) -> None:

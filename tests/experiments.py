@@ -73,14 +73,14 @@ PASSING = ("--env", "PACE=passing")
 class Project:
     """A folder with an experiment of two variants, whose tasks say what their agents do."""
 
-    made: ClassVar[list[Project]] = []
-    """Every project of this process, to be cleared of what failed tests left."""
+    projects: ClassVar[list[Project]] = []
+    """Every project of this process, so that the leftovers of failed tests can be removed."""
 
     def __init__(self, folder: Path, tasks: dict[str, str], **design: Any) -> None:
         self.folder = folder
         self.lab = folder / ".lab"
         self.environment: dict[str, str] = {}
-        """What else the environment of every command holds."""
+        """Further environment variables of every command."""
         self.before: list[str] = []
         """Words that the command of each coordinator begins with, such as to enter a network."""
         self.document: dict[str, Any] = {
@@ -116,7 +116,7 @@ class Project:
         self.write("grader.sh", GRADER)
         self.tasks(tasks)
         self.save()
-        self.made.append(self)
+        self.projects.append(self)
 
     @property
     def experiment(self) -> Path:
@@ -150,7 +150,7 @@ class Project:
         return run_forked(*words, folder=self.folder, **environment)
 
     def output(self, *words: object, **environment: str) -> str:
-        """What `labledger WORDS` prints on stdout; it must succeed."""
+        """Return the stdout of `labledger WORDS`, which must succeed."""
         done = self.command(*words, **environment)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -219,7 +219,7 @@ class Project:
         return sorted(resource.name for resource in resources)
 
     def labels(self, run_id: str) -> dict[str, str]:
-        """What all containers of a run carry, and no others."""
+        """Return the labels that exactly the containers of a run have."""
         with LedgerReader.open(self.lab / "ledger.sqlite") as reader:
             return {Labels.LEDGER: reader.ledger_id, Labels.RUN: run_id}
 
@@ -327,7 +327,7 @@ class Coordinator:
         return [event["event"] for event in self.events]
 
     def until(self, kind: str, *, times: int = 1) -> dict[str, Any]:
-        """Read on until an event of this kind was told so many times in all; return the last."""
+        """Read on until there are `times` events of this kind in all; return the last."""
         while len(self.of(kind)) < times:
             line = self._next_line()
             assert line is not None, f"ended without {kind}: {self.kinds()}\n{self.stderr}"
@@ -378,7 +378,7 @@ class Coordinator:
 
 
 class EngineLog:
-    """What the Docker engine did with containers of labledger, written down as it happens."""
+    """A log of the engine's events of labledger's containers, written as they happen."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -389,7 +389,7 @@ class EngineLog:
     def starts(self, project: Project, run_id: str) -> Counter[tuple[int, int]]:
         """How often a container of each (slot, attempt) of a run was started.
 
-        Waits until the engine has told that every container that it made is gone.
+        Waits until the engine has reported the removal of every container that it created.
         """
         labels = project.labels(run_id)
 

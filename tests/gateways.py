@@ -73,7 +73,7 @@ def request_body(api: str, text: str, *, stream: bool = False, **more: Any) -> d
 
 @dataclass(frozen=True)
 class Reply:
-    """What an agent got."""
+    """The answer that an agent got."""
 
     status: int
     headers: Mapping[str, str]

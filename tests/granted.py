@@ -1,4 +1,4 @@
-"""What the user of the tests has allowed: a settings folder of their own, and consent by name."""
+"""Permissions of the tests' user: a separate settings folder, and consent by name."""
 
 from __future__ import annotations
 

@@ -507,7 +507,7 @@ def failing_health_of_image(folder: Path) -> Path:
 
 
 def rewards_without_primary(folder: Path) -> Path:
-    """reward.json has several numbers, none of which is called reward."""
+    """reward.json has several numbers, and none is named reward."""
     tests = (
         "#!/bin/sh\ngrep -q done answer.txt && style=1 || style=0\n"
         'echo "{\\"runs\\": 1, \\"style\\": $style}" >/logs/verifier/reward.json\n'

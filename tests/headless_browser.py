@@ -48,7 +48,7 @@ class Browser:
         self._last = 0
         self._session: str | None = None
         self.events: list[dict[str, Any]] = []
-        """What the page told, in order."""
+        """The events of the page, in order."""
         targets = self.ask("Target.getTargets")["targetInfos"]
         target = next(t["targetId"] for t in targets if t["type"] == "page")
         attached = self.ask("Target.attachToTarget", targetId=target, flatten=True)

@@ -42,9 +42,9 @@ def until(path):
 """The beginning of an agent's program."""
 
 USAGE = {"input": 100, "cache_read": 20, "output": 30}
-"""What the scripted provider says of each answer; 120 tokens in and 30 out."""
+"""The usage in each answer of the scripted provider: 120 tokens in and 30 out."""
 PRICES = {"openai": {"m": {"input": 2, "cache_read": 0.5, "output": 10}}}
-"""By which a call with that usage costs 100 × 2 + 20 × 0.5 + 30 × 10 = 510 micro-dollars."""
+"""A call with that usage costs 100 × 2 + 20 × 0.5 + 30 × 10 = 510 micro-dollars."""
 COST = 510e-6
 
 
@@ -64,7 +64,7 @@ SCRIPT = {
 
 
 def models(url: str, **fields: Any) -> dict[str, Any]:
-    """What an experiment says of models at a scripted provider."""
+    """Return the `models` section for a scripted provider."""
     return {
         "providers": {"openai": {"upstream": url, "key": {"env": "TEST_PROVIDER_KEY"}}},
         "allow": {"openai": ["m"]},
@@ -79,7 +79,7 @@ def agent(text: str) -> tuple[str, ...]:
 
 
 def said(trials: Trials, result: AttemptResult, phase: str = "agent") -> dict[str, Any]:
-    """What a phase printed on its last line."""
+    """Return the last line that a phase printed, as JSON."""
     output: dict[str, Any] = json.loads(trials.content(result, f"{phase}_stdout").splitlines()[-1])
     return output
 

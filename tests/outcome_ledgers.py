@@ -78,9 +78,9 @@ def make_ledger(folder: Path) -> Path:
 
 @built_once
 def make_regraded(folder: Path) -> Path:
-    """The same, but one run is graded anew twice, and a third time as far as half of it.
+    """The same, but one run is regraded twice, and half of it a third time.
 
-    Of the changed run a regrading is begun; nothing of it counts yet.
+    A regrading of the changed run has begun, but does not count yet.
     """
     path = make_ledger(folder)
     regrade(path, "run-1", 2, 5)
@@ -178,11 +178,11 @@ def _dispatch(idx: int, attempt: int) -> Dispatch:
 
 @dataclass
 class Told:
-    """What the records of a slot say."""
+    """A slot by its exported records."""
 
     run_id: str
     digest: str
-    """Of the run that holds the records."""
+    """The digest of the run that holds the records."""
     slot: Slot
     status: str | None = None
     """None where the slot is not committed."""
@@ -214,7 +214,7 @@ class Told:
 
     @property
     def label(self) -> str | None:
-        """What the slot came to, of those that the pass rate counts."""
+        """The outcome, if the pass rate counts the slot."""
         return None if self.passed is None else self.verdict or "agent failed"
 
     @property
@@ -223,9 +223,9 @@ class Told:
 
 
 def read(path: Path, counted: Mapping[str, str]) -> list[Told]:
-    """Every scheduled slot of every run, from the records that are exported.
+    """Return every scheduled slot of every run, from the exported records.
 
-    `counted` names the run that holds those of a run, where it is not itself.
+    `counted` maps a run to the run that holds its records, if that is another one.
     """
     outcomes = []
     with LedgerReader.open(path) as reader:

@@ -51,7 +51,7 @@ class Viewer:
         self.requests: list[str] = []
         """The address of everything that pages asked for."""
         self.refusals: list[str] = []
-        """What of it pages did not get, and why."""
+        """The requests that failed, and why."""
         self._start(*words)
 
     def _start(self, *words: object) -> None:
@@ -68,7 +68,7 @@ class Viewer:
         assert self.link.startswith("http://127.0.0.1:"), self.said()
 
     def said(self) -> str:
-        """What the server has said on stderr."""
+        """Return the server's stderr."""
         self._errors.seek(0)
         return self._errors.read().decode()
 

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 PROBE = '"Hi"'
-"""What the body of a gateway's own request contains, and no request of these tests."""
+"""A text in the gateway's own requests, but in no request of these tests."""
 USAGE = {"prompt_tokens": 120, "completion_tokens": 30, "total_tokens": 150}
 COMPLETION = {
     "id": "c1",

@@ -95,7 +95,7 @@ def regrade(
 def result(
     run_id: str, slot: Slot, letter: str, generation: int, status: SlotStatus
 ) -> AttemptResult:
-    """What a worker hands back for a slot that is judged again."""
+    """Return a worker's result for a regraded slot."""
     idx = slot.schedule_idx
     ids = TrialIds.of(run_id, slot)
     scores: tuple[Any, ...] = ()

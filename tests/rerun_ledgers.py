@@ -74,7 +74,7 @@ def make_run(folder: Path) -> Path:
 
 
 def append(writer: LedgerWriter, plan: RerunPlan) -> list[Slot]:
-    """Append what was chosen to the run, which nobody owns afterwards; return the new slots."""
+    """Append the chosen slots to the run, release it, and return the new slots."""
     lease = writer.leases.acquire(plan.run_id, kit.OWNER, 30.0)
     writer.append_part(lease, new_part(plan), (), new_slots(plan))
     writer.leases.release(lease, RunStatus.INTERRUPTED)

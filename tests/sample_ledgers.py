@@ -181,7 +181,7 @@ def make_ledger(folder: Path) -> Path:
 
 
 def give_id(path: Path) -> None:
-    """Make a copied ledger one of its own, whose containers are nobody else's."""
+    """Give a copied ledger its own id, so that its containers are not the original's."""
     path.write_bytes(_with_own_id(path.read_bytes(), _meta(path)))
 
 
@@ -251,7 +251,7 @@ PRICES = PriceTable(
     ),
     "demo 1.0",
 )
-"""Two prices of a model, of which the second has none for tokens that are cached for an hour."""
+"""Two prices of a model. The second has none for tokens that are cached for an hour."""
 
 
 def with_calls(result: AttemptResult, *calls: ModelCall) -> AttemptResult:
@@ -261,11 +261,11 @@ def with_calls(result: AttemptResult, *calls: ModelCall) -> AttemptResult:
 
 
 UNKNOWN: JsonObject = {"state": CallState.UNKNOWN, "status": None, "usage": None, "raw_usage": None}
-"""What a call is that the gateway never saw end."""
+"""A call whose end the gateway never saw."""
 
 
 def event_file(writer: LedgerWriter, name: str) -> EventFile:
-    """Ten events in a file of that name, as those of a trial that reported very many."""
+    """Return ten events in a file of that name, as a trial with very many events leaves them."""
     content = b"".join(b'{"n":%d,"type":"step"}\n' % n for n in range(10))
     file = EventFile(writer._store.staged_events, name, 10, canonical_json.sha256_hex(content))
     file.path.parent.mkdir(parents=True)

@@ -68,7 +68,7 @@ SCORE: JsonObject = {
 }
 
 GRADER = GraderIdentity("1" * 64, 1)
-"""What a trial's scores say of their grader."""
+"""The grader's facts in a trial's scores."""
 
 RUN_ID = "run-1"
 SLOT = Slot(schedule_idx=7, variant_id="base", task_id="t/1", repl_idx=2)
@@ -225,7 +225,7 @@ class Trials:
         return run_attempt(self.spec(*args, **settings))
 
     def content(self, result: AttemptResult, name: str) -> bytes:
-        """What a trial's evidence holds under a name such as `agent_stdout`."""
+        """Return the content of a reference in the evidence, such as `agent_stdout`."""
         return self.artifact(result, result.evidence[0]["evidence"][name])
 
     def rejected(self, result: AttemptResult, name: str) -> bytes:

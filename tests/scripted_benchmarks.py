@@ -55,7 +55,7 @@ class BenchmarkTask:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a trial comes to: exact, cost in picodollars."""
+    """The exact outcome of a trial, with the cost in picodollars."""
 
     verdict: str
     calls: int
@@ -244,7 +244,7 @@ class BenchmarkProject(Project):
         }
 
     def calls(self, run_id: str) -> list[dict[str, Any]]:
-        """Return every call of a run to a model, those of all attempts."""
+        """Return every call of a run to a model, from all attempts."""
         return self.query("SELECT * FROM model_calls WHERE run_id = :run", run_id)
 
     def query(self, sql: str, run_id: str) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ START, END = ">>>>> Start Test Output", ">>>>> End Test Output"
 
 
 def git(folder: Path, *words: str) -> str:
-    """Run git in a folder, with nobody's configuration."""
+    """Run git in a folder, without any user's configuration."""
     identity = ["-c", "user.name=t", "-c", "user.email=t@t", "-c", "commit.gpgsign=false"]
     command = ["git", *identity, *words]
     done = subprocess.run(

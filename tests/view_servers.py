@@ -22,7 +22,7 @@ TIMEOUT_S = 60
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server answered."""
+    """An answer of a server."""
 
     status: int
     headers: Mapping[str, str]
@@ -89,7 +89,7 @@ class RunningServer:
     connections: Connections
     loop: asyncio.AbstractEventLoop
     headers: dict[str, str] = field(default_factory=dict)
-    """What a browser that was admitted sends with each request."""
+    """The headers that an admitted browser sends with each request."""
 
     @property
     def link(self) -> str:

@@ -114,7 +114,7 @@ PROMPT = "intervals.merge() loses an interval that touches its neighbour.\n"
 
 
 class WatchedRun:
-    """A run in the ledger of a lab, owned by this process, which commits when it is told to.
+    """A run in the ledger of a lab, owned by this process, which commits at the test's request.
 
     Slots go through the tasks in order; each task has every variant, `replications` times.
     """
@@ -206,7 +206,7 @@ class WatchedRun:
         self.writer.journal_dispatch(self.lease, [dispatch])
 
     def stage(self, idx: int, *, final: bool = True, **changes: Any) -> None:
-        """Store the result of a slot's attempt, which waits for its turn, or for another one."""
+        """Stage the result of a slot's attempt."""
         self.writer.stage(self.lease, self._result(self.slots[idx], **changes), final=final)
 
     def apply_requests(self) -> None:
@@ -291,7 +291,7 @@ class WatchedRun:
 
 @cache
 def resolved_experiment() -> JsonObject:
-    """What a run stores of its experiment; the page reads of it how many trials run at once."""
+    """Return the stored experiment of a run, from which the page reads the concurrency."""
     with TemporaryDirectory() as folder:
         path = synthetic.write_experiment(Path(folder) / "bench", tasks=1, concurrency=4)
         cost = {"id": "cost_usd", "from": "result", "pointer": "/cost_usd"}

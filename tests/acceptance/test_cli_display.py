@@ -65,7 +65,7 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """What was shown, without colours and cursor movements."""
+        """Return the shown text, without colors and cursor movements."""
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self._shown.decode("utf-8", "replace"))
 
     def await_text(self, pattern: str) -> None:
@@ -75,7 +75,7 @@ class Terminal:
         os.write(self._master, keys)
 
     def hang_up(self) -> None:
-        """Close the terminal: the kernel sends HUP, and nothing can be written to it any more."""
+        """Close the terminal: the kernel sends HUP, and writing to it fails from now on."""
         self._hung_up = True
         self._reader.join()
         os.close(self._master)
@@ -231,14 +231,14 @@ def test_json_is_one_event_a_line(project: Project) -> None:
 
 
 def test_a_failure_under_json_leaves_stdout_empty(project: Project) -> None:
-    """What could not begin has no events; its reason is on stderr."""
+    """A run that cannot begin has no events; stderr has the reason."""
     done = project.command("run", project.experiment, "--json", "--task", "zzz")
     assert (done.returncode, done.stdout) == (2, "")
     assert "--task" in done.stderr
 
 
 def piped(project: Project, *words: object) -> tuple[str, int, str]:
-    """The first line of a command's stdout, after which nobody reads on; its code and stderr."""
+    """Read only the first line of a command's stdout; return it with exit code and stderr."""
     process = subprocess.Popen(
         command_line(*words),
         cwd=project.folder,

@@ -30,7 +30,7 @@ def labledger(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("profile", tiered(PROFILES, default=["ab-test"]))
 def test_profiles_run_as_they_are(tmp_path: Path, image_ids: dict[str, str], profile: str) -> None:
-    """What init writes passes every check, and its first task runs under every variant."""
+    """The files of init pass every check, and the first task runs under every variant."""
     created = labledger(tmp_path, "init", "--profile", profile, "mine")
     assert created.returncode == 0, created.stderr
     written = created.stdout.splitlines()

@@ -84,7 +84,7 @@ def test_killed_behind_a_slow_slot_and_again_while_it_is_adopted(
     second.until("slot_dispatched", times=len(HELD))
     second.kill()
 
-    # One trial goes on to its end with nobody watching; the other still runs.
+    # One trial ends without a coordinator; the other still runs.
     waiting, finishing = (project.containers("twice")[idx, 1] for idx in HELD)
     project.open_gate("twice", HELD[1])
     wait_until(lambda: state_of(finishing) == "exited", "a container to end by itself")

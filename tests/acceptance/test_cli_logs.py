@@ -45,7 +45,7 @@ def test_a_trial_that_has_ended(project: Project) -> None:
 
 
 def test_a_trial_that_runs(project: Project) -> None:
-    """What was written is printed at once; --follow prints the rest, the grader's output too."""
+    """The output so far is printed at once; --follow prints the rest, with the grader's output."""
     project.write("grader.sh", f"echo from the grader\n{GRADER}")
     project.save()
     with closing(project.run(RUN, *HOLDING)) as coordinator:

@@ -1,4 +1,4 @@
-"""labledger for somebody who is not root and may use Docker."""
+"""labledger for a user who is not root and may use Docker."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def project(image_ids: dict[str, str]) -> Iterator[Project]:
 
 
 def as_user(folder: Path, *command: str, may_search: bool = False, group: int | None = None) -> str:
-    """Run a command as the user, who is in `group`, else in that of the engine's socket.
+    """Run a command as the user, who is in `group` or else in the group of the engine's socket.
 
     The user has no home folder, leaves others nothing (umask 077) and has a locale without UTF-8.
     `may_search` lets it read the Python that runs these tests where that lies in root's home.

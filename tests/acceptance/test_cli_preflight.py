@@ -1,4 +1,4 @@
-"""What is checked before a run: each failure names its mend, and nothing has been created."""
+"""Checks before a run: each failure names its remedy, and nothing has been created."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def bare_image(image_ids: dict[str, str]) -> Iterator[str]:
 
 
 def refused(project: Project, code: int, *words: object, **environment: str) -> str:
-    """What `run` says when its checks fail with this exit code; it must have made nothing."""
+    """Return the messages of a `run` whose checks fail. It must have created nothing."""
     before = standing(project)
     done = project.command("run", project.experiment, *words, **environment)
     assert done.returncode == code, done.stderr
@@ -80,7 +80,7 @@ def test_an_empty_secret_is_refused(project: Project, value: str) -> None:
 
 
 def test_checks_as_json(project: Project) -> None:
-    """A program reads the same checks; the exit code is that of the first that failed."""
+    """A program reads the same checks; the first failed one decides the exit code."""
     project.document["runtime"]["agent"]["env"]["TOKEN"] = "$UNHEARD_OF"
     project.save()
     done = project.command("preflight", project.folder, "--json")
@@ -121,7 +121,7 @@ def test_no_shell(project: Project, bare_image: str) -> None:
 
 
 def test_an_engine_that_starts_no_container_says_why(project: Project, tmp_path: Path) -> None:
-    """What crun says where both versions of control groups are mounted is not blamed on `sh`."""
+    """If both versions of control groups are mounted, crun's error is not blamed on `sh`."""
     hybrid = "cgroups in hybrid mode not supported, drop all controllers from cgroupv2: unknown"
     why = f"failed to create shim task: OCI runtime create failed: {hybrid}"
     with engine_proxy(tmp_path / "engine.sock") as proxy:
@@ -222,10 +222,10 @@ def test_more_than_the_machine_has(project: Project) -> None:
 
 def test_no_such_agents_user(project: Project) -> None:
     """A user that the image does not have is found before a trial fails of it."""
-    project.document["runtime"]["agent"]["user"] = "somebody"
+    project.document["runtime"]["agent"]["user"] = "nosuchuser"
     project.save()
     output = refused(project, 2)
-    assert f"{BUSYBOX} cannot run the agent as somebody" in output
+    assert f"{BUSYBOX} cannot run the agent as nosuchuser" in output
     project.document["runtime"]["setup"] = {"command": ["true"]}
     project.save()
     done = project.command("preflight", project.experiment)

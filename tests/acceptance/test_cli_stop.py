@@ -56,7 +56,7 @@ def stopped(request: pytest.FixtureRequest, project: Project) -> Iterator[Stoppe
 
 
 def status(project: Project, run_id: str) -> tuple[str, int]:
-    """How `runs` lists a run that nobody owns: its status, and how many slots are committed."""
+    """Return status and committed slots of a run without an owner, as `runs` lists it."""
     (run,) = [run for run in project.json("runs", "--json") if run["run_id"] == run_id]
     assert run["owner"] is None
     return run["status"], run["committed"]

@@ -30,7 +30,7 @@ def kept(project: Project) -> list[Path]:
 
 
 def test_every_command_says_what_mends_an_outdated_ledger(project: Project) -> None:
-    """What writes waits for `labledger db upgrade`, what reads does not, and neither changes it."""
+    """Only writing commands need `labledger db upgrade`; none changes the ledger before."""
     ledger = project.lab / "ledger.sqlite"
     before = ledger.read_bytes()
     files = kept(project)

@@ -33,9 +33,9 @@ ANSWERS = {
 
 
 def answers(project: Project, run_id: str) -> dict[str, Any]:
-    """What the views, `compare` and `status` say of a run, without its id and its times.
+    """Return the answers of views, `compare` and `status` for a run, without id and times.
 
-    Intervals and tests of a run that was extended are other ones: they hold at every look.
+    Extended runs have other intervals and tests, which hold at every look.
     """
     answers: dict[str, Any] = {}
     with open_ledger(lab_dir=project.lab) as ledger:

@@ -101,7 +101,7 @@ def test_broken_tasks(
 
 
 def test_an_agent_that_rewrites_the_tests(checked: BenchmarkCheck) -> None:
-    """What an agent leaves at the places of tests and rewards has no effect."""
+    """Files that an agent leaves at the places of tests and rewards have no effect."""
     assert found(checked, "hostile-agent") == {"oracle": "wrong_verdict", "nop": "fail"}
 
 
@@ -177,8 +177,8 @@ def test_the_commands(lab: Path, image_ids: dict[str, str]) -> None:
 def test_regrading_gives_the_same_verdicts(tmp_path: Path, image_ids: dict[str, str]) -> None:
     """Delivered and separate trials are graded again as they were, by an experiment of the tasks.
 
-    One agent works in the image's folder and changes more there than a separate grader gets. What
-    needs a process that is gone is not graded.
+    One agent works in the image's folder and changes more there than a separate grader gets. Trials
+    that need a process that has ended are not graded.
     """
     plain(tmp_path / "tasks/plain")
     separate_verifier(tmp_path / "tasks/separate")

@@ -26,7 +26,7 @@ EXCUSES = {
     ),
     "kills": "printf '#!/bin/sh\\nkill -9 $PPID' >prog",
 }
-"""What an agent does in place of its work, by task."""
+"""The excuses of an agent, by task: what it does instead of its work."""
 
 RUNS_PROGRAM = (
     TESTS.replace("if grep", "[ ! -f prog ] || sh prog\nif grep")

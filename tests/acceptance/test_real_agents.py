@@ -1,7 +1,7 @@
 """Benchmarks run by real agents: verdicts, tokens and costs as scripted, and no key anywhere.
 
 The agents are unmodified and pinned; a provider on this machine answers them by a script. The
-verdicts are those of the benchmarks' own graders.
+benchmarks' own graders give the verdicts.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def keys_in(content: str | bytes) -> list[str]:
 def check_containers(project: BenchmarkProject) -> Iterator[str]:
     """Look for keys in what the engine says of a run's containers, and in their files.
 
-    Yields the names of those that run. What the image and the agent's folder hold is left out.
+    Yields the names of running ones. The files of the image and of the agent's folder are left out.
     """
     for name in project.on_engine("r"):
         shown = subprocess.run(["docker", "inspect", name], capture_output=True, check=False).stdout

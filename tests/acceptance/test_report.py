@@ -125,7 +125,7 @@ def test_its_numbers_are_the_ledgers(path: Path, chromium: Browser) -> None:
     assert sorted(row[:3] for row in table) == sorted([s, r, str(n)] for s, r, n in errors)
     metrics = chromium.rows("#metrics-table tbody tr")
     sums = {(row[1], row[2], row[5]) for row in metrics}
-    # Of a metric of the experiment's own nobody knows whether a total means anything.
+    # For a metric of the experiment, it is unknown whether a total has a meaning.
     assert sums == {(name, "–", str(known)) for name, _, known in tokens}
     assert head in chromium.text("#provenance")
     assert "was intact" in chromium.text("#verification")
@@ -133,7 +133,7 @@ def test_its_numbers_are_the_ledgers(path: Path, chromium: Browser) -> None:
 
 
 def test_an_unfinished_run_is_reported_as_such(path: Path, chromium: Browser) -> None:
-    """What is not committed is counted, and the page says that numbers may change."""
+    """Uncommitted slots are counted, and the page says that numbers may change."""
     comparison_ledgers.make_run(path, {"base": ["P", "F", "-"], "treat": ["P", "P", "-"]})
     chromium.open(written(path))
     assert "4 of 6 slots are committed, 2 are not" in chromium.text("#unfinished")
@@ -173,7 +173,7 @@ def test_a_real_run_is_reported_by_the_command(tmp_path: Path, chromium: Browser
 
 
 def _opened(chromium: Browser, schedule_idx: int) -> str:
-    """What the page shows of a trial, its logs unfolded."""
+    """Return the page's text about a trial, with its logs unfolded."""
     chromium.run(
         f"document.querySelector('#trial').close(); location.hash = '#trial-{schedule_idx}'"
     )

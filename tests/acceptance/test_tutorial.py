@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.docker, long]
 DOCS = Path(__file__).parents[2] / "docs"
 
 REPAIR = "sed -i '/^\\/\\//d' tests/median.json"
-"""What the first tutorial says to do by hand before the stored trials are graded again."""
+"""The manual change in the first tutorial before the stored trials are graded again."""
 
 
 def run_tutorial(text: str, folder: Path, rows: str) -> tuple[list[list[str]], list[list[str]]]:

@@ -1,4 +1,4 @@
-"""What a browser shows of a run: the frames of a scroll, and how soon a commit is on the page."""
+"""A run in a browser: the frames of a scroll, and how soon a commit is on the page."""
 
 from __future__ import annotations
 

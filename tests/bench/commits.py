@@ -23,7 +23,7 @@ from labledger.records.attempt_result import AttemptResult
 GOAL_PER_S = 1000
 GOAL_RATIO = 2.5
 GOAL_GROWTH = 1.1
-"""What counts as no slower."""
+"""The ratio that counts as no slower."""
 
 SIZES = (1_000, 1_000_000)
 """Metric and event rows that stand in the ledger beforehand."""
@@ -66,7 +66,7 @@ def measure(folder: Path, *, quick: bool) -> Iterator[Row]:
     with ExitStack() as stack:
         pairs = [_pair(folder / f"commits-{size}", size, total, stack) for size in SIZES]
         say(f"commits: {total} slots, both ways, in small and large ledgers")
-        # What was filled and copied must not be on its way to the disk meanwhile.
+        # Filled and copied data must be on the disk before the measurement.
         os.sync()
         for number in range(rounds):
             for pair in pairs:

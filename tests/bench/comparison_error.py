@@ -3,15 +3,9 @@
     PYTHONPATH=tests python -m bench.comparison_error
     PYTHONPATH=tests python -m bench.comparison_error replications
 
-The first enumerates all outcomes of one replication. It prints, for each number of tasks and each
-level, how often a true null is rejected at most (over shares of differing pairs from 2 % to 100 %),
-as a multiple of the level, and the mean power at three alternatives: of the two tests together that
-`compare` uses, of the score test alone, of Tango's without its factor n/(n - 1), of McNemar's mid-p
-test and of his exact test.
-
-The second draws runs with replications and with clusters in which A and B do not differ (10,000 of
-each design, seeded, about five minutes) and prints how often the test of `compare` rejects that at
-the level 5 %; the standard error of a share of .05 is .0022.
+The first prints the largest type I error and the mean power of several tests, from all outcomes of
+one replication. The second draws 10,000 runs of each design without a difference (five minutes) and
+prints how often `compare` rejects at 5 %.
 """
 
 from __future__ import annotations
@@ -162,7 +156,7 @@ class Design:
 
 
 def designs() -> Iterator[Design]:
-    """Those of the table."""
+    """Return the models of the table."""
     kinds: dict[str, Probabilities] = {"equal tasks": equal_tasks}
     for shape in (0.5, 1, 5):
         kinds[f"shared beta({shape:g}, {shape:g})"] = shared_difficulty(shape)

@@ -109,7 +109,7 @@ def wide(folder: Path, *, quick: bool) -> Iterator[Row]:
 
 
 def timed(place: Path, slots: int, width: int, seconds: float) -> dict[str, Any]:
-    """What the coordinator of a run reports whose trials take about so long, `width` at once."""
+    """Return the report of a run whose trials take about this long, `width` at once."""
     tasks = slots // len(synthetic.VARIANTS)
     variants = len(synthetic.VARIANTS)
     synthetic.write_experiment(place, tasks=tasks, variants=variants, concurrency=width)
@@ -144,7 +144,7 @@ def _many(quick: bool) -> int:
 
 
 def _run(folder: Path, slots: int) -> dict[str, Any]:
-    """What the coordinator of a whole run reports; its lab is kept as it is half-way."""
+    """Return the report of a complete run, and keep a copy of its lab from half-way."""
     say(f"coordinator: a run of {slots:,} made-up trials")
     place = folder / f"slots-{slots}"
     tasks = slots // len(synthetic.VARIANTS)

@@ -1,7 +1,7 @@
 """Exporting and importing runs of many rows: speed, and memory that must not grow with them.
 
-Each measurement is a process of its own. The baseline of an export is the bare driver with the
-standard library's CSV writer; that of an import is `labledger verify` of the source, a part of it.
+Each measurement has its own process. The baseline of an export is the bare driver with the standard
+library's CSV writer. The baseline of an import is `labledger verify` of the source, a part of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records.identity import Stamp, TrialIds
 
 GOAL_GROWTH = 1.25
-"""What counts as flat memory for ten times the rows."""
+"""The ratio that counts as flat memory for ten times the rows."""
 
 FORMATS = ("jsonl", "csv", "parquet")
 _RUN = "bench"

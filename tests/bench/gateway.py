@@ -48,7 +48,7 @@ class Way:
 
 @dataclass
 class Times:
-    """What streams took, in milliseconds."""
+    """The times of streams, in milliseconds."""
 
     first: list[float]
     whole: list[float]
@@ -70,7 +70,7 @@ def measure(folder: Path, *, quick: bool) -> Iterator[Row]:
                 through, [_through(t, short / str(i)) for i, t in enumerate(trials)], facts, gateway
             )
             if number == 0:
-                # Of the first round, imports and new connections are a part.
+                # The first round includes imports and new connections.
                 direct, through = Times([], []), Times([], [])
         calls = [call for trial in trials for call in trial.calls]
         assert all(call.usage for call in calls)

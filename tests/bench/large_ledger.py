@@ -85,7 +85,7 @@ def write(ledger: Path, trials: int, slots_of_a_run: int = SLOTS_OF_A_RUN) -> li
             rows = synthetic.task_rows(len(synthetic.VARIANTS) * tasks)
             writer.create_run(run, rows, _slots(tasks))
     raw = DRIVER.connect(str(ledger), isolation_level=None)
-    # Nobody minds if this file is lost, and its progress does not go slot by slot.
+    # This file may be lost, and its progress does not go slot by slot.
     raw.execute("PRAGMA synchronous = OFF")
     raw.execute(f"DROP TRIGGER {_PROGRESS_TRIGGER}")
     for number, run_id in enumerate(run_ids, 1):

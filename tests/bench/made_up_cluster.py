@@ -1,11 +1,10 @@
-"""`labledger` on a cluster of made-up hosts; says at its end what that took.
+"""`labledger` on a cluster of made-up hosts; reports time and memory at its end.
 
     python -m bench.made_up_cluster BEGUN SOCKET HOSTS DISPATCHES -- COMMAND…
 
-The executor of clusters is real, and so are its messages; only the transport is not Dask's: it is a
-socket to the process of `bench.made_up_hosts`, which has so many HOSTS. The process ends, as a kill
-would, after so many new DISPATCHES (0: at the run's end). BEGUN is when the caller started it
-(`time.monotonic`). The last line on stdout is the report, as JSON.
+Executor and messages are real; the transport is a socket to `bench.made_up_hosts`. The process ends
+like a killed one after DISPATCHES dispatches (0: at the run's end). BEGUN is its start
+(`time.monotonic`).
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class MadeUpTransport:
 
 
 class Watch:
-    """What is noted while the coordinator works."""
+    """Measurements while the coordinator works."""
 
     def __init__(self, begun: float, dispatches: int, transport: MadeUpTransport) -> None:
         self._begun = begun
@@ -93,7 +92,7 @@ class Watch:
         self._in_flight = 0
         self._most_in_flight = 0
         self._warm: list[float] | None = None
-        """What `_counts` were when the hosts had been filled."""
+        """The `_counts` when the hosts had been filled."""
         self._acknowledged = 0
         self._threads: set[int] = set()
 

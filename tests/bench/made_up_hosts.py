@@ -2,9 +2,8 @@
 
     python -m bench.made_up_hosts SOCKET HOSTS SLOTS SECONDS
 
-There are HOSTS of them with SLOTS each, and a trial takes about SECONDS. They answer messages of
-coordinators, which come through a socket in the file system, until whoever started the process is
-gone. What a host has outlives coordinators, as it does on a real one.
+There are HOSTS with SLOTS each, and a trial takes about SECONDS. They answer coordinators through a
+Unix socket until the parent process ends. A host's attempts outlive coordinators.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from labledger.hosts.message_bytes import decode, encode
 from labledger.trial.attempt_spec import AttemptSpec
 
 FRAME = struct.Struct("<III")
-"""What comes before each message: its bytes, the number of the call, the number of the host."""
+"""The header of each message: its length, the call's number and the host's number."""
 _PR_SET_PDEATHSIG = 1
 
 

@@ -1,13 +1,11 @@
-"""`labledger` with trials that are made up instead of run; says at its end what that took.
+"""`labledger` with made-up trials; reports time and memory at its end.
 
     python -m bench.made_up_trials BEGUN first -- COMMAND…
     python -m bench.made_up_trials BEGUN whole HALF IDX -- COMMAND…
     python -m bench.made_up_trials BEGUN timed SECONDS -- COMMAND…
 
-`first` ends the process, as a kill would, at the first dispatch. `whole` goes on to the end, and
-copies the lab folder to HALF when slot IDX is dispatched. In `timed`, every trial takes about
-SECONDS, and as many run at once as the command says. BEGUN is when the caller started this
-process (`time.monotonic`). The last line on stdout is the report, as JSON.
+`first` ends the process like a kill at the first dispatch. `whole` copies the lab to HALF at slot
+IDX. In `timed`, each trial takes about SECONDS. BEGUN is the start (`time.monotonic`).
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ _SLOW_EVERY, _SLOW_S = 50, 0.05
 
 
 class Watch:
-    """What is noted while the coordinator works."""
+    """Measurements while the coordinator works."""
 
     def __init__(self, begun: float) -> None:
         self.begun = begun
@@ -60,7 +58,7 @@ class Watch:
         self.first_cpu_s = 0.0
         self.dispatches = 0
         self.memory_mb: list[float] = []
-        """What the process held while it dispatched, now and then."""
+        """The memory of the process at some dispatches."""
         self.parts_s = dict.fromkeys(_PARTS, 0.0)
         """The processor time of the thread in the methods of `_PARTS`."""
 

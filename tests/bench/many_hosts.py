@@ -124,7 +124,7 @@ def _short(folder: Path, cluster: Cluster, trials: int) -> Iterator[Row]:
 
 
 def _inputs(folder: Path, cluster: Cluster) -> Iterator[Row]:
-    """What is sent of a staged file that every trial needs."""
+    """Measure the bytes that are sent for a staged file that every trial needs."""
     trials, size = 2 * _HOSTS * _SLOTS, 20_000_000
     say(f"hosts: {trials} trials that share a file of {size / 1e6:.0f} MB")
     experiment = _write(folder / "inputs", trials, 0)

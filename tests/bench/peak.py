@@ -13,7 +13,7 @@ from labledger.cli import app
 
 
 def memory_mb(what: str) -> float:
-    """This process's own; the peak of `getrusage` would begin with that of whoever forked it."""
+    """Return the value of this process. `getrusage` would include the peak of its parent."""
     for line in Path("/proc/self/status").read_text("utf-8").splitlines():
         if line.startswith(f"{what}:"):
             return int(line.split()[1]) / 1024

@@ -1,4 +1,4 @@
-"""What a measurement found, as rows of a small table."""
+"""The results of a measurement, as rows of a small table."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def say(text: str) -> None:
 
 
 def machine(folder: Path) -> Iterable[str]:
-    """What the figures depend on."""
+    """Yield facts that the figures depend on."""
     yield f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {platform.platform()}"
     driver = DRIVER.__name__.partition(".")[0]
     yield f"Python {platform.python_version()}, SQLite {DRIVER.sqlite_version} by {driver}"

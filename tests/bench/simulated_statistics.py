@@ -4,13 +4,9 @@
     scripts/simulate-statistics clusters          one of them
     scripts/simulate-statistics table             the cells of the reference page that are missing
 
-`suites`: fixed suites whose tasks have different numbers of trials. `outcomes`: rates of single
-variants, and pass@k. `clusters`: clusters of tasks of unequal size. `means`: metrics whose
-differences are rare events or skewed. `looks`: runs that are looked at while they grow. `sizes`:
-the smallest difference of a suite, and sizes planned from a pilot.
-docs/explanation/statistics.md has the figures.
-
-All draws are seeded. Each part prints lines of a table.
+Parts: `suites` (unequal numbers of trials), `outcomes` (single variants, pass@k), `clusters`
+(unequal sizes), `means` (rare or skewed metrics), `looks` (growing runs), `sizes` (planned sizes).
+All draws are seeded.
 """
 
 from __future__ import annotations
@@ -311,9 +307,9 @@ def looks() -> None:
         print(
             f"gained {gained:.0%}, lost {lost:.0%}: fixed-sample test at 20 looks "
             f"{fixed.any(axis=0).mean():.3f}, confidence sequence at 20 looks {shown.mean():.3f} "
-            f"(median at {np.median(first):.0f} tasks), the sequence at 19 looks and the test at "
-            f"the end {with_final.mean():.3f}, the test alone at the end {fixed[-1].mean():.3f}; "
-            f"finished with 50 tasks, extended to 100, 150, 200: {extended.mean():.3f}",
+            f"(median at {np.median(first):.0f} tasks). Sequence at 19 looks and test at "
+            f"the end {with_final.mean():.3f}, test alone at the end {fixed[-1].mean():.3f}. "
+            f"Finished with 50 tasks, extended to 100, 150, 200: {extended.mean():.3f}",
             flush=True,
         )
     _looks_at_clusters()
@@ -378,7 +374,7 @@ def _looks_at_clusters() -> None:
 
 
 def sizes() -> None:
-    """Print the power at what a suite is said to show, and at sizes planned from a pilot."""
+    """Print the power at a suite's stated detectable size, and at sizes planned from a pilot."""
     chance = np.random.default_rng(SEED)
     for rate in (0.5, 0.9, 0.98, 1.0):
         for tasks, replications in ((20, 3), (50, 2)):

@@ -30,7 +30,7 @@ _COMMON_ARTIFACTS = {
     "agent_stderr": Artifact.inline(b""),
     "workspace_before": Artifact.inline(b'{"files":{}}'),
 }
-"""What is the same in every trial, as an empty log is."""
+"""Content that is the same in every trial, such as an empty log."""
 
 AGENT = """\
 import json, os
@@ -62,7 +62,7 @@ def write_experiment(
 ) -> Path:
     """An experiment of `tasks` × `variants` × `replications` whose trials do next to nothing.
 
-    `mode` is that of their grading, None to leave it out.
+    `mode` is the grading mode; None leaves it out.
     """
     folder.mkdir(parents=True)
     (folder / "agent.py").write_text(AGENT, "utf-8")

@@ -1,7 +1,7 @@
 """Whole `labledger run` commands, beside a plain loop of `docker run --rm` of their trials.
 
-What is measured is what a user waits for: from the start of the command's process to its end, each
-time with a lab of its own. Both ways take turns, so that each round has the same noise on both.
+The measured time is the user's: from the start of the command's process to its end, each time with
+a new lab. Command and loop alternate, so that noise affects both.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _rounds(
 ) -> tuple[list[float], list[float]]:
     """Seconds of each round: of the whole command, and of the plain loop."""
     experiment = write_experiment(folder, tasks=trials, concurrency=concurrency, mode=mode)
-    # What one command leaves for all later ones is there for most that a user types.
+    # Most commands of a user find the caches of an earlier command.
     _run(write_experiment(folder / "first", tasks=1, concurrency=1), 1)
     ours, plain = [], []
     for _ in range(rounds):
@@ -247,4 +247,4 @@ _PLAIN: dict[str | None, Callable[[Path, Path], None]] = {
     "after_agent": _plain_two_part_trial,
     "separate": _plain_separate_trial,
 }
-"""What a plain loop does for a trial, by the mode of its grading, if not `_plain_trial`."""
+"""The plain loop's steps for a trial, by grading mode, if they are not `_plain_trial`."""

@@ -17,7 +17,7 @@ from labledger.ledger.database.sqlite import DRIVER
 from labledger.upkeep.verify_lab import verify_lab
 
 GOAL_S = 40.0
-"""Of a run of 200,000 slots on a quiet machine."""
+"""For a run of 200,000 slots on a quiet machine."""
 _ROUNDS = 3
 _TABLES = (
     *("slot_commit", "trial", "attempt", "metric", "event", "prediction", "score"),
@@ -27,7 +27,7 @@ _TABLES = (
 
 @dataclass
 class Side:
-    """Seconds of each round: on the clock, and of processors, those of other processes too."""
+    """Seconds of each round: elapsed time, and processor time of all processes."""
 
     wall: list[float] = field(default_factory=list)
     processor: list[float] = field(default_factory=list)
@@ -63,7 +63,7 @@ def _row(what: str, ours: Sequence[float], plain: Sequence[float]) -> Row:
 def _verify(lab: LabFolder) -> None:
     findings = verify_lab(lab, None).findings
     if findings:
-        raise RuntimeError(f"a run that nobody changed has findings: {findings[0]}")
+        raise RuntimeError(f"an unchanged run has findings: {findings[0]}")
 
 
 def _read_and_digest(lab: LabFolder) -> None:

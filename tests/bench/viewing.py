@@ -1,8 +1,7 @@
-"""What open pages of `labledger view` cost a run, and how long the page of a large run takes.
+"""The cost of open pages of `labledger view` for a run, and the time of a large run's page.
 
-The run is one that commits as fast as the ledger takes it, with trials that take no time: no run
-commits as fast. In the rounds without pages, server and pages are stopped by a signal. They catch
-up before the next round with pages, so that no round pays for the commits of two.
+The run commits as fast as the ledger can, because its trials take no time. In rounds without pages,
+a signal stops server and pages. They catch up before the next round with pages.
 """
 
 from __future__ import annotations

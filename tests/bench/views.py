@@ -39,7 +39,7 @@ _RATE = f"count({_PASSED}), avg(({_PASSED})::INT)"
 class Question:
     what: str
     view: str
-    """What follows `SELECT * FROM`."""
+    """The text after `SELECT * FROM`."""
     duck: str = ""
     """The same question over the mirrors; they hold neither schedules nor experiments."""
     runs: str = "*"

@@ -1,4 +1,4 @@
-"""Steering a run from its page: what will happen is said first, and becomes a request."""
+"""Controlling a run from its page: the page first says what will happen, then sends a request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from labledger import open_ledger, request_control
 
 
 def asked(folder: Path) -> list[str]:
-    """What was asked of the run, as phrases."""
+    """Return the requests for the run, as phrases."""
     with open_ledger(folder / ".lab") as ledger:
         return [request.phrase for request in ledger.control_requests(RUN)]
 
@@ -97,7 +97,7 @@ def test_read_only(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_cancel_a_slot(tmp_path: Path, serve: Serve) -> None:
-    """A slot that is not finished is cancelled from its page, after what that means was said."""
+    """The page of an unfinished slot says what cancelling means, and then cancels it."""
     with WatchedRun(tmp_path, 4) as run:
         run.commit(2)
         page = serve(tmp_path).open(f"/runs/{RUN}/slots/3")
@@ -116,7 +116,7 @@ def test_cancel_a_slot(tmp_path: Path, serve: Serve) -> None:
 
 @thorough
 def test_go_on_with_one_of_two(tmp_path: Path, serve: Serve) -> None:
-    """What is paused is listed, and each pause ends on its own; tasks are paused by a glob."""
+    """The page lists pauses, and each ends separately. A glob pauses tasks."""
     with WatchedRun(tmp_path, 4) as run:
         run.commit(1)
         page = serve(tmp_path).open(f"/runs/{RUN}")
@@ -158,7 +158,7 @@ def test_nothing_of_a_regrading_is_cancelled(tmp_path: Path, serve: Serve) -> No
 
 @thorough
 def test_cancel_a_variant(tmp_path: Path, serve: Serve) -> None:
-    """A variant is chosen first; how many slots that cancels is said before it is asked for."""
+    """After the choice of a variant, the page says how many slots it would cancel."""
     with WatchedRun(tmp_path, 4) as run:
         run.commit(2)
         page = serve(tmp_path).open(f"/runs/{RUN}")
@@ -175,7 +175,7 @@ def test_cancel_a_variant(tmp_path: Path, serve: Serve) -> None:
 
 @thorough
 def test_choice_stays_what_it_is(tmp_path: Path, serve: Serve) -> None:
-    """What was chosen in a dialog stays chosen when it is gone from the run meanwhile."""
+    """A choice in a dialog stays, although the run no longer has it."""
     with WatchedRun(tmp_path, 4) as run:
         for what in ({"variant": ["hasty"]}, {"task": ["*"]}):
             request_control(RUN, "pause", what, lab_dir=tmp_path / ".lab")
@@ -229,7 +229,7 @@ FIRST_ANSWER_LAST = """() => {
 
 @thorough
 def test_late_preview(tmp_path: Path, serve: Serve) -> None:
-    """What is said is of the form as it is, in whichever order the answers come."""
+    """The text describes the form as it is, in whichever order the answers arrive."""
     with WatchedRun(tmp_path, 4) as run:
         run.commit(2)
         page = serve(tmp_path).open(f"/runs/{RUN}")
@@ -248,7 +248,7 @@ def test_late_preview(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_what_is_typed_is_said(tmp_path: Path, serve: Serve) -> None:
-    """What will happen is said while one types; then one click is enough."""
+    """The page says what will happen while the user types; then one click is enough."""
     with WatchedRun(tmp_path, 4):
         page = serve(tmp_path).open(f"/runs/{RUN}")
         page.get_by_role("button", name="Limits").click()
@@ -262,7 +262,7 @@ def test_what_is_typed_is_said(tmp_path: Path, serve: Serve) -> None:
 
 @thorough
 def test_a_question_that_was_lost(tmp_path: Path, serve: Serve) -> None:
-    """What will happen is asked again where the browser has lost the question."""
+    """The page asks again what will happen if the browser lost the question."""
     with WatchedRun(tmp_path, 4) as run:
         run.commit(2)
         page = serve(tmp_path).open(f"/runs/{RUN}")

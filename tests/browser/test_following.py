@@ -30,7 +30,7 @@ def live(viewer: Viewer, path: str = f"/runs/{RUN}") -> Page:
 
 
 def test_commits_appear(tmp_path: Path, serve: Serve) -> None:
-    """What is committed appears in all that a run shows, without the page being loaded again."""
+    """A commit appears everywhere on the page of a run, without loading the page again."""
     with WatchedRun(tmp_path, 4) as run:
         run.commit(2)
         viewer = serve(tmp_path)
@@ -52,7 +52,7 @@ def test_commits_appear(tmp_path: Path, serve: Serve) -> None:
         counted = page.locator("#rates tbody tr td:nth-child(2)").all_inner_texts()
         assert sum(int(text.split(" of ")[1]) for text in counted) == 7
         expect(page).to_have_title(re.compile("29%"))
-        # A screen reader is told of changes of state, not of each commit.
+        # A screen reader announces changes of state, not each commit.
         expect(page.locator("#announcement")).to_be_empty()
         run.commit(17)
         run.release(RunStatus.COMPLETED)
@@ -83,7 +83,7 @@ def test_browser_without_a_language(tmp_path: Path, serve: Serve) -> None:
     ),
 )
 def test_a_part_that_was_not_had(part: str, tmp_path: Path, serve: Serve) -> None:
-    """A page of which the browser did not get a part is loaded again, until it is whole."""
+    """If a part of a page is missing, the browser loads the page again until it is whole."""
     with WatchedRun(tmp_path, 4) as run:
         run.commit(2)
         viewer = serve(tmp_path)
@@ -213,7 +213,7 @@ def test_output_follows(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_slot_moves_on(tmp_path: Path, serve: Serve) -> None:
-    """The page of a slot follows it from attempt to attempt, to its turn, and to its commit."""
+    """The page of a slot follows its attempts until it is committed."""
     with WatchedRun(tmp_path, 4) as run:
         page = live(serve(tmp_path), f"/runs/{RUN}/slots/1")
         state = page.locator("article .lead .state")
@@ -250,7 +250,7 @@ def test_lost_server(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_lost_coordinator(tmp_path: Path, serve: Serve) -> None:
-    """A page says that nobody owns a run any longer, and with which command it goes on."""
+    """A page says that a run has no coordinator, and which command continues it."""
     with WatchedRun(tmp_path, 4, owner=dead_process()) as run:
         page = live(serve(tmp_path))
         expect(page.locator("#run-state")).to_have_text("no coordinator")
@@ -388,12 +388,12 @@ def test_filtered_grid_follows(tmp_path: Path, serve: Serve) -> None:
 
 @thorough
 def test_find_that_fails(tmp_path: Path, serve: Serve) -> None:
-    """What was asked for in vain is said, and what is shown stays that of the filter before."""
+    """If a filter cannot be applied, the page says so and keeps showing the previous one."""
     with WatchedRun(tmp_path, 4):
         page = live(serve(tmp_path))
         trouble = {"error": {"message": "too many requests wait; try again", "hint": None}}
         page.route("**/grid?*", lambda route: route.fulfill(status=503, json=trouble))
-        # What is asked every second is answered, and would end the notice.
+        # The regular poll would be answered and would end the notice.
         page.route("**/now", lambda route: route.fulfill(status=503, json=trouble))
         page.get_by_label("Find a task").fill("merge")
         page.get_by_role("button", name="Find").click()

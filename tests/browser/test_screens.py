@@ -85,7 +85,7 @@ def test_nothing_leaves_and_nothing_is_refused(screen: Screen) -> None:
     asked = {url for url in screen.requests if not url.startswith("data:")}
     assert asked
     assert all(url.startswith(f"{screen.origin}/") for url in asked)
-    # That an answer has an error's status is the one thing that is said, and meant.
+    # The only complaint is about an answer with an error's status, which is intended.
     status = "the server responded with a status of"
     assert [text for text in screen.complaints if status not in text] == []
 
@@ -223,7 +223,7 @@ def test_slot(viewer: Viewer) -> None:
 
 
 def test_hostile_text_is_text(chromium: Browser, tmp_path: Path) -> None:
-    """What containers and experiments wrote is shown as text and never becomes markup."""
+    """Text of containers and experiments is shown as text and never becomes markup."""
     markup = "<script>window.owned = 1</script><img src=x onerror='window.owned = 1'>"
     hostile = f"{markup}{HOSTILE}</script>\"'"
     name = "v<b>1"

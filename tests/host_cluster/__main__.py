@@ -1,4 +1,4 @@
-"""What `scripts/cluster` does once the environment stands."""
+"""The command `scripts/cluster`, run in the prepared environment."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def main() -> None:
 def up(cluster: Cluster, options: argparse.Namespace) -> None:
     if cluster.is_up:
         sys.exit("cluster: error: a cluster is up: end it by `scripts/cluster down` first")
-    cluster.down()  # What is left of one whose ground has ended.
+    cluster.down()  # Removes the remains of a cluster whose ground has ended.
     environment = tuple((name, value) for name, _, value in (e.partition("=") for e in options.env))
     cluster.up(Plan(options.hosts, options.slots, tuple(options.image), environment))
     show(cluster)

@@ -30,14 +30,14 @@ _TLS_INSIDE = "/root/tls"
 
 @dataclass(frozen=True)
 class Plan:
-    """What a cluster is made of; kept in its folder, so that a part can be started again."""
+    """The parts of a cluster, stored in its folder so that a part can be started again."""
 
     hosts: int = 3
     slots: int = 8
     images: tuple[str, ...] = ("labledger/busybox:1",)
-    """What is loaded into each engine from the machine's."""
+    """Images that each engine loads from the machine's engine."""
     environment: tuple[tuple[str, str], ...] = ()
-    """What scheduler, workers and coordinators find in their environment."""
+    """Environment variables of scheduler, workers and coordinators."""
 
     def impatient(self) -> Plan:
         """Return the same with time-outs of Dask that are a few seconds instead of minutes."""
@@ -104,7 +104,7 @@ class Cluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What its processes find in their environment, and coordinators are to find there."""
+        """Environment variables of its processes, which coordinators need, too."""
         return dict(self.plan.environment)
 
     # -- its members

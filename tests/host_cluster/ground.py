@@ -1,8 +1,8 @@
-"""The namespaces that all hosts of a cluster are made in, and the process that holds them.
+"""The namespaces of a cluster's hosts, and the process that holds them.
 
-The file `ground` in the cluster's folder names that process, and is written before anything is
-made, so that a cluster whose maker was killed can be found and ended. A process id is believed
-only together with the time at which its process started.
+The file `ground` in the cluster's folder names the process. It is written first, so that a cluster
+whose creator was killed can be found and ended. A process id counts only together with the start
+time of its process.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ ip route add default dev {BRIDGE}
 """
 _NAMESPACES = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child=KILL")
 _FORWARDING, _DISABLED = 3, 0
-"""States of a bridge's port. A disabled one drops every frame and says so to nobody."""
+"""States of a bridge's port. A disabled port drops every frame silently."""
 
 
 class Ground:
-    """The process that everything of a cluster lives below, as its folder names it."""
+    """The ancestor of all processes of a cluster, as the cluster's folder names it."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "ground"
@@ -88,7 +88,7 @@ class Ground:
     def end(self) -> None:
         """End everything of the cluster, and wait for that."""
         if self.is_there():
-            # The time between this look and the kill is that of one system call.
+            # Between this check and the kill, there is time for one system call only.
             os.kill(self.owner, signal.SIGKILL)
             wait_until(lambda: not self.is_there(), "the end of the cluster")
         if self._process is not None:

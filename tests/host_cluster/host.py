@@ -1,8 +1,8 @@
-"""One host of a cluster: its namespaces, its processes and the look at what it did.
+"""One host of a cluster: its namespaces and its processes.
 
 A host's processes are found by their process namespace, and its parts (`dockerd`, `worker`,
-`scheduler`) by a variable of their environment. So every command sees what is there, whichever
-command started it, and whoever was killed meanwhile.
+`scheduler`) by an environment variable. So every command sees all of them, whichever command
+started them, and although another command was killed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DOCKERD = (
 
 
 class Host:
-    """A host, whether it runs or not. Its name is also that of its link."""
+    """A host, running or not. Its network link has the same name."""
 
     def __init__(self, ground: Ground, folder: Path, name: str, number: int) -> None:
         self.name = name
@@ -127,7 +127,7 @@ class Host:
         init = self.init
         mark = f"{_PART}={part}"
         for pid in self._processes_of(_namespace(init)) if init else []:
-            # Of an engine that was killed, what holds its containers goes on.
+            # If an engine was killed, the processes that hold its containers continue.
             is_main = part != "dockerd" or name_of(pid) == "dockerd"
             if is_main and _parent(pid) == init and mark in _environment(pid):
                 return pid

@@ -114,7 +114,7 @@ class Network:
 
 
 class Transport:
-    """What the product calls a transport, in the place of Dask."""
+    """The product's transport, in place of Dask's."""
 
     name = "the simulated cluster"
 
@@ -204,7 +204,7 @@ class ClusterWorld(World):
             self._serve(host)
 
     def network(self) -> Network:
-        """Return how the network is now: it loses nothing any more when the faults are over."""
+        """Return the present network, which loses nothing once the faults are over."""
         return self._network if self.has_faults else Network(lost=0.0)
 
     def _serve(self, host: Host) -> None:

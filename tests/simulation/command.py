@@ -40,7 +40,7 @@ _SHRUNK = 3
 """Of how many failures the shortest log is looked for."""
 _FOLDER = "/dev/shm" if os.path.isdir("/dev/shm") else None
 _elapsed = os.times
-"""The clock of the machine: that of `time` is simulated."""
+"""The machine's clock, because the clocks of `time` are simulated."""
 
 
 @dataclass(slots=True)
@@ -155,7 +155,7 @@ def prepared() -> Iterator[Path]:
         for design in labs.DESIGNS:
             labs.make_template(folder / "templates" / design, design)
         import_everything()
-        # What it computes once a process is computed here, once for all of them.
+        # Fill the caches of a process here, once for all forked processes.
         verify_lab(LabFolder(folder / "templates" / "plain" / "lab"), None)
         for schema in resources.schemas().glob("*.jsonschema"):
             list(json_schemas.problems({}, schema.stem))

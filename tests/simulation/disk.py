@@ -1,9 +1,8 @@
-"""The simulated disks: what was not synced is lost with the power, and writes fail when told to.
+"""The simulated disks: writes fail on request, and a power cut loses unsynced data.
 
-Files are real ones, in a folder in memory. SQLite's writes pass through a file system of its own
-(a VFS) that is the usual one with other methods for writing, syncing, locking and sleeping; the
-rest stays C. What Python code syncs is noted in `os.fsync`. `lose_power` then undoes what was not
-synced, each write, name or file by chance, and tears some of it.
+Files are real, in a folder in memory. SQLite writes through the usual VFS with other methods for
+writing, syncing, locking and sleeping. `os.fsync` notes the syncs of Python code. `lose_power`
+undoes unsynced writes, names and files by chance, and tears some of them.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class _File(Structure):
 
 
 _OPEN = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_int, c_void_p)
-# What follows a name in memory is SQLite's, too: the name is passed on as the pointer that it is.
+# SQLite stores more behind a name in memory, so the name is passed on as a pointer.
 _DELETE = CFUNCTYPE(c_int, c_void_p, c_char_p, c_int)
 _SLEEP = CFUNCTYPE(c_int, c_void_p, c_int)
 _RANDOM = CFUNCTYPE(c_int, c_void_p, c_int, c_void_p)
@@ -134,7 +133,7 @@ class Disk:
     """The same folder, as text."""
     is_full: bool = False
     locked_until: float = 0.0
-    """Until when nobody gets SQLite's lock for writing, as if another program held it."""
+    """Until when SQLite's lock for writing is held, as if by another program."""
     before: Callable[[str], None] = lambda _kind: None
     """Called with the kind of each operation that can fail, before it happens."""
     fails_at: dict[str, int] = field(default_factory=dict)
@@ -149,9 +148,9 @@ class Disk:
     As Linux does it, the next sync knows nothing of them: only writing them again stores them.
     """
     rewritten: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    """What Python code has written again of such files since the last sync: starts and ends."""
+    """The ranges of such files that Python code wrote again since the last sync."""
     dropped_contents: dict[int, bytes] = field(default_factory=dict)
-    """What other files held when a sync of them failed, by inode; the same is true of that."""
+    """The contents of other files when a sync of them failed, by inode. They are lost, too."""
     contents: dict[int, bytes] = field(default_factory=dict)
     """The durable content of each file that was synced, by inode."""
     names: dict[int, dict[str, int]] = field(default_factory=dict)

@@ -80,7 +80,7 @@ class SimulatedEngine:
         self.containers: dict[str, Container] = {}
         self.away_until = 0.0
         self.fails_after: list[str] = []
-        """Kinds of call of which the next one is carried out, and then answered with an error."""
+        """Kinds of call whose next one is executed and then answered with an error."""
         self.refuses = False
         """Whether it creates no container for now."""
         self.on_start: Callable[[Container], tuple[float, int]] = lambda _: (1.0, 0)
@@ -183,7 +183,7 @@ class SimulatedEngine:
             self._wake(container)
 
     def go_away(self, seconds: float) -> None:
-        """Not answer for a while. What runs goes on."""
+        """Do not answer for a while. Running containers continue."""
         self.away_until = max(self.away_until, world().now + seconds)
         for container in self.containers.values():
             self._wake(container)
@@ -214,7 +214,7 @@ class EngineClient:
 
     @contextmanager
     def api(self, action: str) -> Iterator[Any]:
-        """Provide what the product asks the Docker library itself: networks, of which none are."""
+        """Provide the calls that the product makes to the Docker library: there are no networks."""
         self._engine.call(action)
         yield SimpleNamespace(networks=lambda **_: [])
 

@@ -1,4 +1,4 @@
-"""What labledger guarantees, as checks of a simulated world: the list is the documentation.
+"""The guarantees of labledger, as checks of a simulated world.
 
 `docs/explanation/guarantees.md` names each of them; a test compares the two.
 """
@@ -45,7 +45,7 @@ class Start:
 
 @dataclass(slots=True)
 class Observed:
-    """What the world has seen of trials, beside what the ledger says."""
+    """The trials as the world saw them, beside the ledger's rows."""
 
     starts: dict[tuple[str, int, int], list[Start]] = field(
         default_factory=lambda: defaultdict(list)
@@ -234,7 +234,7 @@ def _budget_holds(world: World) -> Iterator[str]:
 def _stops_in_time(world: World) -> Iterator[str]:
     if not world.rows("SELECT 1 FROM schedule_progress WHERE stop_cause = 'budget'"):
         return
-    # What a full disk refused has been spent, too.
+    # Results that a full disk refused were paid for, too.
     stored = "SELECT schedule_idx, attempt FROM attempt UNION ALL SELECT schedule_idx, attempt"
     attempts = world.rows(f"{stored} FROM staged_result")
     ended = {key[1:] for key, starts in world.observed.starts.items() if starts[-1].ended_by_itself}
@@ -336,7 +336,7 @@ def _cancelled_by_requests(world: World) -> Iterator[str]:
         RUN,
     ):
         if idx not in slots and variant not in variants:
-            yield f"slot {idx} was cancelled, and nobody asked for it"
+            yield f"slot {idx} was cancelled without a request"
 
 
 @at_end("every run ends")
@@ -383,7 +383,7 @@ def _results_are_of_their_containers(world: World) -> Iterator[str]:
         for start in earlier if run_id == RUN else ():
             if start.ended_by_itself and not start.was_removed and start.by not in world.lost:
                 yield f"slot {idx}, attempt {attempt} of {run_id} had ended, and was run again"
-        is_lost = last.by in world.lost  # What its host delivers is refused, as a person asked.
+        is_lost = last.by in world.lost  # A person declared the host lost: its result is refused.
         if last.was_removed or is_lost:
             continue
         if not last.ended_by_itself and len(world.notes(run_id, idx, attempt)) >= len(starts):

@@ -1,8 +1,8 @@
 """Mutants: patches that break the product on purpose, to show that the simulation notices.
 
-Each `mutants/NAME.patch` changes `labledger/` and says in its first line what is broken, and what
-that would cost a user; a second line may name the kind of worlds in which it matters. The
-simulation runs against a patched copy; the checkout is not changed.
+Each `mutants/NAME.patch` changes `labledger/`. Its first line says what breaks and what that would
+cost a user. A second line may name the kind of worlds in which it matters. The simulation runs on
+a patched copy.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _FAILURE = re.compile(r"^seed (\d+): (?:[A-Z]\w+: )?(.*)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the simulation said of a mutant."""
+    """The result of the simulation for a mutant."""
 
     name: str
     worlds: int
     """How many worlds it took; 0 if none found the mutant."""
     seconds: float
     guarantee: str
-    """What did not hold any more, or why nothing is known."""
+    """The guarantee that failed, or why nothing is known."""
 
 
 def names() -> list[str]:

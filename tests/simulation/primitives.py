@@ -1,8 +1,7 @@
-"""What simulated threads use of Python: locks, threads, clocks, queues, event loops, random bytes.
+"""Python's locks, threads, clocks, queues, event loops and random bytes for simulated threads.
 
-`install` replaces them in the modules of the standard library, before anything of labledger is
-imported. Conditions, events, semaphores, futures and pools of threads are the standard library's
-own: they are built from the locks that are replaced here.
+`install` replaces them in the standard library before labledger is imported. Conditions, events,
+semaphores, futures and thread pools stay as they are, because they are built on these locks.
 """
 
 from __future__ import annotations
@@ -228,7 +227,7 @@ class Timer(Thread):
 
 
 class _Selector:
-    """What an event loop waits with: nothing but other threads and timers wake it."""
+    """The selector of an event loop. Only other threads and timers wake it."""
 
     def __init__(self) -> None:
         self._task: Task | None = None

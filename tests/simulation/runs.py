@@ -56,7 +56,7 @@ UNIX_TIME = 1_780_000_000.0
 
 
 Action = Callable[[RunOptions], RunOutcome]
-"""What a command does with its options."""
+"""A command: runs with options and returns an outcome."""
 
 
 class World:
@@ -74,7 +74,7 @@ class World:
         self.left_out = left_out
         """The mishaps that do not happen."""
         self.mishaps: list[str] = []
-        """What could go wrong by now, and how a person interfered, each by a name of its own."""
+        """The mishaps and interventions so far, each with its own name."""
         self.design = design
         self.time = Scheduler(seed)
         self.random = self.time.random
@@ -95,7 +95,7 @@ class World:
         self.resume: Callable[[], object] = lambda: None
         """Resume the run that is not complete."""
         self._max_error_rate: float | None = None
-        """What people allow of slots that end with an error; None for the default."""
+        """The error rate that people allow; None for the default."""
         self._stopped_by: set[str] = set()
         """How people have asked to stop the run."""
         self._parsed: dict[str, dict[int, list[dict[str, Any]]]] = {}
@@ -166,7 +166,7 @@ class World:
         self.end()
         self._check(invariants.AT_END)
         if self.random.random() < 0.2 and self.happens("power-loss-at-the-end"):
-            # What a run that has ended leaves is durable; deleted notes may be back.
+            # Everything of an ended run is durable; deleted notes may be back.
             self._lose_power()
             self._check(invariants.AT_END, only=invariants.DURABLE)
         payloads = self.fresh_rows("SELECT payload_digest FROM slot_commit ORDER BY 1")
@@ -212,7 +212,7 @@ class World:
             is_disturbed = self.has_faults
             process, commands = self.resume(), self.events["commands"]
             if self.has_faults and self.random.random() < 0.15:
-                # Somebody else wants the run as well.
+                # Another person wants the run as well.
                 self.time.sleep(self.random.expovariate(1 / 5.0))
                 if self.happens("second-resume"):
                     self.resume()
@@ -235,7 +235,7 @@ class World:
         raise Violation(f"every run ends: {run_id} has not ended in time")
 
     def _stopped_for_errors(self, process: Process) -> bool:
-        """Return whether a process stopped because of an error rate that nobody has allowed."""
+        """Return whether a process stopped because of an error rate above the default."""
         stop = process.result.stop if process.result is not None else None
         is_for_errors = stop is not None and stop.cause == StopCause.ERROR_RATE
         return is_for_errors and self._max_error_rate is None
@@ -284,7 +284,7 @@ class World:
         self._complete(f"{labs.RUN}.g2")
         status = "SELECT status FROM schedule_progress JOIN run USING (run_no) WHERE run_id = ?"
         if self.rows(status, labs.RUN) != [("complete",)]:
-            # Somebody has resumed the run that was graded again, and that has failed.
+            # A person resumed the regraded run, and the resume failed.
             self._complete(labs.RUN)
 
     def _slots(self) -> int:
@@ -378,7 +378,7 @@ class World:
                 self.time.after(moment, kind)
 
     def _disarm(self) -> None:
-        """Let nothing fail any more that waits for its step."""
+        """Cancel all faults that wait for their step."""
         for machine_disk in self.disks:
             machine_disk.fails_at.clear()
             machine_disk.steps_after_failure = None
@@ -429,7 +429,7 @@ class World:
             idx, attempt = map(int, folder.name.split("-"))
             for start in self.observed.starts.get((folder.parts[-3], idx, attempt), ()):
                 start.was_removed = True
-        # What containers wrote was not synced by anybody: it may be lost with the power.
+        # No process synced the files of containers, so the power cut may lose them.
         for container in its_engine.containers.values():
             self._excuse(container)
         its_engine.lose_power()
@@ -440,7 +440,7 @@ class World:
         for process in self._coordinators():
             process.paused_until = self.time.now + seconds
         if self.random.random() < 0.5:
-            # Somebody takes the run for dead.
+            # A person believes that the run is dead.
             self.time.after(self.random.uniform(0, seconds), lambda: self.resume())
 
     def _engine_away(self) -> None:
@@ -488,7 +488,7 @@ class World:
         self.count(f"EIO at {kind}")
         self.disk.fails_at[kind] = self.random.randrange(5)
         if self.random.random() < 0.3 and self.happens("power-loss-after-error"):
-            # What the failed sync dropped is gone only then.
+            # Only a power cut removes the data whose sync failed.
             self.time.after(self.random.choice((0.5, 5.0, 20.0)), self._lose_power)
         # Chance of its own: known seeds without such an error keep their worlds.
         chance = random.Random(self.time.now)
@@ -587,7 +587,7 @@ class World:
     # -- how people look after the lab meanwhile
 
     def _look_after(self) -> None:
-        """Have somebody verify, copy or tidy up the lab, whatever happens in it."""
+        """Verify, copy or clean the lab, whatever else happens in it."""
         name, act = self.random.choice(
             (
                 ("verify", self._verify),
@@ -601,7 +601,7 @@ class World:
         self.events["looked after"] += 1
 
     def _verify(self) -> None:
-        """Verify the lab. What a mirror lacks, the run's next owner appends."""
+        """Verify the lab. Missing lines of mirrors are allowed: the next owner appends them."""
         findings = verify_lab(self.lab, None).findings
         wrong = [finding for finding in findings if "regenerates it" not in finding]
         if wrong:
@@ -635,9 +635,9 @@ class World:
         return lasts, status
 
     def _count_running(self, container: Container) -> None:
-        """Note if a trial starts though as many run as this process may run, or people asked for.
+        """Note a trial that starts although the limit of this process or of a person is reached.
 
-        One who resumes a run with a lower limit finds those of an earlier process running.
+        After a resume with a lower limit, the trials of the earlier process still run.
         """
         process = self.time.current.process
         run_id = (container.attempt or ("",))[0]

@@ -1,9 +1,8 @@
 """Simulated threads and time: one thread runs at a time, and a seed decides which is next.
 
-Each simulated thread is a greenlet, a stack of its own in the one real thread. It gives its turn
-away where a real thread could lose it: when it waits, and at *points*, the steps that a fault may
-hit (a statement, a write, a lock, a call of the engine). Time passes only here. A process that is
-killed never gets a turn again: nothing of it runs, as after SIGKILL, and what it held is free.
+Each simulated thread is a greenlet. It can be interrupted when it waits and at *points*:
+statements, writes, locks and calls of the engine. Time passes only here. No thread of a killed
+process runs again, and its locks are free.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from greenlet import getcurrent, greenlet
 _SWITCH_S = 20e-6
 """How much time a turn takes on average."""
 _PREEMPTED = 0.03
-"""How often a thread loses its turn at a point."""
+"""How often a thread is interrupted at a point."""
 BEGINNING = 1000.0
 """The time at which a world begins, in seconds."""
 MAX_TURNS = 150_000
@@ -45,7 +44,7 @@ class Machine:
     def __init__(self, name: str, unix_time: float) -> None:
         self.name = name
         self.unix_time = unix_time
-        """What its wall clock says when the world begins."""
+        """Its wall clock when the world begins."""
         self.boot = 1
         self.processes: list[Process] = []
 
@@ -187,7 +186,7 @@ class Scheduler:
         self._pass_turn(task)
 
     def point(self, kind: str, detail: str = "") -> None:
-        """A step at which the process may be killed, or its thread lose its turn."""
+        """A step at which the process may be killed or its thread interrupted."""
         if self._is_between_turns:
             return
         process = self.current.process

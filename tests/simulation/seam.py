@@ -1,8 +1,8 @@
-"""What of labledger is replaced in a simulated world, and by what: everything else is the product.
+"""The parts of labledger that a simulated world replaces. Everything else is the product.
 
-The engine is simulated, so that trials are made up: what a container leaves is decided when it
-starts, and nobody reads files to collect it. Processes are those of the world. Every statement,
-fault point and call of the file system is a point of the world, at which its process may die.
+The engine is simulated. A container's outputs are chosen at its start and collected without files.
+Processes belong to the world. Every statement, fault point and call of the file system is a point
+at which the process may die.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from simulation.scheduler import Process, world
 
 IMAGE = "labledger/python:3"
 COST_USD = 0.25
-"""What each made-up trial costs."""
+"""The cost of each made-up trial."""
 _LARGE, _LARGE_S = 0.1, (0.5, 3.0)
 """How many trial folders take a while to make, and how long: their trials can be recalled."""
 
@@ -82,7 +82,7 @@ def install() -> None:
     run_start.RunStart.check = _check
     _replace(container_files.image_ids, lambda _: frozenset({engine.IMAGE_ID}))
     regrade._check_requirements = lambda *_: None
-    # What is to be told is stored; a thread that delivers would not be one of the world.
+    # Notifications are stored, but a thread that delivers them would be outside the world.
     DeliveryThread.begin = lambda _: None
     _replace(run_hosts.require_limits, lambda *_, **__: None)
     host_identity._name_locked = lambda *_: nullcontext()

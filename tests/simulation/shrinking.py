@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What happened in one world."""
+    """The events of one world."""
 
     left_out: Collection[str]
     mishaps: Collection[str]
-    """What chance has chosen, with what was left out."""
+    """The mishaps that chance chose, including those left out."""
     failure: str | None
     log: str
     design: str

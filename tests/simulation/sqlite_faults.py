@@ -1,10 +1,8 @@
 """Faults of the disk at each write and sync of one operation of the ledger.
 
-`python -m simulation.sqlite_faults [OPERATION …]` does each operation once and counts what it
-writes, truncates and syncs. Then it does the operation again, each time in a copy of the same lab,
-with an I/O error, a full disk or a power cut at one of these steps. Afterwards the operation must
-have happened whole or not at all, an error must be one of labledger's, the lab must verify, and
-the operation must succeed when it is repeated. Each time is a process of its own.
+`python -m simulation.sqlite_faults [OPERATION …]` counts the writes, truncations and syncs of an
+operation, then repeats it with a fault at each. It must happen whole or not at all, errors must be
+labledger's, the lab must verify, and a second try must succeed.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ _SLOTS = 6
 _KEPT = "kept"
 """A run that no operation concerns."""
 _LEASES = frozenset({"lease", "claim"})
-"""Tables that change in transactions before and after that of the operation."""
+"""Tables that change in transactions before and after the operation's own."""
 
 Act = Callable[[Path], None]
 State = Sequence[Any]
@@ -241,7 +239,7 @@ class Trial:
     at: int = -1
     """The number of the step with the fault."""
     steps: list[str] = field(default_factory=list)
-    """What kind of step each was."""
+    """The kind of each step."""
 
     def __post_init__(self) -> None:
         self.world = Scheduler(self.at + 1)
@@ -271,7 +269,7 @@ class Trial:
         self.disk.fails_at.clear()
         was_cut = isinstance(ending, _Killed)
         if was_cut or (ending is None and self.at % 2):
-            # What was reported as done must be durable.
+            # An operation that was reported as done must be durable.
             disk.lose_power(self.disk)
             self._empty_temporary_folder()
         if not was_cut and ending is not None:
@@ -279,7 +277,7 @@ class Trial:
             assert ending.message.strip(), f"{type(ending).__name__} says nothing"
         state = self.state()
         if ending is None:
-            assert state == after, f"it is said to be done: {_difference(after, state)}"
+            assert state == after, f"it was reported as done: {_difference(after, state)}"
         elif state not in (before, after):
             raise AssertionError(f"it has happened in part: {_difference(before, state)}")
         if state != before or before[:1] == after[:1]:
@@ -363,7 +361,7 @@ def _difference(expected: State, actual: State) -> str:
 
 @dataclass
 class Tally:
-    """What was tried with an operation."""
+    """The faults that were tried with an operation."""
 
     name: str
     steps: list[str]
@@ -381,7 +379,7 @@ class Tally:
 
 
 def try_faults(name: str, folder: Path, options: argparse.Namespace) -> Tally:
-    """Do an operation with each fault at each of its steps, or at those of the options."""
+    """Run an operation with each fault at each of its steps, or at the chosen steps."""
     operation = OPERATIONS[name]
     faults = list(FAULTS) if options.fault is None else [options.fault]
     template = folder / "template"

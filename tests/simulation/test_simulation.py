@@ -37,7 +37,7 @@ def simulate(*words: object) -> subprocess.CompletedProcess[str]:
 
 @cache
 def world(seed: int) -> subprocess.CompletedProcess[str]:
-    """Return what is said of a world, simulated once for all tests of this process."""
+    """Return the output of a world, simulated once for all tests of this process."""
     return simulate("--seed", seed)
 
 

@@ -33,7 +33,7 @@ def try_faults(*words: object) -> str:
 
 
 def test_first_middle_and_last_steps() -> None:
-    """What a fault at these steps hits has happened whole or not at all, and can be repeated."""
+    """An operation with a fault at these steps happens whole or not at all, and can be repeated."""
     printed = try_faults("commit", "import", "backup", "--most", 3)
     assert printed.count("tried 3 × io-error, 3 × full-disk, 3 × power-cut; 0 failures") == 3
 

@@ -1,4 +1,4 @@
-"""What `scripts/humaneval` does once the environment stands."""
+"""The command `scripts/humaneval`, run in the prepared environment."""
 
 from __future__ import annotations
 

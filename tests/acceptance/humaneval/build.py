@@ -44,7 +44,7 @@ def read_problems(path: Path, limit: int | None = None) -> list[Problem]:
 def expected(
     problems: list[Problem], *, strict: bool = False, replications: int = REPLICATIONS
 ) -> Outcomes:
-    """What each variant must get, worked out without running anything."""
+    """Return the verdicts that each variant must get, without running anything."""
     counts: Counter[tuple[str, str]] = Counter()
     for variant, problem, repl_idx in product(VARIANTS, problems, range(replications)):
         trial = f"{problem['task_id']} {repl_idx}"
@@ -59,9 +59,9 @@ def expected(
 def build(problems: list[Problem], directory: Path, replications: int = REPLICATIONS) -> Path:
     """Write the experiment into `directory`, over an earlier one; returns its experiment.yaml.
 
-    It is that of `labledger init --from humaneval:FILE`, with three variants of an agent of ours:
-    one that gives the reference solution, one that leaves the function empty, and one that gives
-    either, as problem and replication fall. So it is known what each trial must get.
+    It is the experiment of `labledger init --from humaneval:FILE` with our own agent. One variant
+    gives the reference solution, one leaves the function empty, and one does either, depending on
+    problem and replication. So the verdict of each trial is known.
     """
     directory.mkdir(parents=True, exist_ok=True)
     data = directory / "problems.jsonl"

@@ -71,7 +71,7 @@ class Drive:
         return {(row["variant_id"], row["verdict"]): row["trials"] for row in rows}
 
     def output(self, *arguments: str) -> str:
-        """What a labledger command prints. Raises `CalledProcessError` if it fails."""
+        """Return the output of a labledger command. Raises `CalledProcessError` if it fails."""
         command = [*LABLEDGER, *arguments, *self._lab]
         return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
 

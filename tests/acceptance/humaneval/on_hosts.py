@@ -1,7 +1,7 @@
 """HumanEval on a cluster of three hosts whose parts are killed, compared with an undisturbed run.
 
-What `scripts/humaneval --cluster` does. The kills are those of `scripts/torture --cluster`, which
-counts every container start of all engines and what is left on the hosts.
+`scripts/humaneval --cluster` runs this. It kills as `scripts/torture --cluster` does, which counts
+every container start of all engines and everything that stays on the hosts.
 """
 
 from __future__ import annotations

@@ -63,10 +63,9 @@ def decide(samples: Sequence[Sample], limit: float) -> Decided:
         results = decision.decide_gates(compared, samples, document, {gate: limit})
         have_passed = [result.passed for result in results]
         passed[gate], passed_by_any[gate] = all(have_passed), any(have_passed)
-    conclusions = [decision.conclusion(have_passed, document) for have_passed in compared]
-    return Decided(
-        [have_passed.difference for have_passed in compared], conclusions, passed, passed_by_any
-    )
+    conclusions = [decision.conclusion(comparison, document) for comparison in compared]
+    differences = [comparison.difference for comparison in compared]
+    return Decided(differences, conclusions, passed, passed_by_any)
 
 
 def _compared(sample: Sample) -> Compared:

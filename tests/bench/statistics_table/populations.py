@@ -84,8 +84,8 @@ def cluster_rates(chance: Chance, mean: float, names: Array, *, alike: bool) -> 
 def _middle(mean: float) -> float:
     """Return the logit around which clusters lie whose rates have this mean."""
     places = special.ndtri((np.arange(20_000) + 0.5) / 20_000) * _CLUSTER_DEVIATION
-    found = optimize.brentq(lambda x: float(special.expit(x + places).mean()) - mean, -9, 9)
-    return float(found)
+    level = optimize.brentq(lambda x: float(special.expit(x + places).mean()) - mean, -9, 9)
+    return float(level)
 
 
 def trials(chance: Chance, rates: Array, most: int, *, is_even: bool) -> Trials:
