@@ -22,7 +22,7 @@ for line in sys.stdin:
 
 
 class ChartProcess:
-    """Draws charts; its process is started for the first of them."""
+    """Draws charts, in a process that starts with the first one."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None

@@ -44,7 +44,7 @@ _MAX_REQUEST = 1 << 20
 
 
 class ForkedCommand:
-    """A command that was forked. Its parent is the server, so it is waited for through a pipe."""
+    """A forked command. Its parent is the server, so a pipe reports its end."""
 
     def __init__(self, pid: int, ended: int) -> None:
         self.pid = pid
@@ -78,7 +78,7 @@ class ForkedCommand:
 
 
 class CommandServer:
-    """The process that forks commands, started when the first one is asked for."""
+    """The process that forks commands. It starts with the first command."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         """`env` is the environment in which the process imports labledger."""
@@ -179,7 +179,7 @@ def _report_end(process: int, end: int) -> None:
 
 
 def _become(files: list[int], **command: Any) -> NoReturn:
-    """Be a command, on the streams 0 to 2, and end with its code."""
+    """Run a command on the streams 0 to 2, and end with its exit code."""
     code = 99
     try:
         for number, file in enumerate(files):

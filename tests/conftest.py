@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 
-# Before any of them is imported, so that a failed assert of a helper says what it found.
+# Before any helper is imported, so that its failed asserts show their values.
 _TESTS = Path(__file__).parent
 _PACKAGES = {path.parent for path in _TESTS.rglob("__init__.py")}
 _MODULES = {path for path in _TESTS.rglob("*.py") if path.parent not in _PACKAGES}
@@ -32,11 +32,11 @@ from labledger.engine.engine import Engine
 from labledger.errors import EngineUnavailable
 
 EXIT_LIMIT_S = 60
-"""A test process ends at the latest so long after its last test."""
+"""The seconds after its last test within which a test process ends."""
 
 granted.use_own_settings()
 
-# Where compiled modules are not kept, each command that a test starts compiles them again.
+# Without compiled modules, each command of a test compiles them again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
@@ -81,7 +81,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 
 def _limit_process(item: pytest.Item) -> None:
-    """End this process, with the stacks of its threads, where a test exceeds its limit by far."""
+    """End this process, and print the stacks of its threads, if a test far exceeds its limit."""
     limit_s = float(item.config.getini("faulthandler_timeout"))
     timeout = item.get_closest_marker("timeout")
     if timeout is not None:
@@ -105,14 +105,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _command_server() -> Iterator[None]:
-    """Ends the process that commands are forked from."""
+    """End the process that forks commands."""
     yield
     commands.stop_server()
 
 
 @pytest.fixture(scope="session")
 def image_ids() -> dict[str, str]:
-    """The ids of the images that `scripts/image` makes, by name; fails where one is not here."""
+    """The ids of the images of `scripts/image`, by name. It fails if one is missing."""
     try:
         engine = Engine().connect()
     except EngineUnavailable as error:
@@ -145,7 +145,7 @@ def readable_layers(image_ids: dict[str, str]) -> bool:
 
 @pytest.fixture
 def trials(tmp_path: Path, image_ids: dict[str, str]) -> Iterator[Trials]:
-    """Makes and runs trials; their containers and folders are gone after the test."""
+    """Makes and runs trials. Their containers and folders are removed after the test."""
     with trials_in(tmp_path, image_ids) as trials:
         yield trials
 
@@ -161,7 +161,7 @@ def engine_log(
 
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_left() -> Iterator[None]:
-    """Removes the containers that tests which failed have left."""
+    """Remove the containers of failed tests."""
     yield
     for project in Project.projects:
         project.clear()

@@ -1,4 +1,4 @@
-"""Small experiments on disk, the command that runs them as a real process, and what they left."""
+"""Small experiments on disk, real processes that run them, and checks of the results."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ PASSING = ("--env", "PACE=passing")
 
 
 class Project:
-    """A folder with an experiment of two variants, whose tasks say what their agents do."""
+    """A folder with an experiment of two variants. Its tasks contain the agents' scripts."""
 
     projects: ClassVar[list[Project]] = []
     """Every project of this process, so that the leftovers of failed tests can be removed."""
@@ -82,7 +82,7 @@ class Project:
         self.environment: dict[str, str] = {}
         """Further environment variables of every command."""
         self.before: list[str] = []
-        """Words that the command of each coordinator begins with, such as to enter a network."""
+        """Words before the command of each coordinator, such as to enter a network."""
         self.document: dict[str, Any] = {
             "experiment": {"id": "small"},
             "dataset": {"path": "tasks.jsonl"},
@@ -135,7 +135,7 @@ class Project:
         self.write("tasks.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
 
     def save(self) -> None:
-        """Write the experiment file anew from `document`, and allow what its models ask for."""
+        """Write the experiment file from `document`, and grant the permissions for its models."""
         self.experiment.write_text(yaml.safe_dump(self.document, sort_keys=False), "utf-8")
         if "models" in self.document["runtime"]:
             granted.allow(self.experiment)
@@ -143,7 +143,7 @@ class Project:
     # -- the command
 
     def command(self, *words: object, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run `labledger WORDS` here to its end, by a fork where nothing is changed in its code."""
+        """Run `labledger WORDS` here to its end. It is forked unless its code is changed."""
         environment = self.environment | environment
         if environment.keys() & {fault_points.VARIABLE, "PYTHONPATH"}:
             return run_real(*words, folder=self.folder, **environment)
@@ -167,12 +167,12 @@ class Project:
     # -- the library
 
     def start(self, run_id: str, pace: str = "passing", **options: Any) -> RunOutcome:
-        """Run the experiment by the library, in this process."""
+        """Run the experiment through the library, in this process."""
         given = RunOptions(lab_dir=self.lab, run_id=run_id, env={"PACE": pace}, **options)
         return run(self.experiment, given)
 
     def go_on(self, run_id: str, pace: str = "passing", **options: Any) -> RunOutcome:
-        """Resume a run by the library, in this process."""
+        """Resume a run through the library, in this process."""
         return resume(run_id, RunOptions(lab_dir=self.lab, env={"PACE": pace}, **options))
 
     # -- trials that hold
@@ -185,12 +185,12 @@ class Project:
         delete_folder(self.trial_folder(run_id, schedule_idx))
 
     def await_agents(self, run_id: str, count: int) -> list[int]:
-        """Return when so many containers run: the slots that they run for."""
+        """Wait until this many containers run, and return their slots."""
         wait_until(lambda: len(self.running(run_id)) >= count, f"{count} containers to run")
         return sorted(slot for slot, _ in self.running(run_id))
 
     def running(self, run_id: str) -> dict[tuple[int, int], str]:
-        """The names of this run's containers that run, by slot and attempt."""
+        """Return the names of this run's running containers, by slot and attempt."""
         names = {}
         for (slot, attempt), name in self.containers(run_id).items():
             state = ENGINE.inspect(name)
@@ -199,11 +199,11 @@ class Project:
         return names
 
     def open_gate(self, run_id: str, schedule_idx: int, attempt: int = 1) -> None:
-        """Let an agent that holds go on."""
+        """Let a waiting agent continue."""
         (self.trial_folder(run_id, schedule_idx, attempt) / "out" / "gate").touch()
 
     def containers(self, run_id: str) -> dict[tuple[int, int], str]:
-        """The names of all containers of this run's attempts, by slot and attempt."""
+        """Return the names of all containers of this run's attempts, by slot and attempt."""
         listed = ENGINE.containers_with_labels(self.labels(run_id))
         return {
             (int(c.labels[Labels.SLOT]), int(c.labels[Labels.ATTEMPT])): c.name
@@ -212,7 +212,7 @@ class Project:
         }
 
     def on_engine(self, run_id: str) -> list[str]:
-        """The names of all containers and networks that the engine has of a run."""
+        """Return the names of all containers and networks of a run."""
         labels = self.labels(run_id)
         networks = Networks(ENGINE).with_labels(labels)
         resources: list[Any] = [*ENGINE.containers_with_labels(labels), *networks]
@@ -224,7 +224,7 @@ class Project:
             return {Labels.LEDGER: reader.ledger_id, Labels.RUN: run_id}
 
     def clear(self) -> None:
-        """Remove every container of this project's ledger, where it still has one."""
+        """Remove every container of this project's ledger."""
         try:
             with LedgerReader.open(self.lab / "ledger.sqlite") as reader:
                 labels = {Labels.LEDGER: reader.ledger_id}
@@ -239,7 +239,7 @@ class Project:
     # -- what a run left
 
     def rows(self, run_id: str) -> dict[str, list[Any]]:
-        """Every committed record by kind, without what may differ between equal runs.
+        """Return every committed record by kind, without fields that differ between equal runs.
 
         Only records of this run or regrading are included.
         """
@@ -256,14 +256,14 @@ class Project:
         }
 
     def check_whole(self, run_id: str) -> None:
-        """As `check_run`, and nothing of its trials is left."""
+        """Check as `check_run` does, and that no container or folder is left."""
         self.check_run(run_id)
         assert self.on_engine(run_id) == []
         for kept in ("trials", "traces"):
             assert list((self.lab / "runs" / run_id / kept).iterdir()) == []
 
     def check_run(self, run_id: str) -> None:
-        """The ledger verifies, mirrors, chain and summary are what it makes of them."""
+        """Check that the ledger verifies, and that mirrors, chain and summary agree with it."""
         findings = verify_lab(LabFolder(self.lab), run_id).findings
         assert findings == (), findings
         folder = self.lab / "runs" / run_id
@@ -354,7 +354,7 @@ class Coordinator:
         return self._process.poll() is not None
 
     def kill_unless_ended(self) -> bool:
-        """`kill -9`; False where the process had ended by itself, which it must have done well."""
+        """Send `kill -9`. Return False if the process had already ended, with exit code 0."""
         self.signal(signal.SIGKILL)
         code = self._end()
         assert code in (0, -signal.SIGKILL), self.stderr
@@ -384,10 +384,10 @@ class EngineLog:
         self._path = path
         self._read = 0
         self._happened: defaultdict[str, list[tuple[str, dict[str, str]]]] = defaultdict(list)
-        """Each action, and what is known of its container, by the container's ledger."""
+        """Each action and the attributes of its container, by the container's ledger."""
 
     def starts(self, project: Project, run_id: str) -> Counter[tuple[int, int]]:
-        """How often a container of each (slot, attempt) of a run was started.
+        """Return how often containers of each (slot, attempt) of a run were started.
 
         Waits until the engine has reported the removal of every container that it created.
         """
@@ -405,7 +405,7 @@ class EngineLog:
         return self.so_far(project, run_id)
 
     def so_far(self, project: Project, run_id: str) -> Counter[tuple[int, int]]:
-        """How often a container of each (slot, attempt) of a run was started, as far as known."""
+        """Return how often containers of each (slot, attempt) were started, as far as known."""
         labels = project.labels(run_id)
         return Counter(
             (int(about[Labels.SLOT]), int(about[Labels.ATTEMPT]))
@@ -414,14 +414,14 @@ class EngineLog:
         )
 
     def _of(self, labels: dict[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
-        """Each action on a container with these labels, and what is known of the container."""
+        """Yield each action on containers with these labels, with the container's attributes."""
         self._read_on()
         for action, about in self._happened[labels[Labels.LEDGER]]:
             if labels.items() <= about.items():
                 yield action, about
 
     def _read_on(self) -> None:
-        """Take in the lines that are new; the last may be half there."""
+        """Read the new lines; the last may be incomplete."""
         with self._path.open("rb") as log:
             log.seek(self._read)
             for line in log:
@@ -435,10 +435,10 @@ class EngineLog:
 
 @contextmanager
 def engine_log_in(folder: Path) -> Iterator[EngineLog]:
-    """Write the engine's events down while this lasts."""
+    """Log the engine's events while the block runs."""
     path = folder / "engine-events"
     command = ["docker", "events", "--format", "{{json .}}", "--filter", "type=container"]
-    # Not by a label: Podman's filter needs its value.
+    # No filter by label: Podman's needs a value.
     command += ["--since", f"{time.time():.3f}"]
     with path.open("wb") as log, subprocess.Popen(command, stdout=log) as process:
         try:
@@ -448,7 +448,7 @@ def engine_log_in(folder: Path) -> Iterator[EngineLog]:
 
 
 def take_notes(rows: dict[str, list[Any]]) -> dict[tuple[int, int], list[str]]:
-    """Take out of a run's rows why attempts were begun anew, by slot and attempt."""
+    """Remove the notes about restarted attempts from rows; return them by slot and attempt."""
     notes = {}
     for row in rows["evidence"]:
         ext = row.get("ext", {})
@@ -468,7 +468,7 @@ _OF_ONE_RUN = frozenset(
 
 
 def comparable(value: Any) -> Any:
-    """A record without ids, times and digests: what two equal runs must have in common."""
+    """Return a record without ids, times and digests, so that equal runs have equal records."""
     if isinstance(value, dict):
         return {key: comparable(held) for key, held in value.items() if key not in _OF_ONE_RUN}
     if isinstance(value, list):

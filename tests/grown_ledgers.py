@@ -1,4 +1,4 @@
-"""Runs that grew by parts, as a ledger keeps them: two slots more a part, or slots run again."""
+"""Runs that grew by parts: two more slots per part, or slots that ran again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def revision(number: int) -> ExperimentRevision:
 
 
 def extend(writer: LedgerWriter, lease: Lease, total: int, **changes: Any) -> int:
-    """Append the tasks and slots that make the run one of `total` slots; return the part."""
+    """Append tasks and slots up to `total` slots; return the part."""
     with LedgerReader.open(writer.path) as reader:
         run = reader.run(lease.run_id)
         known = set(reader.task_digests(lease.run_id))

@@ -32,7 +32,7 @@ def write_task(
     tests: str | None = TESTS,
     files: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write a task that the oracle passes, with what is given in place of its parts."""
+    """Write a task that the oracle passes, with the given parts instead of its own."""
     document: dict[str, Any] = {"schema_version": "1.4", "environment": {"docker_image": IMAGE}}
     for section, values in (toml or {}).items():
         written: Any = document.get(section)
@@ -278,7 +278,7 @@ RUN mkdir -p /tests/sub /tests/odd /logs/agent /logs/artifacts /logs/verifier/de
 
 
 def files_of_image(folder: Path) -> Path:
-    """The image has files where tests and logs are: they stay, and what the agent left there goes.
+    """The image's files at the places of tests and logs stay; the agent's files there are removed.
 
     The solution plants, exchanges and deletes some, and leaves an artifact outside of its folder.
     """

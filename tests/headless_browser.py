@@ -1,4 +1,4 @@
-"""A headless Chromium, spoken to over a pipe: what a page shows, asks for and complains about."""
+"""A headless Chromium, controlled over a pipe: a page's text, requests and complaints."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Browser:
         to_read, self._to = os.pipe()
         self._from, to_write = os.pipe()
         nowhere = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_WRONLY, 0) for fd in (1, 2)]
-        # By way of two others, so that neither pipe lands on the other.
+        # Through two other descriptors, so that neither pipe overwrites the other.
         moves = [(to_read, 103), (to_write, 104), (103, 3), (104, 4)]
         dups = [(os.POSIX_SPAWN_DUP2, *move) for move in moves]
         closes = [(os.POSIX_SPAWN_CLOSE, fd) for fd in (103, 104)]
@@ -96,7 +96,7 @@ class Browser:
     # -- the page
 
     def open(self, path: Path, *, width: int = 1280, dark: bool = False, media: str = "") -> None:
-        """Show a file as a window of this width, light or dark, does; forget earlier events."""
+        """Open a file in a window of this width, light or dark, and forget earlier events."""
         self.events.clear()
         self.ask(
             "Emulation.setDeviceMetricsOverride",
@@ -148,7 +148,7 @@ class Browser:
         ]
 
     def requests(self) -> list[str]:
-        """The address of everything that was asked for since the page was opened."""
+        """The addresses of all requests since the page was opened."""
         self.run("0")
         return [
             event["params"]["request"]["url"]

@@ -26,7 +26,7 @@ STATUSES = (SlotStatus.COMPLETED, SlotStatus.COMPLETED, SlotStatus.AGENT_ERROR)
 
 
 def make(folder: Path) -> Path:
-    """One run that is complete and one that is not, in the lab of a folder."""
+    """Make a complete and an incomplete run in the lab of a folder."""
     path = kit.make_ledger(folder)
     with kit.open_writer(path) as writer:
         lease = _begin(writer, RUN)
@@ -49,7 +49,7 @@ def tables(path: Path) -> list[str]:
 
 
 def poison(path: Path, table: str) -> list[str]:
-    """Put hostile text into every text column of a table that takes it; which columns did."""
+    """Put hostile text into every text column of a table that accepts it; return these columns."""
     raw = DRIVER.connect(str(path), isolation_level=None)
     for name, kind in raw.execute("SELECT name, type FROM sqlite_schema").fetchall():
         if kind == "trigger":
@@ -62,7 +62,7 @@ def poison(path: Path, table: str) -> list[str]:
             raw.execute(f"UPDATE {table} SET {column} = {column} || ?", (HOSTILE,))
             poisoned.append(f"{table}.{column}")
         except DRIVER.Error:
-            continue  # Its values are checked: only the words that are allowed can stand there.
+            continue  # The column has a check, so it accepts only certain words.
     raw.close()
     return poisoned
 

@@ -1,4 +1,4 @@
-"""Finished trials without a container: their files are left by this machine's shell.
+"""Finished trials without a container: this machine's shell makes their files.
 
 For tests of what a trial leaves, where it does not matter that a container did. The trial folder is
 prepared, and read when the trial has ended, by the code that does it for trials with a container.

@@ -1,4 +1,4 @@
-"""Trials whose agents ask models, by Python's own HTTP client, through a real gateway."""
+"""Trials whose agents call models through a real gateway, with Python's HTTP client."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ COST = 510e-6
 
 
 def task(name: str, **turn: Any) -> dict[str, Any]:
-    """A task of the provider's script: a request that contains `name` gets this answer."""
+    """Return a task of the provider's script: requests that contain `name` get this answer."""
     usage = {"usage": USAGE} if "usage" not in turn else {}
     return {"name": name, "match": name, "plain": True, "turns": [{**usage, **turn}]}
 
@@ -74,7 +74,7 @@ def models(url: str, **fields: Any) -> dict[str, Any]:
 
 
 def agent(text: str) -> tuple[str, ...]:
-    """A command that runs a Python program which may ask models."""
+    """Return a command that runs a Python program, which may call models."""
     return python(ASKS + text)
 
 
@@ -85,12 +85,12 @@ def said(trials: Trials, result: AttemptResult, phase: str = "agent") -> dict[st
 
 
 def grades_and(text: str) -> tuple[str, ...]:
-    """A grader that runs a Python program and passes everything."""
+    """Return a grader that runs a Python program and passes everything."""
     return ("sh", "-c", f'{GRADES}\npython3 -c "$$0"', agent(text)[2])
 
 
 def spec_of(trials: Trials, url: str, program: str | PhasePlan, **settings: Any) -> AttemptSpec:
-    """A trial whose agent runs a program and has models at `url`."""
+    """Return a trial whose agent runs a program and has models at `url`."""
     granted = ModelSettings.of_authored(models(url, **settings.pop("models", {})))
     runtime = {"models": granted.as_json()} | settings.pop("runtime", {})
     command = program if isinstance(program, PhasePlan) else agent(program)

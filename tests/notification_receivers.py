@@ -28,7 +28,7 @@ FAILURES = ("status 500", "redirect", "hang", "drip", "close", "half", "refuse")
 
 
 class Receiver:
-    """A receiver as a test sees it."""
+    """A receiver, from the test's side."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -94,7 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
             case ["hang"]:
                 time.sleep(PATIENCE_S)
             case ["drip"]:
-                # Each byte comes in time, and the answer never.
+                # Each byte arrives in time, but the answer never ends.
                 self.wfile.write(b"HTTP/1.1 204 No Content\r\nX: ")
                 for _ in range(PATIENCE_S * 20):
                     self.wfile.write(b"x")

@@ -1,4 +1,4 @@
-"""A ledger of every kind of slot, and what its records alone say, counted in Python."""
+"""A ledger with every kind of slot, and its counts, computed from the records in Python."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ FATES: tuple[tuple[SlotStatus, str | None, int | None], ...] = (
     (SlotStatus.INFRA_ERROR, None, 3),
     (SlotStatus.GRADE_ERROR, None, None),
 )
-"""How slots end, in turn: status, verdict of the score that is there, agent's exit status."""
+"""How slots end, one after the other: status, verdict, the agent's exit status."""
 
 RETRIED = 5
-"""Every slot whose number this divides had an attempt that failed before."""
+"""Every fifth slot had a failed attempt before."""
 
 
 def slots() -> Iterator[Slot]:
@@ -61,7 +61,7 @@ def slots() -> Iterator[Slot]:
 
 @built_once
 def make_ledger(folder: Path) -> Path:
-    """Two runs of one experiment, a changed third one, and another experiment's, unfinished."""
+    """Make two runs of an experiment, a changed third, and an unfinished one of another."""
     path = kit.make_ledger(folder)
     clock = kit.FakeClock()
     with kit.open_writer(path, clock) as writer:
@@ -91,11 +91,11 @@ def make_regraded(folder: Path) -> Path:
 
 
 COUNTED = {"run-1": "run-1.g3"}
-"""Whose rows count then, where they are not the run's own."""
+"""The runs whose rows count, if they are not the run's own."""
 
 
 def regrade(path: Path, root: str, generation: int, shift: int, stop: int = SLOTS) -> None:
-    """A regrading after which every slot ended in another way."""
+    """Add a regrading in which every slot ends differently."""
     lease = graded.create(path, root, generation)
     with kit.open_writer(path) as writer:
         for slot in list(slots())[:stop]:
@@ -146,9 +146,9 @@ def fate(slot: Slot, shift: int) -> tuple[SlotStatus, str | None, int | None]:
 
 
 def result(run_id: str, slot: Slot, shift: int, **changes: Any) -> AttemptResult:
-    """Every third trial says nothing of its cost, and one in two nothing of its tokens.
+    """Every third trial reports no cost, and every second no tokens.
 
-    Some say that they cost less than 0.
+    Some report a negative cost.
     """
     idx = slot.schedule_idx
     status, verdict, agent_status = fate(slot, shift)
@@ -185,9 +185,9 @@ class Told:
     """The digest of the run that holds the records."""
     slot: Slot
     status: str | None = None
-    """None where the slot is not committed."""
+    """None if the slot is not committed."""
     verdict: str | None = None
-    """The one that counts."""
+    """The verdict that counts."""
     trial: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     score: dict[str, Any] = field(default_factory=dict)
@@ -195,13 +195,13 @@ class Told:
     """Whether another slot of the task has a verdict, in the same grading of the run."""
 
     def spent(self, metric_id: str) -> Any:
-        """A cost or tokens; None where they are not known, as what is less than 0."""
+        """Return a cost or tokens, or None if they are unknown or negative."""
         value = self.metrics.get(metric_id)
         return None if value is None or value < 0 else value
 
     @property
     def passed(self) -> int | None:
-        """1 where the slot passed, 0 where it did not, None where the pass rate leaves it out."""
+        """1 if the slot passed, 0 if not, None if the pass rate leaves it out."""
         if self.status in {None, "infra_error", "setup_error", "skipped_pruned", "cancelled"}:
             return None
         if self.verdict is not None:
@@ -257,7 +257,7 @@ def read(path: Path, counted: Mapping[str, str]) -> list[Told]:
 
 
 def counts(outcomes: Iterable[Told]) -> dict[str, Any]:
-    """The counts and the rate that several views have."""
+    """Return the counts and the rate that several views have."""
     slots = list(outcomes)
     verdicts = Counter(one.verdict for one in slots if one.verdict)
     passed, not_passed = (sum(one.passed == number for one in slots) for number in (1, 0))
@@ -271,13 +271,13 @@ def counts(outcomes: Iterable[Told]) -> dict[str, Any]:
 
 
 def summed(values: Iterable[Any]) -> Any:
-    """A sum as SQL has it: of what is known, and nothing where nothing is."""
+    """Return a sum as SQL computes it: over known values, None without any."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
 
 def as_text(rows: Iterable[dict[str, Any]]) -> list[str]:
-    """Rows in an order that does not matter, with floats as far as they are the same."""
+    """Return rows in a fixed order, with rounded floats, as text."""
     rounded = (
         {
             name: round(value, 9) if isinstance(value, float) else value

@@ -1,4 +1,4 @@
-"""`labledger view` as a process, and browser pages that show what it serves."""
+"""`labledger view` as a process, and browser pages that show its answers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Viewer:
         self.complaints: list[str] = []
         """Errors and warnings of consoles, refusals by the content policy, exceptions."""
         self.requests: list[str] = []
-        """The address of everything that pages asked for."""
+        """The addresses of all requests of pages."""
         self.refusals: list[str] = []
         """The requests that failed, and why."""
         self._start(*words)
@@ -123,8 +123,8 @@ class Viewer:
                 page.goto(address)
                 return
             except PlaywrightError as error:
-                # A network of this machine came or went: a browser with a person asks again. The
-                # page that told of the error may still interrupt that.
+                # A network of this machine appeared or disappeared: open the page again. The
+                # browser's error page may still interrupt that.
                 if _NETWORK_CHANGED not in error.message and _ERROR_PAGE not in error.message:
                     raise
         raise AssertionError(f"{address} could not be opened: {self.refusals}")

@@ -22,7 +22,7 @@ COMPLETION = {
 }
 """An answer of OpenAI's chat API."""
 HANG_UP = (0, None)
-"""An answer that is none: the connection ends."""
+"""No answer: the connection ends."""
 
 Answer = tuple[int, Any]
 
@@ -37,13 +37,13 @@ class Asked:
 
     @property
     def is_probe(self) -> bool:
-        """Whether the gateway asked by itself."""
+        """Whether the gateway itself sent the request."""
         return PROBE in self.body
 
 
 @dataclass
 class RefusingProvider:
-    """A provider that listens on `url`, and answers as its rule says at that moment."""
+    """A provider that listens on `url` and answers by its present rule."""
 
     rule: Callable[[Asked], Answer]
     url: str = ""
@@ -51,7 +51,7 @@ class RefusingProvider:
 
     @property
     def probes(self) -> int:
-        """How many requests the gateway sent by itself."""
+        """The number of requests that the gateway itself sent."""
         return sum(asked.is_probe for asked in self.requests)
 
 

@@ -1,4 +1,4 @@
-"""Regradings of runs, as a ledger keeps them: the same schedule, other verdicts."""
+"""Regradings of runs in a ledger: the same schedule, other verdicts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VERDICTS = {"P": "pass", "F": "fail", "M": "missing", "E": "error"}
 
 
 def regrading(path: Path, root: str, generation: int, **changes: Any) -> NewRun:
-    """The run that regrades `root`, as its coordinator creates it."""
+    """Return the run that regrades `root`, as its coordinator creates it."""
     with LedgerReader.open(path) as reader:
         run, head = reader.run(root), reader.chain_head(root)
     regrades = {
@@ -71,7 +71,7 @@ def regrade(
     at: str | None = None,
     stop: int | None = None,
 ) -> str:
-    """A regrading with a verdict a slot, a letter each; returns its run's id.
+    """Make a regrading with a letter for each slot's verdict; return its run's id.
 
     `g` is a `grade_error`, and `-` a slot that is carried over as it is in the root. Slots from
     `stop` on are not committed.
@@ -121,7 +121,7 @@ def result(
 
 
 def counted(path: Path) -> dict[str, str]:
-    """Whose rows count, by the root's id."""
+    """Return the runs whose rows count, by the root's id."""
     raw = DRIVER.connect(str(path))
     sql = (
         "SELECT root.run_id, run.run_id FROM counted JOIN run AS root ON root.run_no = root_no "

@@ -1,4 +1,4 @@
-"""A run whose slots ended in every way, and reruns of it, as a ledger keeps them."""
+"""A run whose slots ended in every way, and reruns of it, in a ledger."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ENVIRONMENT = (1, 3, 4)
 
 
 def result(slot: Slot, fate: int, **changes: Any) -> AttemptResult:
-    """The result of a slot that ends as slot `fate` of the run does; it cost 0.01 USD."""
+    """Return the result of a slot that ends as slot `fate` does and costs 0.01 USD."""
     status, reason, verdict, agent = FATES[fate]
     ids = TrialIds.of(kit.RUN, slot)
     sample = kit.result(slot.schedule_idx)
@@ -63,7 +63,7 @@ def result(slot: Slot, fate: int, **changes: Any) -> AttemptResult:
 
 @built_once
 def make_run(folder: Path) -> Path:
-    """A ledger with a complete run, whose slots ended as `FATES` says."""
+    """Make a ledger with a complete run whose slots ended as in `FATES`."""
     path = kit.make_ledger(folder)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, len(FATES))
@@ -82,7 +82,7 @@ def append(writer: LedgerWriter, plan: RerunPlan) -> list[Slot]:
 
 
 def commit(writer: LedgerWriter, fates: Iterable[int]) -> None:
-    """Commit the next slots of the run, which end as these slots did at first."""
+    """Commit the next slots of the run, with the first outcomes of these slots."""
     with LedgerReader.open(writer.path) as reader:
         run = reader.run(kit.RUN)
         waiting = list(reader.slots(kit.RUN, run.next_schedule_idx))

@@ -1,4 +1,4 @@
-"""Benchmarks that real agents run by a script, and what their trials must then come to.
+"""Benchmarks that real agents run by a script, and the expected outcomes.
 
 Each agent is a variant with a model of its own, so that the script says for each agent and task
 whether it is solved, and with which tokens. These differ by agent, task and answer.
@@ -28,9 +28,9 @@ from labledger.gateway.client import GatewayClient
 from labledger.records.model_calls import Api
 
 KEYS = {name: f"sk-{name}-{secrets.token_hex(12)}" for name in ("anthropic", "openai", "google")}
-"""The key of each provider, other ones in each process of the tests.
+"""The key of each provider, different in each test process.
 
-One is in the environment, one in a file, one printed by a command.
+One is in the environment, one in a file, and a command prints one.
 """
 KEY_VARIABLE = "SCRIPTED_ANTHROPIC_KEY"
 PROVIDERS = {
@@ -66,7 +66,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedBenchmark:
-    """A benchmark at `source`, whose tasks some agents run by `script`."""
+    """A benchmark at `source`, whose tasks agents run by `script`."""
 
     source: str
     tasks: tuple[BenchmarkTask, ...]
@@ -77,7 +77,7 @@ class ScriptedBenchmark:
         return (self.agents.index(agent) + self.tasks.index(task)) % 3 != 1
 
     def usages(self, agent: str, task: BenchmarkTask) -> list[dict[str, int]]:
-        """Return what each answer of a trial uses. aider, which only edits files, asks once."""
+        """Return the usage of each answer of a trial. aider only edits files and makes one call."""
         a, t = self.agents.index(agent), self.tasks.index(task)
         first = {"input": 1000 + 100 * a + 10 * t, "cache_read": 200 + 7 * a + t, "output": 31 + t}
         if provider_of(agent) == "anthropic":
@@ -117,7 +117,7 @@ class ScriptedBenchmark:
         return prices
 
     def expected(self) -> dict[tuple[str, str], Expected]:
-        """Return what each trial comes to, by variant and task."""
+        """Return the expected outcome of each trial, by variant and task."""
         return {
             (agent, task.task_id): self._expected(agent, task)
             for agent in self.agents
@@ -187,11 +187,11 @@ def swebench_benchmark(
 
 
 class BenchmarkProject(Project):
-    """A folder with the experiment that `labledger init` makes of a benchmark and its agents."""
+    """A folder with the experiment that `labledger init` writes for a benchmark and its agents."""
 
     def __init__(self, folder: Path, benchmark: ScriptedBenchmark, url: str, **models: Any) -> None:
         super().__init__(folder, {})
-        # Not forked: such a process is limited in time.
+        # Not forked, because forked processes have a time limit.
         self.environment |= {KEY_VARIABLE: KEYS["anthropic"], "PYTHONPATH": str(CHECKOUT)}
         self.keys = folder / "keys"
         self.keys.mkdir()
@@ -221,12 +221,12 @@ class BenchmarkProject(Project):
         return self.folder / "made" / "experiment.yaml"
 
     def save(self) -> None:
-        """Write the experiment of the benchmark anew, once it has been made."""
+        """Write the experiment of the benchmark again."""
         if self.experiment.exists():
             super().save()
 
     def counted(self, run_id: str) -> dict[tuple[str, str], Expected]:
-        """Return what each trial of a run came to, by variant and task."""
+        """Return the outcome of each trial of a run, by variant and task."""
         sql = (
             "SELECT variant_id, task_id, verdict, calls, tokens_in, tokens_out, cost_usd"
             " FROM trial_usage JOIN scores USING (run_id, schedule_idx, variant_id, task_id)"

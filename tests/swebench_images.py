@@ -1,4 +1,4 @@
-"""Images of the shape that SWE-bench's have: a repository in /testbed, git, patch and pytest."""
+"""Images like SWE-bench's: a repository in /testbed, git, patch and pytest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server of the pages in this process, and a client that says exactly what a test wants said."""
+"""A server of the pages in this process, and a client that sends exactly the given bytes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Answer:
 
     @property
     def document(self) -> Any:
-        """The document, of a page the one in its data block."""
+        """The JSON document, or the one in the data block of a page."""
         if self.headers["content-type"].startswith("application/json"):
             return json.loads(self.body)
         _, _, rest = self.text.partition('<script type="application/json" id="document">')
@@ -50,7 +50,7 @@ class Event:
 
 
 class EventReader:
-    """The events of a stream, as they come."""
+    """The events of a stream, as they arrive."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._file = sock.makefile("rb")
@@ -102,7 +102,7 @@ class RunningServer:
     def request(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes = b""
     ) -> Answer:
-        """Send a request with these headers alone, and `Host` if they have none."""
+        """Send a request with only these headers, and `Host` if it is missing."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_S)
         try:
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
@@ -119,7 +119,7 @@ class RunningServer:
             connection.close()
 
     def get(self, path: str, **headers: str) -> Answer:
-        """Ask for a page as a browser that was admitted does."""
+        """Request a page as an admitted browser does."""
         return self.request("GET", path, {"Accept": "text/html", **self.headers, **headers})
 
     def document(self, path: str) -> Any:
