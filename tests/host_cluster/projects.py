@@ -1,4 +1,4 @@
-"""Projects whose trials run on the hosts of a test cluster, and what they left there."""
+"""Projects whose trials run on the hosts of a test cluster, and checks of these hosts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ClusterProject(Project):
         )
 
     def await_hosts(self) -> None:
-        """Return when every host of the cluster answers, as after a repair."""
+        """Wait until every host of the cluster answers."""
 
         def answer() -> bool:
             listed = self.on_cluster("hosts", "--json")
@@ -69,13 +69,13 @@ class ClusterProject(Project):
         return host_of
 
     def await_places(self, run_id: str, slots: Collection[int]) -> dict[tuple[int, int], Host]:
-        """Return as `places` does, when the containers of these slots' first attempts run."""
+        """Return as `places` does, once the containers of these slots' first attempts run."""
         wanted = {(slot, 1) for slot in slots}
         wait_until(lambda: wanted <= self.places(run_id).keys(), f"slots {list(slots)} to run")
         return self.places(run_id)
 
     def open_gates(self, run_id: str, *but: Host) -> None:
-        """Let all agents go on that hold now, on whichever host but these."""
+        """Let all waiting agents continue, except on these hosts."""
         for host in self.cluster.hosts:
             if host.name in {other.name for other in but}:
                 continue
@@ -85,7 +85,7 @@ class ClusterProject(Project):
     # -- what a run left
 
     def left_on_hosts(self, run_id: str) -> list[str]:
-        """Return what any host still has of a run's trials, inputs of the run apart."""
+        """Return files and containers of a run's trials on all hosts, without the run's inputs."""
         left = []
         for host in self.cluster.hosts:
             left += [f"{host.name}: container {key}" for key in self._containers(host, run_id)]
@@ -105,7 +105,7 @@ class ClusterProject(Project):
         return counted
 
     def check_on_cluster(self, run_id: str) -> None:
-        """The run's records are whole, and no host has anything left of it."""
+        """Check that the run's records are whole and that no host has anything left of it."""
         self.check_run(run_id)
         with suppress(AssertionError):
             wait_until(lambda: not self.left_on_hosts(run_id), "the hosts to be tidy")
@@ -127,7 +127,7 @@ class ClusterProject(Project):
 
 
 def comparable_rows(project: ClusterProject, run_id: str) -> dict[str, list[Any]]:
-    """Every record of a run but for what names its hosts."""
+    """Return every record of a run, without fields that name hosts."""
     rows = project.rows(run_id)
     for record in rows["evidence"]:
         ext = record.get("ext", {})

@@ -32,12 +32,12 @@ from simulation import clusters, disk, labs, runs, scheduler, seam, shrinking
 from simulation.invariants import Violation
 
 SEEDS = Path(__file__).with_name("seeds.json")
-"""The seeds that ever failed, each with what it found."""
+"""The seeds that failed once, each with its fault."""
 _PER_PROCESS = 1
-"""How many worlds one process simulates: in each, caches are as empty as in the others."""
+"""How many worlds one process simulates, so that caches are empty in each."""
 _MAX_WORLD_S = 120
 _SHRUNK = 3
-"""Of how many failures the shortest log is looked for."""
+"""For how many failures the shortest log is searched."""
 _FOLDER = "/dev/shm" if os.path.isdir("/dev/shm") else None
 _elapsed = os.times
 """The machine's clock, because the clocks of `time` are simulated."""
@@ -45,7 +45,7 @@ _elapsed = os.times
 
 @dataclass(slots=True)
 class Tally:
-    """What worlds did."""
+    """The totals of simulated worlds."""
 
     worlds: int = 0
     processor_s: float = 0.0
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--until-failure", action="store_true", help="end with the first failure")
     options = parser.parse_args()
     if options.mutants is not None:
-        # In a process whose time is real.
+        # The time is real in this process.
         arguments = (f"--first={options.first or 1}", f"--processes={options.processes}")
         command = [sys.executable, "-m", "simulation.mutants", *options.mutants, *arguments]
         os.execv(sys.executable, command)
@@ -147,7 +147,7 @@ def _report(tally: Tally, seconds: float) -> None:
 
 @contextmanager
 def prepared() -> Iterator[Path]:
-    """Provide a folder with the templates of labs, in a process that simulates from now on."""
+    """Provide a folder with lab templates, and simulate in this process from now on."""
     scheduler.enter(scheduler.Scheduler(0))
     folder = Path(tempfile.mkdtemp(prefix="labledger-simulation-", dir=_FOLDER))
     try:
@@ -169,7 +169,7 @@ def prepared() -> Iterator[Path]:
 
 
 def import_everything() -> None:
-    """Import the whole product: in a world nothing is imported late."""
+    """Import the whole product, so that no world imports anything late."""
     for module in pkgutil.walk_packages(labledger.__path__, "labledger."):
         if "__main__" not in module.name and "dask" not in module.name:
             with suppress(ImportError):
@@ -183,7 +183,7 @@ def _in_processes(
     processes: int,
     left_out: Collection[str],
 ) -> Iterator[dict[str, Any]]:
-    """Simulate worlds in so many processes at once, and yield what each did."""
+    """Simulate worlds in several processes at once, and yield their reports."""
     running: dict[int, tuple[int, list[int]]] = {}
     while True:
         while len(running) < processes and not ends():
@@ -234,7 +234,7 @@ def _simulate_batch(batch: list[int], folder: Path, write: int, left_out: Collec
 
 
 def design_of(seed: int) -> str:
-    """Return which kind of experiment the world of a seed runs."""
+    """Return the kind of experiment in the world of a seed."""
     designs = sorted(labs.DESIGNS)
     return designs[seed % len(designs)]
 
@@ -257,7 +257,7 @@ def _one(seed: int, folder: Path, left_out: Collection[str] = ()) -> tuple[runs.
 
 
 def _simulated(seed: int, folder: Path, left_out: Collection[str]) -> shrinking.Story | None:
-    """Simulate one world in a process of its own, as always: SQLite begins anew in each.
+    """Simulate one world in a new process, in which SQLite starts afresh.
 
     Returns None if it does not end.
     """

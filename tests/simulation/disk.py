@@ -29,7 +29,7 @@ _WRITE_LOCK = 0
 _SECTOR = 512
 _PAGE = 4096
 _LEDGER = frozenset({"ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm"})
-"""Files whose writes are noted one by one, and whose names a ledger has from its beginning."""
+"""Files whose writes are noted one by one, and which exist as long as their ledger."""
 
 
 class _Methods(Structure):
@@ -115,7 +115,7 @@ class _OpenFile:
 
 @dataclass(slots=True)
 class _Write:
-    """A write that is not synced: what was there before."""
+    """An unsynced write, with the bytes that it replaced."""
 
     offset: int
     before: bytes
@@ -139,13 +139,11 @@ class Disk:
     fails_at: dict[str, int] = field(default_factory=dict)
     """Kinds of operation, and how many of them succeed before one fails with EIO."""
     steps_after_failure: int | None = None
-    """How many steps after the next EIO the process dies that got it; None: it lives on."""
+    """How many steps after the next EIO its process dies; None if it lives on."""
     unsynced: dict[str, list[_Write]] = field(default_factory=dict)
     """The writes of SQLite since the last sync, by path."""
     dropped: dict[str, list[_Write]] = field(default_factory=dict)
-    """The writes of SQLite that a sync has failed to store, by path.
-
-    As Linux does it, the next sync knows nothing of them: only writing them again stores them.
+    """The writes of SQLite whose sync failed, by path. As on Linux, the next sync ignores them, and only writing them again stores them.
     """
     rewritten: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     """The ranges of such files that Python code wrote again since the last sync."""
@@ -174,7 +172,7 @@ class Disk:
         return True
 
     def forget_dropped(self, path: str, start: int, end: int) -> None:
-        """Note that a part of a file is written again, or is cut off."""
+        """Note that a part of a file is written again or cut off."""
         if path in self.dropped:
             self.dropped[path] = [
                 write
@@ -183,7 +181,7 @@ class Disk:
             ]
 
     def note_rewritten(self, path: str, start: int, content: bytes) -> None:
-        """Note that Python code writes again what a file of a ledger holds already."""
+        """Note that Python code writes the present content of a ledger's file again."""
         if os.path.basename(path) in _LEDGER:
             with open(path, "rb") as file:
                 file.seek(start)
@@ -191,7 +189,7 @@ class Disk:
             self.rewritten.setdefault(path, []).append((start, start + len(content)))
 
     def sync_ledger(self, path: str, *, fails: bool) -> None:
-        """Note that a file of a ledger was synced, or was not and what it holds was dropped."""
+        """Note that a file of a ledger was synced, or that its sync dropped the content."""
         writes = self.unsynced.pop(path, [])
         rewritten = self.rewritten.pop(path, [])
         if fails:
@@ -201,7 +199,7 @@ class Disk:
             self.forget_dropped(path, start, end)
 
     def stored(self, inode: int, content: bytes) -> bytes:
-        """Return what is durable of a file after a sync: all but what an earlier one dropped."""
+        """Return the durable content after a sync: everything that no earlier sync dropped."""
         dropped, before = self.dropped_contents.get(inode), self.contents.get(inode, b"")
         if dropped is None:
             return content
@@ -269,7 +267,7 @@ class _SimulatedVfs:
         self.vfs.xRandomness = _RANDOM(self._randomness)
         self.vfs.xCurrentTimeInt64 = _TIME(self._time)
         self._tables: dict[int, tuple[_Methods, _Methods]] = {}
-        """By the address of usual methods: those, and the simulated ones."""
+        """The usual and the simulated methods, by the address of the usual ones."""
         self._by_file: dict[int, _Methods] = {}
         """The usual methods of each open file."""
         self.disks = Disks()
@@ -447,7 +445,7 @@ def disks() -> Disks:
 
 
 def install() -> Disks:
-    """Register the VFS, and note what Python code syncs and locks. Once a process."""
+    """Register the VFS, and note syncs and locks of Python code. Once per process."""
     global _installed
     _installed = _SimulatedVfs()
     os.fsync = _fsync
@@ -456,7 +454,7 @@ def install() -> Disks:
 
 
 def _library() -> ctypes.CDLL:
-    """Return the SQLite that the driver of the standard library uses."""
+    """Return the SQLite library of the standard library's driver."""
     sqlite3.connect(":memory:").close()
     for line in Path("/proc/self/maps").read_text("utf-8").splitlines():
         match = re.search(r"(/\S*libsqlite3\S*)$", line)
@@ -514,9 +512,9 @@ def _flock(descriptor: int | Any, operation: int) -> None:
 
 
 def lose_power(disk: Disk) -> None:
-    """Undo what was not synced on a disk, by chance, and tear some of it.
+    """Undo unsynced writes on a disk by chance, and tear some of them.
 
-    No process of its machine may be alive.
+    No process of the machine may be alive.
     """
     chance = world().random
     for path, writes in disk.unsynced.items():
@@ -532,7 +530,7 @@ def lose_power(disk: Disk) -> None:
 
 
 def _undo(path: str, writes: list[_Write], chance: Any) -> None:
-    """Keep the first writes of SQLite to a file, or any of them, whole or torn, and no others."""
+    """Keep the first writes of SQLite to a file, or a random choice, whole or torn."""
     with open(path, "r+b") as file:
         for write in reversed(writes):
             file.truncate(write.size)
@@ -557,7 +555,7 @@ def _undo(path: str, writes: list[_Write], chance: Any) -> None:
 
 
 def _drop(path: str, writes: list[_Write], chance: Any) -> None:
-    """Undo writes that a failed sync has not stored; what never was on the disk is zeros."""
+    """Undo writes that a failed sync dropped. Bytes that were never on the disk are zeros."""
     with open(path, "r+b") as file:
         for write in reversed(writes):
             size = file.seek(0, os.SEEK_END)
@@ -568,7 +566,7 @@ def _drop(path: str, writes: list[_Write], chance: Any) -> None:
 
 
 def _undo_files(disk: Disk, chance: Any) -> None:
-    """Undo names and contents of other files that were not made durable."""
+    """Undo names and contents of other files that are not durable."""
     for folder, folders, files in list(os.walk(disk.root, topdown=False)):
         durable = disk.names.get(os.stat(folder).st_ino, {})
         for name in sorted([*files, *folders]):
@@ -590,7 +588,7 @@ def _undo_files(disk: Disk, chance: Any) -> None:
 
 
 def _tear(path: str, durable: bytes, chance: Any) -> None:
-    """Leave of a file what is durable, and of what was appended since a part, or zeros."""
+    """Keep the durable content of a file, and of appended bytes a part or zeros."""
     with open(path, "r+b") as file:
         now = file.read()
         if now == durable:
@@ -598,7 +596,7 @@ def _tear(path: str, durable: bytes, chance: Any) -> None:
         if now.startswith(durable):
             end = chance.randrange(len(durable), len(now) + 1)
             if chance.random() < 0.2:
-                # Its size was stored, and not all that was written before its end.
+                # The size was stored, but not all bytes before the end.
                 file.seek(end)
                 file.write(bytes(chance.randrange(len(now) - end + 1)))
             else:
@@ -623,7 +621,7 @@ def _remove(path: str) -> None:
 
 
 def settle(disk: Disk) -> None:
-    """Take everything that is on a disk now for durable."""
+    """Declare everything on a disk durable."""
     disk.names.clear()
     disk.contents.clear()
     disk.dropped_contents.clear()

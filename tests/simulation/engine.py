@@ -1,7 +1,6 @@
-"""The simulated Docker engine: made-up containers, which take their time and end with a status.
+"""The simulated Docker engine, with made-up containers that run for a time and end.
 
-It keeps containers while it is alive, and while it is started again. It can be away, fail after it
-has done what it was asked, forget containers, and lose all that run when the power goes.
+It keeps containers across restarts. It can be away, fail after it executed a call, forget containers, and lose running ones in a power cut.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class Container:
     folder: Path | None = None
     """The folder of its trial, which it writes to."""
     parts: int = 1
-    """How often it is to be started: twice where its grader comes when the agent has ended."""
+    """How often it is started: twice if its grader arrives after the agent has ended."""
     starts: int = 0
     status: str = "created"
     exit_status: int = 0
@@ -87,7 +86,7 @@ class SimulatedEngine:
         """Called with a container that starts: how long it runs, and its exit status."""
         self.on_end: Callable[[Container], None] = lambda _: None
         self.on_kill: Callable[[Container], None] = lambda _: None
-        """Called with a container that runs and that the product ends."""
+        """Called with a running container that the product ends."""
         self._numbers = count(1)
 
     def iso(self) -> str:
@@ -102,7 +101,7 @@ class SimulatedEngine:
             raise EngineUnavailable("the simulated engine is away")
 
     def answer(self, kind: str) -> None:
-        """Answer a call that was carried out, perhaps with an error."""
+        """Answer an executed call, perhaps with an error."""
         if kind in self.fails_after:
             self.fails_after.remove(kind)
             world().note(f"the engine fails after {kind}")
@@ -189,7 +188,7 @@ class SimulatedEngine:
             self._wake(container)
 
     def lose_power(self) -> None:
-        """Everything that runs ends, with the status that an engine gives it when it is back."""
+        """End all running containers, with the status that an engine gives them after a restart."""
         for container in self.containers.values():
             if container.status == "running":
                 self.end(container, 255)

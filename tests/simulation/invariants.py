@@ -51,7 +51,7 @@ class Observed:
         default_factory=lambda: defaultdict(list)
     )
     committed: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
-    """Epoch and payload digest of each slot that was ever seen committed, by run and slot."""
+    """Epoch and payload digest of each committed slot, by run and slot."""
     dispatched: set[tuple[int, int]] = field(default_factory=set)
     """Slot and attempt of each dispatch that was seen."""
     next_idx: dict[str, int] = field(default_factory=dict)
@@ -63,19 +63,19 @@ class Observed:
     complete: set[str] = field(default_factory=set)
     """Runs that have ended, unless they grow."""
     may_be_back: set[str] = field(default_factory=set)
-    """Runs that were complete when the power went: deleted notes of theirs may be back."""
+    """Runs that were complete at a power cut. Their deleted notes may be back."""
     paused_hosts: dict[str, float] = field(default_factory=dict)
-    """When it was applied that a host is paused, by its name."""
+    """When the pause of a host was applied, by its name."""
     applied: dict[int, str] = field(default_factory=dict)
     """The outcome of each request that was seen applied."""
     kills_are_asked_for: bool = False
-    """Whether anybody asked for something that ends trials that run."""
+    """Whether a person requested something that ends running trials."""
     killed: list[str] = field(default_factory=list)
-    """The containers that the product killed before anybody asked for that."""
+    """The containers that the product killed before such a request."""
     at_most: list[int] = field(default_factory=list)
-    """The limits for the coordinator's machine that people set while the run went on."""
+    """The limits that people set for the coordinator's machine during the run."""
     too_many: list[str] = field(default_factory=list)
-    """The containers that began while as many ran on their machine as were to run at most."""
+    """The containers that started although the limit of their machine was reached."""
     journaled: dict[tuple[str, int], int] = field(default_factory=dict)
     """How many containers were journaled in earlier epochs, by run and epoch."""
 
@@ -104,7 +104,7 @@ def at_end(name: str) -> Callable[[Check], Check]:
 
 
 def check(world: World, checks: dict[str, Check], *, only: str = "") -> None:
-    """Raise `Violation` for the first guarantee that does not hold, or if `only` that does not."""
+    """Raise `Violation` for the first guarantee that fails, or only for the guarantee `only`."""
     for name, function in checks.items():
         if only not in ("", name):
             continue
@@ -114,7 +114,7 @@ def check(world: World, checks: dict[str, Check], *, only: str = "") -> None:
 
 @after_commit("who has lost a run writes nothing of it")
 def _is_written_by_its_owner(world: World) -> Iterator[str]:
-    """Is checked first: what was observed is from before the transaction."""
+    """Runs first, so that the observations are from before the transaction."""
     observed = world.observed
     for run_id, idx, epoch in world.rows(
         "SELECT run.run_id, c.schedule_idx, c.epoch FROM schedule_progress p "
@@ -246,7 +246,7 @@ def _stops_in_time(world: World) -> Iterator[str]:
 
 @after_commit("nothing is dispatched of what is paused")
 def _pauses_hold(world: World) -> Iterator[str]:
-    """Uses what the run's own code makes of the requests, and the journal of what it did."""
+    """Compares the run's own view of the requests with its journal."""
     journaled = {
         key: (variant, task, host.partition("/")[0])
         for *key_parts, variant, task, host, _ in world.rows(
@@ -401,7 +401,7 @@ def _results_are_of_their_containers(world: World) -> Iterator[str]:
 
 
 def _was_cancelled(world: World, idx: int, attempt: int) -> bool:
-    """Return whether an attempt that ran on a host is committed as one that a person cancelled."""
+    """Return whether an attempt on a host is committed as cancelled by a person."""
     return world.design == "cluster" and bool(
         world.rows(
             "SELECT 1 FROM attempt a JOIN run ON run.run_no = a.run_no AND run.run_id = ? "
@@ -414,7 +414,7 @@ def _was_cancelled(world: World, idx: int, attempt: int) -> bool:
 def _other_content(
     world: World, run_id: str, idx: int, attempt: int, start: Start
 ) -> Iterator[str]:
-    """Compare the rows of an attempt with what its container left."""
+    """Compare the rows of an attempt with the outputs of its container."""
     name = start.container_id[-8:]
     status, _ = STATUSES.get(start.exit_status, (SlotStatus.INFRA_ERROR, None))
     is_graded = status is SlotStatus.COMPLETED
@@ -462,7 +462,7 @@ def _retries_are_as_told(world: World) -> Iterator[str]:
         RUN,
     ):
         is_retried = status in retry["retry_on"] and reason != "cancelled"
-        if reason == "run_stopped":  # It counts in no limit, and another one follows.
+        if reason == "run_stopped":  # No limit counts it, and another attempt follows.
             stopped[idx].add(attempt)
             is_retried = True
         ended[idx].append((attempt, is_retried))
@@ -536,7 +536,7 @@ def _mirrors_are_prefixes(world: World) -> Iterator[str]:
 
 
 def mirrors_are_prefixes(lab_root: Path, ledger: Path, run_id: str) -> Iterator[str]:
-    """After the death of a coordinator: each mirror is a prefix of what the ledger says."""
+    """After a coordinator's death, each mirror is a prefix of the ledger's records."""
     with LedgerReader.open(ledger, ArtifactStore(lab_root / "artifacts")) as reader:
         for kind, relative in ALL_PATHS.items():
             path = lab_root / "runs" / run_id / relative
@@ -545,7 +545,7 @@ def mirrors_are_prefixes(lab_root: Path, ledger: Path, run_id: str) -> Iterator[
             expected = b"".join(
                 line.encode() + b"\n" for _, line in reader.record_lines(run_id, kind)
             )
-            # Zeros are what a power cut has left unwritten; the next resume writes it.
+            # Zeros are bytes that a power cut left unwritten. The next resume writes them.
             content = path.read_bytes().partition(b"\0")[0]
             whole = content[: content.rfind(b"\n") + 1]
             if not expected.startswith(whole):
@@ -553,7 +553,7 @@ def mirrors_are_prefixes(lab_root: Path, ledger: Path, run_id: str) -> Iterator[
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open a ledger to ask on a connection of its own."""
+    """Open a separate connection to a ledger."""
     return sqlite3.connect(f"file:{path}?mode=ro", uri=True)
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 FOLDER = Path(__file__).with_name("mutants")
 PROJECT = Path(__file__).parents[2]
 LIMIT_S = 600
-"""How long a mutant may stay unnoticed."""
+"""How long a mutant may stay unnoticed, in seconds."""
 _COPIED = ("labledger", "migrations", "schemas")
 _DESIGN = re.compile(r"^# In worlds of the design `(\w+)`", re.MULTILINE)
 _WORLDS = re.compile(r"^simulate: (\d+) runs", re.MULTILINE)
@@ -36,7 +36,7 @@ class Verdict:
 
     name: str
     worlds: int
-    """How many worlds it took; 0 if none found the mutant."""
+    """The number of worlds until it was found; 0 if it was not."""
     seconds: float
     guarantee: str
     """The guarantee that failed, or why nothing is known."""
@@ -126,7 +126,7 @@ def _worlds_of(copy: Path, *options: str) -> str:
 
 
 def main() -> None:
-    """Simulate what `scripts/simulate --mutants` is given."""
+    """Run `scripts/simulate --mutants`."""
     parser = argparse.ArgumentParser("scripts/simulate --mutants")
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--first", type=int, default=1)

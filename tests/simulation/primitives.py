@@ -63,7 +63,7 @@ class Lock:
         self._wake_one()
 
     def abandon(self) -> None:
-        """Its owner has died."""
+        """Free the lock, because its owner died."""
         self._owner = None
         self._wake_one()
 
@@ -122,7 +122,7 @@ class RLock:
         self.release()
 
     def locked(self) -> bool:
-        """Return whether a thread has it; Python's has this since 3.14."""
+        """Return whether a thread holds it. Python's lock has this method since 3.14."""
         return self._lock.locked()
 
     def _is_owned(self) -> bool:
@@ -273,7 +273,7 @@ class EventLoop(asyncio.BaseEventLoop):
 
 
 def install() -> None:
-    """Replace what threads, clocks and chance are made of. Once a process, before labledger."""
+    """Replace threads, clocks and randomness. Once per process, before labledger is imported."""
     threading.Lock = threading._allocate_lock = Lock
     threading.RLock = RLock
     # Until Python 3.12, a cached property has a lock for all its objects.

@@ -18,13 +18,13 @@ from typing import Any
 from greenlet import getcurrent, greenlet
 
 _SWITCH_S = 20e-6
-"""How much time a turn takes on average."""
+"""The average time of a turn, in seconds."""
 _PREEMPTED = 0.03
 """How often a thread is interrupted at a point."""
 BEGINNING = 1000.0
 """The time at which a world begins, in seconds."""
 MAX_TURNS = 150_000
-"""More turns than this without an end are a run that does not end."""
+"""A world with more turns than this does not end."""
 
 
 class SimulationStuck(Exception):
@@ -32,7 +32,7 @@ class SimulationStuck(Exception):
 
 
 def _start() -> None:
-    """Start greenlets, each from here: the stack of one begins where it is started."""
+    """Start all greenlets from here, because their stacks begin where they are started."""
     fiber = getcurrent().parent.switch()
     while True:
         fiber = fiber.switch()
@@ -131,7 +131,7 @@ class Scheduler:
     # -- threads
 
     def spawn(self, process: Process, name: str, function: Callable[[], object]) -> Task:
-        """Start a thread of a process. It runs when it has its first turn."""
+        """Start a thread of a process. It runs when the scheduler first chooses it."""
         task = Task(process, name, next(self._numbers))
         process.threads.append(task)
 
@@ -166,7 +166,7 @@ class Scheduler:
         self._pass_turn(task)
 
     def wake(self, task: Task) -> None:
-        """Let a thread that waits have another turn."""
+        """Let a waiting thread continue."""
         if not task.is_ready:
             self._make_ready(task)
 

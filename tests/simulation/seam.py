@@ -53,7 +53,7 @@ IMAGE = "labledger/python:3"
 COST_USD = 0.25
 """The cost of each made-up trial."""
 _LARGE, _LARGE_S = 0.1, (0.5, 3.0)
-"""How many trial folders take a while to make, and how long: their trials can be recalled."""
+"""The share of slowly made trial folders, and their time. Their trials can be recalled."""
 
 _EVIDENCE = ("trial_output", "agent_stdout", "agent_stderr", "workspace_before", "workspace_after")
 STATUSES: Mapping[int, tuple[SlotStatus, Reason | None]] = {
@@ -63,11 +63,11 @@ STATUSES: Mapping[int, tuple[SlotStatus, Reason | None]] = {
     ExitStatus.SETUP_FAILED: (SlotStatus.SETUP_ERROR, Reason.SETUP_EXIT_NONZERO),
     ExitStatus.GRADER_FAILED: (SlotStatus.GRADE_ERROR, Reason.GRADER_EXIT_NONZERO),
 }
-"""How a trial has ended whose container had an exit status; a killed one has another."""
+"""The outcome of a trial by its container's exit status, unless it was killed."""
 
 
 def install() -> None:
-    """Replace it, in every module that is imported. Once a process."""
+    """Replace these parts in every imported module. Once per process."""
     _replace(engine_module.Engine, engine.EngineClient)
     _replace(process_identity.this_process, this_process)
     _replace(process_identity.process_is_dead, process_is_dead)
@@ -92,7 +92,7 @@ def install() -> None:
 
 
 def _replace(original: object, replacement: object) -> None:
-    """Put something in the place of a function or class, wherever it was imported."""
+    """Replace a function or class wherever it was imported."""
     was_replaced = False
     for name, module in list(sys.modules.items()):
         if not name.startswith("labledger"):
@@ -140,9 +140,9 @@ _on_commit: list[Callable[[Any, bool], None]] = [lambda *_: None]
 
 
 def on_commit(call: Callable[[Any, bool], None]) -> None:
-    """Have a function called after each transaction.
+    """Call a function after each transaction.
 
-    It gets the driver's connection, and whether nothing was written but the renewal of a lease.
+    It gets the driver's connection, and whether the transaction only renewed a lease.
     """
     _on_commit[0] = call
 
@@ -242,19 +242,19 @@ def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
 
 
 def has_passed(container: str) -> bool:
-    """Return what the made-up grader says of what a container left."""
+    """Return whether the made-up grader passes a container's outputs."""
     return int(container or "0", 16) % 3 > 0
 
 
 def spends_though_killed(container: str) -> bool:
-    """Return whether a made-up agent that is killed has said before what it cost."""
+    """Return whether a killed made-up agent had reported its cost."""
     return int(container or "0", 16) % 2 > 0
 
 
 def collect_made_up(
     spec: AttemptSpec, context: TrialContext, ended: ContainerExit
 ) -> AttemptResult:
-    """Return what the container of an attempt has left, in the place of `worker`'s collecting."""
+    """Return the outputs of an attempt's container, in place of the worker's collection."""
     fault_point("after_exit", spec.slot.schedule_idx)
     if not adoption.folder_exists(spec):
         message = "the trial folder, with all outputs, was deleted while the trial ran"

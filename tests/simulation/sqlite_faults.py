@@ -46,7 +46,7 @@ _FOLDER = "/dev/shm" if os.path.isdir("/dev/shm") else None
 _UNIX_TIME = 1_780_000_000.0
 _SLOTS = 6
 _KEPT = "kept"
-"""A run that no operation concerns."""
+"""A run that no operation changes."""
 _LEASES = frozenset({"lease", "claim"})
 """Tables that change in transactions before and after the operation's own."""
 
@@ -56,16 +56,16 @@ State = Sequence[Any]
 
 @dataclass(frozen=True)
 class Operation:
-    """Something that is done to a lab. All functions are given the folder that holds the lab."""
+    """An operation on a lab. All functions get the folder that holds the lab."""
 
     prepare: Act
-    """Makes what the operation finds."""
+    """Prepares the lab."""
     act: Act
-    """Does it, and does what is left of it when it was done before."""
+    """Does the operation, or the rest of it."""
     state: Callable[[Path], State]
-    """Returns what tells whether the operation has happened."""
+    """Returns a state that shows whether the operation has happened."""
     grows: bool = False
-    """Whether doing it again does something more."""
+    """Whether repeating the operation adds something."""
 
 
 # -- the operations
@@ -201,7 +201,7 @@ def _migrate(folder: Path) -> None:
 
 
 def _migrated_state(folder: Path) -> State:
-    """Every backup must be whole: it is what a person would take instead of the ledger."""
+    """Every backup must be whole, because a person would use it instead of the ledger."""
     for backup in _lab(folder).root.glob("ledger.sqlite.backup-*"):
         if ".unfinished-" not in backup.name:
             assert _rows(backup), f"{backup.name} is empty"
@@ -226,12 +226,12 @@ FAULTS = {
     "full-disk": frozenset({"write", "fsync"}),
     "power-cut": frozenset({"write", "truncate", "sync", "fsync"}),
 }
-"""Each fault, and at which steps it can happen."""
+"""Each fault, and the steps at which it can happen."""
 
 
 @dataclass
 class Trial:
-    """An operation in a world of its own, with a fault at one of its steps, or none."""
+    """An operation in a separate world, with a fault at one of its steps, or none."""
 
     operation: Operation
     folder: Path
@@ -261,7 +261,7 @@ class Trial:
         return self.state()
 
     def run_with_fault(self, before: State, after: State) -> None:
-        """Do the operation with the fault. Raises `AssertionError` for what must not be."""
+        """Do the operation with the fault. Raises `AssertionError` if a promise fails."""
         self.disk.before = self._maybe_fail
         ending = self._in_process(self.operation.act)
         self.disk.before = lambda _: None
@@ -290,7 +290,7 @@ class Trial:
         self._verify("after the repetition")
 
     def _empty_temporary_folder(self) -> None:
-        """Do what a machine does when it starts."""
+        """Empty the folder as a starting machine does."""
         temporary = self.folder / "tmp"
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
@@ -320,7 +320,7 @@ class Trial:
             except BaseException as error:
                 endings.append(error)
             finally:
-                # Not after the function: what it has open is closed as by a process that ends.
+                # Within the function, so that its files are closed as by a process that ends.
                 self.world.kill(process)
 
         self.world.spawn(process, "main", main)
@@ -333,7 +333,7 @@ class Trial:
         ending = self._in_process(lambda folder: states.append(self.operation.state(folder)))
         if ending is not None:
             raise ending
-        # As the states that another process has seen: without tuples.
+        # Without tuples, like the states of other processes.
         return list(json.loads(json.dumps(states[0])))
 
     def _verify(self, when: str) -> None:
@@ -426,7 +426,7 @@ def _count(operation: Operation, template: Path, folder: Path) -> dict[str, Any]
 
 
 def _in_child(act: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return what a function returns in a process of its own, or how it failed."""
+    """Return the result of a function in a new process, or its failure."""
     read, write = os.pipe()
     sys.stdout.flush()
     child = os.fork()
