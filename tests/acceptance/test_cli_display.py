@@ -1,4 +1,4 @@
-"""How a run is watched: on a terminal, in a log file, by a program, through a pipe."""
+"""The output of a run: on a terminal, in a log file, for a program, through a pipe."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, image_ids: dict[str, str])
 
 
 class Terminal:
-    """A command on a terminal of its own, 120 columns wide, and all that it ever showed."""
+    """A command on its own terminal of 120 columns, and everything that it showed."""
 
     def __init__(self, project: Project, *words: object) -> None:
         self._master, slave = pty.openpty()
@@ -98,7 +98,7 @@ class Terminal:
 
 
 def _own_the_terminal() -> None:
-    """Have its keys and its end as signals."""
+    """Receive the terminal's keys and its end as signals."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
@@ -167,7 +167,7 @@ def test_a_terminal_that_closes(
 
 
 def _running(project: Project, run_id: str) -> list[int]:
-    """The slots whose containers run; none while there is no ledger yet."""
+    """Return the slots with running containers, or none without a ledger."""
     try:
         return [slot for slot, _ in project.running(run_id)]
     except LedgerError:
@@ -205,7 +205,7 @@ def test_a_log_file_gets_plain_lines(plain: subprocess.CompletedProcess[str]) ->
 
 
 def test_quiet_prints_the_result_alone(project: Project) -> None:
-    """--quiet says nothing on stderr where nothing is wrong."""
+    """With --quiet, stderr stays empty if nothing is wrong."""
     words = ("--quiet", "--task", "a", "--run-id", "quiet")
     done = project.command("run", project.experiment, *words)
     assert (done.returncode, done.stderr) == (0, "")
@@ -273,14 +273,14 @@ COUNT = "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n 
 def test_a_closed_pipe_is_no_error(
     project: Project, plain: subprocess.CompletedProcess[str], words: tuple[object, ...]
 ) -> None:
-    """`| head -1` has its line, and the command says nothing of it."""
+    """`| head -1` gets its line, and the command reports no error."""
     line, code, stderr = piped(project, *words)
     assert line
     assert (code, stderr) == (0, "")
 
 
 def test_a_run_goes_on_when_its_reader_leaves(project: Project) -> None:
-    """`run --json | head -1` runs to its end: paid work does not depend on who reads along."""
+    """`run --json | head -1` runs to its end, because paid work does not depend on a reader."""
     line, code, stderr = piped(project, "run", project.experiment, "--json", "--run-id", "unread")
     assert json.loads(line)["event"] == "run_started"
     assert (code, stderr) == (0, "")
@@ -288,7 +288,7 @@ def test_a_run_goes_on_when_its_reader_leaves(project: Project) -> None:
 
 
 def test_a_query_is_interrupted(project: Project, plain: object) -> None:
-    """Ctrl-C ends a question that takes too long, with the code of an interruption."""
+    """Ctrl-C ends a slow query, with the exit code of an interruption."""
     endless = "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t) SELECT max(n) FROM t"
     started = subprocess.Popen(
         command_line("query", endless),

@@ -1,4 +1,4 @@
-"""The coordinator is killed, and another one goes on to the same end."""
+"""The coordinator is killed, and another one completes the run with the same results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def project(
 
 @pytest.fixture
 def ended(request: pytest.FixtureRequest) -> Iterator[ExitStack]:
-    """Closes every process that a test has started."""
+    """Closes every process of a test."""
     with ExitStack() as stack:
         yield stack
 
@@ -53,7 +53,7 @@ def uninterrupted(project: Project) -> dict[str, list[Any]]:
 
 
 def check(project: Project, run_id: str, log: EngineLog, expected: dict[str, list[Any]]) -> None:
-    """Nothing lost, doubled, repeated or left over."""
+    """Check that nothing is lost, doubled, repeated or left over."""
     assert project.rows(run_id) == expected
     assert log.starts(project, run_id) == {(idx, 1): 1 for idx in range(SLOTS)}
     project.check_whole(run_id)

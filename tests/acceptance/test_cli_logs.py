@@ -74,7 +74,7 @@ def test_a_trial_that_runs(project: Project) -> None:
 
 
 def test_secrets_of_a_trial_that_runs(project: Project) -> None:
-    """A value that only the run knows is redacted at once, also where it comes in two parts."""
+    """A value that only the run knows is redacted at once, even if it arrives in two parts."""
     halves = 'printf "<${PACE%ing}"; sleep 0.2; echo "ing>"'
     nested = 'echo "{\\\\\\"log\\\\\\": \\\\\\"$PACE\\\\\\"}"'
     project.tasks({"a": f"{halves}; {nested}; echo ready; hold; answer=right"})
@@ -109,7 +109,7 @@ def test_secrets_of_a_trial_that_runs(project: Project) -> None:
 
 
 def test_what_cannot_be_printed(project: Project) -> None:
-    """An unknown run, slot or phase is answered with what there is: exit code 2."""
+    """For an unknown run, slot or phase, the message names the known ones: exit code 2."""
     project.save()
     with closing(project.run(RUN, *PASSING)) as coordinator:
         assert coordinator.finish() == 0, coordinator.stderr

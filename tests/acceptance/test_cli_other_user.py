@@ -29,7 +29,7 @@ LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 @pytest.fixture
 def project(image_ids: dict[str, str]) -> Iterator[Project]:
-    """A project, and labledger itself, in a folder of the user's own."""
+    """A project, and labledger itself, in the user's own folder."""
     folder = Path(tempfile.mkdtemp(prefix="labledger usér-"))
     for part in ("labledger", "migrations", "schemas"):
         ignored = shutil.ignore_patterns("__pycache__")
@@ -94,7 +94,7 @@ def test_a_whole_run_as_another_user(project: Project) -> None:
 
 
 def test_somebody_elses_lab(project: Project) -> None:
-    """A lab folder that cannot be written, or not even looked into, is refused with its name."""
+    """A lab folder that cannot be written or read is refused with its name."""
     closed = project.folder / "closed"
     closed.mkdir(mode=0o755)
     for mode, where in ((0o755, closed), (0o700, closed), (0o700, closed / "deeper" / ".lab")):

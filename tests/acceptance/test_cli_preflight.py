@@ -50,7 +50,7 @@ def refused(project: Project, code: int, *words: object, **environment: str) -> 
 
 
 def standing(project: Project) -> list[Path]:
-    """Every file, but for what SQLite makes beside a ledger to read it."""
+    """Return every file, except those that SQLite makes beside a ledger to read it."""
     paths = project.folder.rglob("*")
     return sorted(path for path in paths if not path.name.startswith("ledger.sqlite-"))
 
@@ -90,7 +90,7 @@ def test_checks_as_json(project: Project) -> None:
 
 
 def test_no_engine(project: Project) -> None:
-    """Without a Docker engine, the address that was tried and what starts one are named."""
+    """Without a Docker engine, the message names the tried address and how to start one."""
     output = refused(project, 3, DOCKER_HOST="unix:///nonexistent.sock")
     assert "no Docker engine answers at" in output
     assert "nonexistent.sock" in output
@@ -98,7 +98,7 @@ def test_no_engine(project: Project) -> None:
 
 
 def test_no_image(project: Project) -> None:
-    """An image that is neither here nor to be had is named; `preflight` says so too."""
+    """An image that is missing and cannot be pulled is named, by `preflight` too."""
     project.document["runtime"]["image"] = "localhost:1/absent:1"
     project.save()
     output = refused(project, 3)
@@ -137,7 +137,7 @@ def test_an_engine_that_starts_no_container_says_why(project: Project, tmp_path:
 
 
 def test_no_command(project: Project) -> None:
-    """Commands that the image lacks are found before a trial fails of them."""
+    """Commands that the image lacks are found before a trial fails."""
     project.document["runtime"]["agent"]["command"] = ["python3", "agent.sh"]
     project.document["benchmark"]["grader"]["command"] = ["judge"]
     project.save()
@@ -159,7 +159,7 @@ def users_image(image_ids: dict[str, str]) -> Iterator[str]:
 
 
 def test_agents_user_and_sealing_are_tried(project: Project) -> None:
-    """An agent's user that the image has, and what sealing comes to, are among the checks."""
+    """The checks include the agent's user and the effect of sealing."""
     project.document["runtime"]["agent"]["user"] = 1000
     project.document["benchmark"]["grader"]["sealed"] = True
     project.save()
@@ -200,7 +200,7 @@ def test_images_and_users_of_variants_and_tasks(project: Project) -> None:
 def test_limits_that_the_engine_cannot_give(
     project: Project, resources: dict[str, str], message: str, needs: str
 ) -> None:
-    """GPUs and limits of disk space are refused by name, also where one task alone has them."""
+    """GPUs and limits of disk space are refused by name, even if only one task has them."""
     rows = [{"id": "a"}, {"id": "b", "runtime": {"resources": resources}}]
     project.write("tasks.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     output = refused(project, 2)
@@ -209,7 +209,7 @@ def test_limits_that_the_engine_cannot_give(
 
 
 def test_more_than_the_machine_has(project: Project) -> None:
-    """Trials that together may use more than the machine has are a warning, and may run."""
+    """Trials that together may use more than the machine has cause a warning, and run."""
     project.document["runtime"]["resources"] = {"cpus": 1, "memory": "900000g"}
     project.document["design"] = {"max_concurrency": 4096, "replications": 4096}
     project.save()
@@ -221,7 +221,7 @@ def test_more_than_the_machine_has(project: Project) -> None:
 
 
 def test_no_such_agents_user(project: Project) -> None:
-    """A user that the image does not have is found before a trial fails of it."""
+    """A user that the image lacks is found before a trial fails."""
     project.document["runtime"]["agent"]["user"] = "nosuchuser"
     project.save()
     output = refused(project, 2)
@@ -234,7 +234,7 @@ def test_no_such_agents_user(project: Project) -> None:
 
 
 def test_nobody_to_make_the_agent_another_user(project: Project, users_image: str) -> None:
-    """Where the image's own user is not root, the agent cannot be yet another one."""
+    """If the image's own user is not root, the agent cannot be another user."""
     project.document["runtime"] |= {"image": users_image}
     project.document["runtime"]["agent"]["user"] = "agent:0"
     project.save()
@@ -246,7 +246,7 @@ def test_nobody_to_make_the_agent_another_user(project: Project, users_image: st
 
 
 def test_no_value(project: Project) -> None:
-    """A name that nothing gives a value is shown where it is written, with what gives it one."""
+    """A name without a value is reported with its place and how to set it."""
     project.document["runtime"]["agent"]["env"]["TOKEN"] = "$UNHEARD_OF"
     project.save()
     line = 1 + project.experiment.read_text("utf-8").splitlines().index("      TOKEN: $UNHEARD_OF")
@@ -280,7 +280,7 @@ def test_an_invalid_experiment_shows_all_lines(project: Project) -> None:
 
 
 def test_a_ledger_of_a_newer_labledger(project: Project) -> None:
-    """A ledger that this version does not know is left alone by every command that needs it."""
+    """Every command leaves a ledger of a newer version alone."""
     path = project.lab / "ledger.sqlite"
     migrations.upgrade(path)
     connection = DRIVER.connect(str(path), isolation_level=None)
@@ -321,7 +321,7 @@ def test_a_wrong_run_id(project: Project) -> None:
 
 
 def test_an_oci_runtime_that_the_engine_does_not_know(project: Project) -> None:
-    """It is named beside those that there are, before anything exists; one of those is taken."""
+    """An unknown OCI runtime is refused with the known ones; a known one is accepted."""
     project.document["runtime"]["oci"] = "no-such-runtime"
     project.save()
     output = refused(project, 2)
@@ -335,7 +335,7 @@ def test_an_oci_runtime_that_the_engine_does_not_know(project: Project) -> None:
 
 
 def test_a_workspace_that_the_image_does_not_have(project: Project) -> None:
-    """A folder that the engine would make empty is refused by name; one of the image is taken."""
+    """A folder that the image lacks is refused by name; an existing one is accepted."""
     project.document["runtime"]["workspace"] = "/srv/nowhere"
     project.save()
     output = refused(project, 2)

@@ -35,14 +35,14 @@ def uninterrupted(project: Project) -> dict[str, list[Any]]:
 
 @dataclass
 class Stopped:
-    """A run that was asked to stop once, while as many trials as may run hold."""
+    """A run that got one stop request while its running trials wait."""
 
     run_id: str
     coordinator: Coordinator
     first: str
-    """The signal that asked."""
+    """The signal of the request."""
     running: list[int]
-    """Their slots: the first ones, but for the order in which their containers were ready."""
+    """The slots of the waiting trials, in the order of their containers."""
 
 
 @pytest.fixture(params=tiered(["SIGINT", "SIGTERM", "SIGHUP"], default=["SIGINT"]))
@@ -68,9 +68,9 @@ def test_the_first_lets_running_trials_finish(
     stopped: Stopped,
     engine_log: EngineLog,
 ) -> None:
-    """Nothing more starts, what runs is kept, and resuming runs the rest and only that."""
+    """Nothing more starts, running trials are kept, and resuming runs only the rest."""
     run_id, coordinator, running = stopped.run_id, stopped.coordinator, stopped.running
-    coordinator.signal(signal.SIGHUP)  # A terminal that closes says so more than once.
+    coordinator.signal(signal.SIGHUP)  # A closing terminal sends HUP more than once.
     for idx in running:
         project.open_gate(run_id, idx)
     assert coordinator.finish() == 130
@@ -96,7 +96,7 @@ def test_the_second_ends_them_now(
     stopped: Stopped,
     engine_log: EngineLog,
 ) -> None:
-    """Containers end at once and count for nothing; resuming runs them anew, and says so."""
+    """Containers end at once and do not count; resuming runs their slots again, and says so."""
     run_id, coordinator, running = stopped.run_id, stopped.coordinator, stopped.running
     coordinator.signal(signal.SIGINT)
     assert coordinator.until("stopping", times=2)["level"] == 2

@@ -1,4 +1,4 @@
-"""A ledger that an older labledger wrote: what the commands say of it, and what mends it."""
+"""A ledger of an older labledger: the messages of commands, and the upgrade."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
 
 
 def kept(project: Project) -> list[Path]:
-    """Every file of the lab folder but those that SQLite makes beside a database it reads."""
+    """Return every file of the lab folder, except those that SQLite makes to read a database."""
     return [file for file in sorted(project.lab.rglob("*")) if "sqlite-" not in file.name]
 
 

@@ -1,4 +1,4 @@
-"""A run that grew, was killed, archived, deleted and imported answers as one done at once."""
+"""A run that grew, was killed, archived, deleted and imported equals a run done at once."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_run_of_many_days_answers_as_one_done_at_once(
 ) -> None:
     """Rerun, extended twice, killed in both, archived, deleted and imported: the same answers."""
     project = Project(tmp_path, TASKS)
-    # Before the other run: a grader that has worked would make these the agent's failures.
+    # Before the other run, because a grader that worked would make these the agent's failures.
     first = project.command("run", project.experiment, "--run-id", RUN, "--limit", 1, *BROKEN)
     assert first.returncode == 3, first.stderr  # Nothing could be graded.
     project.output("run", project.experiment, "--run-id", AT_ONCE, *PASSING)

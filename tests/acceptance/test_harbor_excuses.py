@@ -33,7 +33,7 @@ RUNS_PROGRAM = (
     + "[ ! -e left ] || while [ -s /logs/verifier/reward.txt ] "
     "&& [ ! -e /logs/verifier/reward.json ]; do sleep 0.02; done\n"
 )
-"""Waits for a process that the agent left, and that disturbs it."""
+"""Tests that run a program which the agent left."""
 NEEDS_PYTHON = TESTS.replace("if grep", "set -e\npython3 -c 'import json'\nif grep")
 CANNOT_WORK = (
     "#!/bin/sh\necho 'curl: (28) Connection timed out'\necho 0 >/logs/verifier/reward.txt\n"
@@ -87,14 +87,14 @@ def test_no_excuse_of_an_agent_leaves_the_rate(tasks: Path, image_ids: dict[str,
         )
         sql = "SELECT max(attempt) AS attempts FROM trials WHERE run_id IN ('unknown', 'known')"
         [retried] = ledger.query(sql)
-    # No excuse gets an agent another attempt either.
+    # No excuse gives an agent another attempt.
     assert retried == {"attempts": 1}
     rates = {row["run_id"]: (row["pass_rate"], row["left_out"]) for row in board}
     assert (rates["unknown"], rates["known"]) == ((0.0, 0), (0.0, 1))
 
 
 def counted(lab: Path, run_id: str) -> dict[str, tuple[str, int | None, str | None]]:
-    """Return status, how it counts and the ground, by task."""
+    """Return status, count and ground of each task."""
     sql = (
         "SELECT task_id, trials.status, passed, record ->> '$.ext.grader_failure.ground' AS ground "
         "FROM trials JOIN evidence USING (run_id, schedule_idx, attempt, task_id) "

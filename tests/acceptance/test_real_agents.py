@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("image_ids")]
 IMAGE = f"labledger-test/agents-calc:{os.getpid()}"
 SMALL = (("claude-code", "codex"), 1)
 REPAIRING = tuple(agent for agent in AGENTS if agent != "aider")
-"""All but aider, which asks again for each file of a repository that it has not been given."""
+"""All except aider, which makes a further call for each file that it lacks."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]
 
 
 def check_run(folder: Path, benchmark: ScriptedBenchmark) -> None:
-    """Run a benchmark; each trial must come to what the script says, and nothing else be asked."""
+    """Run a benchmark. Each trial must have the scripted outcome, and no other call is made."""
     with benchmark_project(folder, benchmark) as (project, provider):
         with closing(project.run("r")) as coordinator:
             assert coordinator.finish() == 0, coordinator.stderr
@@ -66,7 +66,7 @@ def check_run(folder: Path, benchmark: ScriptedBenchmark) -> None:
 def test_agents_run_harbor_tasks_as_scripted(
     tmp_path: Path, agents: tuple[str, ...], count: int
 ) -> None:
-    """By a user on musl, by root on Debian and before a separate verifier, all is to the digit."""
+    """As a user on musl, as root on Debian and with a separate verifier, every figure is exact."""
     check_run(tmp_path / "project", harbor_benchmark(tmp_path / "tasks", agents, count))
 
 
@@ -74,7 +74,7 @@ def test_agents_run_harbor_tasks_as_scripted(
 def test_agents_run_swebench_as_scripted(
     tmp_path: Path, repository: Repository, agents: tuple[str, ...], count: int
 ) -> None:
-    """The patches of agents are judged by the package, and their tokens counted to the digit."""
+    """The package judges the agents' patches, and their tokens are counted exactly."""
     benchmark = swebench_benchmark(tmp_path, repository, IMAGE, agents, count)
     check_run(tmp_path / "project", benchmark)
 
@@ -121,7 +121,7 @@ def keys_in(content: str | bytes) -> list[str]:
 
 
 def check_containers(project: BenchmarkProject) -> Iterator[str]:
-    """Look for keys in what the engine says of a run's containers, and in their files.
+    """Look for keys in the engine's facts about a run's containers, and in their files.
 
     Yields the names of running ones. The files of the image and of the agent's folder are left out.
     """
@@ -149,7 +149,7 @@ def check_processes(coordinator: int) -> None:
 
 
 def check_files(project: BenchmarkProject) -> None:
-    """Look for keys in every file below a project's folder but those in which they are kept."""
+    """Look for keys in every file of a project, except those that hold them."""
     paths = [
         path for path in files_below(project.folder, set()) if project.keys not in path.parents
     ]

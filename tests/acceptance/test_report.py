@@ -1,4 +1,4 @@
-"""`labledger report` in a real browser: it shows what the ledger holds, and nothing leaves it."""
+"""`labledger report` in a real browser: it shows the ledger's content and loads nothing else."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def written(path: Path, run_id: str = RUN, **options: Any) -> Path:
-    """The page of a run's report, as a file."""
+    """Return the page of a run's report, as a file."""
     page = path.parent / "report.html"
     with open_ledger(path) as ledger:
         page.write_bytes(ledger.rendered_report(run_id, "html", ReportOptions(**options)))
@@ -51,7 +51,7 @@ def written(path: Path, run_id: str = RUN, **options: Any) -> Path:
 
 
 def stayed_inside(chromium: Browser, page: Path) -> None:
-    """The browser asked for the file and for nothing else, and has nothing to complain of."""
+    """Check that the browser requested only the file and has no complaints."""
     assert chromium.complaints() == []
     assert {url.partition("#")[0] for url in chromium.requests()} == {page.as_uri()}
 
@@ -64,7 +64,7 @@ def asked(ledger: Ledger, sql: str) -> list[list[Any]]:
 
 
 def test_its_numbers_are_the_ledgers(path: Path, chromium: Browser) -> None:
-    """Outcomes, tasks, differences, errors, time and trials say what the ledger's views say."""
+    """Outcomes, tasks, differences, errors, time and trials agree with the ledger's views."""
     comparison_ledgers.make_run(
         path,
         LETTERS,
@@ -147,7 +147,7 @@ def test_an_unfinished_run_is_reported_as_such(path: Path, chromium: Browser) ->
 @pytest.mark.docker
 @pytest.mark.usefixtures("image_ids")
 def test_a_real_run_is_reported_by_the_command(tmp_path: Path, chromium: Browser) -> None:
-    """Failed trials bring their logs and patch along, passed ones say where to find theirs."""
+    """Failed trials include their logs and patch; passed ones say where to find theirs."""
     project = Project(tmp_path, {"by-mode": BY_MODE, "fails": f"echo woe >&2; {FAILS}"})
     project.start("real")
     done = project.command("report", "real", "-o", "shared.html")
@@ -225,7 +225,7 @@ def test_what_trials_wrote_is_only_text(path: Path, chromium: Browser) -> None:
 
 
 def make_hostile(path: Path, log: bytes, large: bytes) -> None:
-    """A run `evil` of two tasks and two variants, all named by an enemy; nothing passes."""
+    """Make a run `evil` of two tasks and two variants with hostile names; nothing passes."""
     ids = [EVIL, "b" * 200]
     slots = [Slot(n, ("base", "treat")[n % 2], ids[n // 2], 0) for n in range(4)]
     with kit.open_writer(path) as writer:
@@ -275,7 +275,7 @@ def test_the_file_keeps_to_its_size(path: Path, chromium: Browser) -> None:
 
 
 def many(path: Path) -> None:
-    """500 tasks, two variants, two replications."""
+    """A run of 500 tasks, two variants, two replications."""
     pairs = ("PP", "PF", "FP", "FF", "Pt")
     letters = {
         name: [pairs[(n * step) % 5] for n in range(500)]
@@ -327,7 +327,7 @@ def test_500_tasks_stay_readable(path: Path, chromium: Browser) -> None:
 
 
 def _walk(chromium: Browser) -> None:
-    """From the first task one cell to the right, one down, and in."""
+    """Move from the first task one cell right, one down, and open it."""
     chromium.run("document.querySelector('#heat a[tabindex=\"0\"]').focus()")
     for key in ("ArrowRight", "ArrowDown", "Enter"):
         text = {"text": "\r"} if key == "Enter" else {}
@@ -443,7 +443,7 @@ def _set(chromium: Browser, selector: str, value: str) -> None:
 
 
 def _contrast(chromium: Browser, selector: str) -> float:
-    """The contrast of an element's text and what is behind it, as WCAG 2 computes it."""
+    """Return the contrast of an element's text and its background, by WCAG 2."""
     ink, paper = chromium.run(
         f"(() => {{ let node = document.querySelector({json.dumps(selector)}); "
         "const ink = getComputedStyle(node).color; let paper; "
@@ -463,7 +463,7 @@ def _luminance(colour: str) -> float:
 
 
 def test_trials_of_several_runs_are_told_apart(path: Path, chromium: Browser) -> None:
-    """Of runs that are taken as one, a link opens the slot of its run, with that run's command."""
+    """In combined runs, a link opens the slot of its run, with that run's command."""
     for run_id in ("s1", "s2"):
         comparison_ledgers.make_run(path, {"base": "PP", "treat": "Fi"}, run_id)
     page = written(path, "s1+s2", logs=LogSelection.ALL)

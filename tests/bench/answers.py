@@ -91,7 +91,7 @@ def measure(folder: Path, *, quick: bool) -> Iterator[Row]:
 
 
 def _timed(what: str, command: list[str], goal_s: float, rounds: int) -> Row:
-    """Time a whole command on the clock, after a first time that reads the files."""
+    """Time a whole command, after a first run that reads the files."""
     say(f"answers: {what}")
     seconds(command)
     times = [seconds(command) for _ in range(rounds)]

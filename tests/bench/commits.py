@@ -26,7 +26,7 @@ GOAL_GROWTH = 1.1
 """The ratio that counts as no slower."""
 
 SIZES = (1_000, 1_000_000)
-"""Metric and event rows that stand in the ledger beforehand."""
+"""The metric and event rows that the ledger already has."""
 
 _RUN, _FILLER = "bench", "filler"
 _FILL_BATCH = 1_000
@@ -34,7 +34,7 @@ _FILL_BATCH = 1_000
 
 @dataclass
 class Side:
-    """The seconds per slot of one way of writing, a figure a round."""
+    """The seconds per slot of one way of writing, a figure per round."""
 
     direct: list[float] = field(default_factory=list)
     staged: list[float] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Side:
 
 @dataclass
 class Pair:
-    """Two ledgers that began alike: one for the writer, one for the bare driver."""
+    """Two equal ledgers: one for the writer, one for the bare driver."""
 
     lease: Lease
     writer: LedgerWriter
@@ -51,7 +51,7 @@ class Pair:
     plain: Side = field(default_factory=Side)
 
     def round(self, first: int, slots: int) -> None:
-        """Commit `slots` slots from `first` on both ways, then as many that are staged first."""
+        """Commit `slots` slots from `first` on in both ways, then as many that are staged first."""
         batch = list(_results(_RUN, range(first, first + slots)))
         self.ours.direct.append(_commit(self.writer, self.lease, batch))
         self.plain.direct.append(_bare_commit(self.bare, self.lease, batch))
@@ -151,7 +151,7 @@ def _bare_stage_and_commit(bare: BareWriter, lease: Lease, batch: Sequence[Attem
 
 
 def _prepare(ledger: Path, size: int, total: int) -> Lease:
-    """A ledger with `size` rows of another run, and a run of `total` slots to commit."""
+    """Make a ledger with `size` rows of another run, and a run of `total` slots to commit."""
     migrations.upgrade(ledger)
     filling = size // (synthetic.METRICS + synthetic.EVENTS)
     with _open(ledger) as writer:

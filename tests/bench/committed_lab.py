@@ -1,4 +1,4 @@
-"""A lab with one complete run as a coordinator leaves it: real commits, mirrors, chain and summary.
+"""A lab with one complete run: real commits, mirrors, chain and summary.
 
 Every slot has a prediction, a score, evidence, metrics, events and artifacts.
 """

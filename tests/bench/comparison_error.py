@@ -51,14 +51,14 @@ def print_one_replication() -> None:
 
 
 def _outcomes(size: int) -> tuple[Array, Array]:
-    """How many tasks only B and only A passed, in each outcome there is."""
+    """Return how many tasks only B and only A passed, in each possible outcome."""
     gained, lost = np.meshgrid(np.arange(size + 1), np.arange(size + 1), indexing="ij")
     possible = gained + lost <= size
     return gained[possible], lost[possible]
 
 
 def _tests(gained: Array, lost: Array, size: int, level: float) -> Mapping[str, Array]:
-    """Which outcomes each test rejects."""
+    """Return the outcomes that each test rejects."""
     differing, fewer = gained + lost, np.minimum(gained, lost)
     z = np.abs(gained - lost) / np.sqrt(np.maximum(differing, 1))
     critical = special.ndtri(1 - level / 2)
@@ -99,7 +99,7 @@ def equal_tasks(chance: np.random.Generator, tasks: int) -> tuple[Array, Array]:
 
 
 def shared_difficulty(shape: float) -> Probabilities:
-    """Tasks differ in difficulty, as a beta distribution has it; A and B are the same agent."""
+    """Tasks differ in difficulty by a beta distribution. A and B are the same agent."""
 
     def draw(chance: np.random.Generator, tasks: int) -> tuple[Array, Array]:
         difficulty = chance.beta(shape, shape, tasks)
@@ -109,7 +109,7 @@ def shared_difficulty(shape: float) -> Probabilities:
 
 
 def own_difficulty(shape: float) -> Probabilities:
-    """A and B find different tasks difficult, but are as good on the average of such tasks."""
+    """A and B find different tasks difficult, but have the same mean."""
 
     def draw(chance: np.random.Generator, tasks: int) -> tuple[Array, Array]:
         return chance.beta(shape, shape, tasks), chance.beta(shape, shape, tasks)
@@ -118,7 +118,7 @@ def own_difficulty(shape: float) -> Probabilities:
 
 
 def clustered(size: int) -> Probabilities:
-    """A and B are each better in whole clusters of `size` tasks, as often the one as the other."""
+    """A and B are each better in whole clusters of `size` tasks, equally often."""
 
     def draw(chance: np.random.Generator, tasks: int) -> tuple[Array, Array]:
         shared = np.repeat(chance.normal(0, 1, tasks // size), size)

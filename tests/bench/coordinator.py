@@ -1,7 +1,6 @@
-"""The coordinator's memory and its start, over runs of many slots whose trials are made up.
+"""The coordinator's memory and start, over runs of many slots with made-up trials.
 
-Everything is real but the containers: the command line, the experiment, the ledger's writer, the
-mirrors, the schedule. Each coordinator is a process of its own.
+Everything except the containers is real. Each coordinator is a separate process.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def memory(folder: Path, *, quick: bool) -> Iterator[Row]:
 
 
 def events(folder: Path, *, quick: bool) -> Iterator[Row]:
-    """The peak of a real run whose trials, all at once, report 30 MB of events each."""
+    """Measure the peak of a real run whose trials report 30 MB of events each, all at once."""
     trials, many = (8 if quick else 32), 100_000
     say(f"coordinator: {trials} trials at once with {many:,} events each")
     project = event_trials.write_project(folder / "events", trials, many)
@@ -75,7 +74,7 @@ def events(folder: Path, *, quick: bool) -> Iterator[Row]:
 
 
 def wide(folder: Path, *, quick: bool) -> Iterator[Row]:
-    """Two rounds of trials that all run at once, of as many slots with few and with many of them.
+    """Measure runs of the same slots, with few and with many trials at once.
 
     The baseline of the processor time is a run of the same slots with few in flight.
     """
@@ -159,7 +158,7 @@ def _run(folder: Path, slots: int) -> dict[str, Any]:
 
 
 def _half_committed(folder: Path, slots: int) -> Path:
-    """The lab of a run whose coordinator is gone with half of its slots committed."""
+    """Return the lab of a run whose coordinator ended with half of the slots committed."""
     half = folder / f"slots-{slots}" / "half"
     if not half.is_dir():
         _run(folder, slots)

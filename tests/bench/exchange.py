@@ -86,7 +86,7 @@ report(begun, locked_s=held[0], log_mb=log[0] / 2**20)
 
 
 def exports(folder: Path, *, quick: bool) -> Iterator[Row]:
-    """The events of a run: ten a slot."""
+    """Measure the export of a run's events, ten per slot."""
     few, many = _sizes(quick)
     peaks = dict.fromkeys(FORMATS, 0.0)
     for slots in (few, many):
@@ -116,7 +116,7 @@ def exports(folder: Path, *, quick: bool) -> Iterator[Row]:
 
 
 def imports(folder: Path, *, quick: bool) -> Iterator[Row]:
-    """A whole run: 26 rows and eight artifacts a slot."""
+    """Measure the import of a run with 26 rows and eight artifacts per slot."""
     few, many = _sizes(quick)
     measured = {}
     for slots in (few, many):
@@ -156,7 +156,7 @@ def _measure(program: str, *words: object) -> dict[str, Any]:
 
 
 def _filled(folder: Path, slots: int) -> Path:
-    """A ledger with a completed run of so many slots, its digests right; made once."""
+    """Return a ledger with a complete run of this many slots and right digests, made once."""
     ledger = folder / f"exchange-{slots}" / "ledger.sqlite"
     if ledger.exists():
         return ledger
@@ -178,7 +178,7 @@ def _filled(folder: Path, slots: int) -> Path:
 
 
 def _linked(lease: Lease, idx: int, previous: str) -> tuple[list[Any], str]:
-    """All that the commit of a slot writes, with its digests, and the chain's new head."""
+    """Return everything that the commit of a slot writes, and the chain's new head."""
     slot = synthetic.slot(idx)
     result = synthetic.result(_RUN, slot)
     stamp = Stamp(

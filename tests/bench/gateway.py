@@ -26,7 +26,7 @@ _STREAMS = 200
 _EVENTS = 60
 _PACE_S = 0.1
 _APART_S = 0.02
-"""How long after the one before it a stream begins: all are open after four seconds."""
+"""The seconds between the starts of two streams. All are open after four seconds."""
 _REQUEST_BYTES = 100_000
 GOAL_MS, GOAL_MB = 3.0, 150.0
 _LARGE_BYTES, _LARGE_AT_ONCE = 31_000_000, 12
@@ -107,7 +107,7 @@ def _measure_neighbor(gateway: ServedGateway, provider: str) -> Iterator[Row]:
 
 
 def _small_call_ms(trial: GatewayTrial) -> float:
-    """Return how long the gateway takes for a call that it judges and journals itself."""
+    """Return the milliseconds of the gateway for a call that it judges in its own process."""
     began = time.perf_counter()
     assert trial.ask("anthropic", "go on", model="other").status == 403
     return (time.perf_counter() - began) * 1000
@@ -184,7 +184,7 @@ def _through(trial: GatewayTrial, link: Path) -> Way:
 
 @contextmanager
 def _provider(folder: Path) -> Iterator[str]:
-    """Serve the scripted provider in a process of its own; yield its address."""
+    """Serve the scripted provider in a separate process; yield its address."""
     turn: dict[str, Any] = {
         "text": "x" * 16 * (_EVENTS - 6),
         "pace_s": _PACE_S,

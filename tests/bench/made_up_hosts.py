@@ -33,7 +33,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class MadeUpHost:
-    """Answers as a host does, and has a result for each attempt after a while."""
+    """Answers like a host, and has a result for each attempt after a while."""
 
     def __init__(self, number: int, slots: int, seconds: float) -> None:
         self.name = f"host{number}/{number:08x}"
@@ -77,7 +77,7 @@ class MadeUpHost:
 
     @property
     def _running(self) -> list[float]:
-        """When each trial ends that has not ended."""
+        """The ends of running trials."""
         now = time.monotonic()
         return [end for end, _ in self._ends.values() if end > now]
 
@@ -163,7 +163,7 @@ async def serve(path: str, hosts: list[MadeUpHost]) -> None:
 
 def main() -> None:
     path, hosts, slots, seconds = sys.argv[1:]
-    # Nothing is left behind, however the bench ends.
+    # The process ends with its parent, however the parent ends.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     made_up = [MadeUpHost(number, int(slots), float(seconds)) for number in range(int(hosts))]
     asyncio.run(serve(path, made_up))

@@ -44,9 +44,9 @@ _PARTS: dict[str, tuple[type, tuple[str, ...]]] = {
     "choosing and placing": (NextAttempts, ("place",)),
     "mirrors": (MirrorWriter, ("append",)),
 }
-"""The methods of the coordinator's thread whose processor time is reported, by a name for them."""
+"""Named methods of the coordinator's thread whose processor time is reported."""
 _SLOW_EVERY, _SLOW_S = 50, 0.05
-"""Now and then a trial takes its time, and those behind it are staged."""
+"""Every so many trials, one is slow, so that later ones are staged."""
 
 
 class Watch:
@@ -99,7 +99,7 @@ class Watch:
 
 
 class MadeUpTrials(LocalExecutor):
-    """The executor of a run, but for what its trials are."""
+    """The executor of a run, with made-up trials."""
 
     watch: Watch
     half: Path | None = None
@@ -121,7 +121,7 @@ class MadeUpTrials(LocalExecutor):
 
 
 class TimedTrials(LocalExecutor):
-    """Trials that take their time, without a thread each; only so many run at once."""
+    """Trials that take time without threads; a limited number runs at once."""
 
     watch: Watch
     seconds = 0.0

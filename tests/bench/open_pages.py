@@ -1,4 +1,4 @@
-"""Ten open pages of a run, as a process: each listens to events, and asks for what it lacks.
+"""Ten open pages of a run, as a process. Each follows events and requests missing data.
 
 `python -m bench.open_pages LINK RUN PAGES`: prints a line once all are open, then follows the run
 until it is ended.
@@ -33,7 +33,7 @@ async def main(link: str, run_id: str, pages: int) -> None:
 
 
 async def page(session: aiohttp.ClientSession, run_id: str, opened: asyncio.Event) -> None:
-    """Do what a page does: follow the commits, and ask once a second what runs."""
+    """Act like a page: follow the commits, and poll running trials once a second."""
     async with session.get(f"/runs/{run_id}?format=json") as answer:
         committed = (await answer.json())["next"]
     asker = asyncio.create_task(ask_now(session, run_id))

@@ -1,4 +1,4 @@
-"""Run a `labledger` command; at its end, say on stderr what memory it had at most.
+"""Run a `labledger` command; at its end, print its peak memory on stderr.
 
 python -m bench.peak run my-experiment …
 """

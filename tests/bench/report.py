@@ -23,7 +23,7 @@ _HEAD = ("what", "measured", "baseline", "ratio", "goal", "met")
 
 @dataclass(frozen=True)
 class Row:
-    """One figure, and what it is held against."""
+    """One figure with its baseline and goal."""
 
     what: str
     measured: str
@@ -31,7 +31,7 @@ class Row:
     ratio: str = ""
     goal: str = ""
     met: bool | None = None
-    """None where the design sets no goal."""
+    """None if there is no goal."""
 
     def with_goal(self, goal: str, met: bool) -> Row:
         return replace(self, goal=goal, met=met)
@@ -54,12 +54,12 @@ def print_table(title: str, rows: Iterable[Row]) -> None:
 
 
 def paired_ratio(ours: Sequence[float], plain: Sequence[float]) -> float:
-    """The median over the rounds of ours / plain: each round has the same noise on both sides."""
+    """Return the median over the rounds of ours / plain, which have the same noise."""
     return statistics.median(a / b for a, b in zip(ours, plain, strict=True))
 
 
 def say(text: str) -> None:
-    """Progress, apart from the figures."""
+    """Print progress on stderr."""
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
@@ -81,7 +81,7 @@ def _docker() -> str:
 
 
 def _fsync_ms(folder: Path) -> float:
-    """Over a file's old content, as a WAL is written most of the time."""
+    """Return the milliseconds of an fsync over old content, as for most writes of a WAL."""
     times: list[float] = []
     with tempfile.TemporaryFile(dir=folder, buffering=0) as handle:
         for lap in range(2):

@@ -38,7 +38,7 @@ SEED = 18
 
 
 def main() -> None:
-    """Print the parts that are named, or all; `table` is the reference page's own part."""
+    """Print the named parts, or all except `table`, which is for the reference page."""
     if sys.argv[1:2] == ["table"]:
         return table.main(sys.argv[2:])
     parts = {
@@ -224,7 +224,7 @@ RESAMPLES = 400
 
 
 def means() -> None:
-    """Print how often intervals of a metric hold its mean, and how many misses are warned of."""
+    """Print how often intervals of a metric hold its mean, and how many misses have a warning."""
     for name, (draw, truth) in MEANS.items():
         for tasks in (8, 12, 20, 50, 100):
             chance = np.random.default_rng(SEED)
@@ -284,7 +284,7 @@ LOOK_DRAWS = 4000
 
 
 def looks() -> None:
-    """Print how often a difference is shown at any look, where there is one and where not."""
+    """Print how often a difference is shown at any look, with and without a true one."""
     every = range(10, 201, 10)
     for gained, lost in (
         (0.05, 0.05),
@@ -340,7 +340,7 @@ def _anytime(ups: Array, downs: Array) -> Array:
 
 
 def _looks_at_clusters() -> None:
-    """Print how often clusters that come in one after the other show a false difference."""
+    """Print how often clusters that arrive one by one show a false difference."""
     for name in ("SWE-bench's 12 repositories", "30 of 1 to 30"):
         sizes = CLUSTERS[name]
         names = np.repeat(np.arange(len(sizes)), sizes)
@@ -447,7 +447,7 @@ def _planned(
     *,
     has_effect: bool,
 ) -> float:
-    """The power, with one replication, of as many tasks as a pilot says are needed for .80."""
+    """Return the power, with one replication, of the tasks that a pilot plans for .80."""
     population = chance.beta(mean * spread, (1 - mean) * spread, 20_000)
     moved = _moved(population, mean, difference)
     differing = float(np.mean(population * (1 - moved) + moved * (1 - population)))

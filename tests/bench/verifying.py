@@ -1,4 +1,4 @@
-"""`verify` of a large run and its folder, beside the bare driver that digests the same bytes."""
+"""`verify` of a large run and its folder, beside digests of the same bytes by the bare driver."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _verify(lab: LabFolder) -> None:
 
 
 def _read_and_digest(lab: LabFolder) -> None:
-    """Read every row of what was committed once, and take a digest of each and of every mirror."""
+    """Read every committed row once, and digest each row and mirror."""
     for path in lab.run_folder(committed_lab.RUN).rglob("*.jsonl"):
         with path.open("rb") as file:
             hashlib.file_digest(file, "sha256")
@@ -81,6 +81,6 @@ def _read_and_digest(lab: LabFolder) -> None:
 
 
 def _processor_s() -> float:
-    """User and system time of this process and of those that it has waited for."""
+    """Return user and system time of this process and its ended children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)

@@ -30,7 +30,7 @@ GOAL_DELAY_S = 1.0
 LARGE = 100_000
 _RUN = "bench"
 _CATCHING_UP_S = 1.5
-"""After so many seconds, pages show what was committed while they were stopped."""
+"""The seconds after which pages show the commits during their stop."""
 
 
 def measure(folder: Path, *, quick: bool) -> Iterator[Row]:
@@ -79,7 +79,7 @@ def _commits(folder: Path, rounds: int, slots: int) -> Iterator[Row]:
 
 
 def _processor_s(process: subprocess.Popen[str]) -> float:
-    """Return how long a process has used processors so far."""
+    """Return the processor time of a process so far."""
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -20,7 +20,7 @@ def asked(folder: Path) -> list[str]:
 
 
 def test_pause(tmp_path: Path, serve: Serve) -> None:
-    """A pause says what it will do before it is asked for, and then waits in the list."""
+    """The page says what a pause will do, then sends it, and lists the waiting request."""
     with WatchedRun(tmp_path, 4) as run:
         run.commit(2)
         run.dispatch("agent", "reading\n", 2)
@@ -43,7 +43,7 @@ def test_pause(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_refused_limit(tmp_path: Path, serve: Serve) -> None:
-    """A limit that is wrong is refused in the dialog, with why, and nothing is asked for."""
+    """A wrong limit is refused in the dialog with the reason, and no request is sent."""
     with WatchedRun(tmp_path, 4):
         page = serve(tmp_path).open(f"/runs/{RUN}")
         page.get_by_role("button", name="Limits").click()
@@ -63,7 +63,7 @@ def test_refused_limit(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_without_a_script(tmp_path: Path, serve: Serve) -> None:
-    """Without JavaScript a form leads to a page that says what will happen, and asks there."""
+    """Without JavaScript, a form leads to a page that says what will happen, and asks there."""
     with WatchedRun(tmp_path, 4) as run:
         run.commit(1)
         page = serve(tmp_path).open(f"/runs/{RUN}", java_script_enabled=False)
@@ -87,7 +87,7 @@ def test_long_reason(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_read_only(tmp_path: Path, serve: Serve) -> None:
-    """A page that is read-only offers no change."""
+    """A read-only page offers no changes."""
     with WatchedRun(tmp_path, 4):
         viewer = serve(tmp_path, "--read-only")
         page = viewer.open(f"/runs/{RUN}")
@@ -104,7 +104,7 @@ def test_cancel_a_slot(tmp_path: Path, serve: Serve) -> None:
         slot = page.url
         page.get_by_role("button", name="Cancel this slot").click()
         expect(page.locator("main")).to_contain_text("cancelled for good")
-        # The page has no address of its own, so nothing leads to its document.
+        # The page has no own address, so no link leads to its document.
         expect(page.get_by_text("as JSON")).to_have_count(0)
         page.get_by_role("link", name="Leave it").click()
         expect(page).to_have_url(slot)
@@ -149,7 +149,7 @@ def test_go_on_with_one_of_two(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_nothing_of_a_regrading_is_cancelled(tmp_path: Path, serve: Serve) -> None:
-    """The page of a regrading offers what can be asked of it."""
+    """The page of a regrading offers only possible requests."""
     outcome_ledgers.make_regraded(tmp_path)
     page = serve(tmp_path).open("/runs/run-3.g2")
     controls = page.locator("#controls")
@@ -286,7 +286,7 @@ def test_a_question_that_was_lost(tmp_path: Path, serve: Serve) -> None:
 
 @thorough
 def test_pause_a_host(tmp_path: Path, serve: Serve) -> None:
-    """A host of a cluster is paused by its name, also while it has no trial."""
+    """A host of a cluster is paused by its name, even without a trial."""
     with WatchedRun(tmp_path, 4, settings={"on": "cluster"}) as run:
         run.commit(1)
         page = serve(tmp_path).open(f"/runs/{RUN}")

@@ -143,7 +143,9 @@ class Disk:
     unsynced: dict[str, list[_Write]] = field(default_factory=dict)
     """The writes of SQLite since the last sync, by path."""
     dropped: dict[str, list[_Write]] = field(default_factory=dict)
-    """The writes of SQLite whose sync failed, by path. As on Linux, the next sync ignores them, and only writing them again stores them.
+    """The writes of SQLite whose sync failed, by path.
+
+    As on Linux, the next sync ignores them, and only writing them again stores them.
     """
     rewritten: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     """The ranges of such files that Python code wrote again since the last sync."""

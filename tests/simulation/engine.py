@@ -1,6 +1,7 @@
 """The simulated Docker engine, with made-up containers that run for a time and end.
 
-It keeps containers across restarts. It can be away, fail after it executed a call, forget containers, and lose running ones in a power cut.
+It keeps containers across restarts. It can be away, fail after it executed a call, forget
+containers, and lose running ones in a power cut.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Find the shortest story of a failure: the mishaps that it needs.
 
-Leaving out a mishap changes chance from there on, so another world of the seed fails. Its story is the same if the same guarantee fails.
+Leaving out a mishap changes chance from there on, so another world of the seed fails. Its story
+is the same if the same guarantee fails. Its story is the same if the same guarantee fails.
 """
 
 from __future__ import annotations

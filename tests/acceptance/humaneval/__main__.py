@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def compare_verdicts(drive: Drive, wanted: Outcomes) -> bool:
-    """Say what each variant got, and whether it is what it must get."""
+    """Print the verdicts of each variant; return whether they are the expected ones."""
     actual = drive.verdicts()
     for (variant_id, verdict), count in sorted(actual.items()):
         say(f"{variant_id}: {count} {verdict}")

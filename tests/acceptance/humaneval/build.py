@@ -25,17 +25,17 @@ REPLICATIONS = 3
 
 Problem = dict[str, Any]
 Outcomes = dict[tuple[str, str], int]
-"""How many trials of a variant get a verdict."""
+"""The number of trials by variant and verdict."""
 
 
 def data_file(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the data should be: $HUMANEVAL_JSONL, or ../shared/data beside the project."""
+    """Return the path of the data: $HUMANEVAL_JSONL, or ../shared/data beside the project."""
     beside = PROJECT.parent / "shared" / "data" / "HumanEval.jsonl.gz"
     return Path(environ.get("HUMANEVAL_JSONL", beside))
 
 
 def read_problems(path: Path, limit: int | None = None) -> list[Problem]:
-    """The first `limit` problems of the file, or all. Reads it gzipped or plain, by its name."""
+    """Return the first `limit` problems of the file, or all. The file may be gzipped."""
     content = path.read_bytes()
     text = gzip.decompress(content) if path.suffix == ".gz" else content
     return [json.loads(line) for line in text.splitlines()[:limit]]
@@ -94,7 +94,7 @@ def give_solutions(tasks: Path) -> None:
 
 
 def adapt(document: dict[str, Any]) -> None:
-    """Give the experiment of the format the variants, agent, metrics and replications of ours."""
+    """Give the translated experiment our variants, agent, metrics and replications."""
     document["experiment"] = {"id": "humaneval", "tags": ["humaneval", "acceptance"]}
     baseline, *others = ({"variant_id": name, "bindings": {"mode": name}} for name in VARIANTS)
     document |= {"baseline": baseline, "variant_plan": others}

@@ -21,7 +21,7 @@ from humaneval.drive import Drive
 
 IMAGE = "labledger/python:3"
 SLOTS = 2
-"""Of each host."""
+"""The slots of each host."""
 BEFORE_NEXT_S = (0.5, 15.0)
 
 
@@ -35,7 +35,7 @@ class HumanEvalProject(ClusterProject):
         build(problems, folder, replications)
 
     def rows(self, run_id: str) -> dict[str, list[Any]]:
-        """Every committed record by kind, without what an agent's time says."""
+        """Return every committed record by kind, without times of agents."""
         return {kind: without_times(records) for kind, records in super().rows(run_id).items()}
 
 
@@ -55,17 +55,17 @@ def is_time(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Proof:
-    """That deaths of every part of a cluster change nothing of what HumanEval leaves."""
+    """Shows that deaths of every part of a cluster do not change the results of HumanEval."""
 
     problems: list[Problem]
     replications: int
     deaths: int
-    """At least so many."""
+    """The minimum number of deaths."""
     seed: int
-    """Of the deaths."""
+    """The seed of the deaths."""
 
     def holds(self, folder: Path, say: Callable[[str], Any]) -> bool:
-        """Run the problems here, and then on hosts that are killed; return whether it holds."""
+        """Run the problems here and on killed hosts; return whether the results are equal."""
         shutil.rmtree(folder, ignore_errors=True)
         trials = len(self.problems) * len(VARIANTS) * self.replications
         say(f"{len(self.problems)} problems, {trials} trials, seed {self.seed}, in {folder}")

@@ -24,13 +24,13 @@ _MOST_TASKS, _MOST_REPLICATIONS = 3000, 300
 
 
 def more_tasks(cell: Cell) -> Tally:
-    """Count a run that is finished with half of its tasks, looked at, and extended by the rest."""
+    """Count a run that has half of its tasks, is looked at, and is extended by the rest."""
     half = max(2, cell.tasks // 2)
     return _extended(cell, lambda side: side[:half])
 
 
 def more_trials(cell: Cell) -> Tally:
-    """Count a run that is finished with one replication, looked at, and extended by the rest."""
+    """Count a run that has one replication, is looked at, and is extended by the rest."""
     return _extended(cell, lambda side: [group[:1] for group in side])
 
 

@@ -347,7 +347,7 @@ def _count_metric(
     kind, name, population = scenario
     has_rare = population in ("rare", "one-sided") or (sample.is_suite and population == "skewed")
     if sample.is_suite:
-        # The suite's own difference is taken away, so that the null hypothesis is true.
+        # Subtract the suite's own difference, so that the null hypothesis is true.
         offset = truth - limit
         sample = replace(sample, b=[[value - offset for value in group] for group in sample.b])
         truth = limit
@@ -358,7 +358,7 @@ def _count_metric(
         not sample.is_suite and paired_means.is_skewed(sample.differences)
     )
     for figure, (hits, _) in counted.counts.items():
-        # No interval knows of what a sample does not contain: the warning is what is promised.
+        # No interval covers events that a sample does not contain. Only the warning is promised.
         is_excused = is_warned or population == "one-sided"
         excused = has_rare and is_excused and not figure.startswith("power")
         tally.add(f"share_warned_{figure}" if excused else figure, bool(hits))

@@ -1,4 +1,4 @@
-"""The tasks and trials that are drawn: pass rates that vary from task to task, and metrics."""
+"""The drawn tasks and trials: pass rates that vary between tasks, and metrics."""
 
 from __future__ import annotations
 

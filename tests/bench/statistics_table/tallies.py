@@ -13,7 +13,7 @@ Counts = dict[str, tuple[int, int]]
 
 @dataclass(slots=True)
 class Tally:
-    """The counts of one cell, as they come in."""
+    """The counts of one cell."""
 
     _hits: dict[str, int] = field(default_factory=dict)
     _draws: dict[str, int] = field(default_factory=dict)
