@@ -33,7 +33,7 @@ RUNS_PROGRAM = (
     + "[ ! -e left ] || while [ -s /logs/verifier/reward.txt ] "
     "&& [ ! -e /logs/verifier/reward.json ]; do sleep 0.02; done\n"
 )
-"""Tests that run a program which the agent left."""
+"""Tests that run a program of the agent, and wait for a process that it left."""
 NEEDS_PYTHON = TESTS.replace("if grep", "set -e\npython3 -c 'import json'\nif grep")
 CANNOT_WORK = (
     "#!/bin/sh\necho 'curl: (28) Connection timed out'\necho 0 >/logs/verifier/reward.txt\n"
