@@ -43,8 +43,10 @@ _PROGRAM_SIGNS = re.compile(r"[{}$=;<>|&\\]")
 MAX_PROGRAM_SIGNS = 0.03
 """A text of several lines with a larger share of these signs is a program, not prose."""
 _PROGRAM_START = re.compile(r"(?:#!|import |from \S+ import |def |\[ |\| )")
-_USAGE = re.compile(r"^ *\|.*$|^ {4,}(?:python|scripts/|PYTHONPATH=)\S* .*$", re.MULTILINE)
-"""A row of a table in a string, or a line that shows how a script is called."""
+_CODE_LINES = re.compile(
+    r"^ *\|.*$|^ *(?:>>>|\.\.\.) .*$|^ {4,}(?:python|scripts/|PYTHONPATH=)\S* .*$", re.MULTILINE
+)
+"""Rows of a table, lines of an example, and lines that show how a script is called."""
 _LITTLE_WORDS = {
     *("return", "returns", "yield", "a", "an", "the", "of", "its", "this", "whether", "is", "in"),
     *("to", "for", "and", "or", "it", "with", "as", "test"),
@@ -96,7 +98,7 @@ def findings_in(path: Path) -> Iterator[Finding]:
         tree = ast.parse(content)
         yield from _restated_names(path, tree)
         yield from _vague_names(path, tree)
-        if _word_count(_USAGE.sub("", ast.get_docstring(tree) or "")) > MAX_MODULE_WORDS:
+        if _word_count(_CODE_LINES.sub("", ast.get_docstring(tree) or "")) > MAX_MODULE_WORDS:
             yield Finding(path, 1, "long module docstring", f"more than {MAX_MODULE_WORDS} words")
 
 
@@ -169,8 +171,9 @@ def _python_texts(content: str) -> Iterator[Text]:
             message = node.value
         else:
             continue
+        message = _CODE_LINES.sub("", message)
         if _is_prose(message):
-            yield Text(node.lineno, _USAGE.sub("", message))
+            yield Text(node.lineno, message)
     yield from _comments(content)
 
 
