@@ -47,9 +47,9 @@ def command_line(*words: object) -> list[str]:
 
 def command_env(**changes: str) -> dict[str, str]:
     """Return the environment of a command, with only the given variables of labledger."""
-    kept = {name: value for name, value in os.environ.items() if name != "LABLEDGER_DIR"}
-    kept |= {"PYTHONPATH": str(CHECKOUT), "PACE": "passing", "COLUMNS": "120"}
-    return kept | changes
+    env = {name: value for name, value in os.environ.items() if name != "LABLEDGER_DIR"}
+    env |= {"PYTHONPATH": str(CHECKOUT), "PACE": "passing", "COLUMNS": "120"}
+    return env | changes
 
 
 def run_real(*words: object, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:

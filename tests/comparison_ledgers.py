@@ -130,15 +130,17 @@ def grow_run(
     """Extend a run to all of these letters and commit them. `make_run` explains letters."""
     with LedgerReader.open(path) as reader:
         total = reader.run(run_id).total_slots
-        known = {(slot.variant_id, slot.task_id, slot.repl_idx) for slot in reader.slots(run_id)}
+        committed_cells = {
+            (slot.variant_id, slot.task_id, slot.repl_idx) for slot in reader.slots(run_id)
+        }
         old_tasks = reader.task_digests(run_id)
-    named = {name for name, _, _ in known}
+    named = {name for name, _, _ in committed_cells}
     cells = [
         (name, task, repl, letter)
         for task in range(max(map(len, variants.values())))
         for name, letters in variants.items()
         for repl, letter in enumerate(letters[task] if task < len(letters) else "")
-        if (name, f"t{task:02d}", repl) not in known
+        if (name, f"t{task:02d}", repl) not in committed_cells
     ]
     slots = [
         Slot(total + idx, name, f"t{task:02d}", repl)

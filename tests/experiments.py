@@ -168,8 +168,8 @@ class Project:
 
     def start(self, run_id: str, pace: str = "passing", **options: Any) -> RunOutcome:
         """Run the experiment through the library, in this process."""
-        given = RunOptions(lab_dir=self.lab, run_id=run_id, env={"PACE": pace}, **options)
-        return run(self.experiment, given)
+        options_of_run = RunOptions(lab_dir=self.lab, run_id=run_id, env={"PACE": pace}, **options)
+        return run(self.experiment, options_of_run)
 
     def go_on(self, run_id: str, pace: str = "passing", **options: Any) -> RunOutcome:
         """Resume a run through the library, in this process."""
@@ -259,8 +259,8 @@ class Project:
         """Check as `check_run` does, and that no container or folder is left."""
         self.check_run(run_id)
         assert self.on_engine(run_id) == []
-        for kept in ("trials", "traces"):
-            assert list((self.lab / "runs" / run_id / kept).iterdir()) == []
+        for folder in ("trials", "traces"):
+            assert list((self.lab / "runs" / run_id / folder).iterdir()) == []
 
     def check_run(self, run_id: str) -> None:
         """Check that the ledger verifies, and that mirrors, chain and summary agree with it."""
@@ -395,11 +395,11 @@ class EngineLog:
 
         def all_gone() -> bool:
             happened = list(self._of(labels))
-            created, gone = (
+            created, removed = (
                 {about["name"] for kind, about in happened if kind in action}
                 for action in ({"create"}, {"destroy", "remove"})  # As Docker and Podman say.
             )
-            return created <= gone
+            return created <= removed
 
         wait_until(all_gone, f"the end of all containers of {run_id}")
         return self.so_far(project, run_id)
@@ -470,9 +470,9 @@ _OF_ONE_RUN = frozenset(
 def comparable(value: Any) -> Any:
     """Return a record without ids, times and digests, so that equal runs have equal records."""
     if isinstance(value, dict):
-        return {key: comparable(held) for key, held in value.items() if key not in _OF_ONE_RUN}
+        return {key: comparable(inner) for key, inner in value.items() if key not in _OF_ONE_RUN}
     if isinstance(value, list):
-        return [comparable(held) for held in value]
+        return [comparable(inner) for inner in value]
     if isinstance(value, str) and value.startswith("artifact://"):
         return "artifact"
     return value

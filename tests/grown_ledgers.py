@@ -34,9 +34,9 @@ def extend(writer: LedgerWriter, lease: Lease, total: int, **changes: Any) -> in
     """Append tasks and slots up to `total` slots; return the part."""
     with LedgerReader.open(writer.path) as reader:
         run = reader.run(lease.run_id)
-        known = set(reader.task_digests(lease.run_id))
+        registered_tasks = set(reader.task_digests(lease.run_id))
     part = NewPart("extended", run.total_slots, "0.1.0", revision(2 + len(run.parts)))
-    tasks = (task for task in kit.tasks((total + 1) // 2) if task[0] not in known)
+    tasks = (task for task in kit.tasks((total + 1) // 2) if task[0] not in registered_tasks)
     slots = islice(kit.slots(total), run.total_slots, None)
     return writer.append_part(lease, replace(part, **changes), tasks, slots)
 

@@ -84,9 +84,9 @@ def watch_plainly() -> None:
 def _events() -> Iterator[JsonObject]:
     who = {"host": HOSTILE, "pid": 1, "since": HOSTILE, "expires_at": HOSTILE, "run_id": HOSTILE}
     yield run_event("waiting_for_lease", **who, seconds=1)
-    begun = {"committed": 0, "staged": 1, "begun": 1, "total": 4, "max_concurrency": 1}
-    known = {"budget": {}, "spent": {}, "variants": VARIANTS, "folder": HOSTILE, "counts": []}
-    yield run_event("run_started", run_id=HOSTILE, **begun, **known)
+    counts = {"committed": 0, "staged": 1, "begun": 1, "total": 4, "max_concurrency": 1}
+    fields = {"budget": {}, "spent": {}, "variants": VARIANTS, "folder": HOSTILE, "counts": []}
+    yield run_event("run_started", run_id=HOSTILE, **counts, **fields)
     slot = {"schedule_idx": 0, "variant_id": VARIANTS[0], "task_id": HOSTILE}
     ended = {"status": HOSTILE, "reason": HOSTILE, "will_retry": True}
     yield run_event("trial_finished", **slot, **ended)

@@ -60,12 +60,12 @@ class _Template:
         beside = [path for path in paths if path.name.endswith(("-wal", "-shm"))]
         unmoved = [path.name for path in beside if path.name[-3:] == "wal" and path.stat().st_size]
         assert not unmoved, f"a builder must close its ledgers; there is still {unmoved}"
-        kept = {path.relative_to(folder): path for path in paths if path not in beside}
+        templates = {path.relative_to(folder): path for path in paths if path not in beside}
         return cls(
-            {name: _mode(path) for name, path in kept.items() if path.is_dir()},
+            {name: _mode(path) for name, path in templates.items() if path.is_dir()},
             {
                 name: (_mode(path), path.read_bytes())
-                for name, path in kept.items()
+                for name, path in templates.items()
                 if path.is_file()
             },
             returned.relative_to(folder),

@@ -111,7 +111,7 @@ class Viewer:
         page.on("console", lambda message: self._complain(message.text))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("request", lambda request: self.requests.append(request.url))
-        page.on("requestfailed", lambda asked: self._note(asked.url, asked.failure))
+        page.on("requestfailed", lambda request: self._note(request.url, request.failure))
         page.on("response", lambda got: None if got.ok else self._note(got.url, got.status))
         self.go(page, self.link)
         return page

@@ -52,7 +52,7 @@ class RefusingProvider:
     @property
     def probes(self) -> int:
         """The number of requests that the gateway itself sent."""
-        return sum(asked.is_probe for asked in self.requests)
+        return sum(request.is_probe for request in self.requests)
 
 
 @contextmanager
@@ -67,9 +67,9 @@ def refusing_provider(rule: Callable[[Asked], Answer], port: int = 0) -> Iterato
             length = int(self.headers.get("Content-Length", 0))
             body = self.rfile.read(length).decode()
             headers = {name.lower(): value for name, value in self.headers.items()}
-            asked = Asked(self.path, headers, body)
-            provider.requests.append(asked)
-            status, document = provider.rule(asked)
+            request = Asked(self.path, headers, body)
+            provider.requests.append(request)
+            status, document = provider.rule(request)
             if status == 0:
                 self.close_connection = True
                 return
@@ -103,4 +103,4 @@ def refuses_all(status: int, document: Any) -> Callable[[Asked], Answer]:
 
 def refuses(word: str, status: int, document: Any) -> Callable[[Asked], Answer]:
     """Return a rule that refuses requests that contain a word, and answers all others."""
-    return lambda asked: (status, document) if word in asked.body else (200, COMPLETION)
+    return lambda request: (status, document) if word in request.body else (200, COMPLETION)

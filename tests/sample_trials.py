@@ -239,8 +239,8 @@ class Trials:
 
     def everything(self, result: AttemptResult) -> bytes:
         """Return everything of a result that the ledger would store, as bytes."""
-        kept = [self.artifact(result, a.reference) for a in result.artifacts]
-        return b"\n".join([json.dumps(result.as_json(), ensure_ascii=False).encode(), *kept])
+        contents = [self.artifact(result, a.reference) for a in result.artifacts]
+        return b"\n".join([json.dumps(result.as_json(), ensure_ascii=False).encode(), *contents])
 
     def containers(self) -> list[str]:
         """Return the names of all containers of these trials on the engine."""

@@ -56,5 +56,5 @@ def _libraries(program: Path) -> list[Path]:
     """Return the shared libraries of a program that the base image may lack."""
     lines = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=True)
     paths = [word for word in lines.stdout.split() if word.startswith("/")]
-    kept = ("libc.", "ld-linux", "libm.", "libpthread", "libdl")
-    return [Path(path) for path in paths if not Path(path).name.startswith(kept)]
+    base_libraries = ("libc.", "ld-linux", "libm.", "libpthread", "libdl")
+    return [Path(path) for path in paths if not Path(path).name.startswith(base_libraries)]

@@ -109,8 +109,8 @@ def test_a_terminal_shows_the_run_live(project: Project) -> None:
         terminal.await_text(r"4/6 committed · 1 running · 1 waiting to commit")
         terminal.await_text(r"base +50\.0% +1 +1 +0 +0 +0 +0")
         assert re.search(r"slot 2 \(base, b\): agent_error: agent_exit_nonzero", terminal.text)
-        (held,) = [slot for slot, _ in project.running("live")]
-        project.open_gate("live", held)
+        (waiting_slot,) = [slot for slot, _ in project.running("live")]
+        project.open_gate("live", waiting_slot)
         assert terminal.finish() == 0, terminal.text
         end = terminal.text.replace("\r", "").partition("run live: 6 of 6 slots committed\n")[2]
     lines = [line.split() for line in end.splitlines()]
@@ -128,8 +128,8 @@ def test_another_terminal_watches_the_run(project: Project) -> None:
         with closing(Terminal(project, "status", "watched", "--watch")) as terminal:
             terminal.await_text(r"4/6 committed · 1 running · 1 waiting to commit")
             terminal.await_text(r"base +50\.0% +1 +1 +0 +0 +0 +0")
-            (held,) = [slot for slot, _ in project.running("watched")]
-            project.open_gate("watched", held)
+            (waiting_slot,) = [slot for slot, _ in project.running("watched")]
+            project.open_gate("watched", waiting_slot)
             assert coordinator.finish() == 0, coordinator.stderr
             assert terminal.finish() == 0, terminal.text
             assert "run watched of small: completed" in terminal.text

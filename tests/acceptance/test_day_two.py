@@ -43,8 +43,8 @@ def answers(project: Project, run_id: str) -> dict[str, Any]:
             rows = [dict(row) for row in ledger.query(sql, {"run": run_id})]
             answers[name] = [{key: row[key] for key in row if key != "run_id"} for row in rows]
     [comparison] = project.json("compare", run_id, "--format", "json")["comparisons"]
-    kept = ("tasks", "pairs", "counts", "left_out", "by_task")
-    answers["compare"] = {key: comparison[key] for key in kept}
+    compared_fields = ("tasks", "pairs", "counts", "left_out", "by_task")
+    answers["compare"] = {key: comparison[key] for key in compared_fields}
     answers["compare"]["verdict"] = comparison["decision"]["verdict"]
     answers["compare"]["difference"] = comparison["difference"]["value"]
     status = project.json("status", run_id, "--json")

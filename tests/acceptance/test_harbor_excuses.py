@@ -74,11 +74,11 @@ def test_no_excuse_of_an_agent_leaves_the_rate(tasks: Path, image_ids: dict[str,
     oracle = labledger.check_benchmark(benchmark, options)
     assert {record.task_id for record in oracle.findings} == {"broken"}
 
-    known = run(str(folder), "known")
-    excused = known.pop("broken")
+    outcomes = run(str(folder), "known")
+    excused = outcomes.pop("broken")
     assert excused == ("grade_error", None, "reference_failed")
-    assert {ground for _, _, ground in known.values()} <= {"grader_worked", "programs_changed"}
-    assert {passed for _, passed, _ in known.values()} == {0}
+    assert {ground for _, _, ground in outcomes.values()} <= {"grader_worked", "programs_changed"}
+    assert {passed for _, passed, _ in outcomes.values()} == {0}
     assert counted(lab, "unknown") == unknown
     with open_ledger(lab_dir=lab) as ledger:
         assert {record.works for record in ledger.state("unknown").told_since} == {True, False}

@@ -234,11 +234,14 @@ def make_hostile(path: Path, log: bytes, large: bytes) -> None:
         lease = writer.leases.acquire("evil", kit.OWNER, 30.0)
         for slot in slots:
             idx, trial = slot.schedule_idx, TrialIds.of("evil", slot)
-            kept = {"agent_stdout": Artifact.inline(log), "agent_stderr": Artifact.inline(large)}
-            kept["workspace_patch"] = Artifact.inline(b"+" + log)
-            kept["trajectory"] = Artifact.inline(json.dumps(EVIL_STEPS).encode())
-            row = kit.evidence(idx, kept["agent_stdout"], run_id="evil")
-            references = {name: artifact.reference for name, artifact in kept.items()}
+            artifacts = {
+                "agent_stdout": Artifact.inline(log),
+                "agent_stderr": Artifact.inline(large),
+            }
+            artifacts["workspace_patch"] = Artifact.inline(b"+" + log)
+            artifacts["trajectory"] = Artifact.inline(json.dumps(EVIL_STEPS).encode())
+            row = kit.evidence(idx, artifacts["agent_stdout"], run_id="evil")
+            references = {name: artifact.reference for name, artifact in artifacts.items()}
             ext = {"trajectory": {"origin": "agent", "steps": 1}}
             result = kit.result(
                 idx,
@@ -252,7 +255,7 @@ def make_hostile(path: Path, log: bytes, large: bytes) -> None:
                 events=(),
                 evidence=({**row, "ids": trial.as_json(), "evidence": references, "ext": ext},),
                 metrics=(Metric(EVIL, "events", 1),),
-                artifacts=tuple(kept.values()),
+                artifacts=tuple(artifacts.values()),
             )
             writer.commit_result(lease, result)
         writer.leases.release(lease, RunStatus.COMPLETED)

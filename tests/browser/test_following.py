@@ -88,18 +88,18 @@ def test_a_part_that_was_not_had(part: str, tmp_path: Path, serve: Serve) -> Non
         run.commit(2)
         viewer = serve(tmp_path)
         page = viewer.window()
-        asked: list[str] = []
+        urls: list[str] = []
 
         def drop(route: Route) -> None:
-            asked.append(route.request.url)
-            if len(asked) > 2:
+            urls.append(route.request.url)
+            if len(urls) > 2:
                 route.continue_()
             else:
                 route.abort("connectionaborted")
 
         page.route(f"**/static/{part}", drop)
         viewer.go(page, f"{viewer.origin}/runs/{RUN}")
-        while len(asked) <= 2:
+        while len(urls) <= 2:
             page.wait_for_event("load")
         expect(page.locator("#connection")).to_have_text("live")
         expect(page.locator("#theme")).to_have_text("Dark")
@@ -152,8 +152,8 @@ def test_asks_only_for_what_it_lacks(tmp_path: Path, serve: Serve) -> None:
         page.context.set_offline(False)
         expect(page.locator("#progress")).to_contain_text("17 of 48 committed")
         expect(page.locator("#connection")).to_have_text("live")
-        asked = [url for url in viewer.requests if "/changes?" in url]
-        after = [int(match[1]) for url in asked if (match := re.search(r"after=(\d+)", url))]
+        urls = [url for url in viewer.requests if "/changes?" in url]
+        after = [int(match[1]) for url in urls if (match := re.search(r"after=(\d+)", url))]
         assert after == sorted(after)
         assert min(after) == 10
         assert {13} <= set(after) <= {10, 11, 12, 13, 14, 15, 16, 17}
@@ -352,21 +352,21 @@ def test_decision_of_a_large_run_follows(tmp_path: Path, serve: Serve) -> None:
     page = viewer.open(f"/runs/{run_id}")
     expect(page.locator("#answers")).to_contain_text("is ahead")
     expect(page.locator("#answers")).not_to_contain_text("the decision follows")
-    asked = sum("/changes" in address for address in viewer.requests)
-    assert asked > 0
+    request_count = sum("/changes" in address for address in viewer.requests)
+    assert request_count > 0
 
 
 def test_begun_stays_begun(tmp_path: Path, serve: Serve) -> None:
     """A trial that waits for its commit is not shown as not started."""
     with WatchedRun(tmp_path, 4) as run:
         page = live(serve(tmp_path))
-        begun = page.locator("#grid .cell.running")
+        started_cells = page.locator("#grid .cell.running")
         run.dispatch("agent", "reading\n", 2)
-        expect(begun).to_have_count(2)
+        expect(started_cells).to_have_count(2)
         run.stage(1)
         expect(page.locator("#progress")).to_contain_text("1 finished, waiting")
-        expect(begun.nth(1)).to_have_attribute("title", "slot 1: begun")
-        expect(begun).to_have_count(2)
+        expect(started_cells.nth(1)).to_have_attribute("title", "slot 1: begun")
+        expect(started_cells).to_have_count(2)
 
 
 @thorough

@@ -82,9 +82,9 @@ def screen(request: pytest.FixtureRequest, viewer: Viewer) -> Iterator[Screen]:
 
 def test_nothing_leaves_and_nothing_is_refused(screen: Screen) -> None:
     """No screen uses another host, breaks the content policy, or logs an error."""
-    asked = {url for url in screen.requests if not url.startswith("data:")}
-    assert asked
-    assert all(url.startswith(f"{screen.origin}/") for url in asked)
+    urls = {url for url in screen.requests if not url.startswith("data:")}
+    assert urls
+    assert all(url.startswith(f"{screen.origin}/") for url in urls)
     # The only complaint is about an answer with an error's status, which is intended.
     status = "the server responded with a status of"
     assert [text for text in screen.complaints if status not in text] == []

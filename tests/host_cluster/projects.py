@@ -70,8 +70,8 @@ class ClusterProject(Project):
 
     def await_places(self, run_id: str, slots: Collection[int]) -> dict[tuple[int, int], Host]:
         """Return as `places` does, once the containers of these slots' first attempts run."""
-        wanted = {(slot, 1) for slot in slots}
-        wait_until(lambda: wanted <= self.places(run_id).keys(), f"slots {list(slots)} to run")
+        attempts = {(slot, 1) for slot in slots}
+        wait_until(lambda: attempts <= self.places(run_id).keys(), f"slots {list(slots)} to run")
         return self.places(run_id)
 
     def open_gates(self, run_id: str, *but: Host) -> None:
@@ -86,13 +86,13 @@ class ClusterProject(Project):
 
     def left_on_hosts(self, run_id: str) -> list[str]:
         """Return files and containers of a run's trials on all hosts, without the run's inputs."""
-        left = []
+        leftovers = []
         for host in self.cluster.hosts:
-            left += [f"{host.name}: container {key}" for key in self._containers(host, run_id)]
+            leftovers += [f"{host.name}: container {key}" for key in self._containers(host, run_id)]
             for kind in ("trials/*", "outbox/*", "accepted/*", "traces/*"):
                 places = self._run_folder(host, run_id).glob(kind)
-                left += [f"{host.name}: {place.name}" for place in places]
-        return left
+                leftovers += [f"{host.name}: {place.name}" for place in places]
+        return leftovers
 
     def starts(self, run_id: str, *on: Host) -> Counter[tuple[int, int]]:
         """Count how often a container of each (slot, attempt) was started, over all hosts.

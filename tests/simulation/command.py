@@ -98,7 +98,7 @@ def main() -> None:
 
 
 def _simulate(options: argparse.Namespace, folder: Path) -> int:
-    begun = _elapsed().elapsed
+    started_s = _elapsed().elapsed
     tally = Tally()
     seconds = 3600 * options.hours if options.hours else options.seconds
     if options.known:
@@ -111,14 +111,14 @@ def _simulate(options: argparse.Namespace, folder: Path) -> int:
         print(f"simulate: seeds from {first} on", flush=True)
 
     def ends() -> bool:
-        is_late = not (options.known or options.worlds) and _elapsed().elapsed - begun > seconds
+        is_late = not (options.known or options.worlds) and _elapsed().elapsed - started_s > seconds
         return is_late or (options.until_failure and bool(tally.failures))
 
     for report in _in_processes(seeds, folder, ends, options.processes, options.without):
         tally.add(report)
         if report["failure"] is not None:
             print(f"\nseed {report['seed']}: {report['failure']}\n", flush=True)
-    _report(tally, _elapsed().elapsed - begun)
+    _report(tally, _elapsed().elapsed - started_s)
     for seed, _ in [] if options.until_failure else tally.failures[:_SHRUNK]:
         _show_shortest(seed, folder)
     return int(bool(tally.failures))
@@ -219,12 +219,12 @@ def _simulate_batch(batch: list[int], folder: Path, write: int, left_out: Collec
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     for seed in batch:
         faulthandler.dump_traceback_later(_MAX_WORLD_S, exit=True)
-        begun = sum(_elapsed()[:2])
+        started_s = sum(_elapsed()[:2])
         world, failure = _one(seed, folder, left_out)
         report = {
             "seed": seed,
             "failure": failure,
-            "cpu_s": sum(_elapsed()[:2]) - begun,
+            "cpu_s": sum(_elapsed()[:2]) - started_s,
             "slots": sum(world.observed.next_idx.values()),
             "events": world.events,
         }

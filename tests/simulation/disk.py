@@ -160,11 +160,11 @@ class Disk:
         self.prefix = str(self.root)
 
     def fails(self, kind: str) -> bool:
-        left = self.fails_at.get(kind)
-        if left is None:
+        successes_left = self.fails_at.get(kind)
+        if successes_left is None:
             return False
-        if left > 0:
-            self.fails_at[kind] = left - 1
+        if successes_left > 0:
+            self.fails_at[kind] = successes_left - 1
             return False
         del self.fails_at[kind]
         if self.steps_after_failure is not None:
@@ -495,7 +495,7 @@ def _fsync(descriptor: int | Any) -> None:
 
 def _flock(descriptor: int | Any, operation: int) -> None:
     number = descriptor if isinstance(descriptor, int) else descriptor.fileno()
-    held = disks().flocks.setdefault(world().current.process, set())
+    locked = disks().flocks.setdefault(world().current.process, set())
     while True:
         try:
             _REAL_FLOCK(number, operation | fcntl.LOCK_NB)
@@ -505,9 +505,9 @@ def _flock(descriptor: int | Any, operation: int) -> None:
                 raise
             world().sleep(0.01)
     if operation & fcntl.LOCK_UN:
-        held.discard(number)
+        locked.discard(number)
     else:
-        held.add(number)
+        locked.add(number)
 
 
 # -- losing the power
@@ -543,11 +543,11 @@ def _undo(path: str, writes: list[_Write], chance: Any) -> None:
         for number, write in enumerate(writes):
             if in_order and number >= chance.randrange(len(writes) + 1):
                 break
-            kept = chance.random()
-            if kept < 0.4 and not in_order:
+            share = chance.random()
+            if share < 0.4 and not in_order:
                 continue
             after = write.after
-            if kept > 0.8:
+            if share > 0.8:
                 after = after[: chance.randrange(len(after) // _SECTOR + 1) * _SECTOR]
             if write.after:
                 file.seek(write.offset)

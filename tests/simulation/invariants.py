@@ -277,9 +277,9 @@ def _paused(world: World) -> set[tuple[str, str]]:
     for kind, what in world.rows(
         "SELECT kind, what FROM control_request WHERE applied_at IS NOT NULL ORDER BY request_no"
     ):
-        asked = json.loads(what)
+        named_by_scope = json.loads(what)
         scopes = ("variant", "task", "host")
-        named = {(scope, name) for scope in scopes for name in asked.get(scope, ())}
+        named = {(scope, name) for scope in scopes for name in named_by_scope.get(scope, ())}
         if kind == "pause":
             paused |= named or {("run", "")}
         elif kind == "unpause":
@@ -323,9 +323,9 @@ def _cancelled_by_requests(world: World) -> Iterator[str]:
     for (what,) in world.rows(
         "SELECT what FROM control_request WHERE kind = 'cancel' AND applied_at IS NOT NULL"
     ):
-        asked = json.loads(what)
-        slots |= set(asked.get("slot", ()))
-        variants |= set(asked.get("variant", ()))
+        named_by_scope = json.loads(what)
+        slots |= set(named_by_scope.get("slot", ()))
+        variants |= set(named_by_scope.get("variant", ()))
     for idx, variant in world.rows(
         "SELECT c.schedule_idx, v.variant_id FROM slot_commit c "
         "JOIN run ON run.run_no = c.run_no AND run.run_id = ? "
@@ -512,15 +512,15 @@ def _nothing_left(world: World) -> Iterator[str]:
             yield f"container {container.name} is left, {container.status}"
     yield from world.left()
     for folder in ("trials", "traces", "incoming"):
-        left = sorted(
+        leftovers = sorted(
             path.name
             for path in world.lab.root.glob(f"runs/*/{folder}/*")
             if folder != "traces" or path.parts[-3] not in world.observed.may_be_back
         )
         if folder == "incoming":
-            left = [name for name in left if name != "trial.sh"]
-        if left:
-            yield f"{folder} holds {left}"
+            leftovers = [name for name in leftovers if name != "trial.sh"]
+        if leftovers:
+            yield f"{folder} holds {leftovers}"
     for (run_id,) in world.rows(
         "SELECT run.run_id FROM run JOIN lease ON lease.run_no = run.run_no"
     ):

@@ -84,7 +84,7 @@ def run(chosen: Sequence[str], *options: str, first: int) -> int:
 
 def simulate(name: str, first: int, *options: str) -> Verdict:
     """Simulate a mutant until it is found: in a world that the product itself passes."""
-    begun = time.monotonic()
+    started_s = time.monotonic()
     try:
         with mutated(name) as copy:
             first_seed, limit = f"--first={first}", f"--seconds={LIMIT_S}"
@@ -93,7 +93,7 @@ def simulate(name: str, first: int, *options: str) -> Verdict:
         return Verdict(name, 0, 0.0, f"the patch does not apply: {error.stdout.strip()[:200]}")
     failures = [(int(seed), text) for seed, text in _FAILURE.findall(output)]
     worlds = _WORLDS.search(output)
-    seconds = time.monotonic() - begun
+    seconds = time.monotonic() - started_s
     if failures and worlds:
         seed, text = min(failures)
         if "every guarantee held" not in _worlds_of(PROJECT, f"--first={seed}", "--worlds=1"):

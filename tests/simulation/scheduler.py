@@ -195,9 +195,9 @@ class Scheduler:
             self.note(f"killed at {kind} {detail}")
             self.kill(process)
         elif process.dies_at_name is not None and process.dies_at_name[0] == kind:
-            name, left = process.dies_at_name
-            process.dies_at_name = (name, left - 1)
-            if left <= 0:
+            name, points_left = process.dies_at_name
+            process.dies_at_name = (name, points_left - 1)
+            if points_left <= 0:
                 self.note(f"killed at {kind} {detail}")
                 self.kill(process)
         if process.paused_until > self.now:

@@ -42,8 +42,8 @@ class HumanEvalProject(ClusterProject):
 def without_times(value: Any) -> Any:
     """Return a record without metrics that are times."""
     if isinstance(value, dict):
-        kept = {key: part for key, part in value.items() if key != "agent_ms"}
-        return {key: without_times(part) for key, part in kept.items()}
+        other_fields = {key: part for key, part in value.items() if key != "agent_ms"}
+        return {key: without_times(part) for key, part in other_fields.items()}
     if isinstance(value, list):
         return [without_times(part) for part in value if not is_time(part)]
     return value
@@ -77,12 +77,12 @@ class Proof:
             toll = torment(project, self.deaths, self.seed, say, before_next_s=BEFORE_NEXT_S)
         for complaint in toll.complaints:
             say(complaint)
-        wanted = expected(self.problems, replications=self.replications)
+        expected_verdicts = expected(self.problems, replications=self.replications)
         wrong = [
             run_id
             for run_id in (WHOLE, *(f"run-{number}" for number in range(toll.runs)))
-            if Drive(project.experiment, project.lab, run_id).verdicts() != wanted
+            if Drive(project.experiment, project.lab, run_id).verdicts() != expected_verdicts
         ]
         for run_id in wrong:
-            say(f"error: {run_id} has other verdicts than {wanted}")
+            say(f"error: {run_id} has other verdicts than {expected_verdicts}")
         return toll.is_nothing and not wrong
