@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """Draw docs/images/packages.svg: the packages of labledger, and which imports which.
 
-    python scripts/package_picture.py            write the picture anew
+    python scripts/package_picture.py            write the picture
     python scripts/package_picture.py --print    print it instead
 
-A package is drawn above all that it imports. An arrow is left out where another way leads to the
-same package, so that each import among packages follows the arrows. Modules outside of packages,
-such as `errors` and `text`, are left out. A test fails if the picture is not what this prints.
+A package is drawn above all that it imports, without the arrows that other arrows imply. The colors
+are the parts of ARCHITECTURE.md. Modules outside packages are left out.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,15 +20,17 @@ from statistics import fmean
 
 import grimp
 
-TARGET = Path(__file__).parents[1] / "docs/images/packages.svg"
+PROJECT = Path(__file__).parents[1]
+TARGET = PROJECT / "docs/images/packages.svg"
 
 BOX_WIDTH, BOX_HEIGHT = 116, 32
 COLUMN, ROW = 136, 66
-"""The least distance of the centres of two boxes of a row, and that of two rows."""
+"""The least distance between the centers of two boxes in a row, and between two rows."""
 MARGIN = 12
+LEGEND_HEIGHT = 34
 ROUNDS = 24
-"""How often rows are ordered, and positions averaged: more changes nothing in a picture of some
-twenty boxes."""
+"""How often rows are ordered and positions averaged. More changes nothing for twenty boxes."""
+PART_COLORS = ("#fdeeda", "#e6f4e6", "#e4edfb", "#f1f1f1")
 
 Arrows = Mapping[str, frozenset[str]]
 """The packages that each package imports, by name."""
@@ -46,7 +48,7 @@ def main() -> None:
 
 
 def imports_among_packages() -> Arrows:
-    """Return which packages directly below `labledger` import which.
+    """Return the imports among the packages directly below `labledger`.
 
     The command line imports the names of `labledger` itself, which `api` defines.
     """
@@ -68,7 +70,7 @@ def imports_among_packages() -> Arrows:
 
 
 def _package(module: str) -> str:
-    """Return the name, directly below `labledger`, of the package or module of a module."""
+    """Return the name of the package or module directly below `labledger` that holds a module."""
     return _short(".".join(module.split(".")[:2]))
 
 
@@ -77,9 +79,9 @@ def _short(module: str) -> str:
 
 
 def essential_arrows(imports: Arrows) -> Arrows:
-    """Return the imports without those between which other packages lead: a transitive reduction.
+    """Return the transitive reduction: leave out an import if other imports lead to the package.
 
-    Raises `RecursionError` where packages import each other, which `lint-imports` refuses.
+    Raises `RecursionError` if packages import each other, which `lint-imports` refuses.
     """
     return {
         above: frozenset(
@@ -105,11 +107,11 @@ class Place:
 
     row: int
     name: str
-    """The package; of a point, both ends of its arrow."""
+    """The package of a box, or both ends of a point's arrow."""
 
 
 def row_of(arrows: Arrows, package: str) -> int:
-    """Return in which row a package is, from the bottom: as low as its imports allow."""
+    """Return the row of a package, counted from the bottom: as low as its imports allow."""
     return 1 + max((row_of(arrows, below) for below in arrows[package]), default=-1)
 
 
@@ -131,9 +133,9 @@ def ordered_rows(boxes: Iterable[Place], lines: list[list[Place]]) -> list[list[
     best, fewest = rows, crossings(rows, lines)
     for turn in range(ROUNDS):
         rows = reordered(rows, lines, upwards=turn % 2 == 0)
-        found = crossings(rows, lines)
-        if found < fewest:
-            best, fewest = rows, found
+        count = crossings(rows, lines)
+        if count < fewest:
+            best, fewest = rows, count
     return best
 
 
@@ -156,7 +158,7 @@ def reordered(
 
 
 def neighbours(place: Place, lines: list[list[Place]], *, below: bool) -> list[Place]:
-    """Return the places in the next row, below or above, that an arrow joins with `place`."""
+    """Return the places of the next row, below or above, that an arrow connects with `place`."""
     steps = [step for line in lines for step in pairwise(line)]
     if below:
         return [lower for upper, lower in steps if upper == place]
@@ -175,7 +177,7 @@ def crossings(rows: list[list[Place]], lines: list[list[Place]]) -> int:
 
 
 def positions(rows: list[list[Place]], lines: list[list[Place]]) -> dict[Place, int]:
-    """Return how far to the right each place is, close to those that arrows join it with."""
+    """Return the horizontal position of each place, close to the places that arrows lead to."""
     x = {
         place: (index - (len(row) - 1) / 2) * COLUMN
         for row in rows
@@ -222,9 +224,10 @@ height="{height}" role="img" aria-labelledby="title">
 <title id="title">The packages of labledger: arrows lead to what a package imports</title>
 <style>
 .background {{ fill: #ffffff }}
-.box {{ fill: #eef3fb; stroke: #35527d; stroke-width: 1.2 }}
+.box {{ stroke: #35527d; stroke-width: 1.2 }}
 .arrow {{ fill: none; stroke: #6b7a90; stroke-width: 1.3; marker-end: url(#head) }}
 text {{ font: 15px sans-serif; fill: #16233a; text-anchor: middle }}
+.legend {{ font-size: 14px; text-anchor: start }}
 </style>
 <marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" \
 orient="auto">
@@ -235,28 +238,55 @@ orient="auto">
 
 def svg(arrows: Arrows) -> Iterator[str]:
     """Yield the lines of the picture."""
+    parts = parts_of_architecture()
     boxes = [Place(row_of(arrows, package), package) for package in sorted(arrows)]
     lines = lines_of(arrows)
     rows = ordered_rows(boxes, lines)
     x = positions(rows, lines)
     width = round(max(x[place] + half_width(place) for place in x)) + MARGIN
-    height = (len(rows) - 1) * ROW + BOX_HEIGHT + 2 * MARGIN
-    y = {place: height - MARGIN - BOX_HEIGHT // 2 - place.row * ROW for place in x}
+    bottom = (len(rows) - 1) * ROW + BOX_HEIGHT + 2 * MARGIN
+    height = bottom + LEGEND_HEIGHT
+    y = {place: bottom - MARGIN - BOX_HEIGHT // 2 - place.row * ROW for place in x}
     yield HEAD.format(width=width, height=height)
     for line in lines:
         yield f'<path class="arrow" d="{"".join(curve(line, x, y))}"/>'
+    colors = {
+        package: color
+        for packages, color in zip(parts.values(), PART_COLORS, strict=True)
+        for package in packages
+    }
     for box in boxes:
         left, top = x[box] - BOX_WIDTH // 2, y[box] - BOX_HEIGHT // 2
         yield (
             f'<rect class="box" x="{left}" y="{top}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" '
-            'rx="6"/>'
+            f'rx="6" fill="{colors[box.name]}"/>'
         )
         yield f'<text x="{x[box]}" y="{y[box] + 5}">{box.name}</text>'
+    yield from legend(parts, bottom)
     yield "</svg>"
 
 
+def parts_of_architecture() -> dict[str, list[str]]:
+    """Return the packages of each part, by the headings of ARCHITECTURE.md."""
+    page = (PROJECT / "ARCHITECTURE.md").read_text("utf-8")
+    section = page.partition("## Packages\n")[2].partition("\n## ")[0]
+    return {
+        part.partition("\n")[0].partition(":")[0]: re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE)
+        for part in section.split("\n### ")[1:]
+    }
+
+
+def legend(parts: Iterable[str], top: int) -> Iterator[str]:
+    """Yield the colors of the parts, with their names, in a line below the boxes."""
+    left = MARGIN
+    for part, color in zip(parts, PART_COLORS, strict=True):
+        yield f'<rect class="box" x="{left}" y="{top}" width="18" height="18" fill="{color}"/>'
+        yield f'<text class="legend" x="{left + 26}" y="{top + 14}">{part}</text>'
+        left += 50 + 8 * len(part)
+
+
 def curve(line: list[Place], x: Mapping[Place, int], y: Mapping[Place, int]) -> Iterator[str]:
-    """Yield the path of an arrow: from the foot of a box, past others, to the top of a box."""
+    """Yield the path of an arrow from the foot of one box to the top of another."""
     half = BOX_HEIGHT // 2
     yield f"M{x[line[0]]} {y[line[0]] + half}"
     for upper, lower in pairwise(line):

@@ -1,10 +1,10 @@
 """Generate the JSON Schemas of reports, comparisons and size plans from the types they describe.
 
-    python scripts/schemas.py            write the files anew
+    python scripts/schemas.py            write the files
     python scripts/schemas.py --print    print them instead
 
-A property's description is the docstring of its field, and its constraints are in the annotation:
-see `labledger/records/json_schemas.py`. A test fails if the files are not what this prints.
+A property's description is the docstring of its field, and its constraints are in the annotation
+(`labledger/records/json_schemas.py`). A test fails if the files are out of date.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def schema(name: str) -> JsonObject:
 
 
 def _object(kind: Any, definitions: JsonObject) -> JsonObject:
-    """Return the schema of a class, and add those of the classes in it to `definitions`."""
+    """Return the schema of a class, and add the schemas of its inner classes to `definitions`."""
     described = _descriptions(kind)
     properties, required = {}, []
     for key, declared, is_always_there in _members(kind):
@@ -108,13 +108,15 @@ def _type(declared: Any, definitions: JsonObject) -> JsonObject:
     """Return the schema of a type."""
     arguments, origin = get_args(declared), get_origin(declared)
     if origin is Annotated:
-        keywords = dict(each for each in declared.__metadata__ if each is not LATER)
+        keywords = dict(
+            annotation for annotation in declared.__metadata__ if annotation is not LATER
+        )
         keys = keywords.pop("keys", None)
         if keys is None:
             return _type(arguments[0], definitions) | keywords
         return _one_of_each(keys, get_args(arguments[0])[1], definitions)
     if origin in {Union, UnionType}:
-        return _union([_type(each, definitions) for each in arguments])
+        return _union([_type(annotation, definitions) for annotation in arguments])
     if declared in TYPES:
         return {"type": TYPES[declared]}
     if declared is Any:
@@ -125,7 +127,7 @@ def _type(declared: Any, definitions: JsonObject) -> JsonObject:
         items = _type(arguments[1], definitions)
         return {"type": "object"} | ({"additionalProperties": items} if items else {})
     if isinstance(declared, type) and issubclass(declared, StrEnum):
-        return {"enum": [each.value for each in declared]}
+        return {"enum": [annotation.value for annotation in declared]}
     assert is_dataclass(declared) or declared is Trial, declared
     for name, (kind, _) in DOCUMENTS.items():
         if declared is kind:
@@ -149,12 +151,12 @@ def _union(schemas: list[JsonObject]) -> JsonObject:
 
     A keyword such as `minimum` says nothing of values of other types.
     """
-    if not all("type" in each for each in schemas):
+    if not all("type" in schema for schema in schemas):
         return {"anyOf": schemas}
     merged: JsonObject = {}
-    for each in schemas:
-        merged |= each
-    return merged | {"type": [each["type"] for each in schemas]}
+    for schema in schemas:
+        merged |= schema
+    return merged | {"type": [schema["type"] for schema in schemas]}
 
 
 @cache

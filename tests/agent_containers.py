@@ -1,4 +1,4 @@
-"""Agents in containers without a network that reach a scripted provider as trials reach a gateway.
+"""Agents in containers that reach a scripted provider the way trials reach a gateway.
 
 The provider listens on a Unix socket. A helper container without a network, whose network namespace
 the agent's container joins, relays a port of its loopback to that socket.
@@ -50,7 +50,7 @@ asyncio.run(main())
 
 @dataclass(frozen=True, slots=True)
 class AgentRun:
-    """How an agent's container ended, and what it left."""
+    """An agent's ended container, and its outputs."""
 
     status: int
     stdout: bytes
@@ -61,7 +61,7 @@ class AgentRun:
 
     @property
     def shown(self) -> str:
-        """The end of what it printed, for a failed test."""
+        """The end of its output, for a failed test."""
         return (self.stdout[-3000:] + self.stderr[-3000:]).decode("utf-8", "replace")
 
 
@@ -106,7 +106,7 @@ def run_agent(
     options: dict[str, object] | None = None,
     user: str = "1000:1000",
 ) -> AgentRun:
-    """Run an agent in a container with nothing to write to but what a trial has.
+    """Run an agent in a container that can write only where a trial can.
 
     Its root file system is read-only, it has no network and no capabilities.
     """

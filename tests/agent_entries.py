@@ -1,4 +1,4 @@
-"""Small agents in a cache of their own, as an installation of a built-in profile leaves them."""
+"""Small agents in a separate cache, in the form of installed built-in profiles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WRONG = "#!/bin/sh\nprintf wrong >answer\n"
 
 
 def put_agent(cache: Path, name: str = "codex", launch: str = RIGHT) -> InstalledAgent:
-    """Put an agent that is one script into `cache`, the user's folder of caches."""
+    """Put an agent that consists of one script into `cache`."""
     target = AgentTarget(load_profile(name), load_profile(name).version)
     entry = installation._entry(cache / "labledger" / "agents", target)
     shutil.rmtree(entry, ignore_errors=True)

@@ -1,8 +1,8 @@
 """One process that draws the charts of many pages.
 
-The program draws the charts of a page by a process of its own, which starts a JavaScript engine:
-most of the time of a page. Here the same library draws the same specifications, but it is started
-once. What the process itself does, how it fails for example, needs a real one.
+labledger draws the charts of each page in a separate process, which starts a JavaScript engine and
+takes most of the page's time. This process starts the same library once. Tests of the process
+itself, such as of its failures, need a real one.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from labledger.records import JsonObject
 _PROGRAM = """
 import json, sys, vl_convert
 for line in sys.stdin:
-    print(json.dumps([vl_convert.vegalite_to_svg(each) for each in json.loads(line)]), flush=True)
+    print(json.dumps([vl_convert.vegalite_to_svg(spec) for spec in json.loads(line)]), flush=True)
 """
 
 
 class ChartProcess:
-    """Draws charts; its process is started for the first of them."""
+    """Draws charts, in a process that starts with the first one."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None

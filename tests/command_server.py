@@ -1,11 +1,8 @@
 """A process that has imported labledger, and forks commands of it.
 
-A forked command is a process of its own, with its own streams, environment and folder, and ends as
-any other does; only the imports, which take most of a short command's time, are done once for all
-of them. `commands` is what tests use.
-
-As a script, this is the process that forks. On its socket it gets commands as JSON, each with the
-three streams that it is to have and a pipe for its exit code, and answers with its process id.
+A forked command has its own streams, environment and folder. It shares only the imports, which
+take most of a short command's time. Tests use this through `commands`. As a script, it is the
+forking process, which reads commands as JSON from a socket and answers with process ids.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ HEAVY = (
     *("labledger.runner.rerun", "labledger.runner.extend", "labledger.runner.regrade"),
     *("labledger.ledger.database.tables", "labledger.export.inspect_logs", "jinja2"),
 )
-"""What commands import late, and forked ones find imported."""
+"""Modules that commands import late, imported here before they are forked."""
 
 TELL_STACKS = signal.SIGUSR2
 """A command that gets this signal writes on stderr what each of its threads is doing."""
@@ -47,7 +44,7 @@ _MAX_REQUEST = 1 << 20
 
 
 class ForkedCommand:
-    """A command that was forked. Its parent is the server, so it is waited for through a pipe."""
+    """A forked command. Its parent is the server, so a pipe reports its end."""
 
     def __init__(self, pid: int, ended: int) -> None:
         self.pid = pid
@@ -81,7 +78,7 @@ class ForkedCommand:
 
 
 class CommandServer:
-    """The process that forks commands, started when the first one is asked for."""
+    """The process that forks commands. It starts with the first command."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         """`env` is the environment in which the process imports labledger."""
@@ -182,7 +179,7 @@ def _report_end(process: int, end: int) -> None:
 
 
 def _become(files: list[int], **command: Any) -> NoReturn:
-    """Be a command, on the streams 0 to 2, and end with its code."""
+    """Run a command on the streams 0 to 2, and end with its exit code."""
     code = 99
     try:
         for number, file in enumerate(files):

@@ -1,8 +1,7 @@
-"""Run labledger commands as processes: by a Python of their own, or by a fork of one that has
-imported everything (`command_server`), which is much quicker.
+"""Run labledger commands in new Python processes, or in forks of a process that has imported them.
 
-Start a real process (`command_line`, `command_env`) for what a fork cannot show: what the
-interpreter itself reads from the environment, a missing library, how much memory a command takes.
+A fork (`command_server`) is much faster. Start a real process (`command_line`, `command_env`) to
+test variables that the interpreter reads, missing libraries, or memory.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from command_server import CommandServer, ForkedCommand
 CHECKOUT = Path(__file__).parent.parent
 
 TIME_LIMIT_S = 240
-"""After how long the kernel ends a forked command, with the exit code -14."""
+"""The seconds after which the kernel ends a forked command, with the exit code -14."""
 
 STYLES = re.compile(r"\x1b\[(?!31;41m)[\d;]*m")
-"""What rich draws with: all but the one that is in our hostile text."""
+"""The characters that rich draws with, except the one in our hostile text."""
 CURSOR = re.compile(r"\x1b\[(?:\?25[lh]|2K|\d*A)|\r")
-"""How rich draws a live display anew."""
+"""The sequences with which rich redraws a live display."""
 HOSTILE = (
     "\x1b]0;owned\x07\x1b[2J\x1b[31;41m\x9b1m\x7f\x08\r\u202e\u2066\u200b\u200d\u061c\u2028\u2029"
     "\ufeff\U000e0041\u115f\nforged: 99 of 99 trials saved"
 )
-"""Every kind of text that a terminal does not show, and a line that is none of ours."""
+"""Every kind of text that a terminal does not show, and a forged line."""
 
 
 def command_line(*words: object) -> list[str]:
@@ -47,14 +46,14 @@ def command_line(*words: object) -> list[str]:
 
 
 def command_env(**changes: str) -> dict[str, str]:
-    """Return the environment of a command: of labledger's own variables only those given."""
-    kept = {name: value for name, value in os.environ.items() if name != "LABLEDGER_DIR"}
-    kept |= {"PYTHONPATH": str(CHECKOUT), "PACE": "passing", "COLUMNS": "120"}
-    return kept | changes
+    """Return the environment of a command, with only the given variables of labledger."""
+    env = {name: value for name, value in os.environ.items() if name != "LABLEDGER_DIR"}
+    env |= {"PYTHONPATH": str(CHECKOUT), "PACE": "passing", "COLUMNS": "120"}
+    return env | changes
 
 
 def run_real(*words: object, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run `labledger WORDS` in a folder, by a Python of its own, to its end.
+    """Run `labledger WORDS` in a folder, in a new Python process, to its end.
 
     `env` are changes to the environment.
     """
@@ -94,7 +93,9 @@ def start_forked(
 
     It is continued by the kernel when its group loses who started the tests.
     """
-    numbers = [each if isinstance(each, int) else each.fileno() for each in (stdout, stderr)]
+    numbers = [
+        stream if isinstance(stream, int) else stream.fileno() for stream in (stdout, stderr)
+    ]
     with Path(os.devnull).open() as stdin:
         streams = stdin.fileno(), numbers[0], numbers[1]
         return _SERVER.start(words, folder, env, streams, limit_s=limit_s, group=not limit_s)
@@ -118,7 +119,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Shown:
-    """What a terminal was sent, and the exit code."""
+    """The output on a terminal, and the exit code."""
 
     words: Sequence[str]
     code: int
@@ -126,7 +127,7 @@ class Shown:
 
     @property
     def text(self) -> str:
-        """Without the styles, with the line ends that the command wrote."""
+        """The output without styles, with the command's line ends."""
         return STYLES.sub("", self.raw.replace("\r\n", "\n"))
 
     @property
@@ -134,13 +135,13 @@ class Shown:
         return [line.rstrip() for line in self.text.splitlines()]
 
     def hidden(self) -> set[str]:
-        """Every character of it but line ends that a terminal does not show as itself."""
+        """Every character, except line ends, that a terminal does not show as itself."""
         text = CURSOR.sub("", self.text)
         kinds = {"Cc", "Cf", "Cs", "Zl", "Zp"}
         return {c for c in text if (unicodedata.category(c) in kinds or c == "\u115f")} - {"\n"}
 
     def forged(self) -> list[str]:
-        """Lines that hostile text made."""
+        """Lines that hostile text forged."""
         return [line for line in self.lines if line.startswith("forged")]
 
 
@@ -149,7 +150,7 @@ def show(cases: Sequence[Case]) -> list[Shown]:
     shown = []
     for case in cases:
         env = command_env(TERM="xterm", **case.env)
-        del env["COLUMNS"]  # It would be taken for the width of the terminal.
+        del env["COLUMNS"]  # This variable would set the width of the terminal.
         code, output = _on_terminal(case, env)
         shown.append(Shown(case.words, code, _text(output)))
     return shown

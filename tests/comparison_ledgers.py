@@ -1,4 +1,4 @@
-"""Small ledgers for comparisons: what each variant made of each task, written as letters."""
+"""Small ledgers for comparisons. Letters give the outcomes of variants and tasks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LETTERS: dict[str, tuple[SlotStatus, str | None]] = {
 """
 
 Variants = Mapping[str, Sequence[str]]
-"""The letters of each task, one a replication, by variant; the first variant is the baseline."""
+"""The letters of each task, one per replication, by variant. The first variant is the baseline."""
 
 
 def make_run(
@@ -81,7 +81,7 @@ def make_run(
         for name, letters in variants.items()
         for repl, letter in enumerate(letters[task] if task < len(letters) else "")
     ]
-    ordered = sorted(cells, key=lambda cell: cell[3] == "-")  # What is not committed comes last.
+    ordered = sorted(cells, key=lambda cell: cell[3] == "-")  # Uncommitted cells come last.
     slots = [
         Slot(idx, name, named[task], repl) for idx, (name, task, repl, _) in enumerate(ordered)
     ]
@@ -101,7 +101,7 @@ def make_run(
 
 
 def rerun(path: Path, run_id: str, letter: str, **selection: Any) -> None:
-    """Run slots of a complete run again, which all end as `letter` says."""
+    """Run slots of a complete run again, all with the outcome of `letter`."""
     chosen = labledger.RerunSelection(because="why not", **selection)
     plan = labledger.plan_rerun(run_id, chosen, lab_dir=path.parent)
     with kit.open_writer(path) as writer:
@@ -113,7 +113,7 @@ def rerun(path: Path, run_id: str, letter: str, **selection: Any) -> None:
 
 
 def looks(*sizes: tuple[int, int]) -> dict[str, Any]:
-    """The resolved experiment of a run that declares looks with so many tasks and replications."""
+    """Return a resolved experiment that declares looks with these tasks and replications."""
     resolved = kit.new_run().resolved
     declared = [{"tasks": tasks, "replications": repls} for tasks, repls in sizes]
     return {**resolved, "design": {**resolved.get("design", {}), "looks": declared}}
@@ -127,18 +127,20 @@ def grow_run(
     numbers: Mapping[str, Sequence[Sequence[float]]] | None = None,
     payloads: Mapping[str, Any] | None = None,
 ) -> None:
-    """Extend a run to all of these letters, as `make_run` writes them, and commit them."""
+    """Extend a run to all of these letters and commit them. `make_run` explains letters."""
     with LedgerReader.open(path) as reader:
         total = reader.run(run_id).total_slots
-        known = {(slot.variant_id, slot.task_id, slot.repl_idx) for slot in reader.slots(run_id)}
+        committed_cells = {
+            (slot.variant_id, slot.task_id, slot.repl_idx) for slot in reader.slots(run_id)
+        }
         old_tasks = reader.task_digests(run_id)
-    named = {name for name, _, _ in known}
+    named = {name for name, _, _ in committed_cells}
     cells = [
         (name, task, repl, letter)
         for task in range(max(map(len, variants.values())))
         for name, letters in variants.items()
         for repl, letter in enumerate(letters[task] if task < len(letters) else "")
-        if (name, f"t{task:02d}", repl) not in known
+        if (name, f"t{task:02d}", repl) not in committed_cells
     ]
     slots = [
         Slot(total + idx, name, f"t{task:02d}", repl)

@@ -1,4 +1,4 @@
-"""What all tests share: a Docker engine with labledger's images, or a plain word that it is not."""
+"""Fixtures of all tests: a Docker engine with labledger's images, or a reason to skip."""
 
 # ruff: noqa: E402
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 
-# Before any of them is imported, so that a failed assert of a helper says what it found.
+# Before any helper is imported, so that its failed asserts show their values.
 _TESTS = Path(__file__).parent
 _PACKAGES = {path.parent for path in _TESTS.rglob("__init__.py")}
 _MODULES = {path for path in _TESTS.rglob("*.py") if path.parent not in _PACKAGES}
@@ -32,11 +32,11 @@ from labledger.engine.engine import Engine
 from labledger.errors import EngineUnavailable
 
 EXIT_LIMIT_S = 60
-"""A test process ends at the latest so long after its last test."""
+"""The seconds after its last test within which a test process ends."""
 
 granted.use_own_settings()
 
-# Where compiled modules are not kept, each command that a test starts compiles them again.
+# Without compiled modules, each command of a test compiles them again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
@@ -81,11 +81,11 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 
 def _limit_process(item: pytest.Item) -> None:
-    """End this process, with the stacks of its threads, where a test exceeds its limit by far."""
+    """End this process, and print the stacks of its threads, if a test far exceeds its limit."""
     limit_s = float(item.config.getini("faulthandler_timeout"))
-    own = item.get_closest_marker("timeout")
-    if own is not None:
-        limit_s = max(limit_s, own.args[0] + EXIT_LIMIT_S)
+    timeout = item.get_closest_marker("timeout")
+    if timeout is not None:
+        limit_s = max(limit_s, timeout.args[0] + EXIT_LIMIT_S)
     if limit_s > 0:
         stderr = item.config.stash[fault_handler_stderr_fd_key]
         faulthandler.dump_traceback_later(limit_s, exit=True, file=stderr)
@@ -105,34 +105,34 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _command_server() -> Iterator[None]:
-    """Ends the process that commands are forked from."""
+    """End the process that forks commands."""
     yield
     commands.stop_server()
 
 
 @pytest.fixture(scope="session")
 def image_ids() -> dict[str, str]:
-    """The ids of the images that `scripts/image` makes, by name; fails where one is not here."""
+    """The ids of the images of `scripts/image`, by name. It fails if one is missing."""
     try:
         engine = Engine().connect()
     except EngineUnavailable as error:
         pytest.fail(f"{error.message}; `scripts/engine` starts one", pytrace=False)
     try:
-        found = {name: engine.image_id(name) for name in SHELLS}
+        id_of_name = {name: engine.image_id(name) for name in SHELLS}
     finally:
         engine.close()
-    missing = [name for name, image_id in found.items() if image_id is None]
+    missing = [name for name, image_id in id_of_name.items() if image_id is None]
     if missing:
         pytest.fail(f"no image {', '.join(missing)}; `scripts/image` makes it", pytrace=False)
-    return {name: image_id for name, image_id in found.items() if image_id is not None}
+    return {name: image_id for name, image_id in id_of_name.items() if image_id is not None}
 
 
 @pytest.fixture(scope="session")
 def readable_layers(image_ids: dict[str, str]) -> bool:
-    """Whether this process can read the engine's folders of what containers changed.
+    """Whether this process can read the folders in which the engine stores changes of containers.
 
-    Those of a rootless engine belong to its user. Docker 29 keeps them in containerd, and does not
-    say where. Programs that an agent changed are not recorded then.
+    If it cannot, changed programs are not recorded. The folders of a rootless engine belong to its
+    user, and Docker 29 keeps them in containerd without naming the place.
     """
     engine = Engine().connect()
     try:
@@ -145,30 +145,30 @@ def readable_layers(image_ids: dict[str, str]) -> bool:
 
 @pytest.fixture
 def trials(tmp_path: Path, image_ids: dict[str, str]) -> Iterator[Trials]:
-    """Makes and runs trials; their containers and folders are gone after the test."""
-    with trials_in(tmp_path, image_ids) as made:
-        yield made
+    """Makes and runs trials. Their containers and folders are removed after the test."""
+    with trials_in(tmp_path, image_ids) as trials:
+        yield trials
 
 
 @pytest.fixture(scope="session")
 def engine_log(
     image_ids: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[EngineLog]:
-    """What the engine does with labledger's containers, from now on."""
+    """A log of the engine's events of labledger's containers, from now on."""
     with engine_log_in(tmp_path_factory.mktemp("engine")) as log:
         yield log
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_left() -> Iterator[None]:
-    """Removes the containers that tests which failed have left."""
+    """Remove the containers of failed tests."""
     yield
-    for project in Project.made:
+    for project in Project.projects:
         project.clear()
 
 
 @pytest.fixture
 def as_root() -> None:
-    """What only root can set up: device files, mounts, an engine. On CI, root is to be at hand."""
+    """Skip a test that needs root for device files, mounts or an engine. On CI it fails instead."""
     if os.geteuid() != 0:
         (pytest.fail if os.environ.get("CI") else pytest.skip)("only root can set this up")

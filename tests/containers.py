@@ -1,4 +1,4 @@
-"""What tests do to containers and images behind labledger's back, by the docker command."""
+"""Change containers and images behind labledger's back, by the docker command."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ SESSION = os.environ.setdefault("LABLEDGER_TEST_SESSION", secrets.token_hex(6))
 """Names this run of the tests, in all its processes."""
 SESSION_LABEL = f"org.labledger.test.session={SESSION}"
 OF_SESSION = f"LABEL {SESSION_LABEL}\n"
-"""Line of each Dockerfile that tests build: the image is removed at the end, also half of one."""
+"""A line of each Dockerfile that tests build. Its images, even partial ones, are removed later."""
 
 
 def docker(*words: str, stdin: bytes | None = None) -> str:
-    """Run `docker WORDS`, which must succeed, and return what it printed."""
+    """Run `docker WORDS`, which must succeed, and return its output."""
     done = subprocess.run(["docker", *words], input=stdin, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode().strip()
 
 
 def touch(container: str, path: str) -> None:
-    """Make a file in a container, which may end because of it before the command does."""
+    """Make a file in a container. The container may end before the command does."""
     done = subprocess.run(["docker", "exec", container, "touch", path], capture_output=True)
     assert done.returncode in (0, 128 + signal.SIGKILL), done.stderr.decode()
 

@@ -23,7 +23,7 @@ from labledger.hosts.host_transport import FoundHost
 
 
 class DaskCluster:
-    """A scheduler and its hosts. `file` is what `--on` takes, `names` what the hosts are called."""
+    """A scheduler and its hosts. `file` is the value of `--on`, `names` are the hosts' names."""
 
     def __init__(self, folder: Path, *, tls: bool = True) -> None:
         self.folder = folder
@@ -64,7 +64,7 @@ class DaskCluster:
     def start_worker(self, name: str, slots: int = 2, port: int = 0, **environment: str) -> None:
         """Start the worker of a host, which keeps its folder from one worker to the next.
 
-        `environment` are changes to the environment of its process.
+        `environment` changes the environment of its process.
         """
         files: list[str] = []
         if self.tls is not None:
@@ -83,11 +83,11 @@ class DaskCluster:
 
     def hosts(self) -> dict[str, FoundHost]:
         """The hosts that answer, by their nodes' names."""
-        found = [each for each in connect.list_hosts(self.on) if each.described is not None]
-        return {each.described.state.name.partition("/")[0]: each for each in found}  # type: ignore[union-attr]
+        hosts = [host for host in connect.list_hosts(self.on) if host.described is not None]
+        return {host.described.state.name.partition("/")[0]: host for host in hosts}  # type: ignore[union-attr]
 
     def wait_for_hosts(self, *names: str) -> None:
-        """Return once hosts answer; fail at once, with its log, where a worker has ended."""
+        """Return once the hosts answer. Fail at once, with the log, if a worker has ended."""
 
         def answer() -> bool:
             for name in names:
@@ -134,10 +134,10 @@ main()
 def dask_cluster(
     folder: Path, *names: str, slots: int = 2, tls: bool = True, **environment: str
 ) -> Iterator[DaskCluster]:
-    """A cluster with a running scheduler and a host for each name, with a mark of its own behind.
+    """Yield a cluster with a scheduler and a host for each name, made unique by a suffix.
 
-    Tests that run at once share an engine, and an engine has one worker of each name. `environment`
-    is that of workers.
+    Tests that run at once share an engine, and an engine has one worker of each name. Workers
+    get `environment`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     cluster = DaskCluster(folder, tls=tls)

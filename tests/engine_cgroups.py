@@ -1,7 +1,7 @@
 """Control groups of the Docker engines that tests and scripts start, and their removal.
 
-An engine that is killed leaves the groups of its containers. Their names hold the process that
-the engine lives and dies with, so that whoever starts the next engine can remove what is left.
+An engine that is killed leaves the groups of its containers. Their names hold the id of
+the engine's process, so that the process that starts the next engine can remove old groups.
 """
 
 from __future__ import annotations

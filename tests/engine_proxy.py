@@ -1,4 +1,4 @@
-"""A way to the Docker engine that a test can cut, and where it can answer instead."""
+"""A proxy to the Docker engine. A test can cut it, or let it answer instead of the engine."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ Rule = Callable[[str], bytes | None]
 """Answers a request such as ``POST /containers/create``, or None to let the engine answer."""
 
 Change = Callable[[str, JsonObject], JsonObject]
-"""Returns the body with which a request such as ``POST /containers/create`` is passed on."""
+"""Returns the changed body of a request such as ``POST /containers/create``."""
 
 HANG = b""
 """An answer that never comes."""
 
 LOSE = b"lose"
-"""Has the engine do it, and says that it stumbled all the same."""
+"""Lets the engine execute the request, and answers with an error all the same."""
 
 
 def error(status: int, message: str) -> bytes:
-    """What the engine would say to a request that fails."""
+    """Return the engine's answer to a request that fails."""
     return answer(f"{status} Error", {"message": message})
 
 
 def answer(status: str, document: JsonObject | list[JsonObject], *headers: str) -> bytes:
-    """What the engine would say, as JSON."""
+    """Return an answer of the engine with a JSON body."""
     body = json.dumps(document).encode()
     lines = (f"HTTP/1.1 {status}", "Content-Type: application/json", *headers)
     head = "".join(f"{line}\r\n" for line in lines)
@@ -43,9 +43,9 @@ def answer(status: str, document: JsonObject | list[JsonObject], *headers: str) 
 
 
 class EngineProxy:
-    """Listens at `address` and passes each request on, one a connection.
+    """Listens at `address` and passes each request on, one per connection.
 
-    While it is cut, nobody is answered and no connection lasts.
+    While it is cut, it answers no request and closes all connections.
     """
 
     def __init__(self, path: Path) -> None:
@@ -53,9 +53,9 @@ class EngineProxy:
         self.rule: Rule = lambda _: None
         self.change: Change = lambda _, body: body
         self.asked: Counter[str] = Counter()
-        """How often each kind of request came."""
+        """The number of requests of each kind."""
         self.busiest: Counter[str] = Counter()
-        """How many requests of a kind `rule` had to look at at the same time, at most."""
+        """The largest number of requests of a kind that `rule` handled at the same time."""
         self._path = path
         self._busy: Counter[str] = Counter()
         self._open: set[socket.socket] = set()
@@ -72,7 +72,7 @@ class EngineProxy:
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
 
     def cut(self) -> None:
-        """Go away, as an engine that is stopped does: mid-answer, with the socket file gone."""
+        """Stop like an engine: in the middle of answers, and without the socket file."""
         listener, self._listener = self._listener, None
         if listener is None:
             return
@@ -154,7 +154,7 @@ class EngineProxy:
 
 
 def _request(near: socket.socket) -> bytes | None:
-    """One whole request, that asks to close the connection after it; None where none comes."""
+    """Return one whole request that closes its connection, or None at the end."""
     data = b""
     while b"\r\n\r\n" not in data:
         try:
@@ -177,7 +177,7 @@ def _request(near: socket.socket) -> bytes | None:
 def _kind(request: bytes) -> str:
     """The method and path of a request, without version, names and query: `POST /…/start`.
 
-    A container that asks an image something is `PROBE`, any other `NAME`.
+    A container that probes an image is `PROBE`, any other `NAME`.
     """
     method, target, _ = request.split(b"\r\n", 1)[0].decode().split(" ")
     path = re.sub(r"^/v[\d.]+", "", target.partition("?")[0])

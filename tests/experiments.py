@@ -1,4 +1,4 @@
-"""Small experiments on disk, the command that runs them as a real process, and what they left."""
+"""Small experiments on disk, real processes that run them, and checks of the results."""
 
 from __future__ import annotations
 
@@ -71,18 +71,18 @@ PASSING = ("--env", "PACE=passing")
 
 
 class Project:
-    """A folder with an experiment of two variants, whose tasks say what their agents do."""
+    """A folder with an experiment of two variants. Its tasks contain the agents' scripts."""
 
-    made: ClassVar[list[Project]] = []
-    """Every project of this process, to be cleared of what failed tests left."""
+    projects: ClassVar[list[Project]] = []
+    """Every project of this process, so that the leftovers of failed tests can be removed."""
 
     def __init__(self, folder: Path, tasks: dict[str, str], **design: Any) -> None:
         self.folder = folder
         self.lab = folder / ".lab"
         self.environment: dict[str, str] = {}
-        """What else the environment of every command holds."""
+        """Further environment variables of every command."""
         self.before: list[str] = []
-        """Words that the command of each coordinator begins with, such as to enter a network."""
+        """Words before the command of each coordinator, such as to enter a network."""
         self.document: dict[str, Any] = {
             "experiment": {"id": "small"},
             "dataset": {"path": "tasks.jsonl"},
@@ -116,7 +116,7 @@ class Project:
         self.write("grader.sh", GRADER)
         self.tasks(tasks)
         self.save()
-        self.made.append(self)
+        self.projects.append(self)
 
     @property
     def experiment(self) -> Path:
@@ -135,7 +135,7 @@ class Project:
         self.write("tasks.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
 
     def save(self) -> None:
-        """Write the experiment file anew from `document`, and allow what its models ask for."""
+        """Write the experiment file from `document`, and grant the permissions for its models."""
         self.experiment.write_text(yaml.safe_dump(self.document, sort_keys=False), "utf-8")
         if "models" in self.document["runtime"]:
             granted.allow(self.experiment)
@@ -143,14 +143,14 @@ class Project:
     # -- the command
 
     def command(self, *words: object, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run `labledger WORDS` here to its end, by a fork where nothing is changed in its code."""
+        """Run `labledger WORDS` here to its end. It is forked unless its code is changed."""
         environment = self.environment | environment
         if environment.keys() & {fault_points.VARIABLE, "PYTHONPATH"}:
             return run_real(*words, folder=self.folder, **environment)
         return run_forked(*words, folder=self.folder, **environment)
 
     def output(self, *words: object, **environment: str) -> str:
-        """What `labledger WORDS` prints on stdout; it must succeed."""
+        """Return the stdout of `labledger WORDS`, which must succeed."""
         done = self.command(*words, **environment)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -167,12 +167,12 @@ class Project:
     # -- the library
 
     def start(self, run_id: str, pace: str = "passing", **options: Any) -> RunOutcome:
-        """Run the experiment by the library, in this process."""
-        given = RunOptions(lab_dir=self.lab, run_id=run_id, env={"PACE": pace}, **options)
-        return run(self.experiment, given)
+        """Run the experiment through the library, in this process."""
+        options_of_run = RunOptions(lab_dir=self.lab, run_id=run_id, env={"PACE": pace}, **options)
+        return run(self.experiment, options_of_run)
 
     def go_on(self, run_id: str, pace: str = "passing", **options: Any) -> RunOutcome:
-        """Resume a run by the library, in this process."""
+        """Resume a run through the library, in this process."""
         return resume(run_id, RunOptions(lab_dir=self.lab, env={"PACE": pace}, **options))
 
     # -- trials that hold
@@ -185,46 +185,46 @@ class Project:
         delete_folder(self.trial_folder(run_id, schedule_idx))
 
     def await_agents(self, run_id: str, count: int) -> list[int]:
-        """Return when so many containers run: the slots that they run for."""
+        """Wait until this many containers run, and return their slots."""
         wait_until(lambda: len(self.running(run_id)) >= count, f"{count} containers to run")
         return sorted(slot for slot, _ in self.running(run_id))
 
     def running(self, run_id: str) -> dict[tuple[int, int], str]:
-        """The names of this run's containers that run, by slot and attempt."""
-        found = {}
+        """Return the names of this run's running containers, by slot and attempt."""
+        names = {}
         for (slot, attempt), name in self.containers(run_id).items():
             state = ENGINE.inspect(name)
             if state is not None and state.status == "running":
-                found[slot, attempt] = name
-        return found
+                names[slot, attempt] = name
+        return names
 
     def open_gate(self, run_id: str, schedule_idx: int, attempt: int = 1) -> None:
-        """Let an agent that holds go on."""
+        """Let a waiting agent continue."""
         (self.trial_folder(run_id, schedule_idx, attempt) / "out" / "gate").touch()
 
     def containers(self, run_id: str) -> dict[tuple[int, int], str]:
-        """The names of all containers of this run's attempts, by slot and attempt."""
-        found = ENGINE.containers_with_labels(self.labels(run_id))
+        """Return the names of all containers of this run's attempts, by slot and attempt."""
+        listed = ENGINE.containers_with_labels(self.labels(run_id))
         return {
             (int(c.labels[Labels.SLOT]), int(c.labels[Labels.ATTEMPT])): c.name
-            for c in found
+            for c in listed
             if Labels.HELPER not in c.labels
         }
 
     def on_engine(self, run_id: str) -> list[str]:
-        """The names of all containers and networks that the engine has of a run."""
+        """Return the names of all containers and networks of a run."""
         labels = self.labels(run_id)
         networks = Networks(ENGINE).with_labels(labels)
-        found: list[Any] = [*ENGINE.containers_with_labels(labels), *networks]
-        return sorted(each.name for each in found)
+        resources: list[Any] = [*ENGINE.containers_with_labels(labels), *networks]
+        return sorted(resource.name for resource in resources)
 
     def labels(self, run_id: str) -> dict[str, str]:
-        """What all containers of a run carry, and no others."""
+        """Return the labels that exactly the containers of a run have."""
         with LedgerReader.open(self.lab / "ledger.sqlite") as reader:
             return {Labels.LEDGER: reader.ledger_id, Labels.RUN: run_id}
 
     def clear(self) -> None:
-        """Remove every container of this project's ledger, where it still has one."""
+        """Remove every container of this project's ledger."""
         try:
             with LedgerReader.open(self.lab / "ledger.sqlite") as reader:
                 labels = {Labels.LEDGER: reader.ledger_id}
@@ -239,7 +239,7 @@ class Project:
     # -- what a run left
 
     def rows(self, run_id: str) -> dict[str, list[Any]]:
-        """Every committed record by kind, without what may differ between equal runs.
+        """Return every committed record by kind, without fields that differ between equal runs.
 
         Only records of this run or regrading are included.
         """
@@ -256,14 +256,14 @@ class Project:
         }
 
     def check_whole(self, run_id: str) -> None:
-        """As `check_run`, and nothing of its trials is left."""
+        """Check as `check_run` does, and that no container or folder is left."""
         self.check_run(run_id)
         assert self.on_engine(run_id) == []
-        for kept in ("trials", "traces"):
-            assert list((self.lab / "runs" / run_id / kept).iterdir()) == []
+        for folder in ("trials", "traces"):
+            assert list((self.lab / "runs" / run_id / folder).iterdir()) == []
 
     def check_run(self, run_id: str) -> None:
-        """The ledger verifies, mirrors, chain and summary are what it makes of them."""
+        """Check that the ledger verifies, and that mirrors, chain and summary agree with it."""
         findings = verify_lab(LabFolder(self.lab), run_id).findings
         assert findings == (), findings
         folder = self.lab / "runs" / run_id
@@ -327,7 +327,7 @@ class Coordinator:
         return [event["event"] for event in self.events]
 
     def until(self, kind: str, *, times: int = 1) -> dict[str, Any]:
-        """Read on until an event of this kind was told so many times in all; return the last."""
+        """Read on until there are `times` events of this kind in all; return the last."""
         while len(self.of(kind)) < times:
             line = self._next_line()
             assert line is not None, f"ended without {kind}: {self.kinds()}\n{self.stderr}"
@@ -354,7 +354,7 @@ class Coordinator:
         return self._process.poll() is not None
 
     def kill_unless_ended(self) -> bool:
-        """`kill -9`; False where the process had ended by itself, which it must have done well."""
+        """Send `kill -9`. Return False if the process had already ended, with exit code 0."""
         self.signal(signal.SIGKILL)
         code = self._end()
         assert code in (0, -signal.SIGKILL), self.stderr
@@ -378,34 +378,34 @@ class Coordinator:
 
 
 class EngineLog:
-    """What the Docker engine did with containers of labledger, written down as it happens."""
+    """A log of the engine's events of labledger's containers, written as they happen."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read = 0
         self._happened: defaultdict[str, list[tuple[str, dict[str, str]]]] = defaultdict(list)
-        """Each action, and what is known of its container, by the container's ledger."""
+        """Each action and the attributes of its container, by the container's ledger."""
 
     def starts(self, project: Project, run_id: str) -> Counter[tuple[int, int]]:
-        """How often a container of each (slot, attempt) of a run was started.
+        """Return how often containers of each (slot, attempt) of a run were started.
 
-        Waits until the engine has told that every container that it made is gone.
+        Waits until the engine has reported the removal of every container that it created.
         """
         labels = project.labels(run_id)
 
         def all_gone() -> bool:
             happened = list(self._of(labels))
-            made, gone = (
-                {about["name"] for found, about in happened if found in action}
+            created, removed = (
+                {about["name"] for kind, about in happened if kind in action}
                 for action in ({"create"}, {"destroy", "remove"})  # As Docker and Podman say.
             )
-            return made <= gone
+            return created <= removed
 
         wait_until(all_gone, f"the end of all containers of {run_id}")
         return self.so_far(project, run_id)
 
     def so_far(self, project: Project, run_id: str) -> Counter[tuple[int, int]]:
-        """How often a container of each (slot, attempt) of a run was started, as far as known."""
+        """Return how often containers of each (slot, attempt) were started, as far as known."""
         labels = project.labels(run_id)
         return Counter(
             (int(about[Labels.SLOT]), int(about[Labels.ATTEMPT]))
@@ -414,14 +414,14 @@ class EngineLog:
         )
 
     def _of(self, labels: dict[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
-        """Each action on a container with these labels, and what is known of the container."""
+        """Yield each action on containers with these labels, with the container's attributes."""
         self._read_on()
         for action, about in self._happened[labels[Labels.LEDGER]]:
             if labels.items() <= about.items():
                 yield action, about
 
     def _read_on(self) -> None:
-        """Take in the lines that are new; the last may be half there."""
+        """Read the new lines; the last may be incomplete."""
         with self._path.open("rb") as log:
             log.seek(self._read)
             for line in log:
@@ -435,10 +435,10 @@ class EngineLog:
 
 @contextmanager
 def engine_log_in(folder: Path) -> Iterator[EngineLog]:
-    """Write the engine's events down while this lasts."""
+    """Log the engine's events while the block runs."""
     path = folder / "engine-events"
     command = ["docker", "events", "--format", "{{json .}}", "--filter", "type=container"]
-    # Not by a label: Podman's filter needs its value.
+    # No filter by label: Podman's needs a value.
     command += ["--since", f"{time.time():.3f}"]
     with path.open("wb") as log, subprocess.Popen(command, stdout=log) as process:
         try:
@@ -448,15 +448,15 @@ def engine_log_in(folder: Path) -> Iterator[EngineLog]:
 
 
 def take_notes(rows: dict[str, list[Any]]) -> dict[tuple[int, int], list[str]]:
-    """Take out of a run's rows why attempts were begun anew, by slot and attempt."""
-    found = {}
+    """Remove the notes about restarted attempts from rows; return them by slot and attempt."""
+    notes = {}
     for row in rows["evidence"]:
         ext = row.get("ext", {})
         if "notes" in ext:
-            found[row["schedule_idx"], row["attempt"]] = ext.pop("notes")
+            notes[row["schedule_idx"], row["attempt"]] = ext.pop("notes")
             if not ext:
                 del row["ext"]
-    return found
+    return notes
 
 
 _OF_ONE_RUN = frozenset(
@@ -468,11 +468,11 @@ _OF_ONE_RUN = frozenset(
 
 
 def comparable(value: Any) -> Any:
-    """A record without ids, times and digests: what two equal runs must have in common."""
+    """Return a record without ids, times and digests, so that equal runs have equal records."""
     if isinstance(value, dict):
-        return {key: comparable(held) for key, held in value.items() if key not in _OF_ONE_RUN}
+        return {key: comparable(inner) for key, inner in value.items() if key not in _OF_ONE_RUN}
     if isinstance(value, list):
-        return [comparable(held) for held in value]
+        return [comparable(inner) for inner in value]
     if isinstance(value, str) and value.startswith("artifact://"):
         return "artifact"
     return value

@@ -1,4 +1,4 @@
-"""A real gateway process for tests, the trials that it serves, and agents that ask it."""
+"""A real gateway process for tests, its trials, and agents that call it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def providers(upstream: str) -> tuple[ProviderConfig, ...]:
 
 
 def request_body(api: str, text: str, *, stream: bool = False, **more: Any) -> dict[str, Any]:
-    """A request with one tool, as an agent of that API sends it."""
+    """Return a request with one tool, as an agent of that API sends it."""
     if api == "anthropic":
         tools: list[Any] = [{"name": "Bash", "input_schema": SHELL}]
         messages = [{"role": "user", "content": text}]
@@ -73,7 +73,7 @@ def request_body(api: str, text: str, *, stream: bool = False, **more: Any) -> d
 
 @dataclass(frozen=True)
 class Reply:
-    """What an agent got."""
+    """The answer that an agent got."""
 
     status: int
     headers: Mapping[str, str]
@@ -99,7 +99,7 @@ class GatewayTrial:
 
     @property
     def calls(self) -> list[ModelCall]:
-        """Its journal."""
+        """The calls in its journal."""
         return read_calls(self.folder / JOURNAL)
 
     @property
@@ -149,7 +149,7 @@ class GatewayTrial:
             connection.close()
 
     def ask(self, api: str, text: str, *, stream: bool = False, **more: Any) -> Reply:
-        """Ask as an agent does that speaks an API."""
+        """Send a request of an API as an agent does."""
         path = PATHS["gemini-stream" if api == "gemini" and stream else api]
         return self.send(path, request_body(api, text, stream=stream, **more))
 
@@ -165,7 +165,7 @@ class ServedGateway:
     keys: ClassVar = {SOURCE: KEY}
 
     def ensure(self) -> None:
-        """Start it unless it runs, with the key."""
+        """Start it with the key, unless it runs."""
         self.client.ensure(RUN, self.keys)
 
     def trial(self, upstream: str, **fields: Any) -> GatewayTrial:
@@ -186,7 +186,7 @@ class ServedGateway:
 
 @contextmanager
 def served_gateway(lab: Path, **settings: float) -> Iterator[ServedGateway]:
-    """Yield a gateway in a process of its own, which ends with the block.
+    """Yield a gateway in a separate process, which ends with the block.
 
     With settings of `PaceSettings`, it is a child of this process. `stalled_s` is how long an agent
     may take for a piece of an answer.

@@ -1,4 +1,4 @@
-"""What the user of the tests has allowed: a settings folder of their own, and consent by name."""
+"""Permissions of the tests' user: a separate settings folder, and consent by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from labledger.files import permissions
 
 
 def use_own_settings() -> None:
-    """Keep what tests allow out of the settings of the person who runs them."""
+    """Keep the permissions of tests out of the user's own settings."""
     folder = tempfile.mkdtemp(prefix="labledger-test-settings-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ["XDG_CONFIG_HOME"] = folder
@@ -23,6 +23,6 @@ def use_own_settings() -> None:
 
 
 def allow(experiment: Path) -> None:
-    """Allow what an experiment of a test asks for; one that is not valid asks for nothing."""
+    """Grant the permissions that an experiment needs. An invalid experiment needs none."""
     with suppress(InvalidInput):
         labledger.allow(labledger.needed_permissions(experiment))

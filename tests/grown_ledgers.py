@@ -1,4 +1,4 @@
-"""Runs that grew by parts, as a ledger keeps them: two slots more a part, or slots run again."""
+"""Runs that grew by parts: two more slots per part, or slots that ran again."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def revision(number: int) -> ExperimentRevision:
 
 
 def extend(writer: LedgerWriter, lease: Lease, total: int, **changes: Any) -> int:
-    """Append the tasks and slots that make the run one of `total` slots; return the part."""
+    """Append tasks and slots up to `total` slots; return the part."""
     with LedgerReader.open(writer.path) as reader:
         run = reader.run(lease.run_id)
-        known = set(reader.task_digests(lease.run_id))
+        registered_tasks = set(reader.task_digests(lease.run_id))
     part = NewPart("extended", run.total_slots, "0.1.0", revision(2 + len(run.parts)))
-    tasks = (task for task in kit.tasks((total + 1) // 2) if task[0] not in known)
+    tasks = (task for task in kit.tasks((total + 1) // 2) if task[0] not in registered_tasks)
     slots = islice(kit.slots(total), run.total_slots, None)
     return writer.append_part(lease, replace(part, **changes), tasks, slots)
 
@@ -54,14 +54,14 @@ def rerun(writer: LedgerWriter, lease: Lease, *superseded: int, first: int) -> i
 def result_again(slot: Slot, verdict: str) -> AttemptResult:
     """The result of a slot that supersedes another."""
     ids = TrialIds.of(kit.RUN, slot).as_json()
-    made = kit.result(slot.schedule_idx)
+    result = kit.result(slot.schedule_idx)
     score = {**kit.score(slot.schedule_idx, verdict, float(verdict == "pass")), "ids": ids}
     return replace(
-        made,
+        result,
         ids=TrialIds.of(kit.RUN, slot),
         scores=(score,),
-        predictions=tuple({**row, "ids": ids} for row in made.predictions),
-        evidence=tuple({**row, "ids": ids} for row in made.evidence),
+        predictions=tuple({**row, "ids": ids} for row in result.predictions),
+        evidence=tuple({**row, "ids": ids} for row in result.evidence),
     )
 
 

@@ -32,12 +32,12 @@ def write_task(
     tests: str | None = TESTS,
     files: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write a task that the oracle passes, with what is given in place of its parts."""
+    """Write a task that the oracle passes, with the given parts instead of its own."""
     document: dict[str, Any] = {"schema_version": "1.4", "environment": {"docker_image": IMAGE}}
     for section, values in (toml or {}).items():
-        own: Any = document.get(section)
-        both = isinstance(own, dict) and isinstance(values, dict)
-        document[section] = {**own, **values} if both else values
+        written: Any = document.get(section)
+        both = isinstance(written, dict) and isinstance(values, dict)
+        document[section] = {**written, **values} if both else values
     document = {key: value for key, value in document.items() if value is not None}
     write(folder / "task.toml", to_toml(document))
     write(folder / "instruction.md", instruction)
@@ -278,7 +278,7 @@ RUN mkdir -p /tests/sub /tests/odd /logs/agent /logs/artifacts /logs/verifier/de
 
 
 def files_of_image(folder: Path) -> Path:
-    """The image has files where tests and logs are: they stay, and what the agent left there goes.
+    """The image's files at the places of tests and logs stay; the agent's files there are removed.
 
     The solution plants, exchanges and deletes some, and leaves an artifact outside of its folder.
     """
@@ -507,7 +507,7 @@ def failing_health_of_image(folder: Path) -> Path:
 
 
 def rewards_without_primary(folder: Path) -> Path:
-    """reward.json has several numbers, none of which is called reward."""
+    """reward.json has several numbers, and none is named reward."""
     tests = (
         "#!/bin/sh\ngrep -q done answer.txt && style=1 || style=0\n"
         'echo "{\\"runs\\": 1, \\"style\\": $style}" >/logs/verifier/reward.json\n'

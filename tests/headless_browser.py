@@ -1,4 +1,4 @@
-"""A headless Chromium, spoken to over a pipe: what a page shows, asks for and complains about."""
+"""A headless Chromium, controlled over a pipe: a page's text, requests and complaints."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Browser:
         to_read, self._to = os.pipe()
         self._from, to_write = os.pipe()
         nowhere = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_WRONLY, 0) for fd in (1, 2)]
-        # By way of two others, so that neither pipe lands on the other.
+        # Through two other descriptors, so that neither pipe overwrites the other.
         moves = [(to_read, 103), (to_write, 104), (103, 3), (104, 4)]
         dups = [(os.POSIX_SPAWN_DUP2, *move) for move in moves]
         closes = [(os.POSIX_SPAWN_CLOSE, fd) for fd in (103, 104)]
@@ -48,11 +48,11 @@ class Browser:
         self._last = 0
         self._session: str | None = None
         self.events: list[dict[str, Any]] = []
-        """What the page told, in order."""
+        """The events of the page, in order."""
         targets = self.ask("Target.getTargets")["targetInfos"]
         target = next(t["targetId"] for t in targets if t["type"] == "page")
-        found = self.ask("Target.attachToTarget", targetId=target, flatten=True)
-        self._session = found["sessionId"]
+        attached = self.ask("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.ask(f"{domain}.enable")
 
@@ -96,7 +96,7 @@ class Browser:
     # -- the page
 
     def open(self, path: Path, *, width: int = 1280, dark: bool = False, media: str = "") -> None:
-        """Show a file as a window of this width, light or dark, does; forget earlier events."""
+        """Open a file in a window of this width, light or dark, and forget earlier events."""
         self.events.clear()
         self.ask(
             "Emulation.setDeviceMetricsOverride",
@@ -113,11 +113,11 @@ class Browser:
 
     def run(self, expression: str) -> Any:
         """The value of a JavaScript expression in the page, awaited."""
-        found = self.ask(
+        answer = self.ask(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
 
     def until(self, expression: str) -> None:
         """Return when the expression is true."""
@@ -130,25 +130,25 @@ class Browser:
     def rows(self, selector: str) -> list[list[str]]:
         """The cells of the rows that a selector finds."""
         cells = "[...row.cells].map((cell) => cell.innerText.trim())"
-        found: list[list[str]] = self.run(
+        rows: list[list[str]] = self.run(
             f"[...document.querySelectorAll({json.dumps(selector)})].map((row) => {cells})"
         )
-        return found
+        return rows
 
     def complaints(self) -> list[str]:
         """Console errors and warnings, refusals by the content policy, exceptions."""
         self.run("0")
-        told = ("Runtime.exceptionThrown", "Log.entryAdded")
+        kinds = ("Runtime.exceptionThrown", "Log.entryAdded")
         return [
             json.dumps(event["params"])
             for event in self.events
-            if event["method"] in told
+            if event["method"] in kinds
             or (event["method"] == "Runtime.consoleAPICalled")
             or (event["method"] == "Network.loadingFailed")
         ]
 
     def requests(self) -> list[str]:
-        """The address of everything that was asked for since the page was opened."""
+        """The addresses of all requests since the page was opened."""
         self.run("0")
         return [
             event["params"]["request"]["url"]
@@ -158,8 +158,8 @@ class Browser:
 
     def picture(self, path: Path) -> None:
         """A PNG of the whole page."""
-        found = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(found["data"]))
+        answer = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(answer["data"]))
 
     def paper(self) -> bytes:
         """The page printed, as PDF."""

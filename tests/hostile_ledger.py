@@ -26,7 +26,7 @@ STATUSES = (SlotStatus.COMPLETED, SlotStatus.COMPLETED, SlotStatus.AGENT_ERROR)
 
 
 def make(folder: Path) -> Path:
-    """One run that is complete and one that is not, in the lab of a folder."""
+    """Make a complete and an incomplete run in the lab of a folder."""
     path = kit.make_ledger(folder)
     with kit.open_writer(path) as writer:
         lease = _begin(writer, RUN)
@@ -43,13 +43,13 @@ def tables(path: Path) -> list[str]:
     """Every table of a ledger."""
     raw = DRIVER.connect(str(path))
     names = raw.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
-    found = [name for (name,) in names if not name.startswith("sqlite_")]
+    tables = [name for (name,) in names if not name.startswith("sqlite_")]
     raw.close()
-    return found
+    return tables
 
 
 def poison(path: Path, table: str) -> list[str]:
-    """Put hostile text into every text column of a table that takes it; which columns did."""
+    """Put hostile text into every text column of a table that accepts it; return these columns."""
     raw = DRIVER.connect(str(path), isolation_level=None)
     for name, kind in raw.execute("SELECT name, type FROM sqlite_schema").fetchall():
         if kind == "trigger":
@@ -62,7 +62,7 @@ def poison(path: Path, table: str) -> list[str]:
             raw.execute(f"UPDATE {table} SET {column} = {column} || ?", (HOSTILE,))
             poisoned.append(f"{table}.{column}")
         except DRIVER.Error:
-            continue  # Its values are checked: only the words that are allowed can stand there.
+            continue  # The column has a check, so it accepts only certain words.
     raw.close()
     return poisoned
 
@@ -70,23 +70,23 @@ def poison(path: Path, table: str) -> list[str]:
 def watch_live() -> None:
     """Show the events of a run as a live display does."""
     with LiveWatcher() as watcher:
-        for told in _events():
-            watcher(told)
+        for event in _events():
+            watcher(event)
 
 
 def watch_plainly() -> None:
     """Show the events of a run as lines."""
     watcher = PlainWatcher()
-    for told in _events():
-        watcher(told)
+    for event in _events():
+        watcher(event)
 
 
 def _events() -> Iterator[JsonObject]:
     who = {"host": HOSTILE, "pid": 1, "since": HOSTILE, "expires_at": HOSTILE, "run_id": HOSTILE}
     yield run_event("waiting_for_lease", **who, seconds=1)
-    begun = {"committed": 0, "staged": 1, "begun": 1, "total": 4, "max_concurrency": 1}
-    known = {"budget": {}, "spent": {}, "variants": VARIANTS, "folder": HOSTILE, "counts": []}
-    yield run_event("run_started", run_id=HOSTILE, **begun, **known)
+    counts = {"committed": 0, "staged": 1, "begun": 1, "total": 4, "max_concurrency": 1}
+    fields = {"budget": {}, "spent": {}, "variants": VARIANTS, "folder": HOSTILE, "counts": []}
+    yield run_event("run_started", run_id=HOSTILE, **counts, **fields)
     slot = {"schedule_idx": 0, "variant_id": VARIANTS[0], "task_id": HOSTILE}
     ended = {"status": HOSTILE, "reason": HOSTILE, "will_retry": True}
     yield run_event("trial_finished", **slot, **ended)
@@ -129,12 +129,12 @@ def _result(run_id: str, slot: Slot) -> AttemptResult:
     idx = slot.schedule_idx
     ids = TrialIds.of(run_id, slot)
     log = Artifact.inline(f"first\n{HOSTILE}\n\x00\tlast\n".encode())
-    own = {"ids": ids.as_json()}
-    score = kit.score(idx, "pass" if idx % 4 else "fail", float(idx), run_id) | own
+    ids_field = {"ids": ids.as_json()}
+    score = kit.score(idx, "pass" if idx % 4 else "fail", float(idx), run_id) | ids_field
     score |= {"primary_metric_name": f"m{HOSTILE}", "error": {"message": HOSTILE}}
-    prediction = kit.prediction(idx, run_id) | own
+    prediction = kit.prediction(idx, run_id) | ids_field
     prediction["prediction"] = {"kind": "text", "value": HOSTILE}
-    evidence = kit.evidence(idx, log, 1, run_id) | own
+    evidence = kit.evidence(idx, log, 1, run_id) | ids_field
     logs = ("agent_stdout", "agent_stderr", "grader_stdout", "workspace_patch")
     evidence["evidence"] = dict.fromkeys(logs, log.reference)
     evidence["ext"] = {

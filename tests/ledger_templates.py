@@ -1,11 +1,8 @@
 """Ledgers that many tests start from: built once in a test process, then copied for each test.
 
-A builder commits real results to a real ledger, which takes far longer than to write the files
-that it leaves. So each builder runs once in a process, in a folder of its own, and every test gets
-a copy, which it may change. Two processes that run tests side by side build their own.
-
-A copy has the id and the times of the template, so leases in it may have expired. A test that needs
-two ledgers of different ids builds one of them itself.
+Committing real results takes longer than copying files, so each test gets a copy that it may
+change. A copy has the template's id and times, so its leases may have expired. A test that needs
+ledgers with different ids builds one itself.
 """
 
 from __future__ import annotations
@@ -47,28 +44,28 @@ def built_once(build: Builder) -> Builder:
 
 @dataclass(frozen=True)
 class _Template:
-    """What a builder left in its folder, kept in memory: there is nothing to remove afterwards."""
+    """The files of a builder's folder, in memory, so that nothing needs to be removed."""
 
     folders: Mapping[Path, int]
     """Their modes, by their paths in the builder's folder; a folder comes before those in it."""
     files: Mapping[Path, tuple[int, bytes]]
     """Mode and content of each file."""
     returned: Path
-    """What the builder returned, relative to its folder."""
+    """The path that the builder returned, relative to its folder."""
 
     @classmethod
     def read(cls, folder: Path, returned: Path) -> _Template:
-        found = sorted(folder.rglob("*"))
-        # Whoever closed a ledger last moved its log into it; what is left of the log is empty.
-        beside = [path for path in found if path.name.endswith(("-wal", "-shm"))]
+        paths = sorted(folder.rglob("*"))
+        # Closing a ledger moves its log into it, so that the log is empty.
+        beside = [path for path in paths if path.name.endswith(("-wal", "-shm"))]
         unmoved = [path.name for path in beside if path.name[-3:] == "wal" and path.stat().st_size]
         assert not unmoved, f"a builder must close its ledgers; there is still {unmoved}"
-        kept = {path.relative_to(folder): path for path in found if path not in beside}
+        templates = {path.relative_to(folder): path for path in paths if path not in beside}
         return cls(
-            {name: _mode(path) for name, path in kept.items() if path.is_dir()},
+            {name: _mode(path) for name, path in templates.items() if path.is_dir()},
             {
                 name: (_mode(path), path.read_bytes())
-                for name, path in kept.items()
+                for name, path in templates.items()
                 if path.is_file()
             },
             returned.relative_to(folder),

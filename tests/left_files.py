@@ -1,4 +1,4 @@
-"""Finished trials without a container: their files are left by this machine's shell.
+"""Finished trials without a container: this machine's shell makes their files.
 
 For tests of what a trial leaves, where it does not matter that a container did. The trial folder is
 prepared, and read when the trial has ended, by the code that does it for trials with a container.
@@ -30,16 +30,16 @@ LIMIT_S = 120
 
 
 def trials_without_engine(root: Path) -> Trials:
-    """Return what makes the specs of such trials, whose images need not exist."""
+    """Return a factory for the specs of such trials, whose images need not exist."""
     return Trials(root, {name: f"sha256:{n:064x}" for n, name in enumerate(SHELLS)})
 
 
 def leave_files(spec: AttemptSpec) -> AttemptResult:
     """Return the result of a trial that was graded, without a container.
 
-    The text of agent and grader is run by this machine's shell, one after the other, in the
-    workspace of the trial folder. Paths in their variables are relative to it. What they leave
-    running is ended when the result is there.
+    This machine's shell runs the agent's script and then the grader's, in the workspace of the
+    trial folder. Paths in their variables are relative to it. Processes that they leave are ended
+    when the result is there.
     """
     prepare_trial_folder(spec)
     groups: list[int] = []

@@ -1,4 +1,4 @@
-"""Projects whose agents are programs that ask models, from the command to the ledger."""
+"""Projects whose agents are programs that call models, from the command to the ledger."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ModelProject(Project):
     """A project with one variant, whose tasks are programs that ask models."""
 
     def __init__(self, folder: Path, url: str, programs: dict[str, str], **fields: Any) -> None:
-        """`fields` are what the experiment says of models beside the usual."""
+        """`fields` are added to the usual `models` section."""
         self.programs = programs
         super().__init__(folder, {}, max_concurrency=2)
         self.environment["TEST_PROVIDER_KEY"] = KEY
@@ -50,7 +50,7 @@ class ModelProject(Project):
         self.write("tasks.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
 
     def metrics(self, run_id: str, idx: int) -> dict[str, float]:
-        """The metrics of a slot that the gateway counted."""
+        """Return the metrics of a slot that the gateway counted."""
         with open_ledger(lab_dir=self.lab) as ledger:
             rows = ledger.slot(run_id, idx)["metrics"]
         return {row["metric_id"]: row["value"] for row in rows if row["source"] == "gateway"}
@@ -60,9 +60,9 @@ class ModelProject(Project):
 def project_in(
     folder: Path, url: str, programs: dict[str, str], **fields: Any
 ) -> Iterator[ModelProject]:
-    """A project whose provider is at `url`, and whose gateway ends with the block."""
-    made = ModelProject(folder / "project", url, programs, **fields)
+    """Yield a project with a provider at `url`. Its gateway ends with the block."""
+    project = ModelProject(folder / "project", url, programs, **fields)
     try:
-        yield made
+        yield project
     finally:
-        GatewayClient(made.lab / "gateway").stop()
+        GatewayClient(project.lab / "gateway").stop()

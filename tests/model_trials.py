@@ -1,4 +1,4 @@
-"""Trials whose agents ask models, by Python's own HTTP client, through a real gateway."""
+"""Trials whose agents call models through a real gateway, with Python's HTTP client."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def until(path):
 """The beginning of an agent's program."""
 
 USAGE = {"input": 100, "cache_read": 20, "output": 30}
-"""What the scripted provider says of each answer; 120 tokens in and 30 out."""
+"""The usage in each answer of the scripted provider: 120 tokens in and 30 out."""
 PRICES = {"openai": {"m": {"input": 2, "cache_read": 0.5, "output": 10}}}
-"""By which a call with that usage costs 100 × 2 + 20 × 0.5 + 30 × 10 = 510 micro-dollars."""
+"""A call with that usage costs 100 × 2 + 20 × 0.5 + 30 × 10 = 510 micro-dollars."""
 COST = 510e-6
 
 
 def task(name: str, **turn: Any) -> dict[str, Any]:
-    """A task of the provider's script: a request that contains `name` gets this answer."""
+    """Return a task of the provider's script: requests that contain `name` get this answer."""
     usage = {"usage": USAGE} if "usage" not in turn else {}
     return {"name": name, "match": name, "plain": True, "turns": [{**usage, **turn}]}
 
@@ -64,7 +64,7 @@ SCRIPT = {
 
 
 def models(url: str, **fields: Any) -> dict[str, Any]:
-    """What an experiment says of models at a scripted provider."""
+    """Return the `models` section for a scripted provider."""
     return {
         "providers": {"openai": {"upstream": url, "key": {"env": "TEST_PROVIDER_KEY"}}},
         "allow": {"openai": ["m"]},
@@ -74,23 +74,23 @@ def models(url: str, **fields: Any) -> dict[str, Any]:
 
 
 def agent(text: str) -> tuple[str, ...]:
-    """A command that runs a Python program which may ask models."""
+    """Return a command that runs a Python program, which may call models."""
     return python(ASKS + text)
 
 
 def said(trials: Trials, result: AttemptResult, phase: str = "agent") -> dict[str, Any]:
-    """What a phase printed on its last line."""
-    found: dict[str, Any] = json.loads(trials.content(result, f"{phase}_stdout").splitlines()[-1])
-    return found
+    """Return the last line that a phase printed, as JSON."""
+    output: dict[str, Any] = json.loads(trials.content(result, f"{phase}_stdout").splitlines()[-1])
+    return output
 
 
 def grades_and(text: str) -> tuple[str, ...]:
-    """A grader that runs a Python program and passes everything."""
+    """Return a grader that runs a Python program and passes everything."""
     return ("sh", "-c", f'{GRADES}\npython3 -c "$$0"', agent(text)[2])
 
 
 def spec_of(trials: Trials, url: str, program: str | PhasePlan, **settings: Any) -> AttemptSpec:
-    """A trial whose agent runs a program and has models at `url`."""
+    """Return a trial whose agent runs a program and has models at `url`."""
     granted = ModelSettings.of_authored(models(url, **settings.pop("models", {})))
     runtime = {"models": granted.as_json()} | settings.pop("runtime", {})
     command = program if isinstance(program, PhasePlan) else agent(program)

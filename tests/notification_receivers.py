@@ -1,7 +1,7 @@
-"""A receiver of notifications: an HTTP server in a process of its own, which fails as it is told.
+"""A receiver of notifications: an HTTP server in its own process, which can fail on request.
 
-Before each answer it reads from its folder how it is to behave. It keeps what it was asked, and
-what it has accepted.
+Before each answer it reads its behavior from its folder. It stores all requests, and the
+notifications that it accepted.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any
 from waiting import PATIENCE_S, ended_with_block, wait_until
 
 TOKEN = "T0KEN-in-the-path"
-"""What a URL of a webhook may contain, and no message."""
+"""A text that a webhook's URL may contain, but no message."""
 
 FAILURES = ("status 500", "redirect", "hang", "drip", "close", "half", "refuse")
-"""Every behaviour but `accept`."""
+"""Every behavior except `accept`."""
 
 
 class Receiver:
-    """A receiver as a test sees it."""
+    """A receiver, from the test's side."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -46,7 +46,7 @@ class Receiver:
 
     @property
     def asked(self) -> list[dict[str, Any]]:
-        """What was posted, accepted or not."""
+        """Return every posted notification, accepted or not."""
         return _lines(self.folder / "asked")
 
     @property
@@ -55,7 +55,7 @@ class Receiver:
 
     @property
     def events(self) -> list[str]:
-        return [each["event"] for each in self.accepted]
+        return [notification["event"] for notification in self.accepted]
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
@@ -94,7 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
             case ["hang"]:
                 time.sleep(PATIENCE_S)
             case ["drip"]:
-                # Each byte comes in time, and the answer never.
+                # Each byte arrives in time, but the answer never ends.
                 self.wfile.write(b"HTTP/1.1 204 No Content\r\nX: ")
                 for _ in range(PATIENCE_S * 20):
                     self.wfile.write(b"x")

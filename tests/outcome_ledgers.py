@@ -1,4 +1,4 @@
-"""A ledger of every kind of slot, and what its records alone say, counted in Python."""
+"""A ledger with every kind of slot, and its counts, computed from the records in Python."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ FATES: tuple[tuple[SlotStatus, str | None, int | None], ...] = (
     (SlotStatus.INFRA_ERROR, None, 3),
     (SlotStatus.GRADE_ERROR, None, None),
 )
-"""How slots end, in turn: status, verdict of the score that is there, agent's exit status."""
+"""How slots end, one after the other: status, verdict, the agent's exit status."""
 
 RETRIED = 5
-"""Every slot whose number this divides had an attempt that failed before."""
+"""Every fifth slot had a failed attempt before."""
 
 
 def slots() -> Iterator[Slot]:
@@ -61,7 +61,7 @@ def slots() -> Iterator[Slot]:
 
 @built_once
 def make_ledger(folder: Path) -> Path:
-    """Two runs of one experiment, a changed third one, and another experiment's, unfinished."""
+    """Make two runs of an experiment, a changed third, and an unfinished one of another."""
     path = kit.make_ledger(folder)
     clock = kit.FakeClock()
     with kit.open_writer(path, clock) as writer:
@@ -78,9 +78,9 @@ def make_ledger(folder: Path) -> Path:
 
 @built_once
 def make_regraded(folder: Path) -> Path:
-    """The same, but one run is graded anew twice, and a third time as far as half of it.
+    """The same, but one run is regraded twice, and half of it a third time.
 
-    Of the changed run a regrading is begun; nothing of it counts yet.
+    A regrading of the changed run has begun, but does not count yet.
     """
     path = make_ledger(folder)
     regrade(path, "run-1", 2, 5)
@@ -91,11 +91,11 @@ def make_regraded(folder: Path) -> Path:
 
 
 COUNTED = {"run-1": "run-1.g3"}
-"""Whose rows count then, where they are not the run's own."""
+"""The runs whose rows count, if they are not the run's own."""
 
 
 def regrade(path: Path, root: str, generation: int, shift: int, stop: int = SLOTS) -> None:
-    """A regrading after which every slot ended in another way."""
+    """Add a regrading in which every slot ends differently."""
     lease = graded.create(path, root, generation)
     with kit.open_writer(path) as writer:
         for slot in list(slots())[:stop]:
@@ -146,9 +146,9 @@ def fate(slot: Slot, shift: int) -> tuple[SlotStatus, str | None, int | None]:
 
 
 def result(run_id: str, slot: Slot, shift: int, **changes: Any) -> AttemptResult:
-    """Every third trial says nothing of its cost, and one in two nothing of its tokens.
+    """Every third trial reports no cost, and every second no tokens.
 
-    Some say that they cost less than 0.
+    Some report a negative cost.
     """
     idx = slot.schedule_idx
     status, verdict, agent_status = fate(slot, shift)
@@ -178,16 +178,16 @@ def _dispatch(idx: int, attempt: int) -> Dispatch:
 
 @dataclass
 class Told:
-    """What the records of a slot say."""
+    """A slot by its exported records."""
 
     run_id: str
     digest: str
-    """Of the run that holds the records."""
+    """The digest of the run that holds the records."""
     slot: Slot
     status: str | None = None
-    """None where the slot is not committed."""
+    """None if the slot is not committed."""
     verdict: str | None = None
-    """The one that counts."""
+    """The verdict that counts."""
     trial: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     score: dict[str, Any] = field(default_factory=dict)
@@ -195,13 +195,13 @@ class Told:
     """Whether another slot of the task has a verdict, in the same grading of the run."""
 
     def spent(self, metric_id: str) -> Any:
-        """A cost or tokens; None where they are not known, as what is less than 0."""
-        said = self.metrics.get(metric_id)
-        return None if said is None or said < 0 else said
+        """Return a cost or tokens, or None if they are unknown or negative."""
+        value = self.metrics.get(metric_id)
+        return None if value is None or value < 0 else value
 
     @property
     def passed(self) -> int | None:
-        """1 where the slot passed, 0 where it did not, None where the pass rate leaves it out."""
+        """1 if the slot passed, 0 if not, None if the pass rate leaves it out."""
         if self.status in {None, "infra_error", "setup_error", "skipped_pruned", "cancelled"}:
             return None
         if self.verdict is not None:
@@ -214,7 +214,7 @@ class Told:
 
     @property
     def label(self) -> str | None:
-        """What the slot came to, of those that the pass rate counts."""
+        """The outcome, if the pass rate counts the slot."""
         return None if self.passed is None else self.verdict or "agent failed"
 
     @property
@@ -223,42 +223,42 @@ class Told:
 
 
 def read(path: Path, counted: Mapping[str, str]) -> list[Told]:
-    """Every scheduled slot of every run, from the records that are exported.
+    """Return every scheduled slot of every run, from the exported records.
 
-    `counted` names the run that holds those of a run, where it is not itself.
+    `counted` maps a run to the run that holds its records, if that is another one.
     """
-    found = []
+    outcomes = []
     with LedgerReader.open(path) as reader:
         roots = [run for run in reversed(reader.runs()) if "regrades" not in run.resolved]
         for root in roots:
             run = reader.run(counted.get(root.run_id, root.run_id))
             records = {record.schedule_idx: record for record in reader.slot_records(run.run_id)}
             for slot in slots():
-                told = Told(root.run_id, run.digest, slot)
+                outcome = Told(root.run_id, run.digest, slot)
                 record = records.get(slot.schedule_idx)
                 if record is not None:
-                    told.status = record.status.value
-                    told.trial = next(iter(record.objects("trials")), {})
-                    told.metrics = {
+                    outcome.status = record.status.value
+                    outcome.trial = next(iter(record.objects("trials")), {})
+                    outcome.metrics = {
                         one["metric_id"]: one["value"] for one in record.objects("metrics")
                     }
-                    if told.status != "grade_error":
-                        told.score = next(iter(record.objects("scores")), {})
-                    told.verdict = told.score.get("verdict")
-                found.append(told)
+                    if outcome.status != "grade_error":
+                        outcome.score = next(iter(record.objects("scores")), {})
+                    outcome.verdict = outcome.score.get("verdict")
+                outcomes.append(outcome)
     graded = {
-        (told.run_id, told.slot.task_id)
-        for told in found
-        if told.verdict in ("pass", "fail", "missing")
+        (outcome.run_id, outcome.slot.task_id)
+        for outcome in outcomes
+        if outcome.verdict in ("pass", "fail", "missing")
     }
-    for told in found:
-        told.grader_worked = (told.run_id, told.slot.task_id) in graded
-    return found
+    for outcome in outcomes:
+        outcome.grader_worked = (outcome.run_id, outcome.slot.task_id) in graded
+    return outcomes
 
 
-def counts(told: Iterable[Told]) -> dict[str, Any]:
-    """The counts and the rate that several views have."""
-    slots = list(told)
+def counts(outcomes: Iterable[Told]) -> dict[str, Any]:
+    """Return the counts and the rate that several views have."""
+    slots = list(outcomes)
     verdicts = Counter(one.verdict for one in slots if one.verdict)
     passed, not_passed = (sum(one.passed == number for one in slots) for number in (1, 0))
     return {
@@ -271,13 +271,13 @@ def counts(told: Iterable[Told]) -> dict[str, Any]:
 
 
 def summed(values: Iterable[Any]) -> Any:
-    """A sum as SQL has it: of what is known, and nothing where nothing is."""
+    """Return a sum as SQL computes it: over known values, None without any."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
 
 def as_text(rows: Iterable[dict[str, Any]]) -> list[str]:
-    """Rows in an order that does not matter, with floats as far as they are the same."""
+    """Return rows in a fixed order, with rounded floats, as text."""
     rounded = (
         {
             name: round(value, 9) if isinstance(value, float) else value

@@ -25,7 +25,7 @@ PROGRAM = "#!/bin/sh\nprintf right >answer\n"
 
 
 def write_agent(folder: Path, *, install: str = "", program: str = PROGRAM) -> Path:
-    """Write the folder of an agent that answers as `program` does; return it."""
+    """Write the folder of an agent that runs `program`; return it."""
     (folder / "bin").mkdir(parents=True, exist_ok=True)
     (folder / "profile.toml").write_text(PROFILE.format(name=folder.name, install=install))
     (folder / "launch.sh").write_text(LAUNCH)

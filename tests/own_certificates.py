@@ -1,4 +1,4 @@
-"""Certificates of this machine that no authority has signed."""
+"""Self-signed certificates of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contrast of what a page shows: each text against what is painted behind it."""
+"""The contrast of each text of a page with the color behind it."""
 
 from __future__ import annotations
 

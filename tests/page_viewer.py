@@ -1,4 +1,4 @@
-"""`labledger view` as a process, and browser pages that show what it serves."""
+"""`labledger view` as a process, and browser pages that show its answers."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class Viewer:
         self.complaints: list[str] = []
         """Errors and warnings of consoles, refusals by the content policy, exceptions."""
         self.requests: list[str] = []
-        """The address of everything that pages asked for."""
+        """The addresses of all requests of pages."""
         self.refusals: list[str] = []
-        """What of it pages did not get, and why."""
+        """The requests that failed, and why."""
         self._start(*words)
 
     def _start(self, *words: object) -> None:
@@ -68,7 +68,7 @@ class Viewer:
         assert self.link.startswith("http://127.0.0.1:"), self.said()
 
     def said(self) -> str:
-        """What the server has said on stderr."""
+        """Return the server's stderr."""
         self._errors.seek(0)
         return self._errors.read().decode()
 
@@ -111,7 +111,7 @@ class Viewer:
         page.on("console", lambda message: self._complain(message.text))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("request", lambda request: self.requests.append(request.url))
-        page.on("requestfailed", lambda asked: self._note(asked.url, asked.failure))
+        page.on("requestfailed", lambda request: self._note(request.url, request.failure))
         page.on("response", lambda got: None if got.ok else self._note(got.url, got.status))
         self.go(page, self.link)
         return page
@@ -123,8 +123,8 @@ class Viewer:
                 page.goto(address)
                 return
             except PlaywrightError as error:
-                # A network of this machine came or went: a browser with a person asks again. The
-                # page that told of the error may still interrupt that.
+                # A network of this machine appeared or disappeared: open the page again. The
+                # browser's error page may still interrupt that.
                 if _NETWORK_CHANGED not in error.message and _ERROR_PAGE not in error.message:
                     raise
         raise AssertionError(f"{address} could not be opened: {self.refusals}")

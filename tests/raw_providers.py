@@ -21,9 +21,9 @@ class RawAnswer:
     body: bytes
     label: str | None = "text/event-stream"
     framing: str = "chunked"
-    """`chunked`, `length`, or `close`, where only the closing of the connection ends it."""
+    """`chunked`, `length`, or `close`, if only closing the connection ends it."""
     pieces: int = 3
-    """In how many pieces it is sent."""
+    """The number of pieces in which it is sent."""
     torn: bool = False
     """Whether the connection ends before the transfer does."""
     status: int = 200

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 PROBE = '"Hi"'
-"""What the body of a gateway's own request contains, and no request of these tests."""
+"""A text in the gateway's own requests, but in no request of these tests."""
 USAGE = {"prompt_tokens": 120, "completion_tokens": 30, "total_tokens": 150}
 COMPLETION = {
     "id": "c1",
@@ -22,7 +22,7 @@ COMPLETION = {
 }
 """An answer of OpenAI's chat API."""
 HANG_UP = (0, None)
-"""An answer that is none: the connection ends."""
+"""No answer: the connection ends."""
 
 Answer = tuple[int, Any]
 
@@ -37,13 +37,13 @@ class Asked:
 
     @property
     def is_probe(self) -> bool:
-        """Whether the gateway asked by itself."""
+        """Whether the gateway itself sent the request."""
         return PROBE in self.body
 
 
 @dataclass
 class RefusingProvider:
-    """A provider that listens on `url`, and answers as its rule says at that moment."""
+    """A provider that listens on `url` and answers by its present rule."""
 
     rule: Callable[[Asked], Answer]
     url: str = ""
@@ -51,8 +51,8 @@ class RefusingProvider:
 
     @property
     def probes(self) -> int:
-        """How many requests the gateway sent by itself."""
-        return sum(asked.is_probe for asked in self.requests)
+        """The number of requests that the gateway itself sent."""
+        return sum(request.is_probe for request in self.requests)
 
 
 @contextmanager
@@ -67,9 +67,9 @@ def refusing_provider(rule: Callable[[Asked], Answer], port: int = 0) -> Iterato
             length = int(self.headers.get("Content-Length", 0))
             body = self.rfile.read(length).decode()
             headers = {name.lower(): value for name, value in self.headers.items()}
-            asked = Asked(self.path, headers, body)
-            provider.requests.append(asked)
-            status, document = provider.rule(asked)
+            request = Asked(self.path, headers, body)
+            provider.requests.append(request)
+            status, document = provider.rule(request)
             if status == 0:
                 self.close_connection = True
                 return
@@ -103,4 +103,4 @@ def refuses_all(status: int, document: Any) -> Callable[[Asked], Answer]:
 
 def refuses(word: str, status: int, document: Any) -> Callable[[Asked], Answer]:
     """Return a rule that refuses requests that contain a word, and answers all others."""
-    return lambda asked: (status, document) if word in asked.body else (200, COMPLETION)
+    return lambda request: (status, document) if word in request.body else (200, COMPLETION)

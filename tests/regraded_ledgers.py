@@ -1,4 +1,4 @@
-"""Regradings of runs, as a ledger keeps them: the same schedule, other verdicts."""
+"""Regradings of runs in a ledger: the same schedule, other verdicts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VERDICTS = {"P": "pass", "F": "fail", "M": "missing", "E": "error"}
 
 
 def regrading(path: Path, root: str, generation: int, **changes: Any) -> NewRun:
-    """The run that regrades `root`, as its coordinator creates it."""
+    """Return the run that regrades `root`, as its coordinator creates it."""
     with LedgerReader.open(path) as reader:
         run, head = reader.run(root), reader.chain_head(root)
     regrades = {
@@ -71,7 +71,7 @@ def regrade(
     at: str | None = None,
     stop: int | None = None,
 ) -> str:
-    """A regrading with a verdict a slot, a letter each; returns its run's id.
+    """Make a regrading with a letter for each slot's verdict; return its run's id.
 
     `g` is a `grade_error`, and `-` a slot that is carried over as it is in the root. Slots from
     `stop` on are not committed.
@@ -95,7 +95,7 @@ def regrade(
 def result(
     run_id: str, slot: Slot, letter: str, generation: int, status: SlotStatus
 ) -> AttemptResult:
-    """What a worker hands back for a slot that is judged again."""
+    """Return a worker's result for a regraded slot."""
     idx = slot.schedule_idx
     ids = TrialIds.of(run_id, slot)
     scores: tuple[Any, ...] = ()
@@ -106,11 +106,11 @@ def result(
         scores = ({**row, "ids": ids.as_json(), "ext": {"grader": grader}},)
     status = {"g": SlotStatus.GRADE_ERROR, "-": status}.get(letter, SlotStatus.COMPLETED)
     reason = {"g": "grader_exit_nonzero", "-": "x"}.get(letter)
-    made = kit.result(idx, run_id)
-    evidence = tuple({**row, "ids": ids.as_json()} for row in made.evidence)
-    predictions = tuple({**row, "ids": ids.as_json()} for row in made.predictions)
+    graded = kit.result(idx, run_id)
+    evidence = tuple({**row, "ids": ids.as_json()} for row in graded.evidence)
+    predictions = tuple({**row, "ids": ids.as_json()} for row in graded.predictions)
     return replace(
-        made,
+        graded,
         ids=ids,
         status=status,
         reason=reason,
@@ -121,15 +121,15 @@ def result(
 
 
 def counted(path: Path) -> dict[str, str]:
-    """Whose rows count, by the root's id."""
+    """Return the runs whose rows count, by the root's id."""
     raw = DRIVER.connect(str(path))
     sql = (
         "SELECT root.run_id, run.run_id FROM counted JOIN run AS root ON root.run_no = root_no "
         "JOIN run ON run.run_no = counted.run_no"
     )
-    found = dict(raw.execute(sql).fetchall())
+    counts = dict(raw.execute(sql).fetchall())
     raw.close()
-    return found
+    return counts
 
 
 def complete_run(path: Path, verdicts: str, run_id: str = kit.RUN) -> None:
@@ -137,8 +137,8 @@ def complete_run(path: Path, verdicts: str, run_id: str = kit.RUN) -> None:
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, len(verdicts), run_id)
         for idx, letter in enumerate(verdicts):
-            made = result(run_id, kit.slot(idx), letter, 1, SlotStatus.COMPLETED)
-            writer.commit_result(lease, made)
+            graded = result(run_id, kit.slot(idx), letter, 1, SlotStatus.COMPLETED)
+            writer.commit_result(lease, graded)
         writer.leases.release(lease, RunStatus.COMPLETED)
 
 

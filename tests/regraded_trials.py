@@ -1,4 +1,4 @@
-"""Trials that are judged again, as the runner of a regrading would give them to a worker."""
+"""Regraded trials, as the runner of a regrading gives them to a worker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOT_RUN = "echo the agent ran again >>/agentlab/workspace/ran; exit 9"
 
 
 def earlier_of(result: AttemptResult) -> StoredTrial:
-    """A committed trial as the ledger tells it."""
+    """Return a committed trial as the ledger returns it."""
     stamp = Stamp(
         result.ids, result.schedule_idx, result.slot_commit_id, result.attempt, result.ended_at
     )
@@ -32,14 +32,14 @@ def earlier_of(result: AttemptResult) -> StoredTrial:
 
 
 def judging(spec: AttemptSpec, earlier: StoredTrial) -> AttemptSpec:
-    """The same spec, but to judge an earlier trial again."""
+    """Return the same spec, but to regrade an earlier trial."""
     return replace(spec, plan=replace(spec.plan, grader=NEW_GRADER), kind=RegradedTrial(earlier))
 
 
 def regraded_spec(
     trials: Trials, result: AttemptResult, *, earlier: StoredTrial | None = None, **settings: Any
 ) -> AttemptSpec:
-    """The spec that judges a trial again."""
+    """Return the spec that regrades a trial."""
     spec = trials.spec(**{"agent": NOT_RUN, **settings})
     return judging(spec, earlier or earlier_of(result))
 

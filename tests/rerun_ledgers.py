@@ -1,4 +1,4 @@
-"""A run whose slots ended in every way, and reruns of it, as a ledger keeps them."""
+"""A run whose slots ended in every way, and reruns of it, in a ledger."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ ENVIRONMENT = (1, 3, 4)
 
 
 def result(slot: Slot, fate: int, **changes: Any) -> AttemptResult:
-    """The result of a slot that ends as slot `fate` of the run does; it cost 0.01 USD."""
+    """Return the result of a slot that ends as slot `fate` does and costs 0.01 USD."""
     status, reason, verdict, agent = FATES[fate]
     ids = TrialIds.of(kit.RUN, slot)
-    made = kit.result(slot.schedule_idx)
+    sample = kit.result(slot.schedule_idx)
     rows: JsonObject = {
-        name: tuple({**row, "ids": ids.as_json()} for row in getattr(made, name))
+        name: tuple({**row, "ids": ids.as_json()} for row in getattr(sample, name))
         for name in ("predictions", "evidence")
     }
     scores: tuple[JsonObject, ...] = ()
@@ -58,12 +58,12 @@ def result(slot: Slot, fate: int, **changes: Any) -> AttemptResult:
         **rows,
         **changes,
     }
-    return replace(made, **fields)
+    return replace(sample, **fields)
 
 
 @built_once
 def make_run(folder: Path) -> Path:
-    """A ledger with a complete run, whose slots ended as `FATES` says."""
+    """Make a ledger with a complete run whose slots ended as in `FATES`."""
     path = kit.make_ledger(folder)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, len(FATES))
@@ -74,7 +74,7 @@ def make_run(folder: Path) -> Path:
 
 
 def append(writer: LedgerWriter, plan: RerunPlan) -> list[Slot]:
-    """Append what was chosen to the run, which nobody owns afterwards; return the new slots."""
+    """Append the chosen slots to the run, release it, and return the new slots."""
     lease = writer.leases.acquire(plan.run_id, kit.OWNER, 30.0)
     writer.append_part(lease, new_part(plan), (), new_slots(plan))
     writer.leases.release(lease, RunStatus.INTERRUPTED)
@@ -82,7 +82,7 @@ def append(writer: LedgerWriter, plan: RerunPlan) -> list[Slot]:
 
 
 def commit(writer: LedgerWriter, fates: Iterable[int]) -> None:
-    """Commit the next slots of the run, which end as these slots did at first."""
+    """Commit the next slots of the run, with the first outcomes of these slots."""
     with LedgerReader.open(writer.path) as reader:
         run = reader.run(kit.RUN)
         waiting = list(reader.slots(kit.RUN, run.next_schedule_idx))

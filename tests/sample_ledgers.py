@@ -1,4 +1,4 @@
-"""Ready-made runs and trial results for tests of the ledger and of what is exported from it."""
+"""Runs and trial results for tests of the ledger and of exports."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def tasks(count: int) -> Iterator[tuple[str, str, JsonObject]]:
 
 
 def slots(count: int) -> Iterator[Slot]:
-    """`count` slots, the two variants in turn."""
+    """Return `count` slots that alternate between the two variants."""
     for idx in range(count):
         yield Slot(idx, ("base", "treat")[idx % 2], f"t{idx // 2}", 0)
 
@@ -133,7 +133,7 @@ def prediction(idx: int, run_id: str = RUN) -> JsonObject:
 
 
 def result(idx: int, run_id: str = RUN, **changes: Any) -> AttemptResult:
-    """A whole result for slot `idx`: even slots pass, odd ones fail."""
+    """Return a complete result for slot `idx`: even slots pass, odd ones fail."""
     artifact = Artifact.inline(f"input of slot {idx}".encode())
     attempt = changes.get("attempt", 1)
     passed = idx % 2 == 0
@@ -172,7 +172,7 @@ def result(idx: int, run_id: str = RUN, **changes: Any) -> AttemptResult:
 
 
 def make_ledger(folder: Path) -> Path:
-    """A new ledger with an id of its own: a copy of one that `migrate` made."""
+    """Make a new ledger with its own id, from a copy of a migrated one."""
     path = folder / ".lab" / "ledger.sqlite"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.touch(0o600)
@@ -181,12 +181,12 @@ def make_ledger(folder: Path) -> Path:
 
 
 def give_id(path: Path) -> None:
-    """Make a copied ledger one of its own, whose containers are nobody else's."""
+    """Give a copied ledger its own id, so that its containers are not the original's."""
     path.write_bytes(_with_own_id(path.read_bytes(), _meta(path)))
 
 
 def _with_own_id(content: bytes, meta: JsonObject) -> bytes:
-    """Return a ledger's file with another id; `meta` is what the ledger says of itself."""
+    """Return a ledger's file with another id; `meta` is its row of `ledger_meta`."""
     changed = {**meta, "ledger_id": uuid.uuid4().hex}
     old_digest = changed.pop("digest", "")
     content = content.replace(meta["ledger_id"].encode(), changed["ledger_id"].encode())
@@ -204,7 +204,7 @@ def _meta(path: Path) -> JsonObject:
 
 @cache
 def _new_ledger() -> tuple[bytes, JsonObject]:
-    """The file of a new ledger, and what it says of itself."""
+    """Return the file of a new ledger, and its row of `ledger_meta`."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.sqlite"
         migrations.upgrade(path)
@@ -217,13 +217,13 @@ def open_writer(path: Path, clock: Callable[[], str] | None = None) -> LedgerWri
 
 
 def begin_run(writer: LedgerWriter, total: int = 4, run_id: str = RUN, **changes: Any) -> Lease:
-    """A new run of `total` slots, owned."""
+    """Create and own a run of `total` slots."""
     writer.create_run(new_run(run_id, **changes), tasks((total + 1) // 2), slots(total))
     return writer.leases.acquire(run_id, OWNER, 30.0)
 
 
 def model_call(number: int = 1, **changes: Any) -> ModelCall:
-    """A call that was answered and whose usage is known; 1,000 tokens in, 10 out."""
+    """Return an answered call with known usage: 1,000 tokens in, 10 out."""
     fields: JsonObject = {
         "call": number,
         "started_at": TIMES[0],
@@ -251,21 +251,21 @@ PRICES = PriceTable(
     ),
     "demo 1.0",
 )
-"""Two prices of a model, of which the second has none for tokens that are cached for an hour."""
+"""Two prices of a model. The second has none for tokens that are cached for an hour."""
 
 
 def with_calls(result: AttemptResult, *calls: ModelCall) -> AttemptResult:
-    """A result whose attempt made these calls, with the metrics that the gateway makes of them."""
+    """Return a result with these calls, and with the metrics that the gateway computes."""
     counted = model_metrics(calls, PRICES)
     return replace(result, model_calls=calls, metrics=beside_counted(result.metrics, counted))
 
 
 UNKNOWN: JsonObject = {"state": CallState.UNKNOWN, "status": None, "usage": None, "raw_usage": None}
-"""What a call is that the gateway never saw end."""
+"""A call whose end the gateway never saw."""
 
 
 def event_file(writer: LedgerWriter, name: str) -> EventFile:
-    """Ten events in a file of that name, as those of a trial that reported very many."""
+    """Return ten events in a file of that name, as a trial with very many events leaves them."""
     content = b"".join(b'{"n":%d,"type":"step"}\n' % n for n in range(10))
     file = EventFile(writer._store.staged_events, name, 10, canonical_json.sha256_hex(content))
     file.path.parent.mkdir(parents=True)
@@ -274,7 +274,7 @@ def event_file(writer: LedgerWriter, name: str) -> EventFile:
 
 
 def tamper(path: Path, *statements: str) -> None:
-    """Change the ledger behind labledger's back, with its triggers out of the way."""
+    """Change the ledger behind labledger's back, without its triggers."""
     raw = DRIVER.connect(str(path), isolation_level=None)
     # Each DROP and CREATE of one by one would parse the schema again.
     raw.execute("PRAGMA writable_schema = ON")
@@ -290,7 +290,7 @@ def tamper(path: Path, *statements: str) -> None:
 
 
 def make_older(path: Path, revision: str) -> None:
-    """Put in a ledger's place one of an earlier revision, as Alembic made it, with its rows."""
+    """Replace a ledger by one of an earlier revision, made by Alembic, with the same rows."""
     older = path.with_name("older.sqlite")
     older.touch(0o600)
     engine = writable_engine(older, foreign_keys=False)

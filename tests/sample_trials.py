@@ -1,4 +1,4 @@
-"""Ready-made trials: one spec from a few shell scripts, run on a real engine or looked at alone."""
+"""Trials from a few shell scripts, to run on a real engine or to inspect."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ SCORE: JsonObject = {
 }
 
 GRADER = GraderIdentity("1" * 64, 1)
-"""What a trial's scores say of their grader."""
+"""The grader's facts in a trial's scores."""
 
 RUN_ID = "run-1"
 SLOT = Slot(schedule_idx=7, variant_id="base", task_id="t/1", repl_idx=2)
 
 
 def writes(path_variable: str, row: object) -> str:
-    """Shell text that writes a JSON value to the file that a variable names."""
+    """Return shell text that writes a JSON value to the file named by a variable."""
     return f"cat >\"${path_variable}\" <<'EOF_ROW'\n{json.dumps(row)}\nEOF_ROW\n"
 
 
@@ -92,7 +92,7 @@ GRADES = predicts() + scores()
 
 
 def script(text: str) -> tuple[str, ...]:
-    """An authored command that runs shell text, in which `$` is the container shell's."""
+    """Return an authored command that runs shell text. `$` belongs to the container's shell."""
     return ("sh", "-c", escape_names(text))
 
 
@@ -110,7 +110,7 @@ def phase(
 
 
 ENGINE = Engine()
-"""For the questions of tests, in their main thread."""
+"""The engine for checks of tests, in their main thread."""
 
 
 @contextmanager
@@ -119,7 +119,7 @@ def trial_context(
     full_disks: FullDisks | None = None,
     gateway: GatewayClient | None = None,
 ) -> Iterator[TrialContext]:
-    """The context of an attempt, with an engine of its own, as an executor gives it."""
+    """Return the context of an attempt with its own engine, as an executor does."""
     with closing(Engine()) as engine:
         yield TrialContext(
             engine,
@@ -156,7 +156,7 @@ def prepare_trial_folder(
 
 
 class Trials:
-    """Makes specs in a folder of their own, runs them, and removes what they left."""
+    """Makes specs in a separate folder, runs them, and removes containers and folders."""
 
     def __init__(self, root: Path, images: Mapping[str, str]) -> None:
         self.ledger_id = secrets.token_hex(16)
@@ -184,7 +184,7 @@ class Trials:
         sealing: Sealing = Sealing.NONE,
         grading: JsonObject | None = None,
     ) -> AttemptSpec:
-        """One attempt at one slot; every call names another run, so that nothing collides."""
+        """Return one attempt at one slot, of another run at each call."""
         commands = {"agent": agent, "grader": grader} | ({"setup": setup} if setup else {})
         run_id = f"{RUN_ID}-{len(self._made)}"
         run_dir = self.root / "runs" / run_id
@@ -225,30 +225,30 @@ class Trials:
         return run_attempt(self.spec(*args, **settings))
 
     def content(self, result: AttemptResult, name: str) -> bytes:
-        """What a trial's evidence holds under a name such as `agent_stdout`."""
+        """Return the content of a reference in the evidence, such as `agent_stdout`."""
         return self.artifact(result, result.evidence[0]["evidence"][name])
 
     def rejected(self, result: AttemptResult, name: str) -> bytes:
         return self.artifact(result, result.evidence[0]["ext"]["rejected"][name])
 
     def artifact(self, result: AttemptResult, reference: str) -> bytes:
-        found = next(a for a in result.artifacts if a.reference == reference)
-        if found.content is not None:
-            return found.content
-        return self.store.path(found.sha256).read_bytes()
+        artifact = next(a for a in result.artifacts if a.reference == reference)
+        if artifact.content is not None:
+            return artifact.content
+        return self.store.path(artifact.sha256).read_bytes()
 
     def everything(self, result: AttemptResult) -> bytes:
-        """All that a result would have the ledger keep, as bytes to search in."""
-        kept = [self.artifact(result, a.reference) for a in result.artifacts]
-        return b"\n".join([json.dumps(result.as_json(), ensure_ascii=False).encode(), *kept])
+        """Return everything of a result that the ledger would store, as bytes."""
+        contents = [self.artifact(result, a.reference) for a in result.artifacts]
+        return b"\n".join([json.dumps(result.as_json(), ensure_ascii=False).encode(), *contents])
 
     def containers(self) -> list[str]:
-        """The names of all containers that these trials have on the engine."""
-        found = ENGINE.containers_with_labels({Labels.LEDGER: self.ledger_id})
-        return sorted(container.name for container in found)
+        """Return the names of all containers of these trials on the engine."""
+        containers = ENGINE.containers_with_labels({Labels.LEDGER: self.ledger_id})
+        return sorted(container.name for container in containers)
 
     def networks(self) -> list[str]:
-        """The names of all networks that these trials have on the engine."""
+        """Return the names of all networks of these trials on the engine."""
         labels = {Labels.LEDGER: self.ledger_id}
         return sorted(network.name for network in Networks(ENGINE).with_labels(labels))
 
@@ -264,17 +264,17 @@ class Trials:
 
 @contextmanager
 def trials_in(root: Path, images: Mapping[str, str]) -> Iterator[Trials]:
-    made = Trials(root, images)
+    trials = Trials(root, images)
     try:
-        yield made
+        yield trials
     finally:
-        made.clear()
+        trials.clear()
 
 
 def problems(result: AttemptResult) -> dict[str, str]:
-    """Why pieces of a result's evidence are not there."""
-    found: dict[str, str] = result.evidence[0].get("ext", {}).get("problems", {})
-    return found
+    """Return why parts of a result's evidence are missing."""
+    problems: dict[str, str] = result.evidence[0].get("ext", {}).get("problems", {})
+    return problems
 
 
 def brief(result: AttemptResult) -> tuple[str, str | None, int | None]:

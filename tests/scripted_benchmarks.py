@@ -1,4 +1,4 @@
-"""Benchmarks that real agents run by a script, and what their trials must then come to.
+"""Benchmarks that real agents run by a script, and the expected outcomes.
 
 Each agent is a variant with a model of its own, so that the script says for each agent and task
 whether it is solved, and with which tokens. These differ by agent, task and answer.
@@ -28,9 +28,9 @@ from labledger.gateway.client import GatewayClient
 from labledger.records.model_calls import Api
 
 KEYS = {name: f"sk-{name}-{secrets.token_hex(12)}" for name in ("anthropic", "openai", "google")}
-"""The key of each provider, other ones in each process of the tests.
+"""The key of each provider, different in each test process.
 
-One is in the environment, one in a file, one printed by a command.
+One is in the environment, one in a file, and a command prints one.
 """
 KEY_VARIABLE = "SCRIPTED_ANTHROPIC_KEY"
 PROVIDERS = {
@@ -55,7 +55,7 @@ class BenchmarkTask:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a trial comes to: exact, cost in picodollars."""
+    """The exact outcome of a trial, with the cost in picodollars."""
 
     verdict: str
     calls: int
@@ -66,7 +66,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedBenchmark:
-    """A benchmark at `source`, whose tasks some agents run by `script`."""
+    """A benchmark at `source`, whose tasks agents run by `script`."""
 
     source: str
     tasks: tuple[BenchmarkTask, ...]
@@ -77,7 +77,7 @@ class ScriptedBenchmark:
         return (self.agents.index(agent) + self.tasks.index(task)) % 3 != 1
 
     def usages(self, agent: str, task: BenchmarkTask) -> list[dict[str, int]]:
-        """Return what each answer of a trial uses. aider, which only edits files, asks once."""
+        """Return the usage of each answer of a trial. aider only edits files and makes one call."""
         a, t = self.agents.index(agent), self.tasks.index(task)
         first = {"input": 1000 + 100 * a + 10 * t, "cache_read": 200 + 7 * a + t, "output": 31 + t}
         if provider_of(agent) == "anthropic":
@@ -109,15 +109,15 @@ class ScriptedBenchmark:
 
     def prices(self) -> dict[str, dict[str, dict[str, float]]]:
         """Return the prices of all models, in US dollars for a million tokens."""
-        found: dict[str, dict[str, dict[str, float]]] = {}
+        prices: dict[str, dict[str, dict[str, float]]] = {}
         for a, agent in enumerate(self.agents):
             price = {"input": 3 + a, "cache_read": 0.3125, "output": 15.5 + a}
             price |= {"cache_write": 3.75}
-            found.setdefault(provider_of(agent), {})[model_of(agent)] = price
-        return found
+            prices.setdefault(provider_of(agent), {})[model_of(agent)] = price
+        return prices
 
     def expected(self) -> dict[tuple[str, str], Expected]:
-        """Return what each trial comes to, by variant and task."""
+        """Return the expected outcome of each trial, by variant and task."""
         return {
             (agent, task.task_id): self._expected(agent, task)
             for agent in self.agents
@@ -187,11 +187,11 @@ def swebench_benchmark(
 
 
 class BenchmarkProject(Project):
-    """A folder with the experiment that `labledger init` makes of a benchmark and its agents."""
+    """A folder with the experiment that `labledger init` writes for a benchmark and its agents."""
 
     def __init__(self, folder: Path, benchmark: ScriptedBenchmark, url: str, **models: Any) -> None:
         super().__init__(folder, {})
-        # Not forked: such a process is limited in time.
+        # Not forked, because forked processes have a time limit.
         self.environment |= {KEY_VARIABLE: KEYS["anthropic"], "PYTHONPATH": str(CHECKOUT)}
         self.keys = folder / "keys"
         self.keys.mkdir()
@@ -221,12 +221,12 @@ class BenchmarkProject(Project):
         return self.folder / "made" / "experiment.yaml"
 
     def save(self) -> None:
-        """Write the experiment of the benchmark anew, once it has been made."""
+        """Write the experiment of the benchmark again."""
         if self.experiment.exists():
             super().save()
 
     def counted(self, run_id: str) -> dict[tuple[str, str], Expected]:
-        """Return what each trial of a run came to, by variant and task."""
+        """Return the outcome of each trial of a run, by variant and task."""
         sql = (
             "SELECT variant_id, task_id, verdict, calls, tokens_in, tokens_out, cost_usd"
             " FROM trial_usage JOIN scores USING (run_id, schedule_idx, variant_id, task_id)"
@@ -244,7 +244,7 @@ class BenchmarkProject(Project):
         }
 
     def calls(self, run_id: str) -> list[dict[str, Any]]:
-        """Return every call of a run to a model, those of all attempts."""
+        """Return every call of a run to a model, from all attempts."""
         return self.query("SELECT * FROM model_calls WHERE run_id = :run", run_id)
 
     def query(self, sql: str, run_id: str) -> list[dict[str, Any]]:
@@ -269,5 +269,5 @@ def benchmark_project(
 def request_ids(provider: ServedProvider) -> Counter[str]:
     """Return how often the provider answered by each of its names for a request."""
     return Counter(
-        f"req_{each['turn']:04d}{each['body_sha256'][:16]}" for each in provider.requests
+        f"req_{request['turn']:04d}{request['body_sha256'][:16]}" for request in provider.requests
     )

@@ -27,7 +27,7 @@ class ServedProvider:
 
     @property
     def requests(self) -> list[dict[str, Any]]:
-        """What it received, in order."""
+        """Return the requests that it received, in order."""
         return self._provider.requests
 
 

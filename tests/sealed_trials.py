@@ -1,4 +1,4 @@
-"""Trials whose graders are kept from their agents, and what their scores say of that."""
+"""Trials with sealed graders, and the isolation facts of their scores."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from labledger.trial.life.shared_files import stage_dependencies
 
 SECRET = "the-right-answer-is-42"
 GRADER = f"answer={SECRET}; {GRADES}"
-"""A grader whose command holds what the agent must not know."""
+"""A grader whose command contains the secret."""
 READS = 'test "$(cat /agentlab/deps/grader/key/answer.txt)" = ' + SECRET + f" && {{ {GRADER} }}"
-"""One that passes where its staged file holds that too."""
+"""A grader that passes if its staged file contains the secret, too."""
 WAYS: dict[str, dict[str, Any]] = {
     "none": {"sealing": Sealing.NONE},
     "unreadable": {"sealing": Sealing.UNREADABLE, "runtime": {"agent_user": "agent"}},
@@ -29,23 +29,23 @@ AFTER = SEALED["after_agent"]
 DELIVERED: dict[str, Any] = {"sealing": Sealing.DELIVERED, "grading": {"mode": "delivered"}}
 """Settings of trials whose running containers get the grader's files when the agent has ended."""
 KEPT: dict[str, Any] = {**DELIVERED, "runtime": {"processes": "keep"}}
-"""As `DELIVERED`, and what setup and agent leave running goes on."""
+"""As `DELIVERED`, and processes of setup and agent continue."""
 SERVES = "( while :; do echo alive >/tmp/alive; sleep 0.02; done ) &"
 """A service that an agent starts."""
 LOOKS = "rm -f /tmp/alive; until [ -e /tmp/alive ]; do sleep 0.02; done; echo alive"
-"""Shell text of a grader, which says so when the service is seen at work."""
+"""Shell text of a grader that reports whether the service works."""
 
 
 def isolation(result: AttemptResult) -> JsonObject:
-    """The facts of a trial; where there is a score it must say the same as the evidence."""
-    found: JsonObject = result.evidence[0]["ext"]["isolation"]
+    """Return the facts of a trial. A score must have the same ones as the evidence."""
+    isolation: JsonObject = result.evidence[0]["ext"]["isolation"]
     for score in result.scores:
-        assert score["ext"]["isolation"] == found
-    return found
+        assert score["ext"]["isolation"] == isolation
+    return isolation
 
 
 def stage(trials: Trials, spec: AttemptSpec) -> AttemptSpec:
-    """Give a trial's grader a staged file that holds the secret, as `Session` would."""
+    """Give a trial's grader a staged file with the secret, as `Session` does."""
     digest = trials.store.put_bytes(SECRET.encode())
     files = {"agent": [], "grader": [StagedFile("key/answer.txt", digest, len(SECRET), False)]}
     sealed = spec.sealing is not Sealing.NONE

@@ -28,7 +28,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def served_host() -> Iterator[int]:
-    """Serve HTTP on every address of this machine, at the port that is yielded."""
+    """Serve HTTP on every address of this machine, and yield the port."""
     with ThreadingHTTPServer(("", 0), _Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -69,7 +69,7 @@ def fetch(url):
 def say(**found):
     print(json.dumps(found), flush=True)
 """
-"""The beginning of a Python program that tries to reach something and says what came of it."""
+"""The beginning of a Python program that tries to reach hosts and prints the result."""
 
 
 def machine_url(port: int) -> str:

@@ -1,4 +1,4 @@
-"""SWE-bench-shaped rows over a small repository, with patches, scripts and logs made here."""
+"""Rows like SWE-bench's over a small repository, with patches, scripts and logs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ START, END = ">>>>> Start Test Output", ">>>>> End Test Output"
 
 
 def git(folder: Path, *words: str) -> str:
-    """Run git in a folder, with nobody's configuration."""
+    """Run git in a folder, without any user's configuration."""
     identity = ["-c", "user.name=t", "-c", "user.email=t@t", "-c", "commit.gpgsign=false"]
     command = ["git", *identity, *words]
     done = subprocess.run(
@@ -42,7 +42,7 @@ def git(folder: Path, *words: str) -> str:
 
 @dataclass(frozen=True)
 class Repository:
-    """A git repository with a function that is wrong, and a test of another that is right."""
+    """A git repository with a wrong function, and a test of another, right one."""
 
     folder: Path
     base_commit: str

@@ -1,4 +1,4 @@
-"""Images of the shape that SWE-bench's have: a repository in /testbed, git, patch and pytest."""
+"""Images like SWE-bench's: a repository in /testbed, git, patch and pytest."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def make_image(name: str, repository: Repository) -> None:
         dockerfile.size = len(content)
         tar.addfile(dockerfile, io.BytesIO(content))
         for program in _PROGRAMS:
-            found = shutil.which(program)
-            assert found is not None, f"these tests need {program}"
-            tar.add(Path(found).resolve(), f"root/usr/bin/{program}")
-            for library in _libraries(Path(found)):
+            program_path = shutil.which(program)
+            assert program_path is not None, f"these tests need {program}"
+            tar.add(Path(program_path).resolve(), f"root/usr/bin/{program}")
+            for library in _libraries(Path(program_path)):
                 # Not below /lib, which is a link.
                 tar.add(library.resolve(), f"root{library.parent.resolve() / library.name}")
         for package in _PACKAGES:
@@ -56,5 +56,5 @@ def _libraries(program: Path) -> list[Path]:
     """Return the shared libraries of a program that the base image may lack."""
     lines = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=True)
     paths = [word for word in lines.stdout.split() if word.startswith("/")]
-    kept = ("libc.", "ld-linux", "libm.", "libpthread", "libdl")
-    return [Path(path) for path in paths if not Path(path).name.startswith(kept)]
+    base_libraries = ("libc.", "ld-linux", "libm.", "libpthread", "libdl")
+    return [Path(path) for path in paths if not Path(path).name.startswith(base_libraries)]

@@ -1,6 +1,6 @@
-"""Which cases of a test `scripts/test` runs, and which `scripts/test --all` alone.
+"""The two tiers: cases that `scripts/test` runs, and cases of `scripts/test --all` only.
 
-CONTRIBUTING.md says what decides between the two. A test without the marker is in both.
+CONTRIBUTING.md says where a test belongs. A test without a marker is in both.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 thorough = pytest.mark.thorough
-"""Marks what `scripts/test --all` alone runs: a whole test, a module, or a case."""
+"""Marks a test, a module or a case that only `scripts/test --all` runs."""
 
 long = pytest.mark.long
-"""Marks a test or a module that takes much of a minute: `conftest` lets it begin before others."""
+"""Marks a test or a module that takes most of a minute. `conftest` starts it before others."""
 
 
 def tiered(cases: Iterable[Any], *, default: Collection[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""A server of the pages in this process, and a client that says exactly what a test wants said."""
+"""A server of the pages in this process, and a client that sends exactly the given bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMEOUT_S = 60
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server answered."""
+    """An answer of a server."""
 
     status: int
     headers: Mapping[str, str]
@@ -34,7 +34,7 @@ class Answer:
 
     @property
     def document(self) -> Any:
-        """The document, of a page the one in its data block."""
+        """The JSON document, or the one in the data block of a page."""
         if self.headers["content-type"].startswith("application/json"):
             return json.loads(self.body)
         _, _, rest = self.text.partition('<script type="application/json" id="document">')
@@ -50,7 +50,7 @@ class Event:
 
 
 class EventReader:
-    """The events of a stream, as they come."""
+    """The events of a stream, as they arrive."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._file = sock.makefile("rb")
@@ -89,7 +89,7 @@ class RunningServer:
     connections: Connections
     loop: asyncio.AbstractEventLoop
     headers: dict[str, str] = field(default_factory=dict)
-    """What a browser that was admitted sends with each request."""
+    """The headers that an admitted browser sends with each request."""
 
     @property
     def link(self) -> str:
@@ -102,7 +102,7 @@ class RunningServer:
     def request(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes = b""
     ) -> Answer:
-        """Send a request with these headers alone, and `Host` if they have none."""
+        """Send a request with only these headers, and `Host` if it is missing."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_S)
         try:
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
@@ -113,13 +113,13 @@ class RunningServer:
                 connection.putheader(name, value)
             connection.endheaders(body or None)
             response = connection.getresponse()
-            found = {name.lower(): value for name, value in response.getheaders()}
-            return Answer(response.status, found, response.read())
+            answered = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, answered, response.read())
         finally:
             connection.close()
 
     def get(self, path: str, **headers: str) -> Answer:
-        """Ask for a page as a browser that was admitted does."""
+        """Request a page as an admitted browser does."""
         return self.request("GET", path, {"Accept": "text/html", **self.headers, **headers})
 
     def document(self, path: str) -> Any:

@@ -1,4 +1,4 @@
-"""Waiting for what must happen, instead of sleeping for as long as it usually takes."""
+"""Waiting for an event, instead of sleeping for its usual duration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE_S = 240
-"""How long a test waits for what must happen before it fails."""
+"""How long a test waits for an event before it fails, in seconds."""
 
 
 def wait_until(
@@ -19,9 +19,9 @@ def wait_until(
     what: str | Callable[[], str] = "a condition",
     patience_s: float = PATIENCE_S,
 ) -> None:
-    """Return as soon as a condition holds; fail, naming `what`, where it takes too long.
+    """Return as soon as a condition holds. Fail, naming `what`, if it takes too long.
 
-    A function says at the end what was waited for, such as with the log of that time.
+    If `what` is a function, its result names the event, for example with a log.
     """
     deadline = time.monotonic() + patience_s
     while not condition():

@@ -1,4 +1,4 @@
-"""Labs that the page shows, made without containers: a run whose coordinator is this process."""
+"""Labs for the live page without containers. This process is the coordinator."""
 
 from __future__ import annotations
 
@@ -114,9 +114,9 @@ PROMPT = "intervals.merge() loses an interval that touches its neighbour.\n"
 
 
 class WatchedRun:
-    """A run in the ledger of a lab, owned by this process, which commits when it is told to.
+    """A run in the ledger of a lab, owned by this process, which commits at the test's request.
 
-    Slots go through the tasks in order; each task has every variant, `replications` times.
+    The schedule has every task with every variant, `replications` times.
     """
 
     def __init__(
@@ -184,9 +184,9 @@ class WatchedRun:
     def dispatch(
         self, phase: str, lines: str, count: int = 1, host: str | None = None, for_s: float = 0.0
     ) -> None:
-        """Let the next slots run in a phase for a while, with what they have printed.
+        """Let the next slots run in a phase for a while, with some output.
 
-        On a host, they do so there.
+        They may run on a host.
         """
         for slot in self.slots[self.next : self.next + count]:
             self.journal(slot.schedule_idx, 1, host or socket.gethostname())
@@ -206,19 +206,19 @@ class WatchedRun:
         self.writer.journal_dispatch(self.lease, [dispatch])
 
     def stage(self, idx: int, *, final: bool = True, **changes: Any) -> None:
-        """Store the result of a slot's attempt, which waits for its turn, or for another one."""
+        """Stage the result of a slot's attempt."""
         self.writer.stage(self.lease, self._result(self.slots[idx], **changes), final=final)
 
     def apply_requests(self) -> None:
-        """Apply what was asked of the run, as its coordinator does."""
+        """Apply the pending requests, as a coordinator does."""
         with open_ledger(self.folder / ".lab") as opened:
-            waiting = [each for each in opened.control_requests(self.run_id) if each.waits]
+            waiting = [request for request in opened.control_requests(self.run_id) if request.waits]
         for request in waiting:
             outcome = {"text": request.phrase, "slots_before": len(self.slots)}
             self.writer.apply_request(self.lease, request, outcome)
 
     def release(self, status: RunStatus) -> None:
-        """Give the run up."""
+        """Release the run."""
         self.writer.leases.release(self.lease, status)
 
     def resume(self, at: datetime) -> None:
@@ -291,7 +291,7 @@ class WatchedRun:
 
 @cache
 def resolved_experiment() -> JsonObject:
-    """What a run stores of its experiment; the page reads of it how many trials run at once."""
+    """Return the stored experiment of a run, from which the page reads the concurrency."""
     with TemporaryDirectory() as folder:
         path = synthetic.write_experiment(Path(folder) / "bench", tasks=1, concurrency=4)
         cost = {"id": "cost_usd", "from": "result", "pointer": "/cost_usd"}
@@ -299,20 +299,20 @@ def resolved_experiment() -> JsonObject:
 
 
 def dead_process() -> Owner:
-    """A process of this machine that has ended."""
+    """Return a process of this machine that has ended."""
     process = subprocess.Popen(["true"])
     process.wait()
     return replace(this_process(), pid=process.pid)
 
 
 def hash_of(text: str) -> int:
-    """A number that is the same in every process."""
+    """Return a number that is the same in every process."""
     return sum(ord(character) * (n + 7) for n, character in enumerate(text))
 
 
 def trajectory(steps: Sequence[JsonObject] = STEPS) -> Artifact:
-    """A trajectory of these steps, as an artifact."""
+    """Return a trajectory of these steps, as an artifact."""
     writer = DocumentWriter(lambda value: value)
-    made = [Step.from_json({"step_id": 0, **step}) for step in steps]
+    steps_of_trial = [Step.from_json({"step_id": 0, **step}) for step in steps]
     head = Head(Agent("probe", "1.0"))
-    return Artifact.inline(b"".join(writer.pieces(made, lambda: head)))
+    return Artifact.inline(b"".join(writer.pieces(steps_of_trial, lambda: head)))

@@ -26,12 +26,12 @@ MIRRORS = {**mirrors.PATHS, "summary": summary.PATH, "chain": mirrors.CHAIN_PATH
 def project(tmp_path_factory: pytest.TempPathFactory, image_ids: dict[str, str]) -> Project:
     """Two passes and fails by variant, two failed agents, two failed graders."""
     tasks = {"a": BY_MODE, "b": FAILS, "c": UNGRADABLE}
-    made = Project(tmp_path_factory.mktemp("commands"), tasks, max_concurrency=4)
-    made.document["experiment"]["tags"] = ["nightly"]
-    made.save()
-    with closing(made.run(RUN, *PASSING)) as coordinator:
+    project = Project(tmp_path_factory.mktemp("commands"), tasks, max_concurrency=4)
+    project.document["experiment"]["tags"] = ["nightly"]
+    project.save()
+    with closing(project.run(RUN, *PASSING)) as coordinator:
         assert coordinator.finish() == 0, coordinator.stderr
-    return made
+    return project
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_the_lab_is_found(project: Project, tmp_path: Path) -> None:
 
 
 def test_runs(project: Project) -> None:
-    """A line a run, and the same as JSON."""
+    """One line per run, and the same as JSON."""
     header, _, line = project.output("runs").rstrip("\n").splitlines()
     assert header.split() == ["run_id", "experiment", "status", "saved", "trials", "created"]
     assert line.split()[:5] == [RUN, "small", "completed", "6", "6"]
@@ -98,20 +98,20 @@ def test_a_selection_that_is_not_understood(project: Project, option: str, value
 
 
 def test_status(project: Project) -> None:
-    """How far a run is, each variant's outcome, and what to type next."""
+    """The progress of a run, each variant's outcome, and what to type next."""
     done = project.command("status", RUN)
     assert "6 of 6 trials saved" in done.stdout
     assert "1 agent_error, 1 grade_error" in done.stdout
     assert f"next: labledger show {RUN} 0" in done.stderr
-    found = project.json("status", RUN, "--json")
-    base, treat = found["variants"]
+    status = project.json("status", RUN, "--json")
+    base, treat = status["variants"]
     assert base["verdicts"] == {"pass": 1, "fail": 1}
     assert treat["statuses"] == {"completed": 1, "agent_error": 1, "grade_error": 1}
-    assert found["begun"] == 0
+    assert status["begun"] == 0
 
 
 def test_note_and_tag(project: Project) -> None:
-    """A note and tags are written by commands, shown by status, and selected by."""
+    """Commands write a note and tags, `status` shows them, and `runs` selects by tags."""
     assert project.output("tag", RUN, "+paper", "-nightly", "+nightly2").split() == [
         "nightly2",
         "paper",
@@ -142,7 +142,7 @@ def test_show(project: Project) -> None:
 
 
 def test_what_is_not_there_is_said(project: Project) -> None:
-    """An unknown run is answered with its like, an unknown slot with the range: exit code 2."""
+    """An unknown run is answered with similar ids, an unknown slot with the range: exit code 2."""
     for words, part in (
         (("status", "finishd"), "did you mean finished?"),
         (("show", RUN, 6), "numbered from 0 to 5"),
@@ -162,7 +162,7 @@ BY_VARIANT = "SELECT variant_id, verdict, primary_metric_value AS v FROM scores 
 
 
 def test_query_forms(project: Project) -> None:
-    """One question as a table, as JSON, as JSON lines and as CSV, with a parameter."""
+    """One query as a table, JSON, JSON lines and CSV, with a parameter."""
     words = ("query", BY_VARIANT + " ORDER BY 1", "--param", "t=a")
     table = project.output(*words).splitlines()
     assert [line.split() for line in table[:1] + table[2:4]] == [
@@ -182,13 +182,13 @@ def test_query_forms(project: Project) -> None:
 
 
 def test_query_from_a_file(project: Project) -> None:
-    """A longer question lies in a file."""
+    """A longer query is read from a file."""
     path = project.write("q.sql", "SELECT count(*) AS n\nFROM trials -- all\n")
     assert project.json("query", "--file", path, "--format", "json") == [{"n": 6}]
 
 
 def test_every_view_answers(project: Project) -> None:
-    """Each view that --schema lists can be asked, by the columns that it lists."""
+    """Each view of --schema can be queried by its listed columns."""
     views: dict[str, list[str]] = {}
     for line in project.output("query", "--schema").splitlines():
         if line.startswith("    "):
@@ -227,7 +227,7 @@ def test_every_view_answers(project: Project) -> None:
     ],
 )
 def test_bad_questions(project: Project, words: tuple[str, ...], part: str) -> None:
-    """A query cannot write, and a wrong one is refused with a message that says what is wrong."""
+    """A query cannot write, and a wrong one is refused with the reason."""
     done = project.command("query", *words)
     assert (done.returncode, done.stdout) == (2, "")
     assert part in done.stderr
@@ -245,7 +245,7 @@ def test_export_to_stdout_is_what_the_run_wrote(project: Project, folder: Path, 
 
 
 def test_export_everything(project: Project, folder: Path, tmp_path: Path) -> None:
-    """Into a folder of one's own as in the run folder; without --out, in place of what is lost."""
+    """Exports into another folder equal the run folder; without --out, lost files are replaced."""
     before = {what: (folder / path).read_bytes() for what, path in MIRRORS.items()}
     done = project.command("export", RUN, "--out", tmp_path / "copy")
     assert done.returncode == 0
@@ -270,7 +270,7 @@ def test_export_everything(project: Project, folder: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("out", [(), ("--out", "-"), ("--out", "somewhere")])
 def test_export_of_what_is_not_there(project: Project, out: tuple[str, ...]) -> None:
-    """A mistyped --what names what there is, whatever the target."""
+    """A mistyped --what names the possible values, whatever the target."""
     done = project.command("export", RUN, "--what", "score", *out)
     assert (done.returncode, done.stdout) == (2, "")
     assert "expected one of predictions, scores, evidence" in done.stderr
@@ -287,7 +287,7 @@ def test_verify(project: Project) -> None:
 
 
 def test_db(project: Project, tmp_path: Path) -> None:
-    """The revision is shown and current, and a backup is a whole ledger of its own."""
+    """The revision is shown and current, and a backup is a complete ledger."""
     assert "needed:" in project.output("db", "current")
     assert "already" in project.output("db", "upgrade")
     (tmp_path / ".lab").mkdir()
@@ -303,7 +303,7 @@ def test_db(project: Project, tmp_path: Path) -> None:
 
 
 def test_db_without_a_ledger(tmp_path: Path) -> None:
-    """Looking after a ledger makes none."""
+    """Commands for ledgers create none."""
     empty = Project(tmp_path, {})
     for words in (("current",), ("upgrade",), ("backup",)):
         done = empty.command("db", *words)
@@ -332,7 +332,7 @@ def test_doctor(project: Project, tmp_path: Path) -> None:
 
 
 def test_a_taken_run_id(project: Project) -> None:
-    """A second run of the same name is refused with both ways out."""
+    """A second run with the same id is refused with both remedies."""
     done = project.command("run", project.experiment, "--run-id", RUN)
     assert done.returncode == 2
     assert f"choose another --run-id, or `labledger resume {RUN}`" in done.stderr
@@ -353,7 +353,7 @@ def test_gates(project: Project) -> None:
 
 
 def test_dry_run(project: Project, tmp_path: Path) -> None:
-    """Everything that would run, with every default, and in which order; nothing is created."""
+    """A dry run shows all slots in order, with every default, and creates nothing."""
     other = Project(tmp_path, {"a": FAILS, "b": FAILS})
     printed = other.output("run", other.experiment, "--dry-run")
     assert "max_attempts: 2" in printed
@@ -378,8 +378,8 @@ def test_dry_run(project: Project, tmp_path: Path) -> None:
 def test_filters(project: Project, words: tuple[Any, ...], slots: list[tuple[str, str]]) -> None:
     """--limit, --task and --variant narrow the schedule, alone and together."""
     plan = project.json("run", project.experiment, "--dry-run", "--json", "-n", 7, *words)
-    found = [(slot["variant_id"], slot["task_id"]) for slot in plan["schedule"]]
-    assert found == slots
+    scheduled = [(slot["variant_id"], slot["task_id"]) for slot in plan["schedule"]]
+    assert scheduled == slots
     assert plan["resolved"]["design"]["max_concurrency"] == 7
 
 
@@ -405,7 +405,7 @@ def test_wrong_options(project: Project, words: tuple[str, ...], part: str) -> N
 
 
 def test_an_experiment_that_is_not_there(project: Project, tmp_path: Path) -> None:
-    """A path to nothing, and a folder without an experiment, are answered with `init`."""
+    """For a missing path, or a folder without an experiment, the message names `init`."""
     for path in (tmp_path / "absent.yaml", tmp_path):
         done = project.command("run", path)
         assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""How a run is watched: on a terminal, in a log file, by a program, through a pipe."""
+"""The output of a run: on a terminal, in a log file, for a program, through a pipe."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, image_ids: dict[str, str])
 
 
 class Terminal:
-    """A command on a terminal of its own, 120 columns wide, and all that it ever showed."""
+    """A command on its own terminal of 120 columns, and everything that it showed."""
 
     def __init__(self, project: Project, *words: object) -> None:
         self._master, slave = pty.openpty()
@@ -65,7 +65,7 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """What was shown, without colours and cursor movements."""
+        """Return the shown text, without colors and cursor movements."""
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self._shown.decode("utf-8", "replace"))
 
     def await_text(self, pattern: str) -> None:
@@ -75,7 +75,7 @@ class Terminal:
         os.write(self._master, keys)
 
     def hang_up(self) -> None:
-        """Close the terminal: the kernel sends HUP, and nothing can be written to it any more."""
+        """Close the terminal: the kernel sends HUP, and writing to it fails from now on."""
         self._hung_up = True
         self._reader.join()
         os.close(self._master)
@@ -98,7 +98,7 @@ class Terminal:
 
 
 def _own_the_terminal() -> None:
-    """Have its keys and its end as signals."""
+    """Receive the terminal's keys and its end as signals."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
@@ -109,8 +109,8 @@ def test_a_terminal_shows_the_run_live(project: Project) -> None:
         terminal.await_text(r"4 of 6 trials saved · 1 running · 1 waiting to be saved")
         terminal.await_text(r"base +50\.0% +1 +1 +0 +0 +0 +0")
         assert re.search(r"trial 2 \(base, b\): agent_error: agent_exit_nonzero", terminal.text)
-        (held,) = [slot for slot, _ in project.running("live")]
-        project.open_gate("live", held)
+        (waiting_slot,) = [slot for slot, _ in project.running("live")]
+        project.open_gate("live", waiting_slot)
         assert terminal.finish() == 0, terminal.text
         end = terminal.text.replace("\r", "").partition("run live: 6 of 6 trials saved\n")[2]
     lines = [line.split() for line in end.splitlines()]
@@ -128,8 +128,8 @@ def test_another_terminal_watches_the_run(project: Project) -> None:
         with closing(Terminal(project, "status", "watched", "--watch")) as terminal:
             terminal.await_text(r"4 of 6 trials saved · 1 running · 1 waiting to be saved")
             terminal.await_text(r"base +50\.0% +1 +1 +0 +0 +0 +0")
-            (held,) = [slot for slot, _ in project.running("watched")]
-            project.open_gate("watched", held)
+            (waiting_slot,) = [slot for slot, _ in project.running("watched")]
+            project.open_gate("watched", waiting_slot)
             assert coordinator.finish() == 0, coordinator.stderr
             assert terminal.finish() == 0, terminal.text
             assert "run watched of small: completed" in terminal.text
@@ -167,7 +167,7 @@ def test_a_terminal_that_closes(
 
 
 def _running(project: Project, run_id: str) -> list[int]:
-    """The slots whose containers run; none while there is no ledger yet."""
+    """Return the slots with running containers, or none without a ledger."""
     try:
         return [slot for slot, _ in project.running(run_id)]
     except LedgerError:
@@ -205,7 +205,7 @@ def test_a_log_file_gets_plain_lines(plain: subprocess.CompletedProcess[str]) ->
 
 
 def test_quiet_prints_the_result_alone(project: Project) -> None:
-    """--quiet says nothing on stderr where nothing is wrong."""
+    """With --quiet, stderr stays empty if nothing is wrong."""
     words = ("--quiet", "--task", "a", "--run-id", "quiet")
     done = project.command("run", project.experiment, *words)
     assert (done.returncode, done.stderr) == (0, "")
@@ -231,14 +231,14 @@ def test_json_is_one_event_a_line(project: Project) -> None:
 
 
 def test_a_failure_under_json_leaves_stdout_empty(project: Project) -> None:
-    """What could not begin has no events; its reason is on stderr."""
+    """A run that cannot begin has no events; stderr has the reason."""
     done = project.command("run", project.experiment, "--json", "--task", "zzz")
     assert (done.returncode, done.stdout) == (2, "")
     assert "--task" in done.stderr
 
 
 def piped(project: Project, *words: object) -> tuple[str, int, str]:
-    """The first line of a command's stdout, after which nobody reads on; its code and stderr."""
+    """Read only the first line of a command's stdout; return it with exit code and stderr."""
     process = subprocess.Popen(
         command_line(*words),
         cwd=project.folder,
@@ -273,14 +273,14 @@ COUNT = "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n 
 def test_a_closed_pipe_is_no_error(
     project: Project, plain: subprocess.CompletedProcess[str], words: tuple[object, ...]
 ) -> None:
-    """`| head -1` has its line, and the command says nothing of it."""
+    """`| head -1` gets its line, and the command reports no error."""
     line, code, stderr = piped(project, *words)
     assert line
     assert (code, stderr) == (0, "")
 
 
 def test_a_run_goes_on_when_its_reader_leaves(project: Project) -> None:
-    """`run --json | head -1` runs to its end: paid work does not depend on who reads along."""
+    """`run --json | head -1` runs to its end, because paid work does not depend on a reader."""
     line, code, stderr = piped(project, "run", project.experiment, "--json", "--run-id", "unread")
     assert json.loads(line)["event"] == "run_started"
     assert (code, stderr) == (0, "")
@@ -288,7 +288,7 @@ def test_a_run_goes_on_when_its_reader_leaves(project: Project) -> None:
 
 
 def test_a_query_is_interrupted(project: Project, plain: object) -> None:
-    """Ctrl-C ends a question that takes too long, with the code of an interruption."""
+    """Ctrl-C ends a slow query, with the exit code of an interruption."""
     endless = "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t) SELECT max(n) FROM t"
     started = subprocess.Popen(
         command_line("query", endless),

@@ -30,13 +30,13 @@ def labledger(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("profile", tiered(PROFILES, default=["ab-test"]))
 def test_profiles_run_as_they_are(tmp_path: Path, image_ids: dict[str, str], profile: str) -> None:
-    """What init writes passes every check, and its first task runs under every variant."""
-    made = labledger(tmp_path, "init", "--profile", profile, "mine")
-    assert made.returncode == 0, made.stderr
-    written = made.stdout.splitlines()
+    """The files of init pass every check, and the first task runs under every variant."""
+    created = labledger(tmp_path, "init", "--profile", profile, "mine")
+    assert created.returncode == 0, created.stderr
+    written = created.stdout.splitlines()
     assert written[0] == "mine/experiment.yaml"
     assert all((tmp_path / name).is_file() for name in written)
-    assert "next: labledger run mine/experiment.yaml" in made.stderr
+    assert "next: labledger run mine/experiment.yaml" in created.stderr
 
     words = ("run", "mine", "--limit", 1, "-n", 4, "--run-id", "first", "--fail-under", 0.01)
     done = labledger(tmp_path, *words)

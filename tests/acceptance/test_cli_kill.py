@@ -1,4 +1,4 @@
-"""The coordinator is killed, and another one goes on to the same end."""
+"""The coordinator is killed, and another one completes the run with the same results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def project(
 
 @pytest.fixture
 def ended(request: pytest.FixtureRequest) -> Iterator[ExitStack]:
-    """Closes every process that a test has started."""
+    """Closes every process of a test."""
     with ExitStack() as stack:
         yield stack
 
@@ -53,7 +53,7 @@ def uninterrupted(project: Project) -> dict[str, list[Any]]:
 
 
 def check(project: Project, run_id: str, log: EngineLog, expected: dict[str, list[Any]]) -> None:
-    """Nothing lost, doubled, repeated or left over."""
+    """Check that nothing is lost, doubled, repeated or left over."""
     assert project.rows(run_id) == expected
     assert log.starts(project, run_id) == {(idx, 1): 1 for idx in range(SLOTS)}
     project.check_whole(run_id)
@@ -84,7 +84,7 @@ def test_killed_behind_a_slow_slot_and_again_while_it_is_adopted(
     second.until("slot_dispatched", times=len(HELD))
     second.kill()
 
-    # One trial goes on to its end with nobody watching; the other still runs.
+    # One trial ends without a coordinator; the other still runs.
     waiting, finishing = (project.containers("twice")[idx, 1] for idx in HELD)
     project.open_gate("twice", HELD[1])
     wait_until(lambda: state_of(finishing) == "exited", "a container to end by itself")
@@ -122,8 +122,8 @@ def test_killed_again_and_again(
     moments = (("slot_dispatched", 2), ("trial_finished", 1), ("slot_committed", 2))
     for number, (kind, times) in enumerate(moments):
         words = ("again", *PASSING)
-        made = project.resume(*words) if number else project.run(*words)
-        coordinator = ended.enter_context(closing(made))
+        process = project.resume(*words) if number else project.run(*words)
+        coordinator = ended.enter_context(closing(process))
         coordinator.until(kind, times=times)
         coordinator.kill()
     finish(project, "again", ended)

@@ -20,9 +20,9 @@ TALKS = "echo from the agent; echo to stderr >&2; hold; echo at the end; answer=
 
 @pytest.fixture
 def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
-    made = Project(tmp_path, {"a": TALKS}, max_concurrency=1)
-    del made.document["variant_plan"]
-    return made
+    project = Project(tmp_path, {"a": TALKS}, max_concurrency=1)
+    del project.document["variant_plan"]
+    return project
 
 
 def test_a_trial_that_has_ended(project: Project) -> None:
@@ -45,7 +45,7 @@ def test_a_trial_that_has_ended(project: Project) -> None:
 
 
 def test_a_trial_that_runs(project: Project) -> None:
-    """What was written is printed at once; --follow prints the rest, the grader's output too."""
+    """The output so far is printed at once; --follow prints the rest, with the grader's output."""
     project.write("grader.sh", f"echo from the grader\n{GRADER}")
     project.save()
     with closing(project.run(RUN, *HOLDING)) as coordinator:
@@ -74,7 +74,7 @@ def test_a_trial_that_runs(project: Project) -> None:
 
 
 def test_secrets_of_a_trial_that_runs(project: Project) -> None:
-    """A value that only the run knows is redacted at once, also where it comes in two parts."""
+    """A value that only the run knows is redacted at once, even if it arrives in two parts."""
     halves = 'printf "<${PACE%ing}"; sleep 0.2; echo "ing>"'
     nested = 'echo "{\\\\\\"log\\\\\\": \\\\\\"$PACE\\\\\\"}"'
     project.tasks({"a": f"{halves}; {nested}; echo ready; hold; answer=right"})
@@ -109,7 +109,7 @@ def test_secrets_of_a_trial_that_runs(project: Project) -> None:
 
 
 def test_what_cannot_be_printed(project: Project) -> None:
-    """An unknown run, slot or phase is answered with what there is: exit code 2."""
+    """For an unknown run, slot or phase, the message names the known ones: exit code 2."""
     project.save()
     with closing(project.run(RUN, *PASSING)) as coordinator:
         assert coordinator.finish() == 0, coordinator.stderr

@@ -1,4 +1,4 @@
-"""labledger for somebody who is not root and may use Docker."""
+"""labledger for a user who is not root and may use Docker."""
 
 from __future__ import annotations
 
@@ -29,20 +29,22 @@ LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 @pytest.fixture
 def project(image_ids: dict[str, str]) -> Iterator[Project]:
-    """A project, and labledger itself, in a folder of the user's own."""
+    """A project, and labledger itself, in the user's own folder."""
     folder = Path(tempfile.mkdtemp(prefix="labledger usér-"))
     for part in ("labledger", "migrations", "schemas"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(CHECKOUT / part, folder / CODE / part, ignore=ignored)
-    made = Project(folder, {"a": BY_MODE, "b": "mkdir -m 700 deep; echo x >deep/x; answer=right"})
+    project = Project(
+        folder, {"a": BY_MODE, "b": "mkdir -m 700 deep; echo x >deep/x; answer=right"}
+    )
     for path in (folder, *folder.rglob("*")):
         os.chown(path, USER, USER)
-    yield made
+    yield project
     shutil.rmtree(folder)
 
 
 def as_user(folder: Path, *command: str, may_search: bool = False, group: int | None = None) -> str:
-    """Run a command as the user, who is in `group`, else in that of the engine's socket.
+    """Run a command as the user, who is in `group` or else in the group of the engine's socket.
 
     The user has no home folder, leaves others nothing (umask 077) and has a locale without UTF-8.
     `may_search` lets it read the Python that runs these tests where that lies in root's home.
@@ -79,9 +81,9 @@ def _docker_group() -> int:
 def test_a_whole_run_as_another_user(project: Project) -> None:
     """The run completes, its files are the user's own, private, readable and deletable."""
     command = command_line("run", "experiment.yaml", "--run-id", "mine")
-    said = as_user(project.folder, *command, may_search=True)
-    assert said.endswith("exit code 0"), said
-    assert "run mine: 4 of 4 trials saved" in said
+    output = as_user(project.folder, *command, may_search=True)
+    assert output.endswith("exit code 0"), output
+    assert "run mine: 4 of 4 trials saved" in output
 
     files = [project.lab, *project.lab.rglob("*")]
     assert {path.lstat().st_uid for path in files} == {USER}
@@ -92,22 +94,22 @@ def test_a_whole_run_as_another_user(project: Project) -> None:
 
 
 def test_somebody_elses_lab(project: Project) -> None:
-    """A lab folder that cannot be written, or not even looked into, is refused with its name."""
+    """A lab folder that cannot be written or read is refused with its name."""
     closed = project.folder / "closed"
     closed.mkdir(mode=0o755)
     for mode, where in ((0o755, closed), (0o700, closed), (0o700, closed / "deeper" / ".lab")):
         closed.chmod(mode)
         command = command_line("run", "experiment.yaml", "--lab-dir", where)
-        said = as_user(project.folder, *command, may_search=True)
-        assert said.endswith("exit code 3"), said
-        assert f"{where} cannot be written: Permission denied" in said
-        assert "Traceback" not in said
+        output = as_user(project.folder, *command, may_search=True)
+        assert output.endswith("exit code 3"), output
+        assert f"{where} cannot be written: Permission denied" in output
+        assert "Traceback" not in output
     for words in (("runs",), ("doctor",), ("resume", "x"), ("verify",)):
-        said = as_user(
+        output = as_user(
             project.folder, *command_line(*words, "--lab-dir", "closed"), may_search=True
         )
-        assert "Traceback" not in said, words
-        assert not said.endswith("exit code 1"), words
+        assert "Traceback" not in output, words
+        assert not output.endswith("exit code 1"), words
     assert list(closed.iterdir()) == []
 
 
@@ -117,9 +119,9 @@ def test_a_user_outside_of_the_group_is_told_of_it(project: Project) -> None:
         pytest.skip("scripts/engine uses the engine that DOCKER_HOST names")
     name = grp.getgrgid(_docker_group()).gr_name
     shutil.copytree(CHECKOUT / "scripts", project.folder / "scripts")
-    said = as_user(project.folder, "bash", "scripts/engine", group=USER)
-    assert said.endswith("exit code 1"), said
+    output = as_user(project.folder, "bash", "scripts/engine", group=USER)
+    assert output.endswith("exit code 1"), output
     refusal = "only root may use it" if name == "root" else f"it belongs to group {name}."
-    assert refusal in said
-    said = as_user(project.folder, *command_line("doctor"), may_search=True, group=USER)
-    assert f"group {name}" in said
+    assert refusal in output
+    output = as_user(project.folder, *command_line("doctor"), may_search=True, group=USER)
+    assert f"group {name}" in output

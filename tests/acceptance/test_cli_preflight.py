@@ -1,4 +1,4 @@
-"""What is checked before a run: each failure names its mend, and nothing has been created."""
+"""Checks before a run: each failure names its remedy, and nothing has been created."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def bare_image(image_ids: dict[str, str]) -> Iterator[str]:
     """An image with a file in it and no shell."""
     name = f"labledger-test/no-shell:{os.getpid()}"
     archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w") as made:
-        made.addfile(tarfile.TarInfo("empty"))
+    with tarfile.open(fileobj=archive, mode="w") as archived:
+        archived.addfile(tarfile.TarInfo("empty"))
     docker("import", "-", name, stdin=archive.getvalue())
     yield name
     docker("rmi", name)
 
 
 def refused(project: Project, code: int, *words: object, **environment: str) -> str:
-    """What `run` says when its checks fail with this exit code; it must have made nothing."""
+    """Return the messages of a `run` whose checks fail. It must have created nothing."""
     before = standing(project)
     done = project.command("run", project.experiment, *words, **environment)
     assert done.returncode == code, done.stderr
@@ -50,9 +50,9 @@ def refused(project: Project, code: int, *words: object, **environment: str) -> 
 
 
 def standing(project: Project) -> list[Path]:
-    """Every file, but for what SQLite makes beside a ledger to read it."""
-    found = project.folder.rglob("*")
-    return sorted(path for path in found if not path.name.startswith("ledger.sqlite-"))
+    """Return every file, except those that SQLite makes beside a ledger to read it."""
+    paths = project.folder.rglob("*")
+    return sorted(path for path in paths if not path.name.startswith("ledger.sqlite-"))
 
 
 def test_all_is_well(project: Project) -> None:
@@ -73,14 +73,14 @@ def test_an_empty_secret_is_refused(project: Project, value: str) -> None:
     too."""
     project.document["runtime"]["agent"]["env"]["TOKEN"] = "$TOKEN"
     project.save()
-    said = refused(project, 2, TOKEN=value)
-    assert "$TOKEN is set, but it is empty" in said
-    assert "bind it in the experiment instead" in said
-    assert "set: " not in said
+    output = refused(project, 2, TOKEN=value)
+    assert "$TOKEN is set, but it is empty" in output
+    assert "bind it in the experiment instead" in output
+    assert "set: " not in output
 
 
 def test_checks_as_json(project: Project) -> None:
-    """A program reads the same checks; the exit code is that of the first that failed."""
+    """A program reads the same checks; the first failed one decides the exit code."""
     project.document["runtime"]["agent"]["env"]["TOKEN"] = "$UNHEARD_OF"
     project.save()
     done = project.command("preflight", project.folder, "--json")
@@ -90,20 +90,20 @@ def test_checks_as_json(project: Project) -> None:
 
 
 def test_no_engine(project: Project) -> None:
-    """Without a Docker engine, the address that was tried and what starts one are named."""
-    said = refused(project, 3, DOCKER_HOST="unix:///nonexistent.sock")
-    assert "no Docker engine answers at" in said
-    assert "nonexistent.sock" in said
-    assert "DOCKER_HOST" in said
+    """Without a Docker engine, the message names the tried address and how to start one."""
+    output = refused(project, 3, DOCKER_HOST="unix:///nonexistent.sock")
+    assert "no Docker engine answers at" in output
+    assert "nonexistent.sock" in output
+    assert "DOCKER_HOST" in output
 
 
 def test_no_image(project: Project) -> None:
-    """An image that is neither here nor to be had is named; `preflight` says so too."""
+    """An image that is missing and cannot be pulled is named, by `preflight` too."""
     project.document["runtime"]["image"] = "localhost:1/absent:1"
     project.save()
-    said = refused(project, 3)
-    assert "localhost:1/absent:1" in said
-    assert "build or import it" in said
+    output = refused(project, 3)
+    assert "localhost:1/absent:1" in output
+    assert "build or import it" in output
     checked = project.command("preflight", project.experiment)
     assert checked.returncode == 3
     assert (
@@ -115,13 +115,13 @@ def test_no_shell(project: Project, bare_image: str) -> None:
     """An image in which no trial could start says what it lacks."""
     project.document["runtime"]["image"] = bare_image
     project.save()
-    said = refused(project, 3)
-    assert "has no usable `sh`" in said
-    assert "POSIX shell" in said
+    output = refused(project, 3)
+    assert "has no usable `sh`" in output
+    assert "POSIX shell" in output
 
 
 def test_an_engine_that_starts_no_container_says_why(project: Project, tmp_path: Path) -> None:
-    """What crun says where both versions of control groups are mounted is not blamed on `sh`."""
+    """If both versions of control groups are mounted, crun's error is not blamed on `sh`."""
     hybrid = "cgroups in hybrid mode not supported, drop all controllers from cgroupv2: unknown"
     why = f"failed to create shim task: OCI runtime create failed: {hybrid}"
     with engine_proxy(tmp_path / "engine.sock") as proxy:
@@ -130,20 +130,20 @@ def test_an_engine_that_starts_no_container_says_why(project: Project, tmp_path:
         words = ("preflight", project.experiment)
         checked = project.command(*words, DOCKER_HOST=proxy.address)
     assert checked.returncode == 3
-    said = checked.stdout
-    assert f"the engine started no container of {BUSYBOX}:" in said
-    assert hybrid in said
-    assert "no usable" not in said
+    output = checked.stdout
+    assert f"the engine started no container of {BUSYBOX}:" in output
+    assert hybrid in output
+    assert "no usable" not in output
 
 
 def test_no_command(project: Project) -> None:
-    """Commands that the image lacks are found before a trial fails of them."""
+    """Commands that the image lacks are found before a trial fails."""
     project.document["runtime"]["agent"]["command"] = ["python3", "agent.sh"]
     project.document["benchmark"]["grader"]["command"] = ["judge"]
     project.save()
-    said = refused(project, 2)
-    assert "has no command 'python3', which the agent of variant base needs" in said
-    assert "has no command 'judge', which the grader needs" in said
+    output = refused(project, 2)
+    assert "has no command 'python3', which the agent of variant base needs" in output
+    assert "has no command 'judge', which the grader needs" in output
 
 
 @pytest.fixture(scope="module")
@@ -159,33 +159,33 @@ def users_image(image_ids: dict[str, str]) -> Iterator[str]:
 
 
 def test_agents_user_and_sealing_are_tried(project: Project) -> None:
-    """An agent's user that the image has, and what sealing comes to, are among the checks."""
+    """The checks include the agent's user and the effect of sealing."""
     project.document["runtime"]["agent"]["user"] = 1000
     project.document["benchmark"]["grader"]["sealed"] = True
     project.save()
-    said = project.output("preflight", project.experiment)
-    assert f"{BUSYBOX} can run the agent as 1000" in said
-    assert "sealed, unreadable: the agent's user cannot read the grader's files" in said
+    output = project.output("preflight", project.experiment)
+    assert f"{BUSYBOX} can run the agent as 1000" in output
+    assert "sealed, unreadable: the agent's user cannot read the grader's files" in output
 
 
 def test_images_and_users_of_variants_and_tasks(project: Project) -> None:
     """Each image is checked once, with the commands and users of the trials that it is for."""
     variant = project.document["variant_plan"][0]
     variant["runtime"] = {"image": PYTHON, "agent": {"command": ["python3", "-V"]}}
-    own = {"runtime": {"agent": {"user": 1000, "command": ["absent-command"]}}}
-    rows = [{"id": "a"}, {"id": "b"}, {"id": "c", **own}]
+    overrides = {"runtime": {"agent": {"user": 1000, "command": ["absent-command"]}}}
+    rows = [{"id": "a"}, {"id": "b"}, {"id": "c", **overrides}]
     project.write("tasks.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     project.save()
-    said = project.command("preflight", project.experiment).stdout
+    output = project.command("preflight", project.experiment).stdout
     assert (
-        said.count(f"{PYTHON} is available locally")
-        == said.count(f"{BUSYBOX} is available locally")
+        output.count(f"{PYTHON} is available locally")
+        == output.count(f"{BUSYBOX} is available locally")
         == 1
     )
     for image in (BUSYBOX, PYTHON):
-        assert f"{image} has no command 'absent-command'" in said
-        assert said.count(f"{image} can run the agent as 1000") == 1
-    assert "has no command 'python3'" not in said
+        assert f"{image} has no command 'absent-command'" in output
+        assert output.count(f"{image} can run the agent as 1000") == 1
+    assert "has no command 'python3'" not in output
     refused(project, 2)
 
 
@@ -200,16 +200,16 @@ def test_images_and_users_of_variants_and_tasks(project: Project) -> None:
 def test_limits_that_the_engine_cannot_give(
     project: Project, resources: dict[str, str], message: str, needs: str
 ) -> None:
-    """GPUs and limits of disk space are refused by name, also where one task alone has them."""
+    """GPUs and limits of disk space are refused by name, even if only one task has them."""
     rows = [{"id": "a"}, {"id": "b", "runtime": {"resources": resources}}]
     project.write("tasks.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    said = refused(project, 2)
-    assert f"runtime.resources.{message}" in said
-    assert needs in said
+    output = refused(project, 2)
+    assert f"runtime.resources.{message}" in output
+    assert needs in output
 
 
 def test_more_than_the_machine_has(project: Project) -> None:
-    """Trials that together may use more than the machine has are a warning, and may run."""
+    """Trials that together may use more than the machine has cause a warning, and run."""
     project.document["runtime"]["resources"] = {"cpus": 1, "memory": "900000g"}
     project.document["design"] = {"max_concurrency": 4096, "replications": 4096}
     project.save()
@@ -221,11 +221,11 @@ def test_more_than_the_machine_has(project: Project) -> None:
 
 
 def test_no_such_agents_user(project: Project) -> None:
-    """A user that the image does not have is found before a trial fails of it."""
-    project.document["runtime"]["agent"]["user"] = "somebody"
+    """A user that the image lacks is found before a trial fails."""
+    project.document["runtime"]["agent"]["user"] = "nosuchuser"
     project.save()
-    said = refused(project, 2)
-    assert f"{BUSYBOX} cannot run the agent as somebody" in said
+    output = refused(project, 2)
+    assert f"{BUSYBOX} cannot run the agent as nosuchuser" in output
     project.document["runtime"]["setup"] = {"command": ["true"]}
     project.save()
     done = project.command("preflight", project.experiment)
@@ -234,7 +234,7 @@ def test_no_such_agents_user(project: Project) -> None:
 
 
 def test_nobody_to_make_the_agent_another_user(project: Project, users_image: str) -> None:
-    """Where the image's own user is not root, the agent cannot be yet another one."""
+    """If the image's own user is not root, the agent cannot be another user."""
     project.document["runtime"] |= {"image": users_image}
     project.document["runtime"]["agent"]["user"] = "agent:0"
     project.save()
@@ -246,13 +246,13 @@ def test_nobody_to_make_the_agent_another_user(project: Project, users_image: st
 
 
 def test_no_value(project: Project) -> None:
-    """A name that nothing gives a value is shown where it is written, with what gives it one."""
+    """A name without a value is reported with its place and how to set it."""
     project.document["runtime"]["agent"]["env"]["TOKEN"] = "$UNHEARD_OF"
     project.save()
     line = 1 + project.experiment.read_text("utf-8").splitlines().index("      TOKEN: $UNHEARD_OF")
-    said = refused(project, 2)
-    assert f"experiment.yaml:{line}: runtime.agent.env.TOKEN: $UNHEARD_OF is neither" in said
-    assert "pass --env UNHEARD_OF=…" in said
+    output = refused(project, 2)
+    assert f"experiment.yaml:{line}: runtime.agent.env.TOKEN: $UNHEARD_OF is neither" in output
+    assert "pass --env UNHEARD_OF=…" in output
 
 
 def test_several_failures_are_said_at_once(project: Project) -> None:
@@ -260,9 +260,9 @@ def test_several_failures_are_said_at_once(project: Project) -> None:
     project.document["runtime"]["image"] = "localhost:1/absent:1"
     project.document["runtime"]["agent"]["env"]["TOKEN"] = "$UNHEARD_OF"
     project.save()
-    said = refused(project, 2)
-    assert "$UNHEARD_OF" in said
-    assert "localhost:1/absent:1" in said
+    output = refused(project, 2)
+    assert "$UNHEARD_OF" in output
+    assert "localhost:1/absent:1" in output
 
 
 def test_an_invalid_experiment_shows_all_lines(project: Project) -> None:
@@ -273,14 +273,14 @@ def test_an_invalid_experiment_shows_all_lines(project: Project) -> None:
         .replace("max_concurrency: 2", "max_concurency: 2")
         .replace("variant_id: treat", "variant_id: 7 x"),
     )
-    said = refused(project, 2)
-    assert "2 problems" in said
-    assert "max_concurrency" in said
-    assert said.count("experiment.yaml:") >= 2
+    output = refused(project, 2)
+    assert "2 problems" in output
+    assert "max_concurrency" in output
+    assert output.count("experiment.yaml:") >= 2
 
 
 def test_a_ledger_of_a_newer_labledger(project: Project) -> None:
-    """A ledger that this version does not know is left alone by every command that needs it."""
+    """Every command leaves a ledger of a newer version alone."""
     path = project.lab / "ledger.sqlite"
     migrations.upgrade(path)
     connection = DRIVER.connect(str(path), isolation_level=None)
@@ -309,25 +309,25 @@ def test_a_file_that_is_no_ledger(project: Project) -> None:
 def test_a_lab_folder_that_cannot_be(project: Project) -> None:
     """A file where the lab should be is refused with its name."""
     project.write("taken", "")
-    said = refused(project, 3, "--lab-dir", project.folder / "taken")
-    assert "taken cannot be written: Not a directory" in said
-    assert "--lab-dir" in said
+    output = refused(project, 3, "--lab-dir", project.folder / "taken")
+    assert "taken cannot be written: Not a directory" in output
+    assert "--lab-dir" in output
 
 
 def test_a_wrong_run_id(project: Project) -> None:
     """A run's id names a folder and containers, and cannot lead out of the lab."""
-    said = refused(project, 2, "--run-id", "../elsewhere")
-    assert "--run-id: found '../elsewhere'; expected at most 100 letters, digits" in said
+    output = refused(project, 2, "--run-id", "../elsewhere")
+    assert "--run-id: found '../elsewhere'; expected at most 100 letters, digits" in output
 
 
 def test_an_oci_runtime_that_the_engine_does_not_know(project: Project) -> None:
-    """It is named beside those that there are, before anything exists; one of those is taken."""
+    """An unknown OCI runtime is refused with the known ones; a known one is accepted."""
     project.document["runtime"]["oci"] = "no-such-runtime"
     project.save()
-    said = refused(project, 2)
-    assert "the engine knows no OCI runtime 'no-such-runtime'; it has " in said
-    assert "io.containerd.runc.v2" in said
-    assert "daemon.json" in said
+    output = refused(project, 2)
+    assert "the engine knows no OCI runtime 'no-such-runtime'; it has " in output
+    assert "io.containerd.runc.v2" in output
+    assert "daemon.json" in output
     project.document["runtime"]["oci"] = "io.containerd.runc.v2"
     project.save()
     checked = project.output("preflight", project.experiment)
@@ -335,12 +335,12 @@ def test_an_oci_runtime_that_the_engine_does_not_know(project: Project) -> None:
 
 
 def test_a_workspace_that_the_image_does_not_have(project: Project) -> None:
-    """A folder that the engine would make empty is refused by name; one of the image is taken."""
+    """A folder that the image lacks is refused by name; an existing one is accepted."""
     project.document["runtime"]["workspace"] = "/srv/nowhere"
     project.save()
-    said = refused(project, 2)
-    assert f"runtime.workspace: {BUSYBOX} has no usable folder /srv/nowhere" in said
-    assert "name a folder of the image" in said
+    output = refused(project, 2)
+    assert f"runtime.workspace: {BUSYBOX} has no usable folder /srv/nowhere" in output
+    assert "name a folder of the image" in output
     project.document["runtime"]["workspace"] = "/home/agent"
     project.save()
     assert "has the folder /home/agent" in project.output("preflight", project.experiment)

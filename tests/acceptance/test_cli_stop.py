@@ -35,14 +35,14 @@ def uninterrupted(project: Project) -> dict[str, list[Any]]:
 
 @dataclass
 class Stopped:
-    """A run that was asked to stop once, while as many trials as may run hold."""
+    """A run that got one stop request while its running trials wait."""
 
     run_id: str
     coordinator: Coordinator
     first: str
-    """The signal that asked."""
+    """The signal of the request."""
     running: list[int]
-    """Their slots: the first ones, but for the order in which their containers were ready."""
+    """The slots of the waiting trials, in the order of their containers."""
 
 
 @pytest.fixture(params=tiered(["SIGINT", "SIGTERM", "SIGHUP"], default=["SIGINT"]))
@@ -56,7 +56,7 @@ def stopped(request: pytest.FixtureRequest, project: Project) -> Iterator[Stoppe
 
 
 def status(project: Project, run_id: str) -> tuple[str, int]:
-    """How `runs` lists a run that nobody owns: its status, and how many slots are committed."""
+    """Return status and committed slots of a run without an owner, as `runs` lists it."""
     (run,) = [run for run in project.json("runs", "--json") if run["run_id"] == run_id]
     assert run["owner"] is None
     return run["status"], run["committed"]
@@ -68,9 +68,9 @@ def test_the_first_lets_running_trials_finish(
     stopped: Stopped,
     engine_log: EngineLog,
 ) -> None:
-    """Nothing more starts, what runs is kept, and resuming runs the rest and only that."""
+    """Nothing more starts, running trials are kept, and resuming runs only the rest."""
     run_id, coordinator, running = stopped.run_id, stopped.coordinator, stopped.running
-    coordinator.signal(signal.SIGHUP)  # A terminal that closes says so more than once.
+    coordinator.signal(signal.SIGHUP)  # A closing terminal sends HUP more than once.
     for idx in running:
         project.open_gate(run_id, idx)
     assert coordinator.finish() == 130
@@ -96,7 +96,7 @@ def test_the_second_ends_them_now(
     stopped: Stopped,
     engine_log: EngineLog,
 ) -> None:
-    """Containers end at once and count for nothing; resuming runs them anew, and says so."""
+    """Containers end at once and do not count; resuming runs their slots again, and says so."""
     run_id, coordinator, running = stopped.run_id, stopped.coordinator, stopped.running
     coordinator.signal(signal.SIGINT)
     assert coordinator.until("stopping", times=2)["level"] == 2
@@ -112,7 +112,7 @@ def test_the_second_ends_them_now(
     first = {"SIGTERM": "TERM", "SIGHUP": "a closed terminal (HUP)"}.get(stopped.first)
     killer = "a second Ctrl-C" if first is None else f"Ctrl-C after {first}"
     assert notes[running[0], 1][0].startswith(f"{killer} killed its container")
-    assert {told["schedule_idx"] for told in resumed.of("warning")} == set(running)
+    assert {warning["schedule_idx"] for warning in resumed.of("warning")} == set(running)
     assert rows == uninterrupted
     assert engine_log.starts(project, run_id) == {
         (idx, 1): 2 if idx in running else 1 for idx in range(SLOTS)

@@ -1,4 +1,4 @@
-"""A ledger that an older labledger wrote: what the commands say of it, and what mends it."""
+"""A ledger of an older labledger: the messages of commands, and the upgrade."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
 
 
 def kept(project: Project) -> list[Path]:
-    """Every file of the lab folder but those that SQLite makes beside a database it reads."""
+    """Return every file of the lab folder, except those that SQLite makes to read a database."""
     return [file for file in sorted(project.lab.rglob("*")) if "sqlite-" not in file.name]
 
 
 def test_every_command_says_what_mends_an_outdated_ledger(project: Project) -> None:
-    """What writes waits for `labledger db upgrade`, what reads does not, and neither changes it."""
+    """Only writing commands need `labledger db upgrade`; none changes the ledger before."""
     ledger = project.lab / "ledger.sqlite"
     before = ledger.read_bytes()
     files = kept(project)
@@ -46,17 +46,17 @@ def test_every_command_says_what_mends_an_outdated_ledger(project: Project) -> N
             continue
         done = project.command(*words)
         assert done.returncode == 3, (words, done.stdout, done.stderr)
-        said = done.stdout + done.stderr
-        assert f"revision 0001; this labledger needs {migrations.HEAD}" in said, words
-        assert "labledger db upgrade" in said, words
+        output = done.stdout + done.stderr
+        assert f"revision 0001; this labledger needs {migrations.HEAD}" in output, words
+        assert "labledger db upgrade" in output, words
     assert ledger.read_bytes() == before
     assert kept(project) == files
 
     copy = Path(project.output("db", "backup").strip())
     assert migrations.read_revision(copy) == "0001"
-    told = project.output("db", "upgrade")
-    assert f"revision 0001 → {migrations.HEAD}; backup: " in told
-    assert Path(told.rpartition("backup: ")[2].strip()).read_bytes()[:15] == b"SQLite format 3"
+    upgraded = project.output("db", "upgrade")
+    assert f"revision 0001 → {migrations.HEAD}; backup: " in upgraded
+    assert Path(upgraded.rpartition("backup: ")[2].strip()).read_bytes()[:15] == b"SQLite format 3"
     for words in (commands[0], ["resume", RUN, *PASSING], run):
         done = project.command(*words)
         assert done.returncode == 0, (words, done.stdout, done.stderr)

@@ -1,4 +1,4 @@
-"""A run that grew, was killed, archived, deleted and imported answers as one done at once."""
+"""A run that grew, was killed, archived, deleted and imported equals a run done at once."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ ANSWERS = {
 
 
 def answers(project: Project, run_id: str) -> dict[str, Any]:
-    """What the views, `compare` and `status` say of a run, without its id and its times.
+    """Return the answers of views, `compare` and `status` for a run, without id and times.
 
-    Intervals and tests of a run that was extended are other ones: they hold at every look.
+    Extended runs have other intervals and tests, which hold at every look.
     """
-    found: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     with open_ledger(lab_dir=project.lab) as ledger:
         for name, sql in ANSWERS.items():
             rows = [dict(row) for row in ledger.query(sql, {"run": run_id})]
-            found[name] = [{key: row[key] for key in row if key != "run_id"} for row in rows]
+            answers[name] = [{key: row[key] for key in row if key != "run_id"} for row in rows]
     [comparison] = project.json("compare", run_id, "--format", "json")["comparisons"]
-    kept = ("tasks", "pairs", "counts", "left_out", "by_task")
-    found["compare"] = {key: comparison[key] for key in kept}
-    found["compare"]["verdict"] = comparison["decision"]["verdict"]
-    found["compare"]["difference"] = comparison["difference"]["value"]
+    compared_fields = ("tasks", "pairs", "counts", "left_out", "by_task")
+    answers["compare"] = {key: comparison[key] for key in compared_fields}
+    answers["compare"]["verdict"] = comparison["decision"]["verdict"]
+    answers["compare"]["difference"] = comparison["difference"]["value"]
     status = project.json("status", run_id, "--json")
-    found["status"] = {key: status[key] for key in ("status", "variants")}
-    return found
+    answers["status"] = {key: status[key] for key in ("status", "variants")}
+    return answers
 
 
 def exported(project: Project, name: str) -> dict[str, bytes]:
@@ -75,7 +75,7 @@ def test_a_run_of_many_days_answers_as_one_done_at_once(
 ) -> None:
     """Rerun, extended twice, killed in both, archived, deleted and imported: the same answers."""
     project = Project(tmp_path, TASKS)
-    # Before the other run: a grader that has worked would make these the agent's failures.
+    # Before the other run, because a grader that worked would make these the agent's failures.
     first = project.command("run", project.experiment, "--run-id", RUN, "--limit", 1, *BROKEN)
     assert first.returncode == 3, first.stderr  # Nothing could be graded.
     project.output("run", project.experiment, "--run-id", AT_ONCE, *PASSING)

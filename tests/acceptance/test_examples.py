@@ -30,7 +30,7 @@ EXPECTED = {
 
 
 def test_every_example_has_an_expected_outcome() -> None:
-    """A new example is run here, too."""
+    """Every example is run here."""
     assert {path.parent.name for path in EXAMPLES.glob("*/experiment.yaml")} == set(EXPECTED)
 
 

@@ -30,7 +30,7 @@ from labledger.benchmarks.harbor.translation import HARBOR
 
 pytestmark = [pytest.mark.docker, long]
 
-TOKEN = "a-token-that-must-not-be-stored"  # A secret of these tests alone.
+TOKEN = "a-token-that-must-not-be-stored"  # A secret of these tests only.
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def checked(lab: Path, image_ids: dict[str, str]) -> Iterator[BenchmarkCheck]:
-    """Every task that runs, by oracle and nop."""
+    """Check every runnable task with oracle and nop."""
     write_all(lab / "tasks")
     options = RunOptions(
         lab_dir=lab / ".lab",
@@ -59,7 +59,7 @@ def checked(lab: Path, image_ids: dict[str, str]) -> Iterator[BenchmarkCheck]:
 
 
 def found(checked: BenchmarkCheck, task_id: str) -> dict[str, str]:
-    """Return what each agent got on a task: the finding, or the verdict if there is none."""
+    """Return each agent's finding on a task, or its verdict if there is none."""
     return {
         trial.agent: trial.finding or str(trial.verdict)
         for trial in checked.trials
@@ -101,7 +101,7 @@ def test_broken_tasks(
 
 
 def test_an_agent_that_rewrites_the_tests(checked: BenchmarkCheck) -> None:
-    """What an agent leaves at the places of tests and rewards has no effect."""
+    """Files that an agent leaves at the places of tests and rewards have no effect."""
     assert found(checked, "hostile-agent") == {"oracle": "wrong_verdict", "nop": "fail"}
 
 
@@ -135,7 +135,7 @@ def test_trials_of_every_mode_are_shown(checked: BenchmarkCheck, lab: Path) -> N
         shown[task_id] = done.stdout
     assert "grader files put into its running container" in shown["plain"]
     assert "grader in a container of its own" in shown["separate-verifier"]
-    # Folders that the trial itself was given are no tampering; its work in `/` is named.
+    # Folders of the trial itself are no tampering; its work in `/` is named.
     suspected = "tampering suspected: 1 change of the image, 1 by the agent (--full lists them)\n"
     assert suspected in shown["plain"]
     assert "no tampering seen" in shown["separate-verifier"]
@@ -177,8 +177,8 @@ def test_the_commands(lab: Path, image_ids: dict[str, str]) -> None:
 def test_regrading_gives_the_same_verdicts(tmp_path: Path, image_ids: dict[str, str]) -> None:
     """Delivered and separate trials are graded again as they were, by an experiment of the tasks.
 
-    One agent works in the image's folder and changes more there than a separate grader gets. What
-    needs a process that is gone is not graded.
+    One agent works in the image's folder and changes more there than a separate grader gets. Trials
+    that need a process that has ended are not graded.
     """
     plain(tmp_path / "tasks/plain")
     separate_verifier(tmp_path / "tasks/separate")

@@ -26,14 +26,14 @@ EXCUSES = {
     ),
     "kills": "printf '#!/bin/sh\\nkill -9 $PPID' >prog",
 }
-"""What an agent does in place of its work, by task."""
+"""The excuses of an agent, by task: what it does instead of its work."""
 
 RUNS_PROGRAM = (
     TESTS.replace("if grep", "[ ! -f prog ] || sh prog\nif grep")
     + "[ ! -e left ] || while [ -s /logs/verifier/reward.txt ] "
     "&& [ ! -e /logs/verifier/reward.json ]; do sleep 0.02; done\n"
 )
-"""Waits for a process that the agent left, and that disturbs it."""
+"""Tests that run a program of the agent, and wait for a process that it left."""
 NEEDS_PYTHON = TESTS.replace("if grep", "set -e\npython3 -c 'import json'\nif grep")
 CANNOT_WORK = (
     "#!/bin/sh\necho 'curl: (28) Connection timed out'\necho 0 >/logs/verifier/reward.txt\n"
@@ -55,16 +55,16 @@ def test_no_excuse_of_an_agent_leaves_the_rate(tasks: Path, image_ids: dict[str,
     """
     lab, benchmark = tasks.parent / ".lab", f"harbor:{tasks}"
     options = RunOptions(lab_dir=lab, max_concurrency=2)
-    own = tasks.parent / "own"
-    labledger.create_experiment(own, benchmark=benchmark, agents=("oracle",))
+    folder = tasks.parent / "own"
+    labledger.create_experiment(folder, benchmark=benchmark, agents=("oracle",))
     cases = "".join(f"{name}) {command} ;;\n" for name, command in EXCUSES.items())
-    (own / "agent.sh").write_text(f"case $AGENTLAB_TASK_ID in\n{cases}esac\nexit 0\n")
+    (folder / "agent.sh").write_text(f"case $AGENTLAB_TASK_ID in\n{cases}esac\nexit 0\n")
 
     def run(source: str, run_id: str) -> dict[str, tuple[str, int | None, str | None]]:
         labledger.run(source, RunOptions(lab_dir=lab, run_id=run_id, max_concurrency=2))
         return counted(lab, run_id)
 
-    unknown = run(str(own), "unknown")
+    unknown = run(str(folder), "unknown")
     assert {task: passed for task, (_, passed, _) in unknown.items()} == dict.fromkeys(unknown, 0)
     assert unknown["prints"] == ("completed", 0, "nothing_known")
     assert unknown["deletes"][2] == unknown["scribbles"][2] == "processes_left"
@@ -72,29 +72,29 @@ def test_no_excuse_of_an_agent_leaves_the_rate(tasks: Path, image_ids: dict[str,
     assert unknown["broken"] == ("completed", 0, "nothing_known")
 
     oracle = labledger.check_benchmark(benchmark, options)
-    assert {each.task_id for each in oracle.findings} == {"broken"}
+    assert {record.task_id for record in oracle.findings} == {"broken"}
 
-    known = run(str(own), "known")
-    excused = known.pop("broken")
+    outcomes = run(str(folder), "known")
+    excused = outcomes.pop("broken")
     assert excused == ("grade_error", None, "reference_failed")
-    assert {ground for _, _, ground in known.values()} <= {"grader_worked", "programs_changed"}
-    assert {passed for _, passed, _ in known.values()} == {0}
+    assert {ground for _, _, ground in outcomes.values()} <= {"grader_worked", "programs_changed"}
+    assert {passed for _, passed, _ in outcomes.values()} == {0}
     assert counted(lab, "unknown") == unknown
     with open_ledger(lab_dir=lab) as ledger:
-        assert {each.works for each in ledger.state("unknown").told_since} == {True, False}
+        assert {record.works for record in ledger.state("unknown").told_since} == {True, False}
         board = ledger.query(
             "SELECT run_id, pass_rate, left_out FROM leaderboard WHERE variant_id = 'oracle'"
         )
         sql = "SELECT max(attempt) AS attempts FROM trials WHERE run_id IN ('unknown', 'known')"
         [retried] = ledger.query(sql)
-    # No excuse gets an agent another attempt either.
+    # No excuse gives an agent another attempt.
     assert retried == {"attempts": 1}
     rates = {row["run_id"]: (row["pass_rate"], row["left_out"]) for row in board}
     assert (rates["unknown"], rates["known"]) == ((0.0, 0), (0.0, 1))
 
 
 def counted(lab: Path, run_id: str) -> dict[str, tuple[str, int | None, str | None]]:
-    """Return status, how it counts and the ground, by task."""
+    """Return status, count and ground of each task."""
     sql = (
         "SELECT task_id, trials.status, passed, record ->> '$.ext.grader_failure.ground' AS ground "
         "FROM trials JOIN evidence USING (run_id, schedule_idx, attempt, task_id) "

@@ -35,7 +35,7 @@ pytestmark = [
 
 
 def test_humaneval_killed_and_resumed(tmp_path: Path) -> None:
-    """Killed -9 half-way and resumed, every slot is committed once with the verdict it must get."""
+    """After `kill -9` and a resume, every slot is committed once with its expected verdict."""
     problems = read_problems(data_file(), LIMIT)
     trials = len(problems) * len(VARIANTS) * REPLICATIONS
     experiment = build(problems, tmp_path)
@@ -62,6 +62,6 @@ def test_humaneval_killed_and_resumed(tmp_path: Path) -> None:
 
 
 def containers_of(run_id: str) -> list[str]:
-    """The containers that a run has left on the engine."""
+    """Return the leftover containers of a run."""
     label = f"label=org.labledger.run={run_id}"
     return docker("ps", "--all", "--quiet", "--filter", label).split()

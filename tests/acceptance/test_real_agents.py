@@ -1,7 +1,7 @@
 """Benchmarks run by real agents: verdicts, tokens and costs as scripted, and no key anywhere.
 
 The agents are unmodified and pinned; a provider on this machine answers them by a script. The
-verdicts are those of the benchmarks' own graders.
+benchmarks' own graders give the verdicts.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("image_ids")]
 IMAGE = f"labledger-test/agents-calc:{os.getpid()}"
 SMALL = (("claude-code", "codex"), 1)
 REPAIRING = tuple(agent for agent in AGENTS if agent != "aider")
-"""All but aider, which asks again for each file of a repository that it has not been given."""
+"""All except aider, which makes a further call for each file that it lacks."""
 
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
-    made = Repository.make(tmp_path_factory.mktemp("repository") / "testbed")
-    make_image(IMAGE, made)
-    yield made
+    repository = Repository.make(tmp_path_factory.mktemp("repository") / "testbed")
+    make_image(IMAGE, repository)
+    yield repository
     docker("rmi", "--force", IMAGE)
 
 
 def check_run(folder: Path, benchmark: ScriptedBenchmark) -> None:
-    """Run a benchmark; each trial must come to what the script says, and nothing else be asked."""
+    """Run a benchmark. Each trial must have the scripted outcome, and no other call is made."""
     with benchmark_project(folder, benchmark) as (project, provider):
         with closing(project.run("r")) as coordinator:
             assert coordinator.finish() == 0, coordinator.stderr
@@ -66,7 +66,7 @@ def check_run(folder: Path, benchmark: ScriptedBenchmark) -> None:
 def test_agents_run_harbor_tasks_as_scripted(
     tmp_path: Path, agents: tuple[str, ...], count: int
 ) -> None:
-    """By a user on musl, by root on Debian and before a separate verifier, all is to the digit."""
+    """As a user on musl, as root on Debian and with a separate verifier, every figure is exact."""
     check_run(tmp_path / "project", harbor_benchmark(tmp_path / "tasks", agents, count))
 
 
@@ -74,7 +74,7 @@ def test_agents_run_harbor_tasks_as_scripted(
 def test_agents_run_swebench_as_scripted(
     tmp_path: Path, repository: Repository, agents: tuple[str, ...], count: int
 ) -> None:
-    """The patches of agents are judged by the package, and their tokens counted to the digit."""
+    """The package judges the agents' patches, and their tokens are counted exactly."""
     benchmark = swebench_benchmark(tmp_path, repository, IMAGE, agents, count)
     check_run(tmp_path / "project", benchmark)
 
@@ -105,7 +105,7 @@ def test_no_key_is_anywhere(tmp_path: Path, as_root: None) -> None:
             wait_until(ended, "the run to end", 900)
             assert coordinator.finish() == 0, coordinator.stderr
             assert keys_in(coordinator.stderr + json.dumps(coordinator.events)) == []
-        outcomes = [each["outcome"] for each in provider.requests]
+        outcomes = [request["outcome"] for request in provider.requests]
         assert outcomes.count("fault") == 1
         assert len(seen) >= len(AGENTS)
         for command in (("show", "r", 0), ("status", "r"), ("gateway", "status")):
@@ -121,14 +121,14 @@ def keys_in(content: str | bytes) -> list[str]:
 
 
 def check_containers(project: BenchmarkProject) -> Iterator[str]:
-    """Look for keys in what the engine says of a run's containers, and in their files.
+    """Look for keys in the engine's facts about a run's containers, and in their files.
 
-    Yields the names of those that run. What the image and the agent's folder hold is left out.
+    Yields the names of running ones. The files of the image and of the agent's folder are left out.
     """
     for name in project.on_engine("r"):
         shown = subprocess.run(["docker", "inspect", name], capture_output=True, check=False).stdout
         assert keys_in(shown) == [], name
-        for state in (each.get("State") for each in json.loads(shown)):
+        for state in (container.get("State") for container in json.loads(shown)):
             if state is None or not state["Pid"]:  # A network, or a container that has ended.
                 continue
             root = Path(f"/proc/{state['Pid']}/root")
@@ -149,7 +149,7 @@ def check_processes(coordinator: int) -> None:
 
 
 def check_files(project: BenchmarkProject) -> None:
-    """Look for keys in every file below a project's folder but those in which they are kept."""
+    """Look for keys in every file of a project, except those that hold them."""
     paths = [
         path for path in files_below(project.folder, set()) if project.keys not in path.parents
     ]

@@ -1,4 +1,4 @@
-"""`labledger report` in a real browser: it shows what the ledger holds, and nothing leaves it."""
+"""`labledger report` in a real browser: it shows the ledger's content and loads nothing else."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def written(path: Path, run_id: str = RUN, **options: Any) -> Path:
-    """The page of a run's report, as a file."""
+    """Return the page of a run's report, as a file."""
     page = path.parent / "report.html"
     with open_ledger(path) as ledger:
         page.write_bytes(ledger.rendered_report(run_id, "html", ReportOptions(**options)))
@@ -51,7 +51,7 @@ def written(path: Path, run_id: str = RUN, **options: Any) -> Path:
 
 
 def stayed_inside(chromium: Browser, page: Path) -> None:
-    """The browser asked for the file and for nothing else, and has nothing to complain of."""
+    """Check that the browser requested only the file and has no complaints."""
     assert chromium.complaints() == []
     assert {url.partition("#")[0] for url in chromium.requests()} == {page.as_uri()}
 
@@ -64,7 +64,7 @@ def asked(ledger: Ledger, sql: str) -> list[list[Any]]:
 
 
 def test_its_numbers_are_the_ledgers(path: Path, chromium: Browser) -> None:
-    """Outcomes, tasks, differences, errors, time and trials say what the ledger's views say."""
+    """Outcomes, tasks, differences, errors, time and trials agree with the ledger's views."""
     comparison_ledgers.make_run(
         path,
         LETTERS,
@@ -110,12 +110,12 @@ def test_its_numbers_are_the_ledgers(path: Path, chromium: Browser) -> None:
         (task, name): f"{ok}/{scored}" if scored else "×" for task, name, ok, scored in passed
     }
     for row, one in zip(chromium.rows(".differences tbody tr"), compared.comparisons, strict=True):
-        found = one.difference
-        assert found is not None
-        assert found.low is not None
-        assert found.high is not None
-        assert row[3] == f"{100 * found.value:+.1f} points"
-        assert row[4] == f"{100 * found.low:+.1f} to {100 * found.high:+.1f}"
+        difference = one.difference
+        assert difference is not None
+        assert difference.low is not None
+        assert difference.high is not None
+        assert row[3] == f"{100 * difference.value:+.1f} points"
+        assert row[4] == f"{100 * difference.low:+.1f} to {100 * difference.high:+.1f}"
         assert row[6] == str(one.tasks)
     texts = chromium.run("[...document.querySelectorAll('.decision')].map((d) => d.innerText)")
     assert all(
@@ -125,7 +125,7 @@ def test_its_numbers_are_the_ledgers(path: Path, chromium: Browser) -> None:
     assert sorted(row[:3] for row in table) == sorted([s, r, str(n)] for s, r, n in errors)
     metrics = chromium.rows("#metrics-table tbody tr")
     sums = {(row[1], row[2], row[5]) for row in metrics}
-    # Of a metric of the experiment's own nobody knows whether a total means anything.
+    # For a metric of the experiment, it is unknown whether a total has a meaning.
     assert sums == {(name, "–", str(known)) for name, _, known in tokens}
     assert head in chromium.text("#provenance")
     assert "was intact" in chromium.text("#verification")
@@ -133,7 +133,7 @@ def test_its_numbers_are_the_ledgers(path: Path, chromium: Browser) -> None:
 
 
 def test_an_unfinished_run_is_reported_as_such(path: Path, chromium: Browser) -> None:
-    """What is not committed is counted, and the page says that numbers may change."""
+    """Uncommitted slots are counted, and the page says that numbers may change."""
     comparison_ledgers.make_run(path, {"base": ["P", "F", "-"], "treat": ["P", "P", "-"]})
     chromium.open(written(path))
     assert "4 of 6 trials are saved" in chromium.text("#unfinished")
@@ -147,7 +147,7 @@ def test_an_unfinished_run_is_reported_as_such(path: Path, chromium: Browser) ->
 @pytest.mark.docker
 @pytest.mark.usefixtures("image_ids")
 def test_a_real_run_is_reported_by_the_command(tmp_path: Path, chromium: Browser) -> None:
-    """Failed trials bring their logs and patch along, passed ones say where to find theirs."""
+    """Failed trials include their logs and patch; passed ones say where to find theirs."""
     project = Project(tmp_path, {"by-mode": BY_MODE, "fails": f"echo woe >&2; {FAILS}"})
     project.start("real")
     done = project.command("report", "real", "-o", "shared.html")
@@ -167,13 +167,13 @@ def test_a_real_run_is_reported_by_the_command(tmp_path: Path, chromium: Browser
     assert "woe" in _opened(chromium, slots["fails", "base"])
     assert "not in this file" in _opened(chromium, slots["by-mode", "base"])
     stayed_inside(chromium, page)
-    said = project.output("report", "real", "--markdown")
-    assert "| `base` | 2 | 2 | 1 | 1 | 0 | 0 | 0 | 50.0% |" in said
+    output = project.output("report", "real", "--markdown")
+    assert "| `base` | 2 | 2 | 1 | 1 | 0 | 0 | 0 | 50.0% |" in output
     assert project.json("report", "real", "--json")["schema_version"] == "report_v1"
 
 
 def _opened(chromium: Browser, schedule_idx: int) -> str:
-    """What the page shows of a trial, its logs unfolded."""
+    """Return the page's text about a trial, with its logs unfolded."""
     chromium.run(
         f"document.querySelector('#trial').close(); location.hash = '#trial-{schedule_idx}'"
     )
@@ -225,7 +225,7 @@ def test_what_trials_wrote_is_only_text(path: Path, chromium: Browser) -> None:
 
 
 def make_hostile(path: Path, log: bytes, large: bytes) -> None:
-    """A run `evil` of two tasks and two variants, all named by an enemy; nothing passes."""
+    """Make a run `evil` of two tasks and two variants with hostile names; nothing passes."""
     ids = [EVIL, "b" * 200]
     slots = [Slot(n, ("base", "treat")[n % 2], ids[n // 2], 0) for n in range(4)]
     with kit.open_writer(path) as writer:
@@ -234,13 +234,16 @@ def make_hostile(path: Path, log: bytes, large: bytes) -> None:
         lease = writer.leases.acquire("evil", kit.OWNER, 30.0)
         for slot in slots:
             idx, trial = slot.schedule_idx, TrialIds.of("evil", slot)
-            kept = {"agent_stdout": Artifact.inline(log), "agent_stderr": Artifact.inline(large)}
-            kept["workspace_patch"] = Artifact.inline(b"+" + log)
-            kept["trajectory"] = Artifact.inline(json.dumps(EVIL_STEPS).encode())
-            row = kit.evidence(idx, kept["agent_stdout"], run_id="evil")
-            references = {name: artifact.reference for name, artifact in kept.items()}
+            artifacts = {
+                "agent_stdout": Artifact.inline(log),
+                "agent_stderr": Artifact.inline(large),
+            }
+            artifacts["workspace_patch"] = Artifact.inline(b"+" + log)
+            artifacts["trajectory"] = Artifact.inline(json.dumps(EVIL_STEPS).encode())
+            row = kit.evidence(idx, artifacts["agent_stdout"], run_id="evil")
+            references = {name: artifact.reference for name, artifact in artifacts.items()}
             ext = {"trajectory": {"origin": "agent", "steps": 1}}
-            made = kit.result(
+            result = kit.result(
                 idx,
                 "evil",
                 ids=trial,
@@ -252,9 +255,9 @@ def make_hostile(path: Path, log: bytes, large: bytes) -> None:
                 events=(),
                 evidence=({**row, "ids": trial.as_json(), "evidence": references, "ext": ext},),
                 metrics=(Metric(EVIL, "events", 1),),
-                artifacts=tuple(kept.values()),
+                artifacts=tuple(artifacts.values()),
             )
-            writer.commit_result(lease, made)
+            writer.commit_result(lease, result)
         writer.leases.release(lease, RunStatus.COMPLETED)
 
 
@@ -275,7 +278,7 @@ def test_the_file_keeps_to_its_size(path: Path, chromium: Browser) -> None:
 
 
 def many(path: Path) -> None:
-    """500 tasks, two variants, two replications."""
+    """A run of 500 tasks, two variants, two replications."""
     pairs = ("PP", "PF", "FP", "FF", "Pt")
     letters = {
         name: [pairs[(n * step) % 5] for n in range(500)]
@@ -327,7 +330,7 @@ def test_500_tasks_stay_readable(path: Path, chromium: Browser) -> None:
 
 
 def _walk(chromium: Browser) -> None:
-    """From the first task one cell to the right, one down, and in."""
+    """Move from the first task one cell right, one down, and open it."""
     chromium.run("document.querySelector('#heat a[tabindex=\"0\"]').focus()")
     for key in ("ArrowRight", "ArrowDown", "Enter"):
         text = {"text": "\r"} if key == "Enter" else {}
@@ -443,7 +446,7 @@ def _set(chromium: Browser, selector: str, value: str) -> None:
 
 
 def _contrast(chromium: Browser, selector: str) -> float:
-    """The contrast of an element's text and what is behind it, as WCAG 2 computes it."""
+    """Return the contrast of an element's text and its background, by WCAG 2."""
     ink, paper = chromium.run(
         f"(() => {{ let node = document.querySelector({json.dumps(selector)}); "
         "const ink = getComputedStyle(node).color; let paper; "
@@ -463,7 +466,7 @@ def _luminance(colour: str) -> float:
 
 
 def test_trials_of_several_runs_are_told_apart(path: Path, chromium: Browser) -> None:
-    """Of runs that are taken as one, a link opens the slot of its run, with that run's command."""
+    """In combined runs, a link opens the slot of its run, with that run's command."""
     for run_id in ("s1", "s2"):
         comparison_ledgers.make_run(path, {"base": "PP", "treat": "Fi"}, run_id)
     page = written(path, "s1+s2", logs=LogSelection.ALL)

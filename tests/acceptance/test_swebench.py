@@ -39,9 +39,9 @@ printf '{"outcome":"%s"}' "$outcome" >"$AGENTLAB_RESULT_PATH"
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
-    made = Repository.make(tmp_path_factory.mktemp("repository") / "testbed")
-    make_image(IMAGE, made)
-    yield made
+    repository = Repository.make(tmp_path_factory.mktemp("repository") / "testbed")
+    make_image(IMAGE, repository)
+    yield repository
     docker("rmi", "--force", IMAGE)
 
 
@@ -55,7 +55,7 @@ def dataset_file(repository: Repository, tmp_path_factory: pytest.TempPathFactor
 def graded(
     repository: Repository, dataset_file: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, str]:
-    """The lab and the id of a run of gold, empty and two models' predictions."""
+    """The lab and id of a run of gold, empty and two models' predictions."""
     folder = tmp_path_factory.mktemp("graded")
     wrong = repository.patch({"calc.py": BREAKS_OTHER})
     right = repository.patch({"calc.py": FIXED})
@@ -124,7 +124,7 @@ def test_verdicts_metrics_and_regrading(graded: tuple[Path, str]) -> None:
 def test_predictions_for_others(
     graded: tuple[Path, str], repository: Repository, tmp_path: Path
 ) -> None:
-    """The documented query writes predictions that are the given ones, and can be graded again."""
+    """The documented query writes the given predictions, which can be graded again."""
     lab, run_id = graded
     sql = (
         "SELECT task_id AS instance_id, record ->> '$.prediction.value' AS model_patch, "
@@ -157,7 +157,7 @@ def test_commands_on_such_a_run(graded: tuple[Path, str], tmp_path: Path) -> Non
 
 @thorough
 def test_an_agent_of_ones_own(dataset_file: Path, tmp_path: Path) -> None:
-    """Its commits and binary files are the patch, and it finds nothing of the grader."""
+    """The patch has the agent's commits and binary files, and the agent finds no grader file."""
     experiment = tmp_path / "own"
     command = ("init", str(experiment), "--from", f"swebench:{dataset_file}", "--agent", "empty")
     done = run_forked(*command, folder=tmp_path)
@@ -195,7 +195,7 @@ esac
 
 
 def test_patches_of_hindered_and_large_repositories(dataset_file: Path, tmp_path: Path) -> None:
-    """A repair counts whatever hinders git; a patch that is too large is the agent's failure."""
+    """A repair counts although git is hindered; a too large patch is the agent's failure."""
     experiment = tmp_path / "own"
     command = ("init", str(experiment), "--from", f"swebench:{dataset_file}", "--agent", "empty")
     done = run_forked(*command, folder=tmp_path)

@@ -1,4 +1,4 @@
-"""The tutorials, word by word: their commands, in their order, have the outcome that they show."""
+"""The tutorials, word by word: their commands, in order, have the shown outcome."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.docker, long]
 DOCS = Path(__file__).parents[2] / "docs"
 
 REPAIR = "sed -i '/^\\/\\//d' tests/median.json"
-"""What the first tutorial says to do by hand before the stored trials are graded again."""
+"""The manual change in the first tutorial before the stored trials are graded again."""
 
 
 def run_tutorial(text: str, folder: Path, rows: str) -> tuple[list[list[str]], list[list[str]]]:
@@ -49,7 +49,7 @@ def run_tutorial(text: str, folder: Path, rows: str) -> tuple[list[list[str]], l
 
 
 def test_tutorial_works_as_written(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """Every command of the tutorial succeeds, and the tables it shows are what is printed."""
+    """Every command of the tutorial succeeds and prints the shown tables."""
     text = (DOCS / "tutorial.md").read_text("utf-8")
     rows = r"(careful|hasty) +\d|  grade_error → "
     shown, printed = run_tutorial(text, tmp_path, rows)
@@ -61,12 +61,12 @@ def test_tutorial_works_as_written(tmp_path: Path, image_ids: dict[str, str]) ->
 
 @thorough
 def test_tutorial_of_agents_works_as_written(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """Its agents have the verdicts, calls, tokens and costs that it shows, until real models."""
-    text, found, _ = (DOCS / "tutorial-agents.md").read_text("utf-8").partition("## With real")
-    assert found
+    """Up to the real models, agents have the shown verdicts, calls, tokens and costs."""
+    text, heading, _ = (DOCS / "tutorial-agents.md").read_text("utf-8").partition("## With real")
+    assert heading
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    # The end of the shell ends its provider, whatever command fails.
+    # When the shell ends, its provider ends, whatever command failed.
     script = text.replace("8400", str(port)).replace("&\n", "& trap 'kill %1' EXIT\n", 1)
     rows = r"(claude-code|codex) +\w+ +\w"
     shown, printed = run_tutorial(script.replace("kill %1\n```", "```"), tmp_path, rows)

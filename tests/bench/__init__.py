@@ -1,1 +1,1 @@
-"""How fast labledger is, beside a plain way of doing the same: what `scripts/bench` runs."""
+"""Measurements of labledger beside plain baselines (`scripts/bench`)."""

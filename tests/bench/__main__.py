@@ -1,4 +1,4 @@
-"""What `scripts/bench` does once the environment stands."""
+"""The command `scripts/bench`, run in the prepared environment."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SECTIONS: dict[str, tuple[str, Measure]] = {
     "gateway": ("Streams through the model gateway, beside direct ones", gateway.measure),
     "resume": ("The coordinator's start, with simulated trials", coordinator.resume),
 }
-"""What each section is called on paper, and what measures it, in the order they are run."""
+"""The title of each section and the function that measures it, in the order of measurement."""
 
 
 def main() -> None:
@@ -62,9 +62,9 @@ def main() -> None:
         print("\n".join(machine(folder)))
         for name in names:
             title, measure = SECTIONS[name]
-            found = list(measure(folder, quick=options.quick))
-            print_table(f"{name}: {title}", found)
-            rows += found
+            measured = list(measure(folder, quick=options.quick))
+            print_table(f"{name}: {title}", measured)
+            rows += measured
     print(f"\n{verdict(rows)}")
     if options.quick:
         say("--quick: too few rounds for figures to be quoted")

@@ -1,4 +1,4 @@
-"""What whole commands that answer take, over a run of very many slots: time and peak memory."""
+"""Time and peak memory of complete commands over a run of very many slots."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from bench.report import Row, say
 from labledger.ledger.database.sqlite import DRIVER
 
 GOAL_S, GOAL_MB = 20.0, 200
-"""Of a report of 200,000 slots in any form."""
+"""For a report of 200,000 slots in any form."""
 GOAL_COMPARE_S, GOAL_ANSWER_S = 3.0, 0.5
-"""Of `compare`, and of short answers, over 200,000 slots."""
+"""For `compare` and for short answers over 200,000 slots."""
 GOAL_QUERY = 1.5
-"""What a long answer may take of memory beside a short one's."""
+"""How many times the memory of a short answer a long one may take."""
 
 _FORMS = {"": (), " --markdown": ("--markdown",), " --json": ("--json",)}
 _BARE_SQL = """
@@ -44,7 +44,7 @@ _ANSWERS = {
 
 @dataclass(frozen=True)
 class Cost:
-    """What a command took."""
+    """The time and memory of a command."""
 
     cpu_s: float
     peak_mb: float
@@ -91,7 +91,7 @@ def measure(folder: Path, *, quick: bool) -> Iterator[Row]:
 
 
 def _timed(what: str, command: list[str], goal_s: float, rounds: int) -> Row:
-    """Time a whole command on the clock, after a first time that reads the files."""
+    """Time a whole command, after a first run that reads the files."""
     say(f"answers: {what}")
     seconds(command)
     times = [seconds(command) for _ in range(rounds)]
@@ -99,7 +99,7 @@ def _timed(what: str, command: list[str], goal_s: float, rounds: int) -> Row:
 
 
 def _command(*words: object) -> Cost:
-    """Run a `labledger` command whose answer nobody reads."""
+    """Run a `labledger` command and discard its output."""
     say(f"answers: {words[0]}")
     command = [sys.executable, "-m", "bench.peak", *map(str, words)]
     process = subprocess.Popen(
@@ -107,11 +107,11 @@ def _command(*words: object) -> Cost:
     )
     assert process.stderr is not None
     with process.stderr as stream:
-        said = stream.read()
+        output = stream.read()
     _, status, used = os.wait4(process.pid, 0)
     if status != 0:
-        raise RuntimeError(f"{' '.join(command)} failed: {said.decode()}")
-    peak_mb = json.loads(said.splitlines()[-1])["peak_mb"]
+        raise RuntimeError(f"{' '.join(command)} failed: {output.decode()}")
+    peak_mb = json.loads(output.splitlines()[-1])["peak_mb"]
     return Cost(used.ru_utime + used.ru_stime, peak_mb)
 
 

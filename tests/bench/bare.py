@@ -1,7 +1,7 @@
-"""The rows of a slot's commit written by the bare SQLite driver: what the writer is held against.
+"""The baseline of the ledger's writer: the bare SQLite driver writes the rows of a commit.
 
-The same file format, tables, triggers, keys and settings, and the same rows, but the rows are
-ready beforehand: no checks, no digests, no records, no reading.
+File format, tables, triggers, settings and rows are the same. The rows are prepared, so this writer
+needs no checks, digests, records or reading.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from labledger.records import canonical_json
 from labledger.records.attempt_result import AttemptResult
 
 Rows = list[tuple[str, Sequence[tuple[Any, ...]]]]
-"""Statements, each with the rows that it writes."""
+"""Statements with the rows that they write."""
 
 _NOW = "2026-01-31T12:00:02.000Z"
 _DIGEST = "d" * 64
@@ -40,32 +40,32 @@ class BareWriter:
         self._engine.dispose()
 
     def value(self, sql: str) -> Any:
-        """The one value that a question has for an answer."""
+        """Return the single value of a query."""
         return self._driver.execute(sql).fetchone()[0]
 
-    def commit(self, found: Rows) -> None:
+    def commit(self, rows: Rows) -> None:
         """Write all rows in one transaction."""
         execute, executemany = self._driver.execute, self._driver.executemany
         execute("BEGIN IMMEDIATE")
-        for statement, values in found:
+        for statement, values in rows:
             executemany(statement, values)
         execute("COMMIT")
 
 
 def commit_rows(lease: Lease, result: AttemptResult) -> Rows:
-    """All that a commit of `result` writes."""
+    """Return everything that a commit of `result` writes."""
     return [*_progress(lease, result), *_artifacts(result), *_published(lease, result)]
 
 
 def stage_rows(lease: Lease, result: AttemptResult) -> Rows:
-    """All that staging `result` writes."""
+    """Return everything that staging `result` writes."""
     payload = canonical_json.dumps(result.as_json())
     staged = (lease.run_no, result.schedule_idx, result.attempt, 1, payload, _NOW)
     return [*_artifacts(result), (statements.insert("staged_result"), [staged])]
 
 
 def commit_staged_rows(lease: Lease, result: AttemptResult) -> Rows:
-    """All that a commit of `result` writes when it was staged before."""
+    """Return everything that the commit of a staged `result` writes."""
     key = (lease.run_no, result.schedule_idx)
     published = _published(lease, result)
     return [*_progress(lease, result), *published, (slot_commits._DELETE_STAGED, [key])]
@@ -77,12 +77,12 @@ def _progress(lease: Lease, result: AttemptResult) -> Rows:
 
 
 def _artifacts(result: AttemptResult) -> Rows:
-    found = [(bytes.fromhex(a.sha256), a.size, a.content) for a in result.artifacts]
-    return [(statements.insert("artifact", unless_exists="sha256"), found)]
+    values = [(bytes.fromhex(a.sha256), a.size, a.content) for a in result.artifacts]
+    return [(statements.insert("artifact", unless_exists="sha256"), values)]
 
 
 def _published(lease: Lease, result: AttemptResult) -> Rows:
-    found = slot_rows.slot_rows(lease.run_no, [result])
+    rows = slot_rows.slot_rows(lease.run_no, [result])
     commit = (
         lease.run_no,
         result.schedule_idx,
@@ -96,11 +96,11 @@ def _published(lease: Lease, result: AttemptResult) -> Rows:
     )
     return [
         (statements.insert("slot_commit"), [commit]),
-        (statements.insert("trial"), [found.trial]),
-        (statements.insert("attempt"), found.attempts),
-        (statements.insert("metric"), found.metrics),
-        (statements.insert("event"), tuple(found.events)),
-        (statements.insert("prediction"), found.predictions),
-        (statements.insert("score"), found.scores),
-        (statements.insert("evidence_record"), found.evidence),
+        (statements.insert("trial"), [rows.trial]),
+        (statements.insert("attempt"), rows.attempts),
+        (statements.insert("metric"), rows.metrics),
+        (statements.insert("event"), tuple(rows.events)),
+        (statements.insert("prediction"), rows.predictions),
+        (statements.insert("score"), rows.scores),
+        (statements.insert("evidence_record"), rows.evidence),
     ]

@@ -1,4 +1,4 @@
-"""What a browser shows of a run: the frames of a scroll, and how soon a commit is on the page."""
+"""A run in a browser: the frames of a scroll, and how soon a commit is on the page."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def scroll(page: Page, step: int, frames: int = 240) -> tuple[list[float], int]:
 def delays(page: Page, commit: Callable[[], float], commits: int) -> list[float]:
     """Return the seconds from each commit, which `commit` makes and times, to the page."""
     page.evaluate(_WATCH)
-    found = []
+    delays = []
     for _ in range(commits):
         shown = page.evaluate("window.changes.length")
         at = commit()
         page.wait_for_function("shown => window.changes.length > shown", arg=shown)
-        found.append(page.evaluate("window.changes.at(-1)[1]") - at)
-    return found
+        delays.append(page.evaluate("window.changes.at(-1)[1]") - at)
+    return delays
 
 
 def late(times: list[float]) -> float:

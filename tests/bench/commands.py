@@ -1,4 +1,4 @@
-"""Whole commands as a user waits for them, from the start of a process to its end."""
+"""Complete commands, from the start of a process to its end."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def labledger(*words: object) -> list[str]:
 
 
 def seconds(command: Sequence[str], folder: Path | None = None) -> float:
-    """How long a command takes that must succeed."""
+    """Return the seconds of a command, which must succeed."""
     begun = time.perf_counter()
     subprocess.run(command, check=True, cwd=folder, env=environment(), stdout=subprocess.DEVNULL)
     return time.perf_counter() - begun
 
 
 def environment() -> dict[str, str]:
-    """As a user has it: what Python has compiled is kept, and no lab folder is named."""
+    """Return a user's environment: with compiled modules, without a lab folder."""
     unwanted = ("PYTHONDONTWRITEBYTECODE", "LABLEDGER_DIR")
     return {name: value for name, value in os.environ.items() if name not in unwanted}
 
 
 def spread(times: Sequence[float]) -> str:
-    """The median of some seconds, with the least and the most."""
+    """Return median, minimum and maximum as text."""
     return f"{statistics.median(times):.3f} s ({min(times):.3f} to {max(times):.3f})"

@@ -23,10 +23,10 @@ from labledger.records.attempt_result import AttemptResult
 GOAL_PER_S = 1000
 GOAL_RATIO = 2.5
 GOAL_GROWTH = 1.1
-"""What counts as no slower."""
+"""The ratio that counts as no slower."""
 
 SIZES = (1_000, 1_000_000)
-"""Metric and event rows that stand in the ledger beforehand."""
+"""The metric and event rows that the ledger already has."""
 
 _RUN, _FILLER = "bench", "filler"
 _FILL_BATCH = 1_000
@@ -34,7 +34,7 @@ _FILL_BATCH = 1_000
 
 @dataclass
 class Side:
-    """The seconds per slot of one way of writing, a figure a round."""
+    """The seconds per slot of one way of writing, a figure per round."""
 
     direct: list[float] = field(default_factory=list)
     staged: list[float] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Side:
 
 @dataclass
 class Pair:
-    """Two ledgers that began alike: one for the writer, one for the bare driver."""
+    """Two equal ledgers: one for the writer, one for the bare driver."""
 
     lease: Lease
     writer: LedgerWriter
@@ -51,7 +51,7 @@ class Pair:
     plain: Side = field(default_factory=Side)
 
     def round(self, first: int, slots: int) -> None:
-        """Commit `slots` slots from `first` on both ways, then as many that are staged first."""
+        """Commit `slots` slots from `first` on in both ways, then as many that are staged first."""
         batch = list(_results(_RUN, range(first, first + slots)))
         self.ours.direct.append(_commit(self.writer, self.lease, batch))
         self.plain.direct.append(_bare_commit(self.bare, self.lease, batch))
@@ -66,7 +66,7 @@ def measure(folder: Path, *, quick: bool) -> Iterator[Row]:
     with ExitStack() as stack:
         pairs = [_pair(folder / f"commits-{size}", size, total, stack) for size in SIZES]
         say(f"commits: {total} slots, both ways, in small and large ledgers")
-        # What was filled and copied must not be on its way to the disk meanwhile.
+        # Filled and copied data must be on the disk before the measurement.
         os.sync()
         for number in range(rounds):
             for pair in pairs:
@@ -127,8 +127,8 @@ def _commit(writer: LedgerWriter, lease: Lease, batch: Sequence[AttemptResult]) 
 def _bare_commit(bare: BareWriter, lease: Lease, batch: Sequence[AttemptResult]) -> float:
     ready = [commit_rows(lease, result) for result in batch]
     begun = time.perf_counter()
-    for found in ready:
-        bare.commit(found)
+    for rows in ready:
+        bare.commit(rows)
     return (time.perf_counter() - begun) / len(batch)
 
 
@@ -145,13 +145,13 @@ def _bare_stage_and_commit(bare: BareWriter, lease: Lease, batch: Sequence[Attem
     ready = [stage_rows(lease, result) for result in batch]
     ready += [commit_staged_rows(lease, result) for result in batch]
     begun = time.perf_counter()
-    for found in ready:
-        bare.commit(found)
+    for rows in ready:
+        bare.commit(rows)
     return (time.perf_counter() - begun) / len(batch)
 
 
 def _prepare(ledger: Path, size: int, total: int) -> Lease:
-    """A ledger with `size` rows of another run, and a run of `total` slots to commit."""
+    """Make a ledger with `size` rows of another run, and a run of `total` slots to commit."""
     migrations.upgrade(ledger)
     filling = size // (synthetic.METRICS + synthetic.EVENTS)
     with _open(ledger) as writer:
@@ -160,8 +160,8 @@ def _prepare(ledger: Path, size: int, total: int) -> Lease:
     with BareWriter(ledger) as bare:
         for first in range(0, filling, _FILL_BATCH):
             idxs = range(first, min(first + _FILL_BATCH, filling))
-            found = (commit_rows(filler, result) for result in _results(_FILLER, idxs))
-            bare.commit([each for of_a_slot in found for each in of_a_slot])
+            rows_of_slots = (commit_rows(filler, result) for result in _results(_FILLER, idxs))
+            bare.commit([row for of_a_slot in rows_of_slots for row in of_a_slot])
     return lease
 
 

@@ -1,4 +1,4 @@
-"""A lab with one complete run as a coordinator leaves it: real commits, mirrors, chain and summary.
+"""A lab with one complete run: real commits, mirrors, chain and summary.
 
 Every slot has a prediction, a score, evidence, metrics, events and artifacts.
 """
@@ -43,7 +43,7 @@ def write(lab: LabFolder, slots: int) -> None:
         LedgerReader.open(lab.ledger) as reader,
         MirrorWriter(folder) as mirrors,
     ):
-        # Nobody minds if this file is lost.
+        # This file may be lost.
         writer._connection.driver.execute("PRAGMA synchronous = OFF")
         writer.create_run(
             synthetic.new_run(RUN), synthetic.task_rows(slots), map(synthetic.slot, range(slots))

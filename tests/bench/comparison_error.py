@@ -3,15 +3,9 @@
     PYTHONPATH=tests python -m bench.comparison_error
     PYTHONPATH=tests python -m bench.comparison_error replications
 
-The first enumerates all outcomes of one replication. It prints, for each number of tasks and each
-level, how often a true null is rejected at most (over shares of differing pairs from 2 % to 100 %),
-as a multiple of the level, and the mean power at three alternatives: of the two tests together that
-`compare` uses, of the score test alone, of Tango's without its factor n/(n - 1), of McNemar's mid-p
-test and of his exact test.
-
-The second draws runs with replications and with clusters in which A and B do not differ (10,000 of
-each design, seeded, about five minutes) and prints how often the test of `compare` rejects that at
-the level 5 %; the standard error of a share of .05 is .0022.
+The first prints the largest type I error and the mean power of several tests, from all outcomes of
+one replication. The second draws 10,000 runs of each design without a difference (five minutes) and
+prints how often `compare` rejects at 5 %.
 """
 
 from __future__ import annotations
@@ -57,14 +51,14 @@ def print_one_replication() -> None:
 
 
 def _outcomes(size: int) -> tuple[Array, Array]:
-    """How many tasks only B and only A passed, in each outcome there is."""
+    """Return how many tasks only B and only A passed, in each possible outcome."""
     gained, lost = np.meshgrid(np.arange(size + 1), np.arange(size + 1), indexing="ij")
     possible = gained + lost <= size
     return gained[possible], lost[possible]
 
 
 def _tests(gained: Array, lost: Array, size: int, level: float) -> Mapping[str, Array]:
-    """Which outcomes each test rejects."""
+    """Return the outcomes that each test rejects."""
     differing, fewer = gained + lost, np.minimum(gained, lost)
     z = np.abs(gained - lost) / np.sqrt(np.maximum(differing, 1))
     critical = special.ndtri(1 - level / 2)
@@ -105,7 +99,7 @@ def equal_tasks(chance: np.random.Generator, tasks: int) -> tuple[Array, Array]:
 
 
 def shared_difficulty(shape: float) -> Probabilities:
-    """Tasks differ in difficulty, as a beta distribution has it; A and B are the same agent."""
+    """Tasks differ in difficulty by a beta distribution. A and B are the same agent."""
 
     def draw(chance: np.random.Generator, tasks: int) -> tuple[Array, Array]:
         difficulty = chance.beta(shape, shape, tasks)
@@ -115,7 +109,7 @@ def shared_difficulty(shape: float) -> Probabilities:
 
 
 def own_difficulty(shape: float) -> Probabilities:
-    """A and B find different tasks difficult, but are as good on the average of such tasks."""
+    """A and B find different tasks difficult, but have the same mean."""
 
     def draw(chance: np.random.Generator, tasks: int) -> tuple[Array, Array]:
         return chance.beta(shape, shape, tasks), chance.beta(shape, shape, tasks)
@@ -124,7 +118,7 @@ def own_difficulty(shape: float) -> Probabilities:
 
 
 def clustered(size: int) -> Probabilities:
-    """A and B are each better in whole clusters of `size` tasks, as often the one as the other."""
+    """A and B are each better in whole clusters of `size` tasks, equally often."""
 
     def draw(chance: np.random.Generator, tasks: int) -> tuple[Array, Array]:
         shared = np.repeat(chance.normal(0, 1, tasks // size), size)
@@ -162,7 +156,7 @@ class Design:
 
 
 def designs() -> Iterator[Design]:
-    """Those of the table."""
+    """Return the models of the table."""
     kinds: dict[str, Probabilities] = {"equal tasks": equal_tasks}
     for shape in (0.5, 1, 5):
         kinds[f"shared beta({shape:g}, {shape:g})"] = shared_difficulty(shape)

@@ -1,7 +1,6 @@
-"""The coordinator's memory and its start, over runs of many slots whose trials are made up.
+"""The coordinator's memory and start, over runs of many slots with made-up trials.
 
-Everything is real but the containers: the command line, the experiment, the ledger's writer, the
-mirrors, the schedule. Each coordinator is a process of its own.
+Everything except the containers is real. Each coordinator is a separate process.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ _RUN = "bench"
 
 def memory(folder: Path, *, quick: bool) -> Iterator[Row]:
     few, many = _few(quick), _many(quick)
-    found = {slots: _run(folder, slots) for slots in (few, many)}
-    peaks = {slots: report["peak_mb"] for slots, report in found.items()}
+    reports = {slots: _run(folder, slots) for slots in (few, many)}
+    peaks = {slots: report["peak_mb"] for slots, report in reports.items()}
     yield Row(
         f"peak memory of the coordinator, {many:,} slots",
         f"{peaks[many]:.0f} MB",
@@ -38,22 +37,22 @@ def memory(folder: Path, *, quick: bool) -> Iterator[Row]:
         f"< {GOAL_MB} MB",
         peaks[many] < GOAL_MB,
     )
-    first, last = found[many]["first_mb"], found[many]["last_mb"]
+    first, last = reports[many]["first_mb"], reports[many]["last_mb"]
     yield Row(
         "memory at the last dispatch, compared with the first", f"{last:.0f} MB", f"{first:.0f} MB"
     )
-    rates = {slots: slots / report["seconds"] for slots, report in found.items()}
+    rates = {slots: slots / report["seconds"] for slots, report in reports.items()}
     yield Row(
         "slots dispatched, finished and committed",
         f"{rates[many]:,.0f}/s",
         f"{rates[few]:,.0f}/s at {few:,}",
     )
-    start = found[many]["first_dispatch_s"]
+    start = reports[many]["first_dispatch_s"]
     yield Row(f"`run` to the first dispatch, {many:,} slots", f"{start:.2f} s")
 
 
 def events(folder: Path, *, quick: bool) -> Iterator[Row]:
-    """The peak of a real run whose trials, all at once, report 30 MB of events each."""
+    """Measure the peak of a real run whose trials report 30 MB of events each, all at once."""
     trials, many = (8 if quick else 32), 100_000
     say(f"coordinator: {trials} trials at once with {many:,} events each")
     project = event_trials.write_project(folder / "events", trials, many)
@@ -75,7 +74,7 @@ def events(folder: Path, *, quick: bool) -> Iterator[Row]:
 
 
 def wide(folder: Path, *, quick: bool) -> Iterator[Row]:
-    """Two rounds of trials that all run at once, of as many slots with few and with many of them.
+    """Measure runs of the same slots, with few and with many trials at once.
 
     The baseline of the processor time is a run of the same slots with few in flight.
     """
@@ -109,7 +108,7 @@ def wide(folder: Path, *, quick: bool) -> Iterator[Row]:
 
 
 def timed(place: Path, slots: int, width: int, seconds: float) -> dict[str, Any]:
-    """What the coordinator of a run reports whose trials take about so long, `width` at once."""
+    """Return the report of a run whose trials take about this long, `width` at once."""
     tasks = slots // len(synthetic.VARIANTS)
     variants = len(synthetic.VARIANTS)
     synthetic.write_experiment(place, tasks=tasks, variants=variants, concurrency=width)
@@ -144,7 +143,7 @@ def _many(quick: bool) -> int:
 
 
 def _run(folder: Path, slots: int) -> dict[str, Any]:
-    """What the coordinator of a whole run reports; its lab is kept as it is half-way."""
+    """Return the report of a complete run, and keep a copy of its lab from half-way."""
     say(f"coordinator: a run of {slots:,} made-up trials")
     place = folder / f"slots-{slots}"
     tasks = slots // len(synthetic.VARIANTS)
@@ -159,7 +158,7 @@ def _run(folder: Path, slots: int) -> dict[str, Any]:
 
 
 def _half_committed(folder: Path, slots: int) -> Path:
-    """The lab of a run whose coordinator is gone with half of its slots committed."""
+    """Return the lab of a run whose coordinator ended with half of the slots committed."""
     half = folder / f"slots-{slots}" / "half"
     if not half.is_dir():
         _run(folder, slots)

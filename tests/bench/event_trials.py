@@ -1,4 +1,4 @@
-"""A project whose agents report many events: the most that a coordinator has to take in."""
+"""A project whose agents report as many events as a coordinator accepts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from experiments import Project
 
 EVENT_BYTES = 300
-"""How long an event is, at least."""
+"""The minimum bytes of an event."""
 
 _AGENT = """\
 awk -v n={count} 'BEGIN {{
@@ -22,9 +22,9 @@ awk -v n={count} 'BEGIN {{
 def write_project(
     folder: Path, trials: int, events: int, *, first_is_last: bool = False
 ) -> Project:
-    """Write an experiment of so many trials at once that report so many events each.
+    """Write an experiment of `trials` concurrent trials with `events` events each.
 
-    With `first_is_last` the others are staged before slot 0 ends.
+    With `first_is_last`, the others are staged before slot 0 ends.
     """
     agent = _AGENT.format(count=events, length=EVENT_BYTES - 48, then="{then}")
     scripts = {f"t{n:03d}": agent.replace("{then}", "") for n in range(trials)}

@@ -1,7 +1,7 @@
 """Exporting and importing runs of many rows: speed, and memory that must not grow with them.
 
-Each measurement is a process of its own. The baseline of an export is the bare driver with the
-standard library's CSV writer; that of an import is `labledger verify` of the source, a part of it.
+Each measurement has its own process. The baseline of an export is the bare driver with the standard
+library's CSV writer. The baseline of an import is `labledger verify` of the source, a part of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records.identity import Stamp, TrialIds
 
 GOAL_GROWTH = 1.25
-"""What counts as flat memory for ten times the rows."""
+"""The ratio that counts as flat memory for ten times the rows."""
 
 FORMATS = ("jsonl", "csv", "parquet")
 _RUN = "bench"
@@ -86,7 +86,7 @@ report(begun, locked_s=held[0], log_mb=log[0] / 2**20)
 
 
 def exports(folder: Path, *, quick: bool) -> Iterator[Row]:
-    """The events of a run: ten a slot."""
+    """Measure the export of a run's events, ten per slot."""
     few, many = _sizes(quick)
     peaks = dict.fromkeys(FORMATS, 0.0)
     for slots in (few, many):
@@ -116,25 +116,25 @@ def exports(folder: Path, *, quick: bool) -> Iterator[Row]:
 
 
 def imports(folder: Path, *, quick: bool) -> Iterator[Row]:
-    """A whole run: 26 rows and eight artifacts a slot."""
+    """Measure the import of a run with 26 rows and eight artifacts per slot."""
     few, many = _sizes(quick)
-    found = {}
+    measured = {}
     for slots in (few, many):
         ledger = _filled(folder, slots)
         verified = _measure(_VERIFY, ledger, folder)
-        found[slots] = _measure(_IMPORT, ledger, folder / f"imported-{slots}")
-    ours = found[many]
+        measured[slots] = _measure(_IMPORT, ledger, folder / f"imported-{slots}")
+    ours = measured[many]
     yield Row(
         f"import of a run of {many:,} slots",
         f"{ours['seconds']:.0f} s, {many / ours['seconds']:,.0f} slots/s",
         f"{verified['seconds']:.0f} s verify alone",
         f"{ours['seconds'] / verified['seconds']:.2f}",
     )
-    growth = ours["peak_mb"] / found[few]["peak_mb"]
+    growth = ours["peak_mb"] / measured[few]["peak_mb"]
     yield Row(
         f"  peak memory, {many:,} slots",
         f"{ours['peak_mb']:.0f} MB",
-        f"{found[few]['peak_mb']:.0f} MB at {few:,}",
+        f"{measured[few]['peak_mb']:.0f} MB at {few:,}",
         f"{growth:.2f}",
         f"≤ {GOAL_GROWTH}",
         growth <= GOAL_GROWTH,
@@ -151,20 +151,20 @@ def _measure(program: str, *words: object) -> dict[str, Any]:
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"a measurement failed:\n{done.stderr}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
 
 
 def _filled(folder: Path, slots: int) -> Path:
-    """A ledger with a completed run of so many slots, its digests right; made once."""
+    """Return a ledger with a complete run of this many slots and right digests, made once."""
     ledger = folder / f"exchange-{slots}" / "ledger.sqlite"
     if ledger.exists():
         return ledger
     say(f"exchange: filling a ledger with {slots:,} slots")
     migrations.upgrade(ledger)
     with LedgerWriter.open(ledger, ArtifactStore(ledger.parent / "artifacts")) as writer:
-        found = map(synthetic.slot, range(slots))
-        writer.create_run(synthetic.new_run(_RUN), synthetic.task_rows(slots), found)
+        schedule = map(synthetic.slot, range(slots))
+        writer.create_run(synthetic.new_run(_RUN), synthetic.task_rows(slots), schedule)
         lease = writer.leases.acquire(_RUN, Owner("bench", 0, "bench"), 0.0)
     with BareWriter(ledger) as bare:
         head = bare.value("SELECT genesis_digest FROM schedule")
@@ -178,7 +178,7 @@ def _filled(folder: Path, slots: int) -> Path:
 
 
 def _linked(lease: Lease, idx: int, previous: str) -> tuple[list[Any], str]:
-    """All that the commit of a slot writes, with its digests, and the chain's new head."""
+    """Return everything that the commit of a slot writes, and the chain's new head."""
     slot = synthetic.slot(idx)
     result = synthetic.result(_RUN, slot)
     stamp = Stamp(
@@ -189,10 +189,10 @@ def _linked(lease: Lease, idx: int, previous: str) -> tuple[list[Any], str]:
     )
     payload = digest_chain.payload_digest(records)
     link = digest_chain.chain_digest(previous, result.slot_commit_id, lease.epoch, _NOW, payload)
-    found = [
+    published = [
         (statement, [(*values[0][:-2], payload, link)])
         if statement == statements.insert("slot_commit")
         else (statement, values)
         for statement, values in commit_rows(lease, result)
     ]
-    return found, link
+    return published, link

@@ -26,7 +26,7 @@ _STREAMS = 200
 _EVENTS = 60
 _PACE_S = 0.1
 _APART_S = 0.02
-"""How long after the one before it a stream begins: all are open after four seconds."""
+"""The seconds between the starts of two streams. All are open after four seconds."""
 _REQUEST_BYTES = 100_000
 GOAL_MS, GOAL_MB = 3.0, 150.0
 _LARGE_BYTES, _LARGE_AT_ONCE = 31_000_000, 12
@@ -48,7 +48,7 @@ class Way:
 
 @dataclass
 class Times:
-    """What streams took, in milliseconds."""
+    """The times of streams, in milliseconds."""
 
     first: list[float]
     whole: list[float]
@@ -70,7 +70,7 @@ def measure(folder: Path, *, quick: bool) -> Iterator[Row]:
                 through, [_through(t, short / str(i)) for i, t in enumerate(trials)], facts, gateway
             )
             if number == 0:
-                # Of the first round, imports and new connections are a part.
+                # The first round includes imports and new connections.
                 direct, through = Times([], []), Times([], [])
         calls = [call for trial in trials for call in trial.calls]
         assert all(call.usage for call in calls)
@@ -107,7 +107,7 @@ def _measure_neighbor(gateway: ServedGateway, provider: str) -> Iterator[Row]:
 
 
 def _small_call_ms(trial: GatewayTrial) -> float:
-    """Return how long the gateway takes for a call that it judges and journals itself."""
+    """Return the milliseconds of the gateway for a call that it judges in its own process."""
     began = time.perf_counter()
     assert trial.ask("anthropic", "go on", model="other").status == 403
     return (time.perf_counter() - began) * 1000
@@ -125,11 +125,11 @@ def _rows(direct: Times, through: Times, facts: dict[str, float]) -> Iterator[Ro
         "the same, 95th percentile", f"{tail[0] - tail[1]:.2f} ms", f"{tail[1]:.2f} ms direct"
     )
     whole = [statistics.median(t.whole) for t in (through, direct)]
-    each = (whole[0] - whole[1]) * 1000 / _EVENTS
+    added_us = (whole[0] - whole[1]) * 1000 / _EVENTS
     yield Row(
         f"whole streams of {_EVENTS} events", f"{whole[0]:.0f} ms", f"{whole[1]:.0f} ms direct"
     )
-    yield Row("the same, added for each event", f"{each:.0f} µs")
+    yield Row("the same, added for each event", f"{added_us:.0f} µs")
     memory = facts["memory_mb"]
     yield Row("memory of the gateway", f"{memory:.0f} MB").with_goal(
         f"< {GOAL_MB:g} MB", memory < GOAL_MB
@@ -184,7 +184,7 @@ def _through(trial: GatewayTrial, link: Path) -> Way:
 
 @contextmanager
 def _provider(folder: Path) -> Iterator[str]:
-    """Serve the scripted provider in a process of its own; yield its address."""
+    """Serve the scripted provider in a separate process; yield its address."""
     turn: dict[str, Any] = {
         "text": "x" * 16 * (_EVENTS - 6),
         "pace_s": _PACE_S,

@@ -1,4 +1,4 @@
-"""A ledger of very many trials, written by SQL: what the views and the mirrors are asked over.
+"""A ledger of very many trials, written by SQL, for queries of views and mirrors.
 
 Ten runs of each experiment, two variants, five replications; the same tasks in every run of an
 experiment. Nine trials in ten complete, and the rest end as anything else does. The last run is
@@ -24,7 +24,7 @@ RUNS_OF_AN_EXPERIMENT = 10
 REPLICATIONS = 5
 
 _FATE = "(task_idx * 7919 + run_no * 104729 + variant_idx * 31 + repl_idx * 17) % 100"
-"""A number below 100 for each slot, the same every time."""
+"""A fixed number below 100 for each slot."""
 
 _STATUS = f"""CASE WHEN {_FATE} < 92 THEN 'completed' WHEN {_FATE} < 94 THEN 'agent_error'
 WHEN {_FATE} < 96 THEN 'agent_timeout' WHEN {_FATE} < 98 THEN 'grade_error'
@@ -70,11 +70,11 @@ _FILL = (
     """UPDATE schedule_progress SET next_schedule_idx = :committed, epoch = 1, status = :status,
     ended_at = :ended_at, row_digest = NULL WHERE run_no = :run_no""",
 )
-"""All rows of a run's committed slots that the views of trials read."""
+"""The rows of a run's committed slots that the views of trials read."""
 
 
 def write(ledger: Path, trials: int, slots_of_a_run: int = SLOTS_OF_A_RUN) -> list[str]:
-    """Make a ledger of about `trials` slots; the ids of its runs, the last one half committed."""
+    """Make a ledger of about `trials` slots; return its run ids. The last run is half committed."""
     migrations.upgrade(ledger)
     tasks = slots_of_a_run // REPLICATIONS // len(synthetic.VARIANTS)
     run_ids = [f"run-{number:04d}" for number in range(max(2, trials // slots_of_a_run))]
@@ -85,7 +85,7 @@ def write(ledger: Path, trials: int, slots_of_a_run: int = SLOTS_OF_A_RUN) -> li
             rows = synthetic.task_rows(len(synthetic.VARIANTS) * tasks)
             writer.create_run(run, rows, _slots(tasks))
     raw = DRIVER.connect(str(ledger), isolation_level=None)
-    # Nobody minds if this file is lost, and its progress does not go slot by slot.
+    # This file may be lost, and its progress does not go slot by slot.
     raw.execute("PRAGMA synchronous = OFF")
     raw.execute(f"DROP TRIGGER {_PROGRESS_TRIGGER}")
     for number, run_id in enumerate(run_ids, 1):

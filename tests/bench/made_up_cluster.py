@@ -1,11 +1,10 @@
-"""`labledger` on a cluster of made-up hosts; says at its end what that took.
+"""`labledger` on a cluster of made-up hosts; reports time and memory at its end.
 
     python -m bench.made_up_cluster BEGUN SOCKET HOSTS DISPATCHES -- COMMAND…
 
-The executor of clusters is real, and so are its messages; only the transport is not Dask's: it is a
-socket to the process of `bench.made_up_hosts`, which has so many HOSTS. The process ends, as a kill
-would, after so many new DISPATCHES (0: at the run's end). BEGUN is when the caller started it
-(`time.monotonic`). The last line on stdout is the report, as JSON.
+Executor and messages are real; the transport is a socket to `bench.made_up_hosts`. The process ends
+like a killed one after DISPATCHES dispatches (0: at the run's end). BEGUN is its start
+(`time.monotonic`).
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class MadeUpTransport:
 
 
 class Watch:
-    """What is noted while the coordinator works."""
+    """Measurements while the coordinator works."""
 
     def __init__(self, begun: float, dispatches: int, transport: MadeUpTransport) -> None:
         self._begun = begun
@@ -93,7 +92,7 @@ class Watch:
         self._in_flight = 0
         self._most_in_flight = 0
         self._warm: list[float] | None = None
-        """What `_counts` were when the hosts had been filled."""
+        """The `_counts` when the hosts had been filled."""
         self._acknowledged = 0
         self._threads: set[int] = set()
 
@@ -123,7 +122,7 @@ class Watch:
 
     def report(self) -> None:
         assert self._first is not None, "nothing was dispatched"
-        found = {
+        report = {
             "first_dispatch_s": self._first - self._begun,
             "first_new_s": (self._first_new or time.monotonic()) - self._begun,
             "first_cpu_s": self._first_cpu_s,
@@ -134,8 +133,8 @@ class Watch:
         if self._warm is not None:
             names = ("seconds", "cpu_s", "acknowledged", "calls", "sent", "received")
             since = (now - then for now, then in zip(self._counts(), self._warm, strict=True))
-            found |= dict(zip(names, since, strict=True))
-        print(json.dumps(found), flush=True)
+            report |= dict(zip(names, since, strict=True))
+        print(json.dumps(report), flush=True)
 
 
 def main() -> None:

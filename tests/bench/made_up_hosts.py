@@ -2,9 +2,8 @@
 
     python -m bench.made_up_hosts SOCKET HOSTS SLOTS SECONDS
 
-There are HOSTS of them with SLOTS each, and a trial takes about SECONDS. They answer messages of
-coordinators, which come through a socket in the file system, until whoever started the process is
-gone. What a host has outlives coordinators, as it does on a real one.
+There are HOSTS with SLOTS each, and a trial takes about SECONDS. They answer coordinators through a
+Unix socket until the parent process ends. A host's attempts outlive coordinators.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from labledger.hosts.message_bytes import decode, encode
 from labledger.trial.attempt_spec import AttemptSpec
 
 FRAME = struct.Struct("<III")
-"""What comes before each message: its bytes, the number of the call, the number of the host."""
+"""The header of each message: its length, the call's number and the host's number."""
 _PR_SET_PDEATHSIG = 1
 
 
 class MadeUpHost:
-    """Answers as a host does, and has a result for each attempt after a while."""
+    """Answers like a host, and has a result for each attempt after a while."""
 
     def __init__(self, number: int, slots: int, seconds: float) -> None:
         self.name = f"host{number}/{number:08x}"
@@ -78,7 +77,7 @@ class MadeUpHost:
 
     @property
     def _running(self) -> list[float]:
-        """When each trial ends that has not ended."""
+        """The ends of running trials."""
         now = time.monotonic()
         return [end for end, _ in self._ends.values() if end > now]
 
@@ -129,7 +128,11 @@ def _key(spec: AttemptSpec) -> messages.AttemptKey:
 
 def _message(spec: AttemptSpec) -> messages.ResultMessage:
     result = synthetic.result(spec.run_id, spec.slot, spec.attempt)
-    contents = {each.sha256: each.content for each in result.artifacts if each.content is not None}
+    contents = {
+        artifact.sha256: artifact.content
+        for artifact in result.artifacts
+        if artifact.content is not None
+    }
     return messages.ResultMessage(_key(spec), json.dumps(result.as_json()).encode(), contents)
 
 
@@ -160,7 +163,7 @@ async def serve(path: str, hosts: list[MadeUpHost]) -> None:
 
 def main() -> None:
     path, hosts, slots, seconds = sys.argv[1:]
-    # Nothing is left behind, however the bench ends.
+    # The process ends with its parent, however the parent ends.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     made_up = [MadeUpHost(number, int(slots), float(seconds)) for number in range(int(hosts))]
     asyncio.run(serve(path, made_up))

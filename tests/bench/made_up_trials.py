@@ -1,13 +1,11 @@
-"""`labledger` with trials that are made up instead of run; says at its end what that took.
+"""`labledger` with made-up trials; reports time and memory at its end.
 
     python -m bench.made_up_trials BEGUN first -- COMMAND…
     python -m bench.made_up_trials BEGUN whole HALF IDX -- COMMAND…
     python -m bench.made_up_trials BEGUN timed SECONDS -- COMMAND…
 
-`first` ends the process, as a kill would, at the first dispatch. `whole` goes on to the end, and
-copies the lab folder to HALF when slot IDX is dispatched. In `timed`, every trial takes about
-SECONDS, and as many run at once as the command says. BEGUN is when the caller started this
-process (`time.monotonic`). The last line on stdout is the report, as JSON.
+`first` ends the process like a kill at the first dispatch. `whole` copies the lab to HALF at slot
+IDX. In `timed`, each trial takes about SECONDS. BEGUN is the start (`time.monotonic`).
 """
 
 from __future__ import annotations
@@ -46,13 +44,13 @@ _PARTS: dict[str, tuple[type, tuple[str, ...]]] = {
     "choosing and placing": (NextAttempts, ("place",)),
     "mirrors": (MirrorWriter, ("append",)),
 }
-"""The methods of the coordinator's thread whose processor time is reported, by a name for them."""
+"""Named methods of the coordinator's thread whose processor time is reported."""
 _SLOW_EVERY, _SLOW_S = 50, 0.05
-"""Now and then a trial takes its time, and those behind it are staged."""
+"""Every so many trials, one is slow, so that later ones are staged."""
 
 
 class Watch:
-    """What is noted while the coordinator works."""
+    """Measurements while the coordinator works."""
 
     def __init__(self, begun: float) -> None:
         self.begun = begun
@@ -60,7 +58,7 @@ class Watch:
         self.first_cpu_s = 0.0
         self.dispatches = 0
         self.memory_mb: list[float] = []
-        """What the process held while it dispatched, now and then."""
+        """The memory of the process at some dispatches."""
         self.parts_s = dict.fromkeys(_PARTS, 0.0)
         """The processor time of the thread in the methods of `_PARTS`."""
 
@@ -88,7 +86,7 @@ class Watch:
 
     def report(self) -> None:
         assert self.first_dispatch is not None, "nothing was dispatched"
-        found = {
+        report = {
             "first_dispatch_s": self.first_dispatch - self.begun,
             "seconds": time.monotonic() - self.first_dispatch,
             "first_mb": self.memory_mb[0],
@@ -97,11 +95,11 @@ class Watch:
             "cpu_s": time.process_time() - self.first_cpu_s,
             "parts_s": self.parts_s,
         }
-        print(json.dumps(found), flush=True)
+        print(json.dumps(report), flush=True)
 
 
 class MadeUpTrials(LocalExecutor):
-    """The executor of a run, but for what its trials are."""
+    """The executor of a run, with made-up trials."""
 
     watch: Watch
     half: Path | None = None
@@ -123,7 +121,7 @@ class MadeUpTrials(LocalExecutor):
 
 
 class TimedTrials(LocalExecutor):
-    """Trials that take their time, without a thread each; only so many run at once."""
+    """Trials that take time without threads; a limited number runs at once."""
 
     watch: Watch
     seconds = 0.0

@@ -1,6 +1,6 @@
-"""Runs on many hosts: real ones of a test cluster, and very many that are made up.
+"""Runs on many hosts: three real ones of a test cluster, and very many made-up ones.
 
-The real ones need root. Their figures hold for hosts that share the processors of one machine.
+Real hosts need root, and share the processors of one machine.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _VARIANTS, _REPLICATIONS = len(synthetic.VARIANTS), 25
 
 @dataclass(frozen=True)
 class _Times:
-    """How long a command took, and its run from the first dispatch to the last commit."""
+    """The time of a command, and from its run's first dispatch to the last commit."""
 
     command_s: float
     trials_s: float
 
 
 def hosts(folder: Path, *, quick: bool) -> Iterator[Row]:
-    """Whole commands on three hosts of eight slots, beside the same on this machine alone."""
+    """Measure commands on three hosts of eight slots, beside this machine alone."""
     plan = Plan(_HOSTS, _SLOTS, (synthetic.IMAGE,))
     say(f"hosts: a cluster of {_HOSTS} hosts with {_SLOTS} slots each")
     with cluster_in(folder / "cluster", plan) as cluster:
@@ -84,7 +84,7 @@ def _sleeping(folder: Path, cluster: Cluster) -> Iterator[Row]:
 
 
 def _plain_loop(cluster: Cluster) -> float:
-    """Seconds that `docker run --rm` takes for containers that sleep, as many at once as trials."""
+    """Return the seconds of `docker run --rm` for as many sleeping containers at once."""
     sleep = ("python3", "-c", _WORK.format(seconds=_SLEEP_S))
     words = ("run", "--rm", "--network", "none", synthetic.IMAGE, *sleep)
     begun = time.perf_counter()
@@ -124,11 +124,11 @@ def _short(folder: Path, cluster: Cluster, trials: int) -> Iterator[Row]:
 
 
 def _inputs(folder: Path, cluster: Cluster) -> Iterator[Row]:
-    """What is sent of a staged file that every trial needs."""
+    """Measure the bytes that are sent for a staged file that every trial needs."""
     trials, size = 2 * _HOSTS * _SLOTS, 20_000_000
     say(f"hosts: {trials} trials that share a file of {size / 1e6:.0f} MB")
     experiment = _write(folder / "inputs", trials, 0)
-    # Random, so that nothing makes less of it on its way.
+    # Random, so that it cannot be compressed.
     (experiment.parent / "model.bin").write_bytes(os.urandom(size))
     document = json.loads(experiment.read_text("utf-8"))
     document["runtime"]["agent"]["files"].append("model.bin")
@@ -145,7 +145,7 @@ def _inputs(folder: Path, cluster: Cluster) -> Iterator[Row]:
 
 
 def fleet(folder: Path, *, quick: bool) -> Iterator[Row]:
-    """A coordinator whose 500 hosts of 8 slots are made up, and a schedule of a million slots.
+    """Measure a coordinator with 500 made-up hosts of 8 slots and a million slots.
 
     The hosts are another process. The coordinator is killed, and its run is resumed while they hold
     thousands of its attempts. The baseline is a local run of made-up trials, as many at once.
@@ -235,7 +235,7 @@ def _run(experiment: Path, command: list[str]) -> _Times:
 
 
 def _bytes(cluster: Cluster) -> tuple[int, int]:
-    """Bytes that the coordinator's side of the cluster's network has sent and received."""
+    """Return the bytes that the coordinator's network interface has sent and received."""
     shown = Path(f"/proc/{cluster.ground.init}/net/dev").read_text("utf-8").splitlines()
     [line] = [line for line in shown if line.strip().startswith("hosts:")]
     numbers = line.partition(":")[2].split()

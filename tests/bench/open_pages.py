@@ -1,4 +1,4 @@
-"""Ten open pages of a run, as a process: each listens to events, and asks for what it lacks.
+"""Ten open pages of a run, as a process. Each follows events and requests missing data.
 
 `python -m bench.open_pages LINK RUN PAGES`: prints a line once all are open, then follows the run
 until it is ended.
@@ -25,15 +25,15 @@ async def main(link: str, run_id: str, pages: int) -> None:
         base, headers=headers, timeout=timeout, connector=connector
     ) as session:
         opened = [asyncio.Event() for _ in range(pages)]
-        tasks = [asyncio.create_task(page(session, run_id, each)) for each in opened]
-        for each in opened:
-            await each.wait()
+        tasks = [asyncio.create_task(page(session, run_id, is_open)) for is_open in opened]
+        for is_open in opened:
+            await is_open.wait()
         print("open", flush=True)
         await asyncio.gather(*tasks)
 
 
 async def page(session: aiohttp.ClientSession, run_id: str, opened: asyncio.Event) -> None:
-    """Do what a page does: follow the commits, and ask once a second what runs."""
+    """Act like a page: follow the commits, and poll running trials once a second."""
     async with session.get(f"/runs/{run_id}?format=json") as answer:
         committed = (await answer.json())["next"]
     asker = asyncio.create_task(ask_now(session, run_id))

@@ -1,4 +1,4 @@
-"""Run a `labledger` command; at its end, say on stderr what memory it had at most.
+"""Run a `labledger` command; at its end, print its peak memory on stderr.
 
 python -m bench.peak run my-experiment …
 """
@@ -13,7 +13,7 @@ from labledger.cli import app
 
 
 def memory_mb(what: str) -> float:
-    """This process's own; the peak of `getrusage` would begin with that of whoever forked it."""
+    """Return the value of this process. `getrusage` would include the peak of its parent."""
     for line in Path("/proc/self/status").read_text("utf-8").splitlines():
         if line.startswith(f"{what}:"):
             return int(line.split()[1]) / 1024

@@ -1,4 +1,4 @@
-"""What a measurement found, as rows of a small table."""
+"""The results of a measurement, as rows of a small table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HEAD = ("what", "measured", "baseline", "ratio", "goal", "met")
 
 @dataclass(frozen=True)
 class Row:
-    """One figure, and what it is held against."""
+    """One figure with its baseline and goal."""
 
     what: str
     measured: str
@@ -31,7 +31,7 @@ class Row:
     ratio: str = ""
     goal: str = ""
     met: bool | None = None
-    """None where the design sets no goal."""
+    """None if there is no goal."""
 
     def with_goal(self, goal: str, met: bool) -> Row:
         return replace(self, goal=goal, met=met)
@@ -45,26 +45,26 @@ class Row:
 
 
 def print_table(title: str, rows: Iterable[Row]) -> None:
-    found = [_HEAD, *(row.cells() for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*found, strict=True)]
+    lines = [_HEAD, *(row.cells() for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     print(f"\n{title}")
-    for cells in found:
+    for cells in lines:
         padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
         print(f"  {'  '.join(padded)}".rstrip(), flush=True)
 
 
 def paired_ratio(ours: Sequence[float], plain: Sequence[float]) -> float:
-    """The median over the rounds of ours / plain: each round has the same noise on both sides."""
+    """Return the median over the rounds of ours / plain, which have the same noise."""
     return statistics.median(a / b for a, b in zip(ours, plain, strict=True))
 
 
 def say(text: str) -> None:
-    """Progress, apart from the figures."""
+    """Print progress on stderr."""
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
 def machine(folder: Path) -> Iterable[str]:
-    """What the figures depend on."""
+    """Yield facts that the figures depend on."""
     yield f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {platform.platform()}"
     driver = DRIVER.__name__.partition(".")[0]
     yield f"Python {platform.python_version()}, SQLite {DRIVER.sqlite_version} by {driver}"
@@ -74,14 +74,14 @@ def machine(folder: Path) -> Iterable[str]:
 
 def _docker() -> str:
     try:
-        found = APIClient(version="auto", **kwargs_from_env()).version()
+        version = APIClient(version="auto", **kwargs_from_env()).version()
     except DockerException as error:
         return f"no Docker engine answers: {error}"
-    return f"Docker {found['Version']}"
+    return f"Docker {version['Version']}"
 
 
 def _fsync_ms(folder: Path) -> float:
-    """Over a file's old content, as a WAL is written most of the time."""
+    """Return the milliseconds of an fsync over old content, as for most writes of a WAL."""
     times: list[float] = []
     with tempfile.TemporaryFile(dir=folder, buffering=0) as handle:
         for lap in range(2):

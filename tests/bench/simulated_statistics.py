@@ -42,7 +42,7 @@ SEED = 18
 
 
 def main() -> None:
-    """Print the parts that are named, or all; `table` is the reference page's own part."""
+    """Print the named parts, or all except `table`, which is for the reference page."""
     if sys.argv[1:2] == ["table"]:
         return table.main(sys.argv[2:])
     parts = {
@@ -144,10 +144,10 @@ def _print_pass_at(tasks: int, trials: int, k: int, rate: float) -> None:
     held = np.zeros(2)
     for _ in range(OUTCOME_DRAWS):
         groups = _trials(chance, chance.choice(population, tasks), trials)
-        found = rates.pass_at(groups, k, 1 - LEVEL)
-        assert found.any is not None
-        assert found.all is not None
-        held += [_holds(found.any, truths[0]), _holds(found.all, truths[1])]
+        estimated = rates.pass_at(groups, k, 1 - LEVEL)
+        assert estimated.any is not None
+        assert estimated.all is not None
+        held += [_holds(estimated.any, truths[0]), _holds(estimated.all, truths[1])]
     print(
         f"{tasks} tasks, {trials} trials, rate {rate}: pass@{k} held "
         f"{held[0] / OUTCOME_DRAWS:.3f}, pass^{k} held {held[1] / OUTCOME_DRAWS:.3f}",
@@ -184,12 +184,12 @@ def clusters() -> None:
                 )
                 in_cluster = names.astype(str).tolist()
                 groups = [side.astype(float)[:, np.newaxis].tolist() for side in (a, b)]
-                found = paired_rates.of_tasks(groups[0], groups[1], 1 - LEVEL, in_cluster)
+                rate = paired_rates.of_tasks(groups[0], groups[1], 1 - LEVEL, in_cluster)
                 shift = together * chance.normal(0, 1, len(sizes))[names]
                 numbers = [chance.normal(0, 1, len(names)), shift + chance.normal(0, 1, len(names))]
                 values = [side[:, np.newaxis].tolist() for side in numbers]
                 metric = paired_means.of_tasks(values[0], values[1], 1 - LEVEL, in_cluster)
-                rejected += [found.p < LEVEL, metric.p < LEVEL]
+                rejected += [rate.p < LEVEL, metric.p < LEVEL]
             shares = rejected / CLUSTER_DRAWS
             print(
                 f"{name:<34} {kind:<26} pass rates {shares[0]:.3f}, metric {shares[1]:.3f}",
@@ -228,21 +228,21 @@ RESAMPLES = 400
 
 
 def means() -> None:
-    """Print how often intervals of a metric hold its mean, and how many misses are warned of."""
+    """Print how often intervals of a metric hold its mean, and how many misses have a warning."""
     for name, (draw, truth) in MEANS.items():
         for tasks in (8, 12, 20, 50, 100):
             chance = np.random.default_rng(SEED)
             stated = held = warned = booted = 0
             for _ in range(MEAN_DRAWS):
                 values = draw(chance, tasks)
-                found = paired_means.of_tasks(
+                mean = paired_means.of_tasks(
                     [[0.0]] * tasks, values[:, np.newaxis].tolist(), 1 - LEVEL
                 ).estimate
                 booted += _holds(bootstrap_t(values, chance), truth)
-                if found.low is None:
+                if mean.low is None:
                     continue
                 stated += 1
-                if _holds(found, truth):
+                if _holds(mean, truth):
                     held += 1
                 elif paired_means.is_skewed(values.tolist()) or warns_of_few(tasks):
                     warned += 1
@@ -261,10 +261,10 @@ def warns_of_few(tasks: int) -> bool:
     return paired_means.unseen_share(tasks) > 0.01
 
 
-def _holds(found: Estimate, truth: float) -> bool:
-    if found.low is None or found.high is None:
+def _holds(estimate: Estimate, truth: float) -> bool:
+    if estimate.low is None or estimate.high is None:
         return False
-    return found.low <= truth <= found.high
+    return estimate.low <= truth <= estimate.high
 
 
 def bootstrap_t(values: Array, chance: Chance) -> Estimate:
@@ -288,7 +288,7 @@ LOOK_DRAWS = 4000
 
 
 def looks() -> None:
-    """Print how often a difference is shown at any look, where there is one and where not."""
+    """Print how often a difference is shown at any look, with and without a true one."""
     every = range(10, 201, 10)
     for gained, lost in (
         (0.05, 0.05),
@@ -311,9 +311,9 @@ def looks() -> None:
         print(
             f"gained {gained:.0%}, lost {lost:.0%}: fixed-sample test at 20 looks "
             f"{fixed.any(axis=0).mean():.3f}, confidence sequence at 20 looks {shown.mean():.3f} "
-            f"(median at {np.median(first):.0f} tasks), the sequence at 19 looks and the test at "
-            f"the end {with_final.mean():.3f}, the test alone at the end {fixed[-1].mean():.3f}; "
-            f"finished with 50 tasks, extended to 100, 150, 200: {extended.mean():.3f}",
+            f"(median at {np.median(first):.0f} tasks). Sequence at 19 looks and test at "
+            f"the end {with_final.mean():.3f}, test alone at the end {fixed[-1].mean():.3f}. "
+            f"Finished with 50 tasks, extended to 100, 150, 200: {extended.mean():.3f}",
             flush=True,
         )
     _looks_at_clusters()
@@ -344,7 +344,7 @@ def _anytime(ups: Array, downs: Array) -> Array:
 
 
 def _looks_at_clusters() -> None:
-    """Print how often clusters that come in one after the other show a false difference."""
+    """Print how often clusters that arrive one by one show a false difference."""
     for name in ("SWE-bench's 12 repositories", "30 of 1 to 30"):
         sizes = CLUSTERS[name]
         names = np.repeat(np.arange(len(sizes)), sizes)
@@ -358,14 +358,14 @@ def _looks_at_clusters() -> None:
             alarms = missed = False
             for count in range(2, len(sizes) + 1):
                 known = np.isin(names, order[:count])
-                found = paired_means.at_every_look(
+                look = paired_means.at_every_look(
                     differences[known].tolist(),
                     1 - LEVEL,
                     names[known].astype(str).tolist(),
                     max(sizes),
                 )
-                alarms |= found.p < LEVEL
-                missed |= not _holds(found.estimate, 0.0)
+                alarms |= look.p < LEVEL
+                missed |= not _holds(look.estimate, 0.0)
             shown, held = shown + alarms, held + (not missed)
         print(
             f"{name}: a false difference at any look {shown / draws:.3f}, intervals of all looks "
@@ -378,13 +378,13 @@ def _looks_at_clusters() -> None:
 
 
 def sizes() -> None:
-    """Print the power at what a suite is said to show, and at sizes planned from a pilot."""
+    """Print the power at a suite's stated detectable size, and at sizes planned from a pilot."""
     chance = np.random.default_rng(SEED)
     for rate in (0.5, 0.9, 0.98, 1.0):
         for tasks, replications in ((20, 3), (50, 2)):
-            said = [_suite_detectable(chance, rate, tasks, replications) for _ in range(100)]
-            least = [each for each in said if each is not None]
-            shown = [_suite_shows(chance, rate, tasks, replications, each) for each in least * 4]
+            detectable = [_suite_detectable(chance, rate, tasks, replications) for _ in range(100)]
+            least = [size for size in detectable if size is not None]
+            shown = [_suite_shows(chance, rate, tasks, replications, size) for size in least * 4]
             print(
                 f"suite of {tasks} tasks, {replications} replications, {rate:.0%} pass: could show "
                 f"{100 * np.mean(least):.1f} points; of differences as large as each run says, "
@@ -451,7 +451,7 @@ def _planned(
     *,
     has_effect: bool,
 ) -> float:
-    """The power, with one replication, of as many tasks as a pilot says are needed for .80."""
+    """Return the power, with one replication, of the tasks that a pilot plans for .80."""
     population = chance.beta(mean * spread, (1 - mean) * spread, 20_000)
     moved = _moved(population, mean, difference)
     differing = float(np.mean(population * (1 - moved) + moved * (1 - population)))

@@ -1,4 +1,4 @@
-"""Experiments, runs and trial results made up for measuring: valid, small and plentiful."""
+"""Made-up experiments, runs and trial results for measurements."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _COMMON_ARTIFACTS = {
     "agent_stderr": Artifact.inline(b""),
     "workspace_before": Artifact.inline(b'{"files":{}}'),
 }
-"""What is the same in every trial, as an empty log is."""
+"""Content that is the same in every trial, such as an empty log."""
 
 AGENT = """\
 import json, os
@@ -60,9 +60,9 @@ def write_experiment(
     concurrency: int = 8,
     mode: str | None = None,
 ) -> Path:
-    """An experiment of `tasks` × `variants` × `replications` whose trials do next to nothing.
+    """Write an experiment of `tasks` × `variants` × `replications` with minimal trials.
 
-    `mode` is that of their grading, None to leave it out.
+    `mode` is the grading mode; None leaves it out.
     """
     folder.mkdir(parents=True)
     (folder / "agent.py").write_text(AGENT, "utf-8")
@@ -127,13 +127,13 @@ def task_rows(slot_count: int) -> Iterator[tuple[str, str, JsonObject]]:
 
 
 def slot(idx: int) -> Slot:
-    """Slot `idx` of a run that has the variants of each task side by side."""
+    """Return slot `idx` of a schedule with the variants of each task side by side."""
     task, variant = divmod(idx, len(VARIANTS))
     return Slot(idx, VARIANTS[variant], f"task-{task:06d}", 0)
 
 
 def result(run_id: str, slot: Slot, attempt: int = 1) -> AttemptResult:
-    """A trial that went well, with `METRICS`, `EVENTS` and eight artifacts, six of them its own."""
+    """Return a passed trial with `METRICS`, `EVENTS` and eight artifacts, six of them unique."""
     ids = TrialIds.of(run_id, slot)
     artifacts = _COMMON_ARTIFACTS | {
         name: Artifact.inline(f"{name} of {ids.trial_id}\n".encode() * 8) for name in _OWN_ARTIFACTS

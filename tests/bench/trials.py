@@ -1,7 +1,7 @@
 """Whole `labledger run` commands, beside a plain loop of `docker run --rm` of their trials.
 
-What is measured is what a user waits for: from the start of the command's process to its end, each
-time with a lab of its own. Both ways take turns, so that each round has the same noise on both.
+The measured time is the user's: from the start of the command's process to its end, each time with
+a new lab. Command and loop alternate, so that noise affects both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bench.synthetic import IMAGE, write_experiment
 from labledger.api.ledger import open_ledger
 
 GOAL = 0.8
-"""How long a command of many trials may take, as a part of the plain loop."""
+"""The part of the plain loop's time that a command of many trials may take."""
 GOAL_ABOVE_S = 0.7
 """How much longer than `docker run` a command of one trial may take, in seconds."""
 _CONCURRENCIES = (1, 2, 8)
@@ -36,7 +36,7 @@ _LATER_GRADERS = {
     "delivered": "docker run --rm",
     "separate": "docker run, cp, run --rm, rm",
 }
-"""Modes of grading in which the host acts between agent and grader, and the plain loop's calls."""
+"""Grading modes in which the host acts between agent and grader, with the loop's calls."""
 
 _COMMANDS = "python3 /agentlab/deps/agent.py && python3 /agentlab/deps/grader.py"
 _ENVIRONMENT = {
@@ -90,9 +90,9 @@ def _one_trial(folder: Path, rounds: int) -> Row:
 def _rounds(
     folder: Path, trials: int, concurrency: int, rounds: int, mode: str | None = None
 ) -> tuple[list[float], list[float]]:
-    """Seconds of each round: of the whole command, and of the plain loop."""
+    """Return the seconds of each round: of the whole command, and of the plain loop."""
     experiment = write_experiment(folder, tasks=trials, concurrency=concurrency, mode=mode)
-    # What one command leaves for all later ones is there for most that a user types.
+    # Most commands of a user find the caches of an earlier command.
     _run(write_experiment(folder / "first", tasks=1, concurrency=1), 1)
     ours, plain = [], []
     for _ in range(rounds):
@@ -102,7 +102,7 @@ def _rounds(
 
 
 def _harbor_tasks(folder: Path, trials: int, rounds: int) -> Row:
-    """Tasks of Harbor, by their solutions, beside solution and tests in one plain container."""
+    """Measure Harbor tasks, beside solution and tests in one plain container."""
     say(f"trials: {rounds} rounds of {trials} Harbor tasks at concurrency 2, both ways")
     for number in range(trials):
         harbor_tasks.plain(folder / "tasks" / f"task-{number:03}")
@@ -120,7 +120,7 @@ def _harbor_tasks(folder: Path, trials: int, rounds: int) -> Row:
 
 
 def _run(experiment: Path, trials: int, *words: str) -> float:
-    """Seconds of `labledger run` in a new lab, every trial graded, committed and cleaned up."""
+    """Return the seconds of `labledger run` in a new lab, until everything is cleaned up."""
     lab = experiment.parent / ".lab"
     command = labledger("run", *(words or (experiment,)), "--lab-dir", lab, "--quiet")
     begun = time.perf_counter()
@@ -137,7 +137,7 @@ def _run(experiment: Path, trials: int, *words: str) -> float:
 def _plain_loop(
     experiment: Path, trials: int, concurrency: int, plain_trial: Callable[[Path, Path], None]
 ) -> float:
-    """Seconds that a loop of plain trials takes, each with a new folder of its own."""
+    """Return the seconds of a loop of plain trials, each with a new folder."""
     with tempfile.TemporaryDirectory(dir=experiment) as folder:
         begun = time.perf_counter()
         with ThreadPoolExecutor(concurrency) as pool:
@@ -247,4 +247,4 @@ _PLAIN: dict[str | None, Callable[[Path, Path], None]] = {
     "after_agent": _plain_two_part_trial,
     "separate": _plain_separate_trial,
 }
-"""What a plain loop does for a trial, by the mode of its grading, if not `_plain_trial`."""
+"""The plain loop's steps for a trial, by grading mode, if they are not `_plain_trial`."""

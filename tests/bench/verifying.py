@@ -1,4 +1,4 @@
-"""`verify` of a large run and its folder, beside the bare driver that digests the same bytes."""
+"""`verify` of a large run and its folder, beside digests of the same bytes by the bare driver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from labledger.ledger.database.sqlite import DRIVER
 from labledger.upkeep.verify_lab import verify_lab
 
 GOAL_S = 40.0
-"""Of a run of 200,000 slots on a quiet machine."""
+"""For a run of 200,000 slots on a quiet machine."""
 _ROUNDS = 3
 _TABLES = (
     *("slot_commit", "trial", "attempt", "metric", "event", "prediction", "score"),
@@ -27,7 +27,7 @@ _TABLES = (
 
 @dataclass
 class Side:
-    """Seconds of each round: on the clock, and of processors, those of other processes too."""
+    """Seconds of each round: elapsed time, and processor time of all processes."""
 
     wall: list[float] = field(default_factory=list)
     processor: list[float] = field(default_factory=list)
@@ -63,11 +63,11 @@ def _row(what: str, ours: Sequence[float], plain: Sequence[float]) -> Row:
 def _verify(lab: LabFolder) -> None:
     findings = verify_lab(lab, None).findings
     if findings:
-        raise RuntimeError(f"a run that nobody changed has findings: {findings[0]}")
+        raise RuntimeError(f"an unchanged run has findings: {findings[0]}")
 
 
 def _read_and_digest(lab: LabFolder) -> None:
-    """Read every row of what was committed once, and take a digest of each and of every mirror."""
+    """Read every committed row once, and digest each row and mirror."""
     for path in lab.run_folder(committed_lab.RUN).rglob("*.jsonl"):
         with path.open("rb") as file:
             hashlib.file_digest(file, "sha256")
@@ -81,6 +81,6 @@ def _read_and_digest(lab: LabFolder) -> None:
 
 
 def _processor_s() -> float:
-    """User and system time of this process and of those that it has waited for."""
+    """Return user and system time of this process and its ended children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)

@@ -1,8 +1,7 @@
-"""What open pages of `labledger view` cost a run, and how long the page of a large run takes.
+"""The cost of open pages of `labledger view` for a run, and the time of a large run's page.
 
-The run is one that commits as fast as the ledger takes it, with trials that take no time: no run
-commits as fast. In the rounds without pages, server and pages are stopped by a signal. They catch
-up before the next round with pages, so that no round pays for the commits of two.
+The run commits as fast as the ledger can, because its trials take no time. In rounds without pages,
+a signal stops server and pages. They catch up before the next round with pages.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ GOAL_DELAY_S = 1.0
 LARGE = 100_000
 _RUN = "bench"
 _CATCHING_UP_S = 1.5
-"""After so many seconds, pages show what was committed while they were stopped."""
+"""The seconds after which pages show the commits during their stop."""
 
 
 def measure(folder: Path, *, quick: bool) -> Iterator[Row]:
@@ -80,7 +79,7 @@ def _commits(folder: Path, rounds: int, slots: int) -> Iterator[Row]:
 
 
 def _processor_s(process: subprocess.Popen[str]) -> float:
-    """Return how long a process has used processors so far."""
+    """Return the processor time of a process so far."""
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -100,8 +99,8 @@ def _documents(folder: Path, rounds: int) -> Iterator[Row]:
         with _serving(folder) as (_, link):
             for name, path in paths.items():
                 times[name].append(_seconds(link, path))
-    for name, found in times.items():
-        yield Row(f"{name}, {LARGE:,} slots", f"{1000 * statistics.median(found):,.0f} ms")
+    for name, seconds in times.items():
+        yield Row(f"{name}, {LARGE:,} slots", f"{1000 * statistics.median(seconds):,.0f} ms")
     yield from _browser(folder, run_id, quick=rounds < 7)
 
 

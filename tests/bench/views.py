@@ -1,4 +1,4 @@
-"""Questions to the views of a very large ledger, beside DuckDB that asks its JSONL mirrors."""
+"""Queries of the views of a very large ledger, beside DuckDB over its mirrors."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _RATE = f"count({_PASSED}), avg(({_PASSED})::INT)"
 class Question:
     what: str
     view: str
-    """What follows `SELECT * FROM`."""
+    """The text after `SELECT * FROM`."""
     duck: str = ""
-    """The same question over the mirrors; they hold neither schedules nor experiments."""
+    """The same query over the mirrors, which hold neither schedules nor experiments."""
     runs: str = "*"
-    """The runs whose mirrors answer it, as a glob."""
+    """The runs whose mirrors are needed, as a glob."""
 
 
 QUESTIONS = (

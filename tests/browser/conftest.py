@@ -15,8 +15,8 @@ from playwright.sync_api import Browser, expect, sync_playwright
 def chromium() -> Iterator[Browser]:
     """A browser; `scripts/browser` installs one.
 
-    Not one for the whole session: while it is there, its thread has a running event loop, and tests
-    that come after it in the same process could not run their own.
+    It does not last the session: its event loop would keep later tests of the process from
+    running their own.
     """
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
@@ -29,7 +29,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def serve(chromium: Browser) -> Iterator[Serve]:
-    """Starts servers of labs' pages, which end with the test."""
+    """Start servers of labs' pages, which end with the test."""
     with ExitStack() as servers:
 
         def start(folder: Path, *words: object) -> Viewer:

@@ -87,7 +87,7 @@ def take(viewer: Viewer, folder: Path) -> None:
             )
             if screen == "output":
                 expect(page.get_by_role("log")).to_contain_text("1 failed")
-            if screen == "runs":  # The folder of this machine says nothing to a reader.
+            if screen == "runs":  # The folder of this machine means nothing to a reader.
                 lab = page.locator("header .lab")
                 lab.evaluate("node => { node.textContent = '~/experiments/.lab'; }")
             height = min(MAX_HEIGHT, page.evaluate("document.documentElement.scrollHeight"))

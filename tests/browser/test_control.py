@@ -1,4 +1,4 @@
-"""Steering a run from its page: what will happen is said first, and becomes a request."""
+"""Controlling a run from its page: the page first says what will happen, then sends a request."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from labledger import open_ledger, request_control
 
 
 def asked(folder: Path) -> list[str]:
-    """What was asked of the run, as phrases."""
+    """Return the requests for the run, as phrases."""
     with open_ledger(folder / ".lab") as ledger:
         return [request.phrase for request in ledger.control_requests(RUN)]
 
 
 def test_pause(tmp_path: Path, serve: Serve) -> None:
-    """A pause says what it will do before it is asked for, and then waits in the list."""
+    """The page says what a pause will do, then sends it, and lists the waiting request."""
     with WatchedRun(tmp_path, 4) as run:
         run.commit(2)
         run.dispatch("agent", "reading\n", 2)
@@ -43,7 +43,7 @@ def test_pause(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_refused_limit(tmp_path: Path, serve: Serve) -> None:
-    """A limit that is wrong is refused in the dialog, with why, and nothing is asked for."""
+    """A wrong limit is refused in the dialog with the reason, and no request is sent."""
     with WatchedRun(tmp_path, 4):
         page = serve(tmp_path).open(f"/runs/{RUN}")
         page.get_by_role("button", name="Limits").click()
@@ -63,7 +63,7 @@ def test_refused_limit(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_without_a_script(tmp_path: Path, serve: Serve) -> None:
-    """Without JavaScript a form leads to a page that says what will happen, and asks there."""
+    """Without JavaScript, a form leads to a page that says what will happen, and asks there."""
     with WatchedRun(tmp_path, 4) as run:
         run.commit(1)
         page = serve(tmp_path).open(f"/runs/{RUN}", java_script_enabled=False)
@@ -87,7 +87,7 @@ def test_long_reason(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_read_only(tmp_path: Path, serve: Serve) -> None:
-    """A page that is read-only offers no change."""
+    """A read-only page offers no changes."""
     with WatchedRun(tmp_path, 4):
         viewer = serve(tmp_path, "--read-only")
         page = viewer.open(f"/runs/{RUN}")
@@ -97,14 +97,14 @@ def test_read_only(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_cancel_a_slot(tmp_path: Path, serve: Serve) -> None:
-    """A slot that is not finished is cancelled from its page, after what that means was said."""
+    """The page of an unfinished slot says what cancelling means, and then cancels it."""
     with WatchedRun(tmp_path, 4) as run:
         run.commit(2)
         page = serve(tmp_path).open(f"/runs/{RUN}/slots/3")
         slot = page.url
         page.get_by_role("button", name="Cancel this trial").click()
         expect(page.locator("main")).to_contain_text("cancelled for good")
-        # The page has no address of its own, so nothing leads to its document.
+        # The page has no own address, so no link leads to its document.
         expect(page.get_by_text("as JSON")).to_have_count(0)
         page.get_by_role("link", name="Leave it").click()
         expect(page).to_have_url(slot)
@@ -116,7 +116,7 @@ def test_cancel_a_slot(tmp_path: Path, serve: Serve) -> None:
 
 @thorough
 def test_go_on_with_one_of_two(tmp_path: Path, serve: Serve) -> None:
-    """What is paused is listed, and each pause ends on its own; tasks are paused by a glob."""
+    """The page lists pauses, and each ends separately. A glob pauses tasks."""
     with WatchedRun(tmp_path, 4) as run:
         run.commit(1)
         page = serve(tmp_path).open(f"/runs/{RUN}")
@@ -149,7 +149,7 @@ def test_go_on_with_one_of_two(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_nothing_of_a_regrading_is_cancelled(tmp_path: Path, serve: Serve) -> None:
-    """The page of a regrading offers what can be asked of it."""
+    """The page of a regrading offers only possible requests."""
     outcome_ledgers.make_regraded(tmp_path)
     page = serve(tmp_path).open("/runs/run-3.g2")
     controls = page.locator("#controls")
@@ -158,7 +158,7 @@ def test_nothing_of_a_regrading_is_cancelled(tmp_path: Path, serve: Serve) -> No
 
 @thorough
 def test_cancel_a_variant(tmp_path: Path, serve: Serve) -> None:
-    """A variant is chosen first; how many slots that cancels is said before it is asked for."""
+    """After the choice of a variant, the page says how many slots it would cancel."""
     with WatchedRun(tmp_path, 4) as run:
         run.commit(2)
         page = serve(tmp_path).open(f"/runs/{RUN}")
@@ -175,7 +175,7 @@ def test_cancel_a_variant(tmp_path: Path, serve: Serve) -> None:
 
 @thorough
 def test_choice_stays_what_it_is(tmp_path: Path, serve: Serve) -> None:
-    """What was chosen in a dialog stays chosen when it is gone from the run meanwhile."""
+    """A choice in a dialog stays, although the run no longer has it."""
     with WatchedRun(tmp_path, 4) as run:
         for what in ({"variant": ["hasty"]}, {"task": ["*"]}):
             request_control(RUN, "pause", what, lab_dir=tmp_path / ".lab")
@@ -229,7 +229,7 @@ FIRST_ANSWER_LAST = """() => {
 
 @thorough
 def test_late_preview(tmp_path: Path, serve: Serve) -> None:
-    """What is said is of the form as it is, in whichever order the answers come."""
+    """The text describes the form as it is, in whichever order the answers arrive."""
     with WatchedRun(tmp_path, 4) as run:
         run.commit(2)
         page = serve(tmp_path).open(f"/runs/{RUN}")
@@ -248,7 +248,7 @@ def test_late_preview(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_what_is_typed_is_said(tmp_path: Path, serve: Serve) -> None:
-    """What will happen is said while one types; then one click is enough."""
+    """The page says what will happen while the user types; then one click is enough."""
     with WatchedRun(tmp_path, 4):
         page = serve(tmp_path).open(f"/runs/{RUN}")
         page.get_by_role("button", name="Limits").click()
@@ -262,7 +262,7 @@ def test_what_is_typed_is_said(tmp_path: Path, serve: Serve) -> None:
 
 @thorough
 def test_a_question_that_was_lost(tmp_path: Path, serve: Serve) -> None:
-    """What will happen is asked again where the browser has lost the question."""
+    """The page asks again what will happen if the browser lost the question."""
     with WatchedRun(tmp_path, 4) as run:
         run.commit(2)
         page = serve(tmp_path).open(f"/runs/{RUN}")
@@ -286,7 +286,7 @@ def test_a_question_that_was_lost(tmp_path: Path, serve: Serve) -> None:
 
 @thorough
 def test_pause_a_host(tmp_path: Path, serve: Serve) -> None:
-    """A host of a cluster is paused by its name, also while it has no trial."""
+    """A host of a cluster is paused by its name, even without a trial."""
     with WatchedRun(tmp_path, 4, settings={"on": "cluster"}) as run:
         run.commit(1)
         page = serve(tmp_path).open(f"/runs/{RUN}")

@@ -1,4 +1,4 @@
-"""The page follows a run: commits, running trials, what is lost and comes back."""
+"""The page follows a run: commits, running trials, lost connections and their return."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LARGE_SLOTS = 100_000
 
 
 def live(viewer: Viewer, path: str = f"/runs/{RUN}") -> Page:
-    """A window that shows a path and is connected."""
+    """Return a connected window that shows a path."""
     page = viewer.open(path)
     try:
         expect(page.locator("#connection")).to_have_text("live")
@@ -30,7 +30,7 @@ def live(viewer: Viewer, path: str = f"/runs/{RUN}") -> Page:
 
 
 def test_commits_appear(tmp_path: Path, serve: Serve) -> None:
-    """What is committed appears in all that a run shows, without the page being loaded again."""
+    """A commit appears everywhere on the page of a run, without loading the page again."""
     with WatchedRun(tmp_path, 4) as run:
         run.commit(2)
         viewer = serve(tmp_path)
@@ -47,12 +47,12 @@ def test_commits_appear(tmp_path: Path, serve: Serve) -> None:
         expect(page.locator("#rates-as-of")).to_have_text("after 7 trials")
         chart = page.locator("#throughput")
         expect(chart).to_have_attribute("aria-label", re.compile("7 of 24"))
-        # Without a pointer on the chart, the figures below it are the newest.
+        # Without a pointer on the chart, the figures below are the newest.
         expect(chart.locator(".u-legend")).to_contain_text(re.compile("saved:?\\s*7$"))
         counted = page.locator("#rates tbody tr td:nth-child(2)").all_inner_texts()
         assert sum(int(text.split(" of ")[1]) for text in counted) == 7
         expect(page).to_have_title(re.compile("29%"))
-        # A screen reader is told of changes of state, not of each commit.
+        # A screen reader announces changes of state, not each commit.
         expect(page.locator("#announcement")).to_be_empty()
         run.commit(17)
         run.release(RunStatus.COMPLETED)
@@ -62,7 +62,7 @@ def test_commits_appear(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_browser_without_a_language(tmp_path: Path, serve: Serve) -> None:
-    """A run is followed in a browser whose language is none, as some say in the locale C."""
+    """A browser without a language, as in the locale C, follows a run."""
     with WatchedRun(tmp_path, 4) as run:
         run.commit(2)
         viewer = serve(tmp_path)
@@ -83,23 +83,23 @@ def test_browser_without_a_language(tmp_path: Path, serve: Serve) -> None:
     ),
 )
 def test_a_part_that_was_not_had(part: str, tmp_path: Path, serve: Serve) -> None:
-    """A page of which the browser did not get a part is loaded again, until it is whole."""
+    """If a part of a page is missing, the browser loads the page again until it is whole."""
     with WatchedRun(tmp_path, 4) as run:
         run.commit(2)
         viewer = serve(tmp_path)
         page = viewer.window()
-        asked: list[str] = []
+        urls: list[str] = []
 
         def drop(route: Route) -> None:
-            asked.append(route.request.url)
-            if len(asked) > 2:
+            urls.append(route.request.url)
+            if len(urls) > 2:
                 route.continue_()
             else:
                 route.abort("connectionaborted")
 
         page.route(f"**/static/{part}", drop)
         viewer.go(page, f"{viewer.origin}/runs/{RUN}")
-        while len(asked) <= 2:
+        while len(urls) <= 2:
             page.wait_for_event("load")
         expect(page.locator("#connection")).to_have_text("live")
         expect(page.locator("#theme")).to_have_text("Dark")
@@ -109,7 +109,7 @@ def test_a_part_that_was_not_had(part: str, tmp_path: Path, serve: Serve) -> Non
 
 
 def test_a_page_that_could_not_be_made(tmp_path: Path, serve: Serve) -> None:
-    """A page that the server could not make says why, and appears once it can be made."""
+    """If the server cannot make a page, the page says why and appears once it can."""
     with WatchedRun(tmp_path, 4) as run:
         run.commit(2)
         page = live(serve(tmp_path))
@@ -125,7 +125,7 @@ def test_a_page_that_could_not_be_made(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_the_first_run_of_a_lab_appears(tmp_path: Path, serve: Serve) -> None:
-    """In a folder without a lab, the page says what to type; the first run appears on it."""
+    """In a folder without a lab, the page says what to type, and then shows the first run."""
     viewer = serve(tmp_path)
     page = viewer.open("/")
     expect(page.locator("h1")).to_have_text("No run yet")
@@ -138,7 +138,7 @@ def test_the_first_run_of_a_lab_appears(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_asks_only_for_what_it_lacks(tmp_path: Path, serve: Serve) -> None:
-    """A commit makes the page ask from the first slot that it does not have; also after a break."""
+    """After a commit or a break, the page requests data from the first slot that it lacks."""
     with WatchedRun(tmp_path, 8) as run:
         run.commit(10)
         viewer = serve(tmp_path)
@@ -152,8 +152,8 @@ def test_asks_only_for_what_it_lacks(tmp_path: Path, serve: Serve) -> None:
         page.context.set_offline(False)
         expect(page.locator("#progress")).to_contain_text("17 of 48 saved")
         expect(page.locator("#connection")).to_have_text("live")
-        asked = [url for url in viewer.requests if "/changes?" in url]
-        after = [int(match[1]) for url in asked if (match := re.search(r"after=(\d+)", url))]
+        urls = [url for url in viewer.requests if "/changes?" in url]
+        after = [int(match[1]) for url in urls if (match := re.search(r"after=(\d+)", url))]
         assert after == sorted(after)
         assert min(after) == 10
         assert {13} <= set(after) <= {10, 11, 12, 13, 14, 15, 16, 17}
@@ -161,7 +161,7 @@ def test_asks_only_for_what_it_lacks(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_runs_follow(tmp_path: Path, serve: Serve) -> None:
-    """The list of runs moves with commits, and shows a run that is new."""
+    """The list of runs follows commits and shows a new run."""
     with WatchedRun(tmp_path, 4) as run:
         page = live(serve(tmp_path), "/")
         expect(page.locator("#runs tbody tr")).to_have_count(1)
@@ -173,7 +173,7 @@ def test_runs_follow(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_running_trials(tmp_path: Path, serve: Serve) -> None:
-    """A trial that runs is listed with its phase and its last lines, and marked in the grid."""
+    """A running trial is listed with its phase and last lines, and marked in the grid."""
     with WatchedRun(tmp_path, 4) as run:
         run.commit(2)
         page = live(serve(tmp_path))
@@ -188,7 +188,7 @@ def test_running_trials(tmp_path: Path, serve: Serve) -> None:
 
 @pytest.mark.parametrize("has_script", [True, False])
 def test_trials_on_hosts(tmp_path: Path, serve: Serve, has_script: bool) -> None:
-    """A trial on a host of a cluster runs, in whichever phase; a paused host takes no trial."""
+    """A trial on a host is shown as running in any phase; a paused host gets no trial."""
     with WatchedRun(tmp_path, 4, settings={"on": "cluster"}) as run:
         run.dispatch("agent", "", 2, host="gpu-1/0123abcd")
         request_control(RUN, "pause", {"host": ["gpu-1"]}, lab_dir=tmp_path / ".lab")
@@ -213,7 +213,7 @@ def test_output_follows(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_slot_moves_on(tmp_path: Path, serve: Serve) -> None:
-    """The page of a slot follows it from attempt to attempt, to its turn, and to its commit."""
+    """The page of a slot follows its attempts until it is committed."""
     with WatchedRun(tmp_path, 4) as run:
         page = live(serve(tmp_path), f"/runs/{RUN}/slots/1")
         state = page.locator("article .lead .state")
@@ -230,7 +230,7 @@ def test_slot_moves_on(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_lost_server(tmp_path: Path, serve: Serve) -> None:
-    """A page says that its server is gone, and since when, and what to do about a new one."""
+    """A page says since when its server is gone, and how to open a new one."""
     with WatchedRun(tmp_path, 4) as run:
         run.commit(2)
         viewer = serve(tmp_path)
@@ -250,7 +250,7 @@ def test_lost_server(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_lost_coordinator(tmp_path: Path, serve: Serve) -> None:
-    """A page says that nobody owns a run any longer, and with which command it goes on."""
+    """A page says that a run has no coordinator, and which command continues it."""
     with WatchedRun(tmp_path, 4, owner=dead_process()) as run:
         page = live(serve(tmp_path))
         expect(page.locator("#run-state")).to_have_text("no coordinator")
@@ -260,7 +260,7 @@ def test_lost_coordinator(tmp_path: Path, serve: Serve) -> None:
 
 @thorough
 def test_lost_ledger(tmp_path: Path, serve: Serve) -> None:
-    """A page says that its ledger cannot be read, and since when, until it can be again."""
+    """A page says since when its ledger cannot be read, until it can be read again."""
     with WatchedRun(tmp_path, 4) as run:
         run.commit(2)
     viewer = serve(tmp_path)
@@ -279,7 +279,7 @@ def test_lost_ledger(tmp_path: Path, serve: Serve) -> None:
 
 @thorough
 def test_deleted_run(tmp_path: Path, serve: Serve) -> None:
-    """The page of a run that is deleted says so, and asks for it no more."""
+    """The page of a deleted run says so, and stops requesting it."""
     with WatchedRun(tmp_path, 4, owner=dead_process()) as run:
         run.commit(2)
         viewer = serve(tmp_path)
@@ -294,7 +294,7 @@ def test_deleted_run(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_hidden_page_rests(tmp_path: Path, serve: Serve) -> None:
-    """A hidden page holds none of the six connections of a browser; it catches up when seen."""
+    """A hidden page uses none of a browser's six connections, and catches up when shown."""
     with WatchedRun(tmp_path, 4) as run:
         viewer = serve(tmp_path)
         page = live(viewer)
@@ -325,7 +325,7 @@ SCROLL = """async ([step, times]) => {
 
 @thorough
 def test_large_grid(tmp_path: Path, serve: Serve) -> None:
-    """However far the grid of 100,000 slots is scrolled, the page has few rows, the right ones."""
+    """However far the grid of 100,000 slots is scrolled, the page has a few, right rows."""
     ledger = tmp_path / ".lab/ledger.sqlite"
     ledger.parent.mkdir(mode=0o700)
     *_, run_id = large_ledger.write(ledger, LARGE_SLOTS, LARGE_SLOTS)
@@ -344,7 +344,7 @@ def test_large_grid(tmp_path: Path, serve: Serve) -> None:
 
 @thorough
 def test_decision_of_a_large_run_follows(tmp_path: Path, serve: Serve) -> None:
-    """A page of a run that has ended does not wait for its decision, and asks until it is there."""
+    """The page of an ended run appears without its decision, and polls until there is one."""
     ledger = tmp_path / ".lab/ledger.sqlite"
     ledger.parent.mkdir(mode=0o700)
     *_, run_id = large_ledger.write(ledger, 6_000, 6_000)
@@ -352,26 +352,26 @@ def test_decision_of_a_large_run_follows(tmp_path: Path, serve: Serve) -> None:
     page = viewer.open(f"/runs/{run_id}")
     expect(page.locator("#answers")).to_contain_text("is ahead")
     expect(page.locator("#answers")).not_to_contain_text("the decision follows")
-    asked = sum("/changes" in address for address in viewer.requests)
-    assert asked > 0
+    request_count = sum("/changes" in address for address in viewer.requests)
+    assert request_count > 0
 
 
 def test_begun_stays_begun(tmp_path: Path, serve: Serve) -> None:
-    """A trial that has ended and waits for its commit is not shown as one that has not begun."""
+    """A trial that waits for its commit is not shown as not started."""
     with WatchedRun(tmp_path, 4) as run:
         page = live(serve(tmp_path))
-        begun = page.locator("#grid .cell.running")
+        started_cells = page.locator("#grid .cell.running")
         run.dispatch("agent", "reading\n", 2)
-        expect(begun).to_have_count(2)
+        expect(started_cells).to_have_count(2)
         run.stage(1)
         expect(page.locator("#progress")).to_contain_text("1 finished, waiting")
-        expect(begun.nth(1)).to_have_attribute("title", "trial 1: started")
-        expect(begun).to_have_count(2)
+        expect(started_cells.nth(1)).to_have_attribute("title", "trial 1: started")
+        expect(started_cells).to_have_count(2)
 
 
 @thorough
 def test_filtered_grid_follows(tmp_path: Path, serve: Serve) -> None:
-    """The tasks that fit an outcome are those that fit it now, as slots begin and are committed."""
+    """The filter by outcome follows the slots as they start and are committed."""
     with WatchedRun(tmp_path, 4) as run:
         page = live(serve(tmp_path))
         outcome, tasks = page.get_by_label("With outcome"), page.locator("#grid-count")
@@ -388,12 +388,12 @@ def test_filtered_grid_follows(tmp_path: Path, serve: Serve) -> None:
 
 @thorough
 def test_find_that_fails(tmp_path: Path, serve: Serve) -> None:
-    """What was asked for in vain is said, and what is shown stays that of the filter before."""
+    """If a filter cannot be applied, the page says so and keeps showing the previous one."""
     with WatchedRun(tmp_path, 4):
         page = live(serve(tmp_path))
         trouble = {"error": {"message": "too many requests wait; try again", "hint": None}}
         page.route("**/grid?*", lambda route: route.fulfill(status=503, json=trouble))
-        # What is asked every second is answered, and would end the notice.
+        # The regular poll would be answered and would end the notice.
         page.route("**/now", lambda route: route.fulfill(status=503, json=trouble))
         page.get_by_label("Find a task").fill("merge")
         page.get_by_role("button", name="Find").click()
@@ -403,7 +403,7 @@ def test_find_that_fails(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_keyboard_in_the_grid(tmp_path: Path, serve: Serve) -> None:
-    """j and k go through tasks, the arrows through slots, Enter opens one; / finds a task."""
+    """j and k move through tasks, arrows through slots, Enter opens one, and / finds a task."""
     with WatchedRun(tmp_path, 300) as run:
         run.commit(10)
         page = live(serve(tmp_path))

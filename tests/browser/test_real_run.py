@@ -1,4 +1,4 @@
-"""The page beside a run in containers: what runs, what is committed, a coordinator that dies."""
+"""The page of a run in containers: running trials, commits, a killed coordinator."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def test_follows_a_run_in_containers(
 
 KILLS = 12
 LONGEST_LIFE_S = 2.0
-"""A server or a coordinator lives at most so long after it has begun."""
+"""The longest life of a server or coordinator, in seconds."""
 
 
 @thorough
 def test_random_kills(
     tmp_path: Path, image_ids: dict[str, str], serve: Serve, engine_log: EngineLog
 ) -> None:
-    """Whether server or coordinator dies, no trial is lost or repeated, and one page follows on."""
+    """If server or coordinator dies, no trial is lost or repeated, and the page follows on."""
     chance = random.Random(22)
     project = Project(tmp_path, dict.fromkeys("abcdef", f"sleep 1\n{RIGHT}"), max_concurrency=2)
     with ExitStack() as started:

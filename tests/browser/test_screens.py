@@ -1,4 +1,4 @@
-"""Every screen of the page in a real browser: readable, in both themes, at every width, for all."""
+"""Every screen in a real browser: readable in both themes, at every width, for everyone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WIDTHS = (390, 1280, 2560)
 
 @pytest.fixture(scope="module")
 def viewer(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[Viewer]:
-    """The page of a lab with a run that runs and one that is complete."""
+    """The page of a lab with a running and a complete run."""
     folder = tmp_path_factory.mktemp("watched")
     with WatchedRun(folder, 8, run_id=DONE, tags=("paper",)) as done:
         done.commit(len(done.slots))
@@ -52,7 +52,7 @@ def viewer(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Itera
 
 
 def shown(viewer: Viewer, screen: str, **options: Any) -> Page:
-    """A window that shows a screen, settled: what it asks for first has been answered."""
+    """Return a window with a settled screen, whose first requests have been answered."""
     page = viewer.open(SCREENS[screen], **options)
     page.wait_for_load_state("load")
     live = page.locator("#connection[data-state=live], #connection[data-state=still]")
@@ -62,7 +62,7 @@ def shown(viewer: Viewer, screen: str, **options: Any) -> Page:
 
 @dataclass(frozen=True)
 class Screen:
-    """A screen in a window, and what its window asked for and complained of."""
+    """A screen in a window, with the window's requests and complaints."""
 
     page: Page
     origin: str
@@ -72,7 +72,7 @@ class Screen:
 
 @pytest.fixture(scope="module", params=SCREENS)
 def screen(request: pytest.FixtureRequest, viewer: Viewer) -> Iterator[Screen]:
-    """Each screen in turn, opened once for all tests that only look at it."""
+    """Each screen, opened once for all tests that only inspect it."""
     viewer.requests.clear()
     viewer.complaints.clear()
     page = shown(viewer, request.param)
@@ -81,11 +81,11 @@ def screen(request: pytest.FixtureRequest, viewer: Viewer) -> Iterator[Screen]:
 
 
 def test_nothing_leaves_and_nothing_is_refused(screen: Screen) -> None:
-    """No screen asks another host for anything, breaks the content policy, or logs an error."""
-    asked = {url for url in screen.requests if not url.startswith("data:")}
-    assert asked
-    assert all(url.startswith(f"{screen.origin}/") for url in asked)
-    # That an answer has an error's status is the one thing that is said, and meant.
+    """No screen uses another host, breaks the content policy, or logs an error."""
+    urls = {url for url in screen.requests if not url.startswith("data:")}
+    assert urls
+    assert all(url.startswith(f"{screen.origin}/") for url in urls)
+    # The only complaint is about an answer with an error's status, which is intended.
     status = "the server responded with a status of"
     assert [text for text in screen.complaints if status not in text] == []
 
@@ -100,7 +100,7 @@ def test_fits_every_width(screen: Screen) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_contrast(screen: Screen, scheme: Literal["light", "dark"]) -> None:
-    """Every text has a contrast of at least 4.5 to what is behind it, 3 where it is large."""
+    """Every text has a contrast of at least 4.5 to its background, or 3 if it is large."""
     screen.page.emulate_media(color_scheme=scheme)
     opened = "document.querySelectorAll('details').forEach((node) => { node.open = true; })"
     screen.page.evaluate(opened)
@@ -108,7 +108,7 @@ def test_contrast(screen: Screen, scheme: Literal["light", "dark"]) -> None:
 
 
 def test_has_structure_and_names(screen: Screen) -> None:
-    """A screen has one title, its landmarks and no skipped heading; all that is used has a name."""
+    """A screen has one title, its landmarks and no skipped heading. Every control has a name."""
     page = screen.page
     for landmark in ("header.top", "main", "footer", "nav[aria-label]"):
         expect(page.locator(landmark)).to_have_count(1)
@@ -139,7 +139,7 @@ def test_theme_is_remembered(viewer: Viewer) -> None:
 
 
 def test_reduced_motion(viewer: Viewer) -> None:
-    """Nothing moves by itself for who asked for less motion."""
+    """Nothing moves by itself for a user who asked for less motion."""
     page = shown(viewer, "run", reduced_motion="reduce")
     running = page.evaluate("document.getAnimations().length")
     page.context.close()
@@ -147,7 +147,7 @@ def test_reduced_motion(viewer: Viewer) -> None:
 
 
 def test_keyboard(viewer: Viewer) -> None:
-    """j, k, Enter, /, ? and Esc do on every list what the help says."""
+    """j, k, Enter, /, ? and Esc work on every list as the help says."""
     page = shown(viewer, "runs")
     links = page.locator("#runs a.name")
     page.keyboard.press("j")
@@ -187,7 +187,7 @@ def test_skip_link(viewer: Viewer) -> None:
 
 @pytest.mark.parametrize("screen", [name for name in SCREENS if "slot" not in name])
 def test_without_a_script(viewer: Viewer, screen: str) -> None:
-    """Without JavaScript a screen has its title and what it is about, and nothing is broken."""
+    """Without JavaScript, a screen has its title and content, and nothing is broken."""
     page = viewer.open(SCREENS[screen], java_script_enabled=False)
     expect(page.get_by_role("heading", level=1)).to_be_visible()
     expect(page.locator("body")).not_to_contain_text("undefined")
@@ -223,7 +223,7 @@ def test_slot(viewer: Viewer) -> None:
 
 
 def test_hostile_text_is_text(chromium: Browser, tmp_path: Path) -> None:
-    """What containers and experiments wrote is shown as text and never becomes markup."""
+    """Text of containers and experiments is shown as text and never becomes markup."""
     markup = "<script>window.owned = 1</script><img src=x onerror='window.owned = 1'>"
     hostile = f"{markup}{HOSTILE}</script>\"'"
     name = "v<b>1"

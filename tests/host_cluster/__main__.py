@@ -1,4 +1,4 @@
-"""What `scripts/cluster` does once the environment stands."""
+"""The command `scripts/cluster`, run in the prepared environment."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def main() -> None:
 def up(cluster: Cluster, options: argparse.Namespace) -> None:
     if cluster.is_up:
         sys.exit("cluster: error: a cluster is up: end it by `scripts/cluster down` first")
-    cluster.down()  # What is left of one whose ground has ended.
+    cluster.down()  # Removes the remains of a cluster whose ground has ended.
     environment = tuple((name, value) for name, _, value in (e.partition("=") for e in options.env))
     cluster.up(Plan(options.hosts, options.slots, tuple(options.image), environment))
     show(cluster)
@@ -66,10 +66,10 @@ def kill(host: Host, part: str | None) -> None:
 
 
 def show(cluster: Cluster) -> None:
-    for name, found in cluster.status().items():
-        runs, cut = found.pop("runs"), found.pop("partitioned")
+    for name, pids in cluster.status().items():
+        runs, cut = pids.pop("runs"), pids.pop("partitioned")
         state = "down" if not runs else "partitioned" if cut else "up"
-        parts = "  ".join(f"{part} {pid or '-'}" for part, pid in found.items())
+        parts = "  ".join(f"{part} {pid or '-'}" for part, pid in pids.items())
         print(f"{name:12}{state:13}{parts}")
 
 

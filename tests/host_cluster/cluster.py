@@ -1,7 +1,6 @@
 """A cluster: a scheduler and hosts, all in one folder and below one ground.
 
-Every method can be called by a process that has not made the cluster: what there is, the folder and
-the kernel tell.
+Any process can call the methods, because folder and kernel hold the state of the cluster.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ _TLS_INSIDE = "/root/tls"
 
 @dataclass(frozen=True)
 class Plan:
-    """What a cluster is made of; kept in its folder, so that a part can be started again."""
+    """The parts of a cluster, stored in its folder so that a part can be started again."""
 
     hosts: int = 3
     slots: int = 8
     images: tuple[str, ...] = ("labledger/busybox:1",)
-    """What is loaded into each engine from the machine's."""
+    """Images that each engine loads from the machine's engine."""
     environment: tuple[tuple[str, str], ...] = ()
-    """What scheduler, workers and coordinators find in their environment."""
+    """Environment variables of scheduler, workers and coordinators."""
 
     def impatient(self) -> Plan:
-        """Return the same with time-outs of Dask that are a few seconds instead of minutes."""
+        """Return the same plan with Dask time-outs of a few seconds instead of minutes."""
         settings = {
             "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "12s",
             "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "12s",
@@ -56,7 +55,7 @@ class Cluster:
         self.folder = folder
         self.ground = Ground(folder)
         self.file = folder / "cluster.yaml"
-        """What `--on` takes."""
+        """The value of `--on`."""
         self.tls = folder / "tls"
 
     # -- as a whole
@@ -81,7 +80,7 @@ class Cluster:
             self.start_worker(host)
 
     def down(self) -> None:
-        """End everything and remove the folder, also of a cluster whose maker was killed."""
+        """End everything and remove the folder, even if the cluster's creator was killed."""
         owner = self.ground.owner if self.ground.was_started() else None
         self.ground.end()
         if owner is not None:
@@ -104,7 +103,7 @@ class Cluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What its processes find in their environment, and coordinators are to find there."""
+        """Environment variables of its processes, which coordinators need, too."""
         return dict(self.plan.environment)
 
     # -- its members
@@ -125,7 +124,7 @@ class Cluster:
         return self.host(SCHEDULER)
 
     def start_scheduler(self) -> None:
-        """Start the scheduler, as after a kill: it knows nothing of what was before."""
+        """Start the scheduler, which knows nothing of an earlier one."""
         host, _, port = ADDRESS.removeprefix("tls://").partition(":")
         words = ["-m", "distributed.cli.dask_scheduler", "--protocol", "tls", "--host", host]
         words += ["--port", port, "--no-dashboard", "--tls-ca-file", f"{_TLS_INSIDE}/ca.pem"]
@@ -142,7 +141,7 @@ class Cluster:
         )
 
     def start_worker(self, host: Host) -> None:
-        """Start the worker of a host; it finds what one before it has left there."""
+        """Start the worker of a host, which finds the files of an earlier one."""
         words = [sys.executable, "-m", "labledger", "worker", ADDRESS]
         words += ["--slots", str(self.plan.slots), "--tls-ca", f"{_TLS_INSIDE}/ca.pem"]
         words += ["--tls-cert", f"{_TLS_INSIDE}/worker.pem"]
@@ -151,7 +150,7 @@ class Cluster:
             host.start_part("worker", words, self.environment)
 
     def start(self, host: Host) -> None:
-        """Start what does not run of a host, as when its power is back."""
+        """Start the missing parts of a host, as after a power cut."""
         host.start()
         if host.name == SCHEDULER:
             self.start_scheduler()
@@ -161,7 +160,7 @@ class Cluster:
         self.start_worker(host)
 
     def await_removal(self, host: Host) -> None:
-        """Return when the scheduler has given a host's worker up."""
+        """Wait until the scheduler has removed a host's worker."""
         address = f"tls://{self._address_of(host.name)}:"
 
         def is_removed() -> bool:
@@ -173,11 +172,11 @@ class Cluster:
         wait_until(is_removed, f"the scheduler to give {host.name} up")
 
     def in_network(self) -> list[str]:
-        """Return what begins a command that is to reach the scheduler, such as a coordinator."""
+        """Return the prefix of a command that must reach the scheduler, such as a coordinator."""
         return self.ground.in_network()
 
     def status(self) -> dict[str, Any]:
-        """Return what runs, by member and part."""
+        """Return the running processes, by member and part."""
         shown: dict[str, Any] = {}
         for member in [self.scheduler, *self.hosts]:
             parts = [SCHEDULER] if member.name == SCHEDULER else ["dockerd", "worker"]
@@ -228,7 +227,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def cluster_in(folder: Path, plan: Plan | None = None) -> Iterator[Cluster]:
-    """A cluster that lasts as long as this, and ends with this thread however that ends."""
+    """Yield a cluster that ends with the block, or with this thread."""
     cluster = Cluster(folder)
     try:
         cluster.up(plan, ends_with_us=True)

@@ -1,8 +1,8 @@
-"""The namespaces that all hosts of a cluster are made in, and the process that holds them.
+"""The namespaces of a cluster's hosts, and the process that holds them.
 
-The file `ground` in the cluster's folder names that process, and is written before anything is
-made, so that a cluster whose maker was killed can be found and ended. A process id is believed
-only together with the time at which its process started.
+The file `ground` in the cluster's folder names the process. It is written first, so that a cluster
+whose creator was killed can be found and ended. A process id counts only together with the start
+time of its process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from waiting import wait_until
 
 BRIDGE = "hosts"
 NETWORK = "10.77.0"
-"""Addresses that nothing outside of the cluster's own network sees."""
+"""Addresses that only the cluster's own network sees."""
 
 _HOLD = """\
 echo "$$ $(cut -d' ' -f22 /proc/$$/stat)" >"$0.new" && mv "$0.new" "$0" && exec "$@"
@@ -31,11 +31,11 @@ ip route add default dev {BRIDGE}
 """
 _NAMESPACES = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child=KILL")
 _FORWARDING, _DISABLED = 3, 0
-"""States of a bridge's port. A disabled one drops every frame and says so to nobody."""
+"""States of a bridge's port. A disabled port drops every frame silently."""
 
 
 class Ground:
-    """The process that everything of a cluster lives below, as its folder names it."""
+    """The ancestor of all processes of a cluster, as the cluster's folder names it."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "ground"
@@ -44,7 +44,7 @@ class Ground:
 
     @property
     def owner(self) -> int:
-        """The process with which the cluster ends, also where it has ended."""
+        """The process with which the cluster ends, even after its end."""
         return int(self._file.read_text().split()[0])
 
     @property
@@ -79,27 +79,27 @@ class Ground:
         run([*self.in_network(), "sh", "-c", _SET_UP])
 
     def _has_init(self) -> bool:
-        """Check whether the namespaces are there: their first process runs what it is to run."""
+        """Check whether the namespaces exist and their first process runs its program."""
         if not self.is_there():
             return False
         children = children_of(self.owner)
         return bool(children) and name_of(children[0]) == "docker-init"
 
     def end(self) -> None:
-        """End everything of the cluster, and wait for that."""
+        """End every process of the cluster, and wait for their end."""
         if self.is_there():
-            # The time between this look and the kill is that of one system call.
+            # Between this check and the kill, there is time for one system call only.
             os.kill(self.owner, signal.SIGKILL)
             wait_until(lambda: not self.is_there(), "the end of the cluster")
         if self._process is not None:
             self._process.wait()
 
     def in_network(self) -> list[str]:
-        """Return what begins a command that runs in the cluster's network, and is ours else."""
+        """Return the prefix of a command that runs in the cluster's network only."""
         return ["nsenter", f"--net=/proc/{self.init}/ns/net", "--"]
 
     def inside(self) -> list[str]:
-        """Return what begins a command whose processes end with the cluster."""
+        """Return the prefix of a command whose processes end with the cluster."""
         return ["nsenter", f"--target={self.init}", "--net", "--mount", "--pid", "--"]
 
     def join(self, name: str, number: int, init: int) -> None:
@@ -118,7 +118,7 @@ class Ground:
         run([*self.in_network(), "sh", "-ec", "\n".join(lines)])
 
     def partition(self, name: str) -> None:
-        """Drop whatever a host sends and is sent, without a word to either side."""
+        """Silently drop all packets from and to a host."""
         self._set_port(name, _DISABLED)
 
     def heal(self, name: str) -> None:
@@ -133,7 +133,7 @@ class Ground:
 
 
 def run(words: list[str]) -> str:
-    """Run a command that must succeed, and return what it printed."""
+    """Run a command that must succeed, and return its output."""
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(words)} failed:\n{done.stderr}")
@@ -141,7 +141,7 @@ def run(words: list[str]) -> str:
 
 
 def start_time(pid: int) -> str | None:
-    """Return when a process started, None where it has ended."""
+    """Return the start time of a process, or None if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

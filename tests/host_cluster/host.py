@@ -1,8 +1,8 @@
-"""One host of a cluster: its namespaces, its processes and the look at what it did.
+"""One host of a cluster: its namespaces and its processes.
 
 A host's processes are found by their process namespace, and its parts (`dockerd`, `worker`,
-`scheduler`) by a variable of their environment. So every command sees what is there, whichever
-command started it, and whoever was killed meanwhile.
+`scheduler`) by an environment variable. So every command sees all of them, whichever command
+started them, and although another command was killed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DOCKERD = (
 
 
 class Host:
-    """A host, whether it runs or not. Its name is also that of its link."""
+    """A host, running or not. Its network link has the same name."""
 
     def __init__(self, ground: Ground, folder: Path, name: str, number: int) -> None:
         self.name = name
@@ -46,7 +46,7 @@ class Host:
     # -- the host
 
     def start(self) -> None:
-        """Make the namespaces; the files are those that the host had before, if any."""
+        """Make the namespaces. The host keeps its earlier files."""
         if self.init is not None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ class Host:
 
     @property
     def init(self) -> int | None:
-        """The first process of the host, None where it is down or only begins."""
+        """The first process of the host, or None if it is down or still starting."""
         for pid in _processes():
             if name_of(pid) == "docker-init" and self._mark in _environment(pid):
                 return pid
@@ -92,12 +92,12 @@ class Host:
         return self._ground.is_partitioned(self.name)
 
     def enter(self) -> list[str]:
-        """Return what begins a command that runs on the host, with the host's own engine."""
+        """Return the prefix of a command that runs on the host, with the host's own engine."""
         environment = ("env", "--unset=DOCKER_HOST", "HOME=/root")
         return ["nsenter", f"--target={self._init()}", "--all", "--", *environment]
 
     def path(self, inside: str) -> Path:
-        """Return where this machine finds a file of the host, while the host runs."""
+        """Return the path on this machine of a file of the running host."""
         return Path(f"/proc/{self._init()}/root{inside}")
 
     # -- its parts
@@ -105,7 +105,7 @@ class Host:
     def start_part(
         self, part: str, words: Sequence[object], environment: Mapping[str, str] | None = None
     ) -> None:
-        """Start a process that outlives us; its output goes to `PART.log` in the host's folder."""
+        """Start a process that outlives this one. Its output goes to `PART.log` of the host."""
         settings = [f"{name}={value}" for name, value in (environment or {}).items()]
         with (self.folder / f"{part}.log").open("ab") as log:
             subprocess.run(
@@ -123,11 +123,11 @@ class Host:
             )
 
     def part(self, part: str) -> int | None:
-        """Return the process of a part, None where it does not run."""
+        """Return the process of a part, or None if it does not run."""
         init = self.init
         mark = f"{_PART}={part}"
         for pid in self._processes_of(_namespace(init)) if init else []:
-            # Of an engine that was killed, what holds its containers goes on.
+            # If an engine was killed, the processes that hold its containers continue.
             is_main = part != "dockerd" or name_of(pid) == "dockerd"
             if is_main and _parent(pid) == init and mark in _environment(pid):
                 return pid
@@ -140,20 +140,20 @@ class Host:
             wait_until(lambda: self.part(part) is None, f"the end of {part} of {self.name}")
 
     def log(self, part: str) -> str:
-        """Return what a part has printed."""
+        """Return the output of a part."""
         return self._log_text(part)
 
     # -- its engine
 
     @property
     def engine_address(self) -> str:
-        """Where this machine reaches the host's engine."""
+        """The address at which this machine reaches the host's engine."""
         return f"unix://{self.path('/run/docker.sock')}"
 
     def start_engine(self) -> None:
-        """Start `dockerd`, which finds the containers of one that was killed. Does not wait."""
+        """Start `dockerd`, which finds the containers of a killed one. Do not wait."""
         if self.part("dockerd") is None:
-            # They name processes that are gone, or that have their number by chance.
+            # They name processes that have ended, or another process with the same id.
             for name in ("docker.pid", "docker/containerd/containerd.pid"):
                 self.path(f"/run/{name}").unlink(missing_ok=True)
             words = [*_DOCKERD, "/" + cgroup_name(self._ground.owner, self.name)]

@@ -1,4 +1,4 @@
-"""Projects whose trials run on the hosts of a test cluster, and what they left there."""
+"""Projects whose trials run on the hosts of a test cluster, and checks of these hosts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ClusterProject(Project):
         )
 
     def await_hosts(self) -> None:
-        """Return when every host of the cluster answers, as after a repair."""
+        """Wait until every host of the cluster answers."""
 
         def answer() -> bool:
             listed = self.on_cluster("hosts", "--json")
@@ -62,22 +62,22 @@ class ClusterProject(Project):
 
     def places(self, run_id: str) -> dict[tuple[int, int], Host]:
         """Return the host whose container of each (slot, attempt) of the run is running."""
-        found = {}
+        host_of = {}
         for host in self.cluster.hosts:
             for slot, attempt in self._containers(host, run_id, "running"):
-                found[slot, attempt] = host
-        return found
+                host_of[slot, attempt] = host
+        return host_of
 
     def await_places(self, run_id: str, slots: Collection[int]) -> dict[tuple[int, int], Host]:
-        """Return as `places` does, when the containers of these slots' first attempts run."""
-        wanted = {(slot, 1) for slot in slots}
-        wait_until(lambda: wanted <= self.places(run_id).keys(), f"slots {list(slots)} to run")
+        """Return as `places` does, once the containers of these slots' first attempts run."""
+        attempts = {(slot, 1) for slot in slots}
+        wait_until(lambda: attempts <= self.places(run_id).keys(), f"slots {list(slots)} to run")
         return self.places(run_id)
 
     def open_gates(self, run_id: str, *but: Host) -> None:
-        """Let all agents go on that hold now, on whichever host but these."""
+        """Let all waiting agents continue, except on these hosts."""
         for host in self.cluster.hosts:
-            if host.name in {each.name for each in but}:
+            if host.name in {other.name for other in but}:
                 continue
             for out in self._run_folder(host, run_id).glob("trials/*/out"):
                 (out / "gate").touch()
@@ -85,14 +85,14 @@ class ClusterProject(Project):
     # -- what a run left
 
     def left_on_hosts(self, run_id: str) -> list[str]:
-        """Return what any host still has of a run's trials, inputs of the run apart."""
-        left = []
+        """Return files and containers of a run's trials on all hosts, without the run's inputs."""
+        leftovers = []
         for host in self.cluster.hosts:
-            left += [f"{host.name}: container {key}" for key in self._containers(host, run_id)]
+            leftovers += [f"{host.name}: container {key}" for key in self._containers(host, run_id)]
             for kind in ("trials/*", "outbox/*", "accepted/*", "traces/*"):
                 places = self._run_folder(host, run_id).glob(kind)
-                left += [f"{host.name}: {place.name}" for place in places]
-        return left
+                leftovers += [f"{host.name}: {place.name}" for place in places]
+        return leftovers
 
     def starts(self, run_id: str, *on: Host) -> Counter[tuple[int, int]]:
         """Count how often a container of each (slot, attempt) was started, over all hosts.
@@ -105,7 +105,7 @@ class ClusterProject(Project):
         return counted
 
     def check_on_cluster(self, run_id: str) -> None:
-        """The run's records are whole, and no host has anything left of it."""
+        """Check that the run's records are whole and that no host has anything left of it."""
         self.check_run(run_id)
         with suppress(AssertionError):
             wait_until(lambda: not self.left_on_hosts(run_id), "the hosts to be tidy")
@@ -117,8 +117,8 @@ class ClusterProject(Project):
 
     def _containers(self, host: Host, run_id: str, *status: str) -> list[tuple[int, int]]:
         filters = [f"label={name}={value}" for name, value in self.labels(run_id).items()]
-        filters += [f"status={each}" for each in status]
-        words = [word for each in filters for word in ("--filter", each)]
+        filters += [f"status={state}" for state in status]
+        words = [word for text in filters for word in ("--filter", text)]
         shown = " ".join(f'{{{{.Label "{name}"}}}}' for name in (Labels.SLOT, Labels.ATTEMPT))
         if host.part("dockerd") is None:
             return []
@@ -127,7 +127,7 @@ class ClusterProject(Project):
 
 
 def comparable_rows(project: ClusterProject, run_id: str) -> dict[str, list[Any]]:
-    """Every record of a run but for what names its hosts."""
+    """Return every record of a run, without fields that name hosts."""
     rows = project.rows(run_id)
     for record in rows["evidence"]:
         ext = record.get("ext", {})

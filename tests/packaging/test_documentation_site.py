@@ -26,7 +26,7 @@ _LOADED_BY_STYLE = re.compile(r"""url\(\s*["']?(https?:|//)""")
 
 @long
 def test_site_builds_without_warnings_and_loads_nothing_from_elsewhere() -> None:
-    """`scripts/docs` succeeds, and no page or style of the site loads anything from a network."""
+    """`scripts/docs` succeeds, and no page or style loads anything from a network."""
     built = subprocess.run(
         ["scripts/docs"], cwd=PROJECT, check=False, capture_output=True, text=True
     )
@@ -41,7 +41,7 @@ def test_site_builds_without_warnings_and_loads_nothing_from_elsewhere() -> None
 
 
 def assert_options_are_written_as_typed(page: Path) -> None:
-    """The page of commands shows each option that the help of a command has, with its dashes."""
+    """The page of commands shows each option of a command's help, with its dashes."""
     text = html.unescape(re.sub(r"<[^>]*>", "", page.read_text("utf-8")))
     assert "–on" not in text
     for _, command in generate.commands():
@@ -58,14 +58,14 @@ mkdir -p .venv/bin
 echo 'case $* in *import*) exit 0 ;; *) echo "python $*" ;; esac' >.venv/bin/python
 chmod +x .venv/bin/python
 """
-"""In place of `scripts/venv`: records its arguments, and makes a Python that has everything."""
+"""Replaces `scripts/venv`: records its arguments and makes a complete Python."""
 
 
 @pytest.mark.parametrize("installed", tiered(["analysis,report", "dask", None], default=[None]))
 def test_the_site_is_built_after_the_set_up_of_a_user(
     tmp_path: Path, installed: str | None
 ) -> None:
-    """Where .venv lacks Sphinx, `scripts/docs` adds what the site needs to what is there."""
+    """If .venv lacks Sphinx, `scripts/docs` adds the extras of the site to the installed ones."""
     scripts = tmp_path / "scripts"
     scripts.mkdir()
     for name in ("docs", "lib.sh"):

@@ -1,4 +1,4 @@
-"""The sources themselves: format, lint, types, and who may import whom."""
+"""The sources: format, lint, types and imports."""
 
 from __future__ import annotations
 

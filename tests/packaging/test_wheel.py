@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and that it works where there is no checkout."""
+"""The wheel: its content, and its use without a checkout."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh environment with the wheel, which borrows only dependencies."""
+    """A fresh environment with the wheel, which shares only the dependencies."""
     venv = tmp_path_factory.mktemp("installed") / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
     pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python")]
@@ -103,7 +103,7 @@ def test_installed_command_makes_and_resolves_an_experiment(
 def test_installed_command_runs_reports_and_verifies(
     installed: Path, tmp_path: Path, image_ids: dict[str, str]
 ) -> None:
-    """A whole experiment needs nothing of the checkout: schemas and trial.sh are in the wheel."""
+    """A whole experiment needs no file of the checkout: schemas and trial.sh are in the wheel."""
     lines = ("init mine", "run mine --run-id r", "report r", "verify")
     for line in lines:
         done = run_installed(installed, tmp_path, "labledger", *line.split())
@@ -116,7 +116,7 @@ def test_installed_command_runs_reports_and_verifies(
 
 @thorough
 def test_type_checkers_know_every_public_name() -> None:
-    """To a caller's type checker no name of `labledger` is `Any`, though all are loaded late."""
+    """A type checker knows every name of `labledger`, although they are loaded late."""
     names = labledger.__all__
     lines = ["import labledger", *(f"reveal_type(labledger.{name})" for name in names)]
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "-c", "\n".join(lines)]

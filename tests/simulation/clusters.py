@@ -34,7 +34,7 @@ ADDRESS = "tcp://127.0.0.1:8786"
 _HOSTS = 3
 _SLOTS = 2
 _LATENESS_S = 5.0
-"""How long after its host's grant a container may start that was asked for within it."""
+"""How long after its host's grant a container may start whose start began within the grant."""
 
 
 class Host:
@@ -49,7 +49,7 @@ class Host:
         self.process: Process | None = None
         self.service: HostService | None = None
         self.deaf_until = self.mute_until = 0.0
-        """Until when nothing reaches it, and nothing comes from it."""
+        """Until when no message reaches it, and until when it sends none."""
 
     @property
     def address(self) -> str:
@@ -82,17 +82,17 @@ class Network:
     """How a network treats messages: the request of a call, and its reply."""
 
     delay_s: float = 0.005
-    """How long most of them take on average."""
+    """The average delay of most messages."""
     late: float = 0.01
-    """Which share takes up to `latest_s` more."""
+    """The share of messages that take up to `latest_s` more."""
     latest_s: float = 20.0
     repeated: float = 0.03
-    """Which share of the requests arrives twice."""
+    """The share of requests that arrive twice."""
     lost: float = 0.005
 
     @classmethod
     def rough(cls, chance: random.Random) -> Network:
-        """Return a network that chance has made slow, unreliable, or both."""
+        """Return a network that is slow, unreliable or both, by chance."""
         return cls(
             chance.choice((0.005, 0.05, 0.5)),
             chance.choice((0.01, 0.1, 0.3)),
@@ -114,7 +114,7 @@ class Network:
 
 
 class Transport:
-    """What the product calls a transport, in the place of Dask."""
+    """The product's transport, in place of Dask's."""
 
     name = "the simulated cluster"
 
@@ -141,7 +141,7 @@ class Transport:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bytes] = loop.create_future()
         caller, network = world().current.process, self._network()
-        host = next((each for each in self._hosts if each.address == address), None)
+        host = next((candidate for candidate in self._hosts if candidate.address == address), None)
         if host is None or world().random.random() < 0.01:
             await asyncio.sleep(network.delay())
             raise HostUnreachable(f"nothing answers at {address}")
@@ -161,7 +161,7 @@ class Transport:
     def _deliver(
         self, host: Host, address: str, request: bytes, arrive: Callable[[bytes], None]
     ) -> None:
-        """Have a host answer a request, unless it is lost on the way; so with the reply."""
+        """Let a host answer a request, unless request or reply is lost."""
         process, service = host.process, host.service
         is_there = process is not None and process.is_alive and service is not None
         is_heard = host.deaf_until < world().now and not self._network().loses()
@@ -190,7 +190,7 @@ class ClusterWorld(World):
             self.engines[host.machine.name] = host.engine
             self.disks.append(host.disk)
         self._held_up_until: dict[str, float] = {}
-        """Until when a host was suspended, or its engine away: what had begun is late there."""
+        """Until when a host was suspended or its engine away. Starts may be late there."""
         self._given_up: set[str] = set()
         """Hosts that a person declares lost."""
         self._is_over = False
@@ -204,7 +204,7 @@ class ClusterWorld(World):
             self._serve(host)
 
     def network(self) -> Network:
-        """Return how the network is now: it loses nothing any more when the faults are over."""
+        """Return the present network, which loses nothing once the faults are over."""
         return self._network if self.has_faults else Network(lost=0.0)
 
     def _serve(self, host: Host) -> None:
@@ -262,7 +262,7 @@ class ClusterWorld(World):
         host.mute_until = until if is_mute else host.mute_until
 
     def _lose_host(self) -> None:
-        """Have a person declare a host lost; without any host, no run would end."""
+        """Let a person declare a host lost. Without any host, no run would end."""
         host = self.random.choice(self.hosts)
         if len(self._given_up | {host.machine.name}) == _HOSTS:
             return
@@ -304,7 +304,7 @@ class ClusterWorld(World):
         return [*super().possible_requests(), *pauses]
 
     def check_first_start(self, key: tuple[str, int, int], host: str) -> None:
-        """Check that a host which was paused starts nothing when all that it was granted is over.
+        """Check that a paused host starts nothing once its grants are over.
 
         The coordinator that applied the pause had granted no more than the rest of its lease.
         """
@@ -345,7 +345,7 @@ class ClusterWorld(World):
         host.machine.unix_time += self.random.choice((-3600.0, -20.0, 20.0, 3600.0))
 
     def end(self) -> None:
-        """Have a person clean up the hosts that were away when the run ended."""
+        """Let a person clean up the hosts that were away when the run ended."""
         for host in self.hosts:
             host.deaf_until = host.mute_until = 0.0
             if host.process is None or not host.process.is_alive:
@@ -362,22 +362,22 @@ class ClusterWorld(World):
         """Run `labledger clean --on`. Return whether every host was reached."""
 
         def clean() -> list[str]:
-            said = clean_hosts(self.lab, ADDRESS, labs.RUN)
-            self.time.note("; ".join(said))
-            return said
+            last_line = clean_hosts(self.lab, ADDRESS, labs.RUN)
+            self.time.note("; ".join(last_line))
+            return last_line
 
         process = self.in_process("clean", clean)
         while process.is_alive:
             self.time.sleep(0.5)
         # Its last sentence names the hosts that were cleaned up.
-        said = (process.result or [""])[-1]
-        return all(host.machine.name in said for host in self.hosts)
+        lines = (process.result or [""])[-1]
+        return all(host.machine.name in lines for host in self.hosts)
 
     def left(self) -> list[str]:
-        """Return what is left on hosts of attempts."""
-        found = []
+        """Return the leftovers of attempts on hosts."""
+        leftovers = []
         for host in self.hosts:
             for path in host.folder.glob("runs/*/*/*/*"):
                 if path.parent.name in {"trials", "traces", "accepted", "outbox", "stores"}:
-                    found.append(f"{host.machine.name}: {path.parent.name}/{path.name}")
-        return found
+                    leftovers.append(f"{host.machine.name}: {path.parent.name}/{path.name}")
+        return leftovers

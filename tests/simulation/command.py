@@ -32,20 +32,20 @@ from simulation import clusters, disk, labs, runs, scheduler, seam, shrinking
 from simulation.invariants import Violation
 
 SEEDS = Path(__file__).with_name("seeds.json")
-"""The seeds that ever failed, each with what it found."""
+"""The seeds that failed once, each with its fault."""
 _PER_PROCESS = 1
-"""How many worlds one process simulates: in each, caches are as empty as in the others."""
+"""How many worlds one process simulates, so that caches are empty in each."""
 _MAX_WORLD_S = 120
 _SHRUNK = 3
-"""Of how many failures the shortest log is looked for."""
+"""For how many failures the shortest log is searched."""
 _FOLDER = "/dev/shm" if os.path.isdir("/dev/shm") else None
 _elapsed = os.times
-"""The clock of the machine: that of `time` is simulated."""
+"""The machine's clock, because the clocks of `time` are simulated."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What worlds did."""
+    """The totals of simulated worlds."""
 
     worlds: int = 0
     processor_s: float = 0.0
@@ -53,13 +53,13 @@ class Tally:
     events: Counter[str] = field(default_factory=Counter)
     failures: list[tuple[int, str]] = field(default_factory=list)
 
-    def add(self, found: dict[str, Any]) -> None:
+    def add(self, report: dict[str, Any]) -> None:
         self.worlds += 1
-        self.processor_s += found["cpu_s"]
-        self.slots += found["slots"]
-        self.events.update(found["events"])
-        if found["failure"] is not None:
-            self.failures.append((found["seed"], found["failure"]))
+        self.processor_s += report["cpu_s"]
+        self.slots += report["slots"]
+        self.events.update(report["events"])
+        if report["failure"] is not None:
+            self.failures.append((report["seed"], report["failure"]))
 
 
 def main() -> None:
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--until-failure", action="store_true", help="end with the first failure")
     options = parser.parse_args()
     if options.mutants is not None:
-        # In a process whose time is real.
+        # The time is real in this process.
         arguments = (f"--first={options.first or 1}", f"--processes={options.processes}")
         command = [sys.executable, "-m", "simulation.mutants", *options.mutants, *arguments]
         os.execv(sys.executable, command)
@@ -98,7 +98,7 @@ def main() -> None:
 
 
 def _simulate(options: argparse.Namespace, folder: Path) -> int:
-    begun = _elapsed().elapsed
+    started_s = _elapsed().elapsed
     tally = Tally()
     seconds = 3600 * options.hours if options.hours else options.seconds
     if options.known:
@@ -111,14 +111,14 @@ def _simulate(options: argparse.Namespace, folder: Path) -> int:
         print(f"simulate: seeds from {first} on", flush=True)
 
     def ends() -> bool:
-        is_late = not (options.known or options.worlds) and _elapsed().elapsed - begun > seconds
+        is_late = not (options.known or options.worlds) and _elapsed().elapsed - started_s > seconds
         return is_late or (options.until_failure and bool(tally.failures))
 
-    for found in _in_processes(seeds, folder, ends, options.processes, options.without):
-        tally.add(found)
-        if found["failure"] is not None:
-            print(f"\nseed {found['seed']}: {found['failure']}\n", flush=True)
-    _report(tally, _elapsed().elapsed - begun)
+    for report in _in_processes(seeds, folder, ends, options.processes, options.without):
+        tally.add(report)
+        if report["failure"] is not None:
+            print(f"\nseed {report['seed']}: {report['failure']}\n", flush=True)
+    _report(tally, _elapsed().elapsed - started_s)
     for seed, _ in [] if options.until_failure else tally.failures[:_SHRUNK]:
         _show_shortest(seed, folder)
     return int(bool(tally.failures))
@@ -147,7 +147,7 @@ def _report(tally: Tally, seconds: float) -> None:
 
 @contextmanager
 def prepared() -> Iterator[Path]:
-    """Provide a folder with the templates of labs, in a process that simulates from now on."""
+    """Provide a folder with lab templates, and simulate in this process from now on."""
     scheduler.enter(scheduler.Scheduler(0))
     folder = Path(tempfile.mkdtemp(prefix="labledger-simulation-", dir=_FOLDER))
     try:
@@ -155,7 +155,7 @@ def prepared() -> Iterator[Path]:
         for design in labs.DESIGNS:
             labs.make_template(folder / "templates" / design, design)
         import_everything()
-        # What it computes once a process is computed here, once for all of them.
+        # Fill the caches of a process here, once for all forked processes.
         verify_lab(LabFolder(folder / "templates" / "plain" / "lab"), None)
         for schema in resources.schemas().glob("*.jsonschema"):
             list(json_schemas.problems({}, schema.stem))
@@ -169,7 +169,7 @@ def prepared() -> Iterator[Path]:
 
 
 def import_everything() -> None:
-    """Import the whole product: in a world nothing is imported late."""
+    """Import the whole product, so that no world imports anything late."""
     for module in pkgutil.walk_packages(labledger.__path__, "labledger."):
         if "__main__" not in module.name and "dask" not in module.name:
             with suppress(ImportError):
@@ -183,7 +183,7 @@ def _in_processes(
     processes: int,
     left_out: Collection[str],
 ) -> Iterator[dict[str, Any]]:
-    """Simulate worlds in so many processes at once, and yield what each did."""
+    """Simulate worlds in several processes at once, and yield their reports."""
     running: dict[int, tuple[int, list[int]]] = {}
     while True:
         while len(running) < processes and not ends():
@@ -219,22 +219,22 @@ def _simulate_batch(batch: list[int], folder: Path, write: int, left_out: Collec
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     for seed in batch:
         faulthandler.dump_traceback_later(_MAX_WORLD_S, exit=True)
-        begun = sum(_elapsed()[:2])
+        started_s = sum(_elapsed()[:2])
         world, failure = _one(seed, folder, left_out)
-        found = {
+        report = {
             "seed": seed,
             "failure": failure,
-            "cpu_s": sum(_elapsed()[:2]) - begun,
+            "cpu_s": sum(_elapsed()[:2]) - started_s,
             "slots": sum(world.observed.next_idx.values()),
             "events": world.events,
         }
-        os.write(write, json.dumps(found).encode() + b"\n")
+        os.write(write, json.dumps(report).encode() + b"\n")
         shutil.rmtree(folder / f"world-{seed}", ignore_errors=True)
     os._exit(0)
 
 
 def design_of(seed: int) -> str:
-    """Return which kind of experiment the world of a seed runs."""
+    """Return the kind of experiment in the world of a seed."""
     designs = sorted(labs.DESIGNS)
     return designs[seed % len(designs)]
 
@@ -257,7 +257,7 @@ def _one(seed: int, folder: Path, left_out: Collection[str] = ()) -> tuple[runs.
 
 
 def _simulated(seed: int, folder: Path, left_out: Collection[str]) -> shrinking.Story | None:
-    """Simulate one world in a process of its own, as always: SQLite begins anew in each.
+    """Simulate one world in a new process, in which SQLite starts afresh.
 
     Returns None if it does not end.
     """

@@ -1,9 +1,8 @@
-"""The simulated disks: what was not synced is lost with the power, and writes fail when told to.
+"""The simulated disks: writes fail on request, and a power cut loses unsynced data.
 
-Files are real ones, in a folder in memory. SQLite's writes pass through a file system of its own
-(a VFS) that is the usual one with other methods for writing, syncing, locking and sleeping; the
-rest stays C. What Python code syncs is noted in `os.fsync`. `lose_power` then undoes what was not
-synced, each write, name or file by chance, and tears some of it.
+Files are real, in a folder in memory. SQLite writes through the usual VFS with other methods for
+writing, syncing, locking and sleeping. `os.fsync` notes the syncs of Python code. `lose_power`
+undoes unsynced writes, names and files by chance, and tears some of them.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _WRITE_LOCK = 0
 _SECTOR = 512
 _PAGE = 4096
 _LEDGER = frozenset({"ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm"})
-"""Files whose writes are noted one by one, and whose names a ledger has from its beginning."""
+"""Files whose writes are noted one by one, and which exist as long as their ledger."""
 
 
 class _Methods(Structure):
@@ -64,7 +63,7 @@ class _File(Structure):
 
 
 _OPEN = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_int, c_void_p)
-# What follows a name in memory is SQLite's, too: the name is passed on as the pointer that it is.
+# SQLite stores more behind a name in memory, so the name is passed on as a pointer.
 _DELETE = CFUNCTYPE(c_int, c_void_p, c_char_p, c_int)
 _SLEEP = CFUNCTYPE(c_int, c_void_p, c_int)
 _RANDOM = CFUNCTYPE(c_int, c_void_p, c_int, c_void_p)
@@ -116,7 +115,7 @@ class _OpenFile:
 
 @dataclass(slots=True)
 class _Write:
-    """A write that is not synced: what was there before."""
+    """An unsynced write, with the bytes that it replaced."""
 
     offset: int
     before: bytes
@@ -134,24 +133,24 @@ class Disk:
     """The same folder, as text."""
     is_full: bool = False
     locked_until: float = 0.0
-    """Until when nobody gets SQLite's lock for writing, as if another program held it."""
+    """Until when SQLite's lock for writing is held, as if by another program."""
     before: Callable[[str], None] = lambda _kind: None
     """Called with the kind of each operation that can fail, before it happens."""
     fails_at: dict[str, int] = field(default_factory=dict)
     """Kinds of operation, and how many of them succeed before one fails with EIO."""
     steps_after_failure: int | None = None
-    """How many steps after the next EIO the process dies that got it; None: it lives on."""
+    """How many steps after the next EIO its process dies; None if it lives on."""
     unsynced: dict[str, list[_Write]] = field(default_factory=dict)
     """The writes of SQLite since the last sync, by path."""
     dropped: dict[str, list[_Write]] = field(default_factory=dict)
-    """The writes of SQLite that a sync has failed to store, by path.
+    """The writes of SQLite whose sync failed, by path.
 
-    As Linux does it, the next sync knows nothing of them: only writing them again stores them.
+    As on Linux, the next sync ignores them, and only writing them again stores them.
     """
     rewritten: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    """What Python code has written again of such files since the last sync: starts and ends."""
+    """The ranges of such files that Python code wrote again since the last sync."""
     dropped_contents: dict[int, bytes] = field(default_factory=dict)
-    """What other files held when a sync of them failed, by inode; the same is true of that."""
+    """The contents of other files when a sync of them failed, by inode. They are lost, too."""
     contents: dict[int, bytes] = field(default_factory=dict)
     """The durable content of each file that was synced, by inode."""
     names: dict[int, dict[str, int]] = field(default_factory=dict)
@@ -161,11 +160,11 @@ class Disk:
         self.prefix = str(self.root)
 
     def fails(self, kind: str) -> bool:
-        left = self.fails_at.get(kind)
-        if left is None:
+        successes_left = self.fails_at.get(kind)
+        if successes_left is None:
             return False
-        if left > 0:
-            self.fails_at[kind] = left - 1
+        if successes_left > 0:
+            self.fails_at[kind] = successes_left - 1
             return False
         del self.fails_at[kind]
         if self.steps_after_failure is not None:
@@ -175,7 +174,7 @@ class Disk:
         return True
 
     def forget_dropped(self, path: str, start: int, end: int) -> None:
-        """Note that a part of a file is written again, or is cut off."""
+        """Note that a part of a file is written again or cut off."""
         if path in self.dropped:
             self.dropped[path] = [
                 write
@@ -184,7 +183,7 @@ class Disk:
             ]
 
     def note_rewritten(self, path: str, start: int, content: bytes) -> None:
-        """Note that Python code writes again what a file of a ledger holds already."""
+        """Note that Python code writes the present content of a ledger's file again."""
         if os.path.basename(path) in _LEDGER:
             with open(path, "rb") as file:
                 file.seek(start)
@@ -192,7 +191,7 @@ class Disk:
             self.rewritten.setdefault(path, []).append((start, start + len(content)))
 
     def sync_ledger(self, path: str, *, fails: bool) -> None:
-        """Note that a file of a ledger was synced, or was not and what it holds was dropped."""
+        """Note that a file of a ledger was synced, or that its sync dropped the content."""
         writes = self.unsynced.pop(path, [])
         rewritten = self.rewritten.pop(path, [])
         if fails:
@@ -202,7 +201,7 @@ class Disk:
             self.forget_dropped(path, start, end)
 
     def stored(self, inode: int, content: bytes) -> bytes:
-        """Return what is durable of a file after a sync: all but what an earlier one dropped."""
+        """Return the durable content after a sync: everything that no earlier sync dropped."""
         dropped, before = self.dropped_contents.get(inode), self.contents.get(inode, b"")
         if dropped is None:
             return content
@@ -239,7 +238,7 @@ class Disks:
             vfs.drop(pointer, file)
             del self.open[pointer]
         for descriptor in self.flocks.pop(process, ()):
-            with_suppressed(lambda each=descriptor: _REAL_FLOCK(each, fcntl.LOCK_UN))
+            with_suppressed(lambda fd=descriptor: _REAL_FLOCK(fd, fcntl.LOCK_UN))
 
 
 def with_suppressed(act: Callable[[], object]) -> None:
@@ -270,7 +269,7 @@ class _SimulatedVfs:
         self.vfs.xRandomness = _RANDOM(self._randomness)
         self.vfs.xCurrentTimeInt64 = _TIME(self._time)
         self._tables: dict[int, tuple[_Methods, _Methods]] = {}
-        """By the address of usual methods: those, and the simulated ones."""
+        """The usual and the simulated methods, by the address of the usual ones."""
         self._by_file: dict[int, _Methods] = {}
         """The usual methods of each open file."""
         self.disks = Disks()
@@ -448,7 +447,7 @@ def disks() -> Disks:
 
 
 def install() -> Disks:
-    """Register the VFS, and note what Python code syncs and locks. Once a process."""
+    """Register the VFS, and note syncs and locks of Python code. Once per process."""
     global _installed
     _installed = _SimulatedVfs()
     os.fsync = _fsync
@@ -457,12 +456,12 @@ def install() -> Disks:
 
 
 def _library() -> ctypes.CDLL:
-    """Return the SQLite that the driver of the standard library uses."""
+    """Return the SQLite library of the standard library's driver."""
     sqlite3.connect(":memory:").close()
     for line in Path("/proc/self/maps").read_text("utf-8").splitlines():
-        found = re.search(r"(/\S*libsqlite3\S*)$", line)
-        if found:
-            return ctypes.CDLL(found[1])
+        match = re.search(r"(/\S*libsqlite3\S*)$", line)
+        if match:
+            return ctypes.CDLL(match[1])
     raise RuntimeError("Python's sqlite3 brings a SQLite of its own, which takes no other VFS")
 
 
@@ -496,7 +495,7 @@ def _fsync(descriptor: int | Any) -> None:
 
 def _flock(descriptor: int | Any, operation: int) -> None:
     number = descriptor if isinstance(descriptor, int) else descriptor.fileno()
-    held = disks().flocks.setdefault(world().current.process, set())
+    locked = disks().flocks.setdefault(world().current.process, set())
     while True:
         try:
             _REAL_FLOCK(number, operation | fcntl.LOCK_NB)
@@ -506,18 +505,18 @@ def _flock(descriptor: int | Any, operation: int) -> None:
                 raise
             world().sleep(0.01)
     if operation & fcntl.LOCK_UN:
-        held.discard(number)
+        locked.discard(number)
     else:
-        held.add(number)
+        locked.add(number)
 
 
 # -- losing the power
 
 
 def lose_power(disk: Disk) -> None:
-    """Undo what was not synced on a disk, by chance, and tear some of it.
+    """Undo unsynced writes on a disk by chance, and tear some of them.
 
-    No process of its machine may be alive.
+    No process of the machine may be alive.
     """
     chance = world().random
     for path, writes in disk.unsynced.items():
@@ -533,7 +532,7 @@ def lose_power(disk: Disk) -> None:
 
 
 def _undo(path: str, writes: list[_Write], chance: Any) -> None:
-    """Keep the first writes of SQLite to a file, or any of them, whole or torn, and no others."""
+    """Keep the first writes of SQLite to a file, or a random choice, whole or torn."""
     with open(path, "r+b") as file:
         for write in reversed(writes):
             file.truncate(write.size)
@@ -544,11 +543,11 @@ def _undo(path: str, writes: list[_Write], chance: Any) -> None:
         for number, write in enumerate(writes):
             if in_order and number >= chance.randrange(len(writes) + 1):
                 break
-            kept = chance.random()
-            if kept < 0.4 and not in_order:
+            share = chance.random()
+            if share < 0.4 and not in_order:
                 continue
             after = write.after
-            if kept > 0.8:
+            if share > 0.8:
                 after = after[: chance.randrange(len(after) // _SECTOR + 1) * _SECTOR]
             if write.after:
                 file.seek(write.offset)
@@ -558,7 +557,7 @@ def _undo(path: str, writes: list[_Write], chance: Any) -> None:
 
 
 def _drop(path: str, writes: list[_Write], chance: Any) -> None:
-    """Undo writes that a failed sync has not stored; what never was on the disk is zeros."""
+    """Undo writes that a failed sync dropped. Bytes that were never on the disk are zeros."""
     with open(path, "r+b") as file:
         for write in reversed(writes):
             size = file.seek(0, os.SEEK_END)
@@ -569,7 +568,7 @@ def _drop(path: str, writes: list[_Write], chance: Any) -> None:
 
 
 def _undo_files(disk: Disk, chance: Any) -> None:
-    """Undo names and contents of other files that were not made durable."""
+    """Undo names and contents of other files that are not durable."""
     for folder, folders, files in list(os.walk(disk.root, topdown=False)):
         durable = disk.names.get(os.stat(folder).st_ino, {})
         for name in sorted([*files, *folders]):
@@ -591,7 +590,7 @@ def _undo_files(disk: Disk, chance: Any) -> None:
 
 
 def _tear(path: str, durable: bytes, chance: Any) -> None:
-    """Leave of a file what is durable, and of what was appended since a part, or zeros."""
+    """Keep the durable content of a file, and of appended bytes a part or zeros."""
     with open(path, "r+b") as file:
         now = file.read()
         if now == durable:
@@ -599,7 +598,7 @@ def _tear(path: str, durable: bytes, chance: Any) -> None:
         if now.startswith(durable):
             end = chance.randrange(len(durable), len(now) + 1)
             if chance.random() < 0.2:
-                # Its size was stored, and not all that was written before its end.
+                # The size was stored, but not all bytes before the end.
                 file.seek(end)
                 file.write(bytes(chance.randrange(len(now) - end + 1)))
             else:
@@ -624,7 +623,7 @@ def _remove(path: str) -> None:
 
 
 def settle(disk: Disk) -> None:
-    """Take everything that is on a disk now for durable."""
+    """Declare everything on a disk durable."""
     disk.names.clear()
     disk.contents.clear()
     disk.dropped_contents.clear()

@@ -1,7 +1,7 @@
-"""The simulated Docker engine: made-up containers, which take their time and end with a status.
+"""The simulated Docker engine, with made-up containers that run for a time and end.
 
-It keeps containers while it is alive, and while it is started again. It can be away, fail after it
-has done what it was asked, forget containers, and lose all that run when the power goes.
+It keeps containers across restarts. It can be away, fail after it executed a call, forget
+containers, and lose running ones in a power cut.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Container:
     folder: Path | None = None
     """The folder of its trial, which it writes to."""
     parts: int = 1
-    """How often it is to be started: twice where its grader comes when the agent has ended."""
+    """How often it is started: twice if its grader arrives after the agent has ended."""
     starts: int = 0
     status: str = "created"
     exit_status: int = 0
@@ -80,14 +80,14 @@ class SimulatedEngine:
         self.containers: dict[str, Container] = {}
         self.away_until = 0.0
         self.fails_after: list[str] = []
-        """Kinds of call of which the next one is carried out, and then answered with an error."""
+        """Kinds of call whose next one is executed and then answered with an error."""
         self.refuses = False
         """Whether it creates no container for now."""
         self.on_start: Callable[[Container], tuple[float, int]] = lambda _: (1.0, 0)
         """Called with a container that starts: how long it runs, and its exit status."""
         self.on_end: Callable[[Container], None] = lambda _: None
         self.on_kill: Callable[[Container], None] = lambda _: None
-        """Called with a container that runs and that the product ends."""
+        """Called with a running container that the product ends."""
         self._numbers = count(1)
 
     def iso(self) -> str:
@@ -102,7 +102,7 @@ class SimulatedEngine:
             raise EngineUnavailable("the simulated engine is away")
 
     def answer(self, kind: str) -> None:
-        """Answer a call that was carried out, perhaps with an error."""
+        """Answer an executed call, perhaps with an error."""
         if kind in self.fails_after:
             self.fails_after.remove(kind)
             world().note(f"the engine fails after {kind}")
@@ -183,13 +183,13 @@ class SimulatedEngine:
             self._wake(container)
 
     def go_away(self, seconds: float) -> None:
-        """Not answer for a while. What runs goes on."""
+        """Do not answer for a while. Running containers continue."""
         self.away_until = max(self.away_until, world().now + seconds)
         for container in self.containers.values():
             self._wake(container)
 
     def lose_power(self) -> None:
-        """Everything that runs ends, with the status that an engine gives it when it is back."""
+        """End all running containers, with the status that an engine gives them after a restart."""
         for container in self.containers.values():
             if container.status == "running":
                 self.end(container, 255)
@@ -214,7 +214,7 @@ class EngineClient:
 
     @contextmanager
     def api(self, action: str) -> Iterator[Any]:
-        """Provide what the product asks the Docker library itself: networks, of which none are."""
+        """Provide the calls that the product makes to the Docker library: there are no networks."""
         self._engine.call(action)
         yield SimpleNamespace(networks=lambda **_: [])
 
@@ -249,17 +249,17 @@ class EngineClient:
 
     def inspect(self, container: str) -> ContainerState | None:
         self._engine.call("inspect")
-        found = self._engine.find(container)
-        if found is None:
+        simulated = self._engine.find(container)
+        if simulated is None:
             return None
         return ContainerState(
-            container_id=found.container_id,
-            status=found.status,
-            exit_status=found.exit_status,
+            container_id=simulated.container_id,
+            status=simulated.status,
+            exit_status=simulated.exit_status,
             out_of_memory=False,
-            started_at=found.started_at,
-            finished_at=found.finished_at,
-            labels=found.labels,
+            started_at=simulated.started_at,
+            finished_at=simulated.finished_at,
+            labels=simulated.labels,
         )
 
     def inspect_ended(self, container: str) -> ContainerState:
@@ -279,10 +279,10 @@ class EngineClient:
 
     def kill(self, container: str) -> None:
         self._engine.call("kill")
-        found = self._engine.find(container)
-        if found is not None and found.status == "running":
-            self._engine.on_kill(found)
-            self._engine.end(found, 137)
+        simulated = self._engine.find(container)
+        if simulated is not None and simulated.status == "running":
+            self._engine.on_kill(simulated)
+            self._engine.end(simulated, 137)
 
     def remove(self, container: str) -> None:
         self._engine.call("remove")
@@ -292,7 +292,7 @@ class EngineClient:
     def containers_with_labels(self, labels: dict[str, str]) -> list[ListedContainer]:
         self._engine.call("list")
         return [
-            ListedContainer(each.container_id, each.name, dict(each.labels))
-            for each in self._engine.containers.values()
-            if labels.items() <= each.labels.items()
+            ListedContainer(simulated.container_id, simulated.name, dict(simulated.labels))
+            for simulated in self._engine.containers.values()
+            if labels.items() <= simulated.labels.items()
         ]

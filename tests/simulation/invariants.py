@@ -1,4 +1,4 @@
-"""What labledger guarantees, as checks of a simulated world: the list is the documentation.
+"""The guarantees of labledger, as checks of a simulated world.
 
 `docs/explanation/guarantee-tests.md` names each of them; a test compares the two.
 """
@@ -45,13 +45,13 @@ class Start:
 
 @dataclass(slots=True)
 class Observed:
-    """What the world has seen of trials, beside what the ledger says."""
+    """The trials as the world saw them, beside the ledger's rows."""
 
     starts: dict[tuple[str, int, int], list[Start]] = field(
         default_factory=lambda: defaultdict(list)
     )
     committed: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
-    """Epoch and payload digest of each slot that was ever seen committed, by run and slot."""
+    """Epoch and payload digest of each committed slot, by run and slot."""
     dispatched: set[tuple[int, int]] = field(default_factory=set)
     """Slot and attempt of each dispatch that was seen."""
     next_idx: dict[str, int] = field(default_factory=dict)
@@ -63,19 +63,19 @@ class Observed:
     complete: set[str] = field(default_factory=set)
     """Runs that have ended, unless they grow."""
     may_be_back: set[str] = field(default_factory=set)
-    """Runs that were complete when the power went: deleted notes of theirs may be back."""
+    """Runs that were complete at a power cut. Their deleted notes may be back."""
     paused_hosts: dict[str, float] = field(default_factory=dict)
-    """When it was applied that a host is paused, by its name."""
+    """When the pause of a host was applied, by its name."""
     applied: dict[int, str] = field(default_factory=dict)
     """The outcome of each request that was seen applied."""
     kills_are_asked_for: bool = False
-    """Whether anybody asked for something that ends trials that run."""
+    """Whether a person requested something that ends running trials."""
     killed: list[str] = field(default_factory=list)
-    """The containers that the product killed before anybody asked for that."""
+    """The containers that the product killed before such a request."""
     at_most: list[int] = field(default_factory=list)
-    """The limits for the coordinator's machine that people set while the run went on."""
+    """The limits that people set for the coordinator's machine during the run."""
     too_many: list[str] = field(default_factory=list)
-    """The containers that began while as many ran on their machine as were to run at most."""
+    """The containers that started although the limit of their machine was reached."""
     journaled: dict[tuple[str, int], int] = field(default_factory=dict)
     """How many containers were journaled in earlier epochs, by run and epoch."""
 
@@ -104,7 +104,7 @@ def at_end(name: str) -> Callable[[Check], Check]:
 
 
 def check(world: World, checks: dict[str, Check], *, only: str = "") -> None:
-    """Raise `Violation` for the first guarantee that does not hold, or if `only` that does not."""
+    """Raise `Violation` for the first guarantee that fails, or only for the guarantee `only`."""
     for name, function in checks.items():
         if only not in ("", name):
             continue
@@ -114,7 +114,7 @@ def check(world: World, checks: dict[str, Check], *, only: str = "") -> None:
 
 @after_commit("a coordinator that has lost a run writes nothing of it")
 def _is_written_by_its_owner(world: World) -> Iterator[str]:
-    """Is checked first: what was observed is from before the transaction."""
+    """Runs first, so that the observations are from before the transaction."""
     observed = world.observed
     for run_id, idx, epoch in world.rows(
         "SELECT run.run_id, c.schedule_idx, c.epoch FROM schedule_progress p "
@@ -136,16 +136,16 @@ def _is_written_by_its_owner(world: World) -> Iterator[str]:
 @after_commit("no finished result is lost")
 def _committed_rows_stay(world: World) -> Iterator[str]:
     seen = world.observed.committed
-    found: dict[tuple[str, int], tuple[int, str]] = {}
+    commits: dict[tuple[str, int], tuple[int, str]] = {}
     for run_id, idx, epoch, digest in world.rows(
         "SELECT run.run_id, c.schedule_idx, c.epoch, hex(c.payload_digest) FROM slot_commit c "
         "JOIN run ON run.run_no = c.run_no"
     ):
-        found[run_id, idx] = epoch, digest
+        commits[run_id, idx] = epoch, digest
     for key, committed in seen.items():
-        if found.get(key) != committed:
-            yield f"slot {key} was committed as {committed}, and is {found.get(key)} now"
-    seen.update(found)
+        if commits.get(key) != committed:
+            yield f"slot {key} was committed as {committed}, and is {commits.get(key)} now"
+    seen.update(commits)
 
 
 @after_commit("the end of a run is announced with it")
@@ -234,7 +234,7 @@ def _budget_holds(world: World) -> Iterator[str]:
 def _stops_in_time(world: World) -> Iterator[str]:
     if not world.rows("SELECT 1 FROM schedule_progress WHERE stop_cause = 'budget'"):
         return
-    # What a full disk refused has been spent, too.
+    # Results that a full disk refused were paid for, too.
     stored = "SELECT schedule_idx, attempt FROM attempt UNION ALL SELECT schedule_idx, attempt"
     attempts = world.rows(f"{stored} FROM staged_result")
     ended = {key[1:] for key, starts in world.observed.starts.items() if starts[-1].ended_by_itself}
@@ -246,8 +246,8 @@ def _stops_in_time(world: World) -> Iterator[str]:
 
 @after_commit("nothing that is paused is dispatched")
 def _pauses_hold(world: World) -> Iterator[str]:
-    """Uses what the run's own code makes of the requests, and the journal of what it did."""
-    found = {
+    """Compares the run's own view of the requests with its journal."""
+    journaled = {
         key: (variant, task, host.partition("/")[0])
         for *key_parts, variant, task, host, _ in world.rows(
             "SELECT d.schedule_idx, d.attempt, v.variant_id, t.task_id, d.host, "
@@ -260,14 +260,14 @@ def _pauses_hold(world: World) -> Iterator[str]:
         )
         for key in [tuple(key_parts)]
     }
-    new = found.keys() - world.observed.journaled_attempts
+    new = journaled.keys() - world.observed.journaled_attempts
     world.observed.journaled_attempts |= new
     paused = _paused(world)
     hosts = {name for scope, name in paused if scope == "host"}
     since = world.observed.paused_hosts
     world.observed.paused_hosts = {name: since.get(name, world.time.now) for name in hosts}
     for key in sorted(new):
-        variant, task, host = found[key]
+        variant, task, host = journaled[key]
         if paused & {("run", ""), ("variant", variant), ("task", task), ("host", host)}:
             yield f"{key} was dispatched, and {sorted(paused)} is paused"
 
@@ -277,9 +277,9 @@ def _paused(world: World) -> set[tuple[str, str]]:
     for kind, what in world.rows(
         "SELECT kind, what FROM control_request WHERE applied_at IS NOT NULL ORDER BY request_no"
     ):
-        asked = json.loads(what)
+        named_by_scope = json.loads(what)
         scopes = ("variant", "task", "host")
-        named = {(scope, name) for scope in scopes for name in asked.get(scope, ())}
+        named = {(scope, name) for scope in scopes for name in named_by_scope.get(scope, ())}
         if kind == "pause":
             paused |= named or {("run", "")}
         elif kind == "unpause":
@@ -323,9 +323,9 @@ def _cancelled_by_requests(world: World) -> Iterator[str]:
     for (what,) in world.rows(
         "SELECT what FROM control_request WHERE kind = 'cancel' AND applied_at IS NOT NULL"
     ):
-        asked = json.loads(what)
-        slots |= set(asked.get("slot", ()))
-        variants |= set(asked.get("variant", ()))
+        named_by_scope = json.loads(what)
+        slots |= set(named_by_scope.get("slot", ()))
+        variants |= set(named_by_scope.get("variant", ()))
     for idx, variant in world.rows(
         "SELECT c.schedule_idx, v.variant_id FROM slot_commit c "
         "JOIN run ON run.run_no = c.run_no AND run.run_id = ? "
@@ -336,7 +336,7 @@ def _cancelled_by_requests(world: World) -> Iterator[str]:
         RUN,
     ):
         if idx not in slots and variant not in variants:
-            yield f"slot {idx} was cancelled, and nobody asked for it"
+            yield f"slot {idx} was cancelled without a request"
 
 
 @at_end("every run ends")
@@ -369,8 +369,8 @@ def _starts_are_documented(world: World) -> Iterator[str]:
 @at_end("an agent's spending is kept when a person stops its run")
 def _spending_is_kept(world: World) -> Iterator[str]:
     for (run_id, idx, attempt), starts in world.observed.starts.items():
-        killed = [each.container_id[-8:] for each in starts if not each.ended_by_itself]
-        unpaid = [each for each in killed if not spends_though_killed(each)]
+        killed = [start.container_id[-8:] for start in starts if not start.ended_by_itself]
+        unpaid = [start for start in killed if not spends_though_killed(start)]
         notes = world.notes(run_id, idx, attempt) if run_id == RUN else []
         if sum("killed its container" in note for note in notes) > len(unpaid):
             yield f"slot {idx}, attempt {attempt} cost something in one of {killed}: {notes}"
@@ -383,7 +383,7 @@ def _results_are_of_their_containers(world: World) -> Iterator[str]:
         for start in earlier if run_id == RUN else ():
             if start.ended_by_itself and not start.was_removed and start.by not in world.lost:
                 yield f"slot {idx}, attempt {attempt} of {run_id} had ended, and was run again"
-        is_lost = last.by in world.lost  # What its host delivers is refused, as a person asked.
+        is_lost = last.by in world.lost  # A person declared the host lost: its result is refused.
         if last.was_removed or is_lost:
             continue
         if not last.ended_by_itself and len(world.notes(run_id, idx, attempt)) >= len(starts):
@@ -401,7 +401,7 @@ def _results_are_of_their_containers(world: World) -> Iterator[str]:
 
 
 def _was_cancelled(world: World, idx: int, attempt: int) -> bool:
-    """Return whether an attempt that ran on a host is committed as one that a person cancelled."""
+    """Return whether an attempt on a host is committed as cancelled by a person."""
     return world.design == "cluster" and bool(
         world.rows(
             "SELECT 1 FROM attempt a JOIN run ON run.run_no = a.run_no AND run.run_id = ? "
@@ -414,12 +414,12 @@ def _was_cancelled(world: World, idx: int, attempt: int) -> bool:
 def _other_content(
     world: World, run_id: str, idx: int, attempt: int, start: Start
 ) -> Iterator[str]:
-    """Compare the rows of an attempt with what its container left."""
+    """Compare the rows of an attempt with the outputs of its container."""
     name = start.container_id[-8:]
     status, _ = STATUSES.get(start.exit_status, (SlotStatus.INFRA_ERROR, None))
     is_graded = status is SlotStatus.COMPLETED
     verdict = "pass" if has_passed(name) else "fail"
-    ((found, is_last, *rows),) = world.rows(
+    ((stored_status, is_last, *rows),) = world.rows(
         "SELECT a.status, a.attempt = t.attempt, coalesce(t.verdict, ''), "
         "(SELECT group_concat(verdict) FROM score r WHERE r.run_no = a.run_no "
         "AND r.schedule_idx = a.schedule_idx), "
@@ -434,10 +434,10 @@ def _other_content(
     )
     expected = [verdict, verdict, f"of container {name}"] if is_graded else ["", None, None]
     expected.append(f"cost_usd {COST_USD}")
-    if found != status or (is_last and rows != expected):
+    if stored_status != status or (is_last and rows != expected):
         yield (
             f"slot {idx}, attempt {attempt} of {run_id} ended with {start.exit_status} in {name}, "
-            f"and is {found} with {rows}"
+            f"and is {stored_status} with {rows}"
         )
 
 
@@ -448,7 +448,7 @@ def _kills_are_asked_for(world: World) -> Iterator[str]:
 
 @at_end("no more trials run at once than asked for")
 def _concurrency_is_kept(world: World) -> Iterator[str]:
-    yield from (f"{each} was started" for each in world.observed.too_many)
+    yield from (f"{attempt} was started" for attempt in world.observed.too_many)
 
 
 @at_end("a slot gets the attempts that its experiment says")
@@ -462,7 +462,7 @@ def _retries_are_as_told(world: World) -> Iterator[str]:
         RUN,
     ):
         is_retried = status in retry["retry_on"] and reason != "cancelled"
-        if reason == "run_stopped":  # It counts in no limit, and another one follows.
+        if reason == "run_stopped":  # No limit counts it, and another attempt follows.
             stopped[idx].add(attempt)
             is_retried = True
         ended[idx].append((attempt, is_retried))
@@ -512,15 +512,15 @@ def _nothing_left(world: World) -> Iterator[str]:
             yield f"container {container.name} is left, {container.status}"
     yield from world.left()
     for folder in ("trials", "traces", "incoming"):
-        left = sorted(
+        leftovers = sorted(
             path.name
             for path in world.lab.root.glob(f"runs/*/{folder}/*")
             if folder != "traces" or path.parts[-3] not in world.observed.may_be_back
         )
         if folder == "incoming":
-            left = [name for name in left if name != "trial.sh"]
-        if left:
-            yield f"{folder} holds {left}"
+            leftovers = [name for name in leftovers if name != "trial.sh"]
+        if leftovers:
+            yield f"{folder} holds {leftovers}"
     for (run_id,) in world.rows(
         "SELECT run.run_id FROM run JOIN lease ON lease.run_no = run.run_no"
     ):
@@ -536,7 +536,7 @@ def _mirrors_are_prefixes(world: World) -> Iterator[str]:
 
 
 def mirrors_are_prefixes(lab_root: Path, ledger: Path, run_id: str) -> Iterator[str]:
-    """After the death of a coordinator: each mirror is a prefix of what the ledger says."""
+    """After a coordinator's death, each mirror is a prefix of the ledger's records."""
     with LedgerReader.open(ledger, ArtifactStore(lab_root / "artifacts")) as reader:
         for kind, relative in ALL_PATHS.items():
             path = lab_root / "runs" / run_id / relative
@@ -545,15 +545,15 @@ def mirrors_are_prefixes(lab_root: Path, ledger: Path, run_id: str) -> Iterator[
             expected = b"".join(
                 line.encode() + b"\n" for _, line in reader.record_lines(run_id, kind)
             )
-            # Zeros are what a power cut has left unwritten; the next resume writes it.
-            found = path.read_bytes().partition(b"\0")[0]
-            whole = found[: found.rfind(b"\n") + 1]
+            # Zeros are bytes that a power cut left unwritten. The next resume writes them.
+            content = path.read_bytes().partition(b"\0")[0]
+            whole = content[: content.rfind(b"\n") + 1]
             if not expected.startswith(whole):
                 yield f"the mirror {relative} is no prefix of the ledger"
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open a ledger to ask on a connection of its own."""
+    """Open a separate connection to a ledger."""
     return sqlite3.connect(f"file:{path}?mode=ro", uri=True)
 
 

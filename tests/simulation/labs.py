@@ -29,9 +29,9 @@ DESIGNS: Mapping[str, Mapping[str, Any]] = {
     "cluster": {"retry": {"max_attempts": 3, "retry_on": ["infra_error"]}},
 }
 RETRY = {"max_attempts": 2, "retry_on": ["infra_error"]}
-"""What an experiment retries that does not say."""
+"""The default retries of an experiment."""
 BUDGET_USD = 2.0
-"""What the run of the design `budget` may spend at first."""
+"""The first budget of the design `budget`."""
 
 
 def write_experiment(folder: Path, design: str, *, replications: int = REPLICATIONS) -> Path:

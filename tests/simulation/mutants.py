@@ -1,8 +1,8 @@
 """Mutants: patches that break the product on purpose, to show that the simulation notices.
 
-Each `mutants/NAME.patch` changes `labledger/` and says in its first line what is broken, and what
-that would cost a user; a second line may name the kind of worlds in which it matters. The
-simulation runs against a patched copy; the checkout is not changed.
+Each `mutants/NAME.patch` changes `labledger/`. Its first line says what breaks and what that would
+cost a user. A second line may name the kind of worlds in which it matters. The simulation runs on
+a patched copy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 FOLDER = Path(__file__).with_name("mutants")
 PROJECT = Path(__file__).parents[2]
 LIMIT_S = 600
-"""How long a mutant may stay unnoticed."""
+"""How long a mutant may stay unnoticed, in seconds."""
 _COPIED = ("labledger", "migrations", "schemas")
 _DESIGN = re.compile(r"^# In worlds of the design `(\w+)`", re.MULTILINE)
 _WORLDS = re.compile(r"^simulate: (\d+) runs", re.MULTILINE)
@@ -32,14 +32,14 @@ _FAILURE = re.compile(r"^seed (\d+): (?:[A-Z]\w+: )?(.*)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the simulation said of a mutant."""
+    """The result of the simulation for a mutant."""
 
     name: str
     worlds: int
-    """How many worlds it took; 0 if none found the mutant."""
+    """The number of worlds until it was found; 0 if it was not."""
     seconds: float
     guarantee: str
-    """What did not hold any more, or why nothing is known."""
+    """The guarantee that failed, or why nothing is known."""
 
 
 def names() -> list[str]:
@@ -72,9 +72,9 @@ def run(chosen: Sequence[str], *options: str, first: int) -> int:
     for name in chosen:
         verdict = simulate(name, first, *options)
         missed += not verdict.worlds
-        found = "yes" if verdict.worlds else "NO"
+        noticed = "yes" if verdict.worlds else "NO"
         print(
-            f"{name:<{width}}  {found:<5}  {verdict.worlds or '':>6}  {verdict.seconds:>7.0f}  "
+            f"{name:<{width}}  {noticed:<5}  {verdict.worlds or '':>6}  {verdict.seconds:>7.0f}  "
             f"{verdict.guarantee}",
             flush=True,
         )
@@ -84,7 +84,7 @@ def run(chosen: Sequence[str], *options: str, first: int) -> int:
 
 def simulate(name: str, first: int, *options: str) -> Verdict:
     """Simulate a mutant until it is found: in a world that the product itself passes."""
-    begun = time.monotonic()
+    started_s = time.monotonic()
     try:
         with mutated(name) as copy:
             first_seed, limit = f"--first={first}", f"--seconds={LIMIT_S}"
@@ -93,7 +93,7 @@ def simulate(name: str, first: int, *options: str) -> Verdict:
         return Verdict(name, 0, 0.0, f"the patch does not apply: {error.stdout.strip()[:200]}")
     failures = [(int(seed), text) for seed, text in _FAILURE.findall(output)]
     worlds = _WORLDS.search(output)
-    seconds = time.monotonic() - begun
+    seconds = time.monotonic() - started_s
     if failures and worlds:
         seed, text = min(failures)
         if "every guarantee held" not in _worlds_of(PROJECT, f"--first={seed}", "--worlds=1"):
@@ -126,7 +126,7 @@ def _worlds_of(copy: Path, *options: str) -> str:
 
 
 def main() -> None:
-    """Simulate what `scripts/simulate --mutants` is given."""
+    """Run `scripts/simulate --mutants`."""
     parser = argparse.ArgumentParser("scripts/simulate --mutants")
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--first", type=int, default=1)

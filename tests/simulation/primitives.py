@@ -1,8 +1,7 @@
-"""What simulated threads use of Python: locks, threads, clocks, queues, event loops, random bytes.
+"""Python's locks, threads, clocks, queues, event loops and random bytes for simulated threads.
 
-`install` replaces them in the modules of the standard library, before anything of labledger is
-imported. Conditions, events, semaphores, futures and pools of threads are the standard library's
-own: they are built from the locks that are replaced here.
+`install` replaces them in the standard library before labledger is imported. Conditions, events,
+semaphores, futures and thread pools stay as they are, because they are built on these locks.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Lock:
         self._wake_one()
 
     def abandon(self) -> None:
-        """Its owner has died."""
+        """Free the lock, because its owner died."""
         self._owner = None
         self._wake_one()
 
@@ -123,7 +122,7 @@ class RLock:
         self.release()
 
     def locked(self) -> bool:
-        """Return whether a thread has it; Python's has this since 3.14."""
+        """Return whether a thread holds it. Python's lock has this method since 3.14."""
         return self._lock.locked()
 
     def _is_owned(self) -> bool:
@@ -228,7 +227,7 @@ class Timer(Thread):
 
 
 class _Selector:
-    """What an event loop waits with: nothing but other threads and timers wake it."""
+    """The selector of an event loop. Only other threads and timers wake it."""
 
     def __init__(self) -> None:
         self._task: Task | None = None
@@ -274,7 +273,7 @@ class EventLoop(asyncio.BaseEventLoop):
 
 
 def install() -> None:
-    """Replace what threads, clocks and chance are made of. Once a process, before labledger."""
+    """Replace threads, clocks and randomness. Once per process, before labledger is imported."""
     threading.Lock = threading._allocate_lock = Lock
     threading.RLock = RLock
     # Until Python 3.12, a cached property has a lock for all its objects.

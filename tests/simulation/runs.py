@@ -1,4 +1,4 @@
-"""A world with one lab: people who run it, and what goes wrong meanwhile, all from one seed."""
+"""A world with one lab, people and mishaps, all from one seed."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ from simulation.scheduler import Machine, Process, Scheduler
 
 _LEASES_S = (3.0, 30.0)
 LAST_FAULT_S = 60.0
-"""Within what time faults of the run itself begin, in simulated seconds."""
+"""The simulated seconds within which faults of the run begin."""
 _STAGE_S = 15.0
-"""Within what time faults begin of what is done with the run afterwards."""
+"""The simulated seconds within which faults of later commands begin."""
 FAULTS_END = scheduler.BEGINNING + 400.0
-"""Until when what has begun may go wrong, in simulated seconds; then every run ends."""
+"""The simulated time after which nothing goes wrong, so that every run ends."""
 _LAST_STAGE = FAULTS_END - 200.0
-"""Until when such a stage has faults: they last up to 150 seconds."""
+"""Until when a later command has faults, which last up to 150 seconds."""
 _PATIENCE_S = 60.0
 _DEADLY = (
     *("engine_create_answered", "engine_start_answered", "engine_remove_answered"),
     *("after COMMIT", "rename", "unlink"),
 )
-"""Where a kill finds what is half done: after a step that others see."""
+"""Points at which a kill leaves something half done that others see."""
 _LIMIT_S = 900.0
-"""When a run must have ended after the last fault, in simulated seconds."""
+"""The simulated seconds after the last fault within which a run must end."""
 EVERYTHING = "everything"
-"""Every mishap, where some are left out."""
+"""Leaves out every mishap."""
 UNIX_TIME = 1_780_000_000.0
 
 
 Action = Callable[[RunOptions], RunOutcome]
-"""What a command does with its options."""
+"""A command: runs with options and returns an outcome."""
 
 
 class World:
@@ -74,7 +74,7 @@ class World:
         self.left_out = left_out
         """The mishaps that do not happen."""
         self.mishaps: list[str] = []
-        """What could go wrong by now, and how a person interfered, each by a name of its own."""
+        """The mishaps and interventions so far, each with its own name."""
         self.design = design
         self.time = Scheduler(seed)
         self.random = self.time.random
@@ -90,18 +90,18 @@ class World:
         self.observed = Observed()
         self.events: Counter[str] = Counter()
         self.last_fault = scheduler.BEGINNING
-        """When the last fault begins that is planned."""
+        """When the last planned fault begins."""
         self.lease_s = self.random.choice(_LEASES_S)
         self.resume: Callable[[], object] = lambda: None
-        """Resume the run that is not complete."""
+        """Resume the incomplete run."""
         self._max_error_rate: float | None = None
-        """What people allow of slots that end with an error; None for the default."""
+        """The error rate that people allow; None for the default."""
         self._stopped_by: set[str] = set()
         """How people have asked to stop the run."""
         self._parsed: dict[str, dict[int, list[dict[str, Any]]]] = {}
         """The records of evidence that were read last, by slot, with their text."""
         self._connection: Any = None
-        """The connection that checks ask on: each new one would parse the schema again."""
+        """The connection of checks, because each new one would parse the schema again."""
 
     # -- what invariants ask
 
@@ -111,7 +111,7 @@ class World:
         return self.fresh_rows(sql, *parameters)
 
     def fresh_rows(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
-        """Ask on a connection of its own."""
+        """Query on a separate connection."""
         with closing(invariants.connect(self.lab.ledger)) as connection:
             return invariants.query(connection, sql, parameters)
 
@@ -153,8 +153,8 @@ class World:
         disk.disks().disks[:] = self.disks
         engine.engines.clear()
         engine.engines.update(self.engines)
-        for each in self.disks:
-            disk.settle(each)
+        for machine_disk in self.disks:
+            disk.settle(machine_disk)
         for simulated in self.engines.values():
             simulated.on_start, simulated.on_end = self._started, self._ended
             simulated.on_kill = self._killed
@@ -166,7 +166,7 @@ class World:
         self.end()
         self._check(invariants.AT_END)
         if self.random.random() < 0.2 and self.happens("power-loss-at-the-end"):
-            # What a run that has ended leaves is durable; deleted notes may be back.
+            # Everything of an ended run is durable; deleted notes may be back.
             self._lose_power()
             self._check(invariants.AT_END, only=invariants.DURABLE)
         payloads = self.fresh_rows("SELECT payload_digest FROM slot_commit ORDER BY 1")
@@ -174,23 +174,23 @@ class World:
         self.time.note(f"what is committed has the digest {digest}")
 
     def happens(self, mishap: str) -> bool:
-        """Return whether a mishap that chance has chosen happens: it may be left out."""
-        name = f"{mishap}-{sum(each.startswith(f'{mishap}-') for each in self.mishaps) + 1}"
+        """Return whether a chosen mishap happens, or is left out."""
+        name = f"{mishap}-{sum(earlier.startswith(f'{mishap}-') for earlier in self.mishaps) + 1}"
         self.mishaps.append(name)
         return not {name, EVERYTHING} & set(self.left_out)
 
     def begin(self) -> None:
-        """Begin with what there is beside the lab: nothing."""
+        """Start everything beside the lab: nothing."""
 
     def end(self) -> None:
-        """End what there is beside the lab."""
+        """End everything beside the lab."""
 
     def left(self) -> list[str]:
-        """Return what is left elsewhere than in the lab and its engine."""
+        """Return leftovers outside the lab and its engine."""
         return []
 
     def _operate(self) -> None:
-        """Run the run to its end; then perhaps extend it, run a part again, or grade it again."""
+        """Complete the run. Then perhaps extend, rerun or regrade it."""
         self._complete(labs.RUN)
         further = [self._extend, self._rerun, self._regrade]
         self.random.shuffle(further)
@@ -201,7 +201,7 @@ class World:
                 stage()
 
     def _complete(self, run_id: str) -> None:
-        """Resume a run until a coordinator that is alone says that it is complete."""
+        """Resume a run until a single coordinator reports it as complete."""
 
         def resume(options: RunOptions) -> RunOutcome:
             return run_start.resume_run(run_id, options)
@@ -212,7 +212,7 @@ class World:
             is_disturbed = self.has_faults
             process, commands = self.resume(), self.events["commands"]
             if self.has_faults and self.random.random() < 0.15:
-                # Somebody else wants the run as well.
+                # Another person wants the run as well.
                 self.time.sleep(self.random.expovariate(1 / 5.0))
                 if self.happens("second-resume"):
                     self.resume()
@@ -220,12 +220,12 @@ class World:
                 self.time.sleep(0.5)
             self._check(invariants.AT_REST)
             is_alone = self.events["commands"] == commands
-            # One that has died at its last step has left something to the next one.
+            # A coordinator that died at its last step has left work to the next one.
             if is_alone and process.result is not None and process.result.complete:
                 self.observed.complete.add(run_id)
                 return
             if self._stopped_for_errors(process):
-                # Its person reads that, and allows it.
+                # A person reads the message and allows the errors.
                 self._max_error_rate = 1.0
             elif is_alone and not is_disturbed:
                 raise Violation(
@@ -235,7 +235,7 @@ class World:
         raise Violation(f"every run ends: {run_id} has not ended in time")
 
     def _stopped_for_errors(self, process: Process) -> bool:
-        """Return whether a process stopped because of an error rate that nobody has allowed."""
+        """Return whether a process stopped because of an error rate above the default."""
         stop = process.result.stop if process.result is not None else None
         is_for_errors = stop is not None and stop.cause == StopCause.ERROR_RATE
         return is_for_errors and self._max_error_rate is None
@@ -284,7 +284,7 @@ class World:
         self._complete(f"{labs.RUN}.g2")
         status = "SELECT status FROM schedule_progress JOIN run USING (run_no) WHERE run_id = ?"
         if self.rows(status, labs.RUN) != [("complete",)]:
-            # Somebody has resumed the run that was graded again, and that has failed.
+            # A person resumed the regraded run, and the resume failed.
             self._complete(labs.RUN)
 
     def _slots(self) -> int:
@@ -292,7 +292,7 @@ class World:
         return int(self.rows(count, labs.RUN)[0][0])
 
     def _command(self, name: str, action: Action) -> Process:
-        """Start a command in a process of its own."""
+        """Start a command in a new process."""
         number = self.events["commands"]
         self.events["commands"] += 1
         process = Process(self.time, self.machine, f"{name}-{number}")
@@ -362,7 +362,9 @@ class World:
         if self.random.random() < 0.2 and self.happens("early-pause"):
             # Most trials that are prepared and wait for their start do so as a run begins.
             moment = self.random.uniform(0, 4)
-            pauses = [each for each in self.possible_requests() if each[0] is RequestKind.PAUSE]
+            pauses = [
+                request for request in self.possible_requests() if request[0] is RequestKind.PAUSE
+            ]
             self.time.after(moment, partial(self._ask_for, *self.random.choice(pauses)))
         self._plan(self.random.choice((0, 1, 2, 4, 8)), LAST_FAULT_S)
 
@@ -376,10 +378,10 @@ class World:
                 self.time.after(moment, kind)
 
     def _disarm(self) -> None:
-        """Let nothing fail any more that waits for its step."""
-        for each in self.disks:
-            each.fails_at.clear()
-            each.steps_after_failure = None
+        """Cancel all faults that wait for their step."""
+        for machine_disk in self.disks:
+            machine_disk.fails_at.clear()
+            machine_disk.steps_after_failure = None
         for simulated in self.engines.values():
             simulated.fails_after.clear()
 
@@ -427,7 +429,7 @@ class World:
             idx, attempt = map(int, folder.name.split("-"))
             for start in self.observed.starts.get((folder.parts[-3], idx, attempt), ()):
                 start.was_removed = True
-        # What containers wrote was not synced by anybody: it may be lost with the power.
+        # No process synced the files of containers, so the power cut may lose them.
         for container in its_engine.containers.values():
             self._excuse(container)
         its_engine.lose_power()
@@ -438,7 +440,7 @@ class World:
         for process in self._coordinators():
             process.paused_until = self.time.now + seconds
         if self.random.random() < 0.5:
-            # Somebody takes the run for dead.
+            # A person believes that the run is dead.
             self.time.after(self.random.uniform(0, seconds), lambda: self.resume())
 
     def _engine_away(self) -> None:
@@ -461,15 +463,15 @@ class World:
         self.remove_container_of(self.engine)
 
     def remove_container_of(self, its_engine: SimulatedEngine) -> None:
-        found = list(its_engine.containers.values())
-        if found:
+        containers = list(its_engine.containers.values())
+        if containers:
             self.count("container removed")
-            container = self.random.choice(found)
+            container = self.random.choice(containers)
             self._excuse(container)
             its_engine.remove(container.container_id)
 
     def _excuse(self, container: Container) -> None:
-        """Note that what a container has done may be lost."""
+        """Note that a container's work may be lost."""
         for start in self.observed.starts.get(container.attempt or ("", 0, 0), ()):
             start.was_removed = True
 
@@ -486,9 +488,9 @@ class World:
         self.count(f"EIO at {kind}")
         self.disk.fails_at[kind] = self.random.randrange(5)
         if self.random.random() < 0.3 and self.happens("power-loss-after-error"):
-            # What the failed sync dropped is gone only then.
+            # Only a power cut removes the data whose sync failed.
             self.time.after(self.random.choice((0.5, 5.0, 20.0)), self._lose_power)
-        # Chance of its own: known seeds without such an error keep their worlds.
+        # A separate random source: known seeds without such an error keep their worlds.
         chance = random.Random(self.time.now)
         if kind == "sync" and chance.random() < 0.8 and self.happens("death-after-error"):
             # The process writes the log again if it lives on, and the next one may not know better.
@@ -506,7 +508,7 @@ class World:
     # -- what people ask from elsewhere
 
     def _ask(self) -> None:
-        """Ask something of the run; what was paused goes on after a while."""
+        """Send a request to the run, and end a pause after a while."""
         self._ask_for(*self.random.choice(self.possible_requests()))
 
     def _ask_for(self, kind: RequestKind, what: dict[str, Any]) -> None:
@@ -518,7 +520,7 @@ class World:
                 goes_on = partial(self._request, RequestKind.UNPAUSE, {"all": True})
                 self.time.after(delay, goes_on)
             if self.random.random() < 0.4 and self.happens("death-after-request"):
-                # A request and a death meet seldom by themselves.
+                # A request and a death rarely meet by chance.
                 self.time.after(self.random.choice((0.0, 0.5, 3.0)), self._kill_now)
 
         if kind is RequestKind.STOP:
@@ -548,7 +550,7 @@ class World:
         what: dict[str, Any],
         when_written: Callable[[], None] = lambda: None,
     ) -> None:
-        """Write a request, again and again until that succeeds."""
+        """Write a request, and repeat it until it succeeds."""
 
         def write() -> object:
             with LedgerWriter.open(self.lab.ledger, ArtifactStore(self.lab.artifacts)) as writer:
@@ -565,7 +567,7 @@ class World:
         self.time.after(60.0, again)
 
     def in_process(self, name: str, act: Callable[[], object]) -> Process:
-        """Have a person do something in a process of its own, which keeps what it returns."""
+        """Let a person do something in a new process, which keeps the result."""
         process = Process(self.time, self.machine, name)
         process.on_death.append(lambda: disk.disks().forget(process))
 
@@ -585,7 +587,7 @@ class World:
     # -- how people look after the lab meanwhile
 
     def _look_after(self) -> None:
-        """Have somebody verify, copy or tidy up the lab, whatever happens in it."""
+        """Verify, copy or clean the lab, whatever else happens in it."""
         name, act = self.random.choice(
             (
                 ("verify", self._verify),
@@ -599,7 +601,7 @@ class World:
         self.events["looked after"] += 1
 
     def _verify(self) -> None:
-        """Verify the lab. What a mirror lacks, the run's next owner appends."""
+        """Verify the lab. Missing lines of mirrors are allowed: the next owner appends them."""
         findings = verify_lab(self.lab, None).findings
         wrong = [finding for finding in findings if "regenerates it" not in finding]
         if wrong:
@@ -633,16 +635,16 @@ class World:
         return lasts, status
 
     def _count_running(self, container: Container) -> None:
-        """Note if a trial starts though as many run as this process may run, or people asked for.
+        """Note a trial that starts although the limit of this process or of a person is reached.
 
-        One who resumes a run with a lower limit finds those of an earlier process running.
+        After a resume with a lower limit, the trials of the earlier process still run.
         """
         process = self.time.current.process
         run_id = (container.attempt or ("",))[0]
         running = [
-            each
-            for each in self.engines[process.machine.name].containers.values()
-            if each.status == "running" and (each.attempt or ("",))[0] == run_id
+            simulated
+            for simulated in self.engines[process.machine.name].containers.values()
+            if simulated.status == "running" and (simulated.attempt or ("",))[0] == run_id
         ]
         limits = [process.at_most or 0]
         limits += self.observed.at_most if process.machine is self.machine else []
@@ -673,10 +675,10 @@ class World:
             last.ended_by_itself, last.exit_status = is_whole, container.exit_status
 
     def _committed(self, connection: Any, only_renews: bool) -> None:
-        """Check what must hold after each transaction, on the connection that has committed it.
+        """Check the guarantees after each transaction, on the connection that committed it.
 
         Another one would keep the log from being emptied. Almost half of the transactions only
-        renew a lease: after these, what concerns leases is checked alone.
+        renew a lease: after these, only leases are checked.
         """
         only = invariants.LEASES if only_renews else ""
         self._connection = connection

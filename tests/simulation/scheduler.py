@@ -1,9 +1,8 @@
 """Simulated threads and time: one thread runs at a time, and a seed decides which is next.
 
-Each simulated thread is a greenlet, a stack of its own in the one real thread. It gives its turn
-away where a real thread could lose it: when it waits, and at *points*, the steps that a fault may
-hit (a statement, a write, a lock, a call of the engine). Time passes only here. A process that is
-killed never gets a turn again: nothing of it runs, as after SIGKILL, and what it held is free.
+Each simulated thread is a greenlet. It can be interrupted when it waits and at *points*:
+statements, writes, locks and calls of the engine. Time passes only here. No thread of a killed
+process runs again, and its locks are free.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from typing import Any
 from greenlet import getcurrent, greenlet
 
 _SWITCH_S = 20e-6
-"""How much time a turn takes on average."""
+"""The average time of a turn, in seconds."""
 _PREEMPTED = 0.03
-"""How often a thread loses its turn at a point."""
+"""How often a thread is interrupted at a point."""
 BEGINNING = 1000.0
 """The time at which a world begins, in seconds."""
 MAX_TURNS = 150_000
-"""More turns than this without an end are a run that does not end."""
+"""A world with more turns than this does not end."""
 
 
 class SimulationStuck(Exception):
@@ -33,7 +32,7 @@ class SimulationStuck(Exception):
 
 
 def _start() -> None:
-    """Start greenlets, each from here: the stack of one begins where it is started."""
+    """Start all greenlets from here, because their stacks begin where they are started."""
     fiber = getcurrent().parent.switch()
     while True:
         fiber = fiber.switch()
@@ -45,7 +44,7 @@ class Machine:
     def __init__(self, name: str, unix_time: float) -> None:
         self.name = name
         self.unix_time = unix_time
-        """What its wall clock says when the world begins."""
+        """Its wall clock when the world begins."""
         self.boot = 1
         self.processes: list[Process] = []
 
@@ -132,7 +131,7 @@ class Scheduler:
     # -- threads
 
     def spawn(self, process: Process, name: str, function: Callable[[], object]) -> Task:
-        """Start a thread of a process. It runs when it has its first turn."""
+        """Start a thread of a process. It runs when the scheduler first chooses it."""
         task = Task(process, name, next(self._numbers))
         process.threads.append(task)
 
@@ -167,7 +166,7 @@ class Scheduler:
         self._pass_turn(task)
 
     def wake(self, task: Task) -> None:
-        """Let a thread that waits have another turn."""
+        """Let a waiting thread continue."""
         if not task.is_ready:
             self._make_ready(task)
 
@@ -187,7 +186,7 @@ class Scheduler:
         self._pass_turn(task)
 
     def point(self, kind: str, detail: str = "") -> None:
-        """A step at which the process may be killed, or its thread lose its turn."""
+        """A step at which the process may be killed or its thread interrupted."""
         if self._is_between_turns:
             return
         process = self.current.process
@@ -196,9 +195,9 @@ class Scheduler:
             self.note(f"killed at {kind} {detail}")
             self.kill(process)
         elif process.dies_at_name is not None and process.dies_at_name[0] == kind:
-            name, left = process.dies_at_name
-            process.dies_at_name = (name, left - 1)
-            if left <= 0:
+            name, points_left = process.dies_at_name
+            process.dies_at_name = (name, points_left - 1)
+            if points_left <= 0:
                 self.note(f"killed at {kind} {detail}")
                 self.kill(process)
         if process.paused_until > self.now:
@@ -329,7 +328,7 @@ def world() -> Scheduler:
     return _world
 
 
-def enter(made: Scheduler) -> None:
+def enter(world: Scheduler) -> None:
     global _world
-    _world = made
+    _world = world
     sys.setswitchinterval(1.0)

@@ -1,8 +1,8 @@
-"""What of labledger is replaced in a simulated world, and by what: everything else is the product.
+"""The parts of labledger that a simulated world replaces. Everything else is the product.
 
-The engine is simulated, so that trials are made up: what a container leaves is decided when it
-starts, and nobody reads files to collect it. Processes are those of the world. Every statement,
-fault point and call of the file system is a point of the world, at which its process may die.
+The engine is simulated. A container's outputs are chosen at its start and collected without files.
+Processes belong to the world. Every statement, fault point and call of the file system is a point
+at which the process may die.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from simulation.scheduler import Process, world
 
 IMAGE = "labledger/python:3"
 COST_USD = 0.25
-"""What each made-up trial costs."""
+"""The cost of each made-up trial."""
 _LARGE, _LARGE_S = 0.1, (0.5, 3.0)
-"""How many trial folders take a while to make, and how long: their trials can be recalled."""
+"""The share of slowly made trial folders, and their time. Their trials can be recalled."""
 
 _EVIDENCE = ("trial_output", "agent_stdout", "agent_stderr", "workspace_before", "workspace_after")
 STATUSES: Mapping[int, tuple[SlotStatus, Reason | None]] = {
@@ -63,11 +63,11 @@ STATUSES: Mapping[int, tuple[SlotStatus, Reason | None]] = {
     ExitStatus.SETUP_FAILED: (SlotStatus.SETUP_ERROR, Reason.SETUP_EXIT_NONZERO),
     ExitStatus.GRADER_FAILED: (SlotStatus.GRADE_ERROR, Reason.GRADER_EXIT_NONZERO),
 }
-"""How a trial has ended whose container had an exit status; a killed one has another."""
+"""The outcome of a trial by its container's exit status, unless it was killed."""
 
 
 def install() -> None:
-    """Replace it, in every module that is imported. Once a process."""
+    """Replace these parts in every imported module. Once per process."""
     _replace(engine_module.Engine, engine.EngineClient)
     _replace(process_identity.this_process, this_process)
     _replace(process_identity.process_is_dead, process_is_dead)
@@ -82,7 +82,7 @@ def install() -> None:
     run_start.RunStart.check = _check
     _replace(container_files.image_ids, lambda _: frozenset({engine.IMAGE_ID}))
     regrade._check_requirements = lambda *_: None
-    # What is to be told is stored; a thread that delivers would not be one of the world.
+    # Notifications are stored, but a thread that delivers them would be outside the world.
     DeliveryThread.begin = lambda _: None
     _replace(run_hosts.require_limits, lambda *_, **__: None)
     host_identity._name_locked = lambda *_: nullcontext()
@@ -92,16 +92,16 @@ def install() -> None:
 
 
 def _replace(original: object, replacement: object) -> None:
-    """Put something in the place of a function or class, wherever it was imported."""
-    found = False
+    """Replace a function or class wherever it was imported."""
+    was_replaced = False
     for name, module in list(sys.modules.items()):
         if not name.startswith("labledger"):
             continue
         for key, value in list(vars(module).items()):
             if value is original:
                 setattr(module, key, replacement)
-                found = True
-    assert found, original
+                was_replaced = True
+    assert was_replaced, original
 
 
 # -- processes
@@ -119,7 +119,7 @@ def process_is_dead(owner: Owner) -> bool:
     machine = world().current.process.machine
     if owner.host != machine.name or not owner.process_token:
         return False
-    return not any(_identity(each) == owner for each in machine.living())
+    return not any(_identity(process) == owner for process in machine.living())
 
 
 def fault_point(point: str, schedule_idx: int | None = None) -> None:
@@ -140,9 +140,9 @@ _on_commit: list[Callable[[Any, bool], None]] = [lambda *_: None]
 
 
 def on_commit(call: Callable[[Any, bool], None]) -> None:
-    """Have a function called after each transaction.
+    """Call a function after each transaction.
 
-    It gets the driver's connection, and whether nothing was written but the renewal of a lease.
+    It gets the driver's connection, and whether the transaction only renewed a lease.
     """
     _on_commit[0] = call
 
@@ -242,19 +242,19 @@ def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
 
 
 def has_passed(container: str) -> bool:
-    """Return what the made-up grader says of what a container left."""
+    """Return whether the made-up grader passes a container's outputs."""
     return int(container or "0", 16) % 3 > 0
 
 
 def spends_though_killed(container: str) -> bool:
-    """Return whether a made-up agent that is killed has said before what it cost."""
+    """Return whether a killed made-up agent had reported its cost."""
     return int(container or "0", 16) % 2 > 0
 
 
 def collect_made_up(
     spec: AttemptSpec, context: TrialContext, ended: ContainerExit
 ) -> AttemptResult:
-    """Return what the container of an attempt has left, in the place of `worker`'s collecting."""
+    """Return the outputs of an attempt's container, in place of the worker's collection."""
     fault_point("after_exit", spec.slot.schedule_idx)
     if not adoption.folder_exists(spec):
         message = "the trial folder, with all outputs, was deleted while the trial ran"

@@ -1,7 +1,7 @@
-"""Find the shortest story of a failure: the mishaps of a world without which it does not fail.
+"""Find the shortest story of a failure: the mishaps that it needs.
 
-A mishap that is left out changes chance from there on, so what fails is another world of the seed.
-It tells the same story if the same guarantee does not hold.
+Leaving out a mishap changes chance from there on, so another world of the seed fails. Its story
+is the same if the same guarantee fails. Its story is the same if the same guarantee fails.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What happened in one world."""
+    """The events of one world."""
 
     left_out: Collection[str]
     mishaps: Collection[str]
-    """What chance has chosen, with what was left out."""
+    """The mishaps that chance chose, including those left out."""
     failure: str | None
     log: str
     design: str
@@ -28,14 +28,14 @@ class Story:
 
     @property
     def guarantee(self) -> str:
-        """The kind of the failure, and of a violation what did not hold."""
+        """The kind of the failure, or the guarantee that was violated."""
         return ":".join((self.failure or "").split(":")[:2])
 
 
 def shrink(story: Story, simulate: Callable[[Collection[str]], Story | None]) -> Story:
-    """Return a story that fails as this one does, and no longer without any of its mishaps.
+    """Return a story with the same failure that needs each of its mishaps.
 
-    `simulate` tells the story of the same seed without the mishaps that it is given, or None.
+    `simulate` returns the story of the same seed without some mishaps, or None.
     """
     shortest, size = story, max(len(story.happened) // 2, 1)
     while True:
@@ -50,7 +50,7 @@ def shrink(story: Story, simulate: Callable[[Collection[str]], Story | None]) ->
 def _without_some(
     story: Story, size: int, simulate: Callable[[Collection[str]], Story | None]
 ) -> Story | None:
-    """Return a story without so many neighbouring mishaps that fails as this one does."""
+    """Return a story with the same failure, without this many neighboring mishaps."""
     happened = story.happened
     for first in range(0, len(happened), size):
         shorter = simulate([*story.left_out, *happened[first : first + size]])

@@ -1,10 +1,8 @@
 """Faults of the disk at each write and sync of one operation of the ledger.
 
-`python -m simulation.sqlite_faults [OPERATION …]` does each operation once and counts what it
-writes, truncates and syncs. Then it does the operation again, each time in a copy of the same lab,
-with an I/O error, a full disk or a power cut at one of these steps. Afterwards the operation must
-have happened whole or not at all, an error must be one of labledger's, the lab must verify, and
-the operation must succeed when it is repeated. Each time is a process of its own.
+`python -m simulation.sqlite_faults [OPERATION …]` counts the writes, truncations and syncs of an
+operation, then repeats it with a fault at each. It must happen whole or not at all, errors must be
+labledger's, the lab must verify, and a second try must succeed.
 """
 
 from __future__ import annotations
@@ -48,9 +46,9 @@ _FOLDER = "/dev/shm" if os.path.isdir("/dev/shm") else None
 _UNIX_TIME = 1_780_000_000.0
 _SLOTS = 6
 _KEPT = "kept"
-"""A run that no operation concerns."""
+"""A run that no operation changes."""
 _LEASES = frozenset({"lease", "claim"})
-"""Tables that change in transactions before and after that of the operation."""
+"""Tables that change in transactions before and after the operation's own."""
 
 Act = Callable[[Path], None]
 State = Sequence[Any]
@@ -58,16 +56,16 @@ State = Sequence[Any]
 
 @dataclass(frozen=True)
 class Operation:
-    """Something that is done to a lab. All functions are given the folder that holds the lab."""
+    """An operation on a lab. All functions get the folder that holds the lab."""
 
     prepare: Act
-    """Makes what the operation finds."""
+    """Prepares the lab."""
     act: Act
-    """Does it, and does what is left of it when it was done before."""
+    """Does the operation, or the rest of it."""
     state: Callable[[Path], State]
-    """Returns what tells whether the operation has happened."""
+    """Returns a state that shows whether the operation has happened."""
     grows: bool = False
-    """Whether doing it again does something more."""
+    """Whether repeating the operation adds something."""
 
 
 # -- the operations
@@ -203,7 +201,7 @@ def _migrate(folder: Path) -> None:
 
 
 def _migrated_state(folder: Path) -> State:
-    """Every backup must be whole: it is what a person would take instead of the ledger."""
+    """Every backup must be whole, because a person would use it instead of the ledger."""
     for backup in _lab(folder).root.glob("ledger.sqlite.backup-*"):
         if ".unfinished-" not in backup.name:
             assert _rows(backup), f"{backup.name} is empty"
@@ -228,12 +226,12 @@ FAULTS = {
     "full-disk": frozenset({"write", "fsync"}),
     "power-cut": frozenset({"write", "truncate", "sync", "fsync"}),
 }
-"""Each fault, and at which steps it can happen."""
+"""Each fault, and the steps at which it can happen."""
 
 
 @dataclass
 class Trial:
-    """An operation in a world of its own, with a fault at one of its steps, or none."""
+    """An operation in a separate world, with a fault at one of its steps, or none."""
 
     operation: Operation
     folder: Path
@@ -241,7 +239,7 @@ class Trial:
     at: int = -1
     """The number of the step with the fault."""
     steps: list[str] = field(default_factory=list)
-    """What kind of step each was."""
+    """The kind of each step."""
 
     def __post_init__(self) -> None:
         self.world = Scheduler(self.at + 1)
@@ -263,7 +261,7 @@ class Trial:
         return self.state()
 
     def run_with_fault(self, before: State, after: State) -> None:
-        """Do the operation with the fault. Raises `AssertionError` for what must not be."""
+        """Do the operation with the fault. Raises `AssertionError` if a promise fails."""
         self.disk.before = self._maybe_fail
         ending = self._in_process(self.operation.act)
         self.disk.before = lambda _: None
@@ -271,7 +269,7 @@ class Trial:
         self.disk.fails_at.clear()
         was_cut = isinstance(ending, _Killed)
         if was_cut or (ending is None and self.at % 2):
-            # What was reported as done must be durable.
+            # An operation that was reported as done must be durable.
             disk.lose_power(self.disk)
             self._empty_temporary_folder()
         if not was_cut and ending is not None:
@@ -279,7 +277,7 @@ class Trial:
             assert ending.message.strip(), f"{type(ending).__name__} says nothing"
         state = self.state()
         if ending is None:
-            assert state == after, f"it is said to be done: {_difference(after, state)}"
+            assert state == after, f"it was reported as done: {_difference(after, state)}"
         elif state not in (before, after):
             raise AssertionError(f"it has happened in part: {_difference(before, state)}")
         if state != before or before[:1] == after[:1]:
@@ -292,7 +290,7 @@ class Trial:
         self._verify("after the repetition")
 
     def _empty_temporary_folder(self) -> None:
-        """Do what a machine does when it starts."""
+        """Empty the folder as a starting machine does."""
         temporary = self.folder / "tmp"
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
@@ -322,7 +320,7 @@ class Trial:
             except BaseException as error:
                 endings.append(error)
             finally:
-                # Not after the function: what it has open is closed as by a process that ends.
+                # Within the function, so that its files are closed as by a process that ends.
                 self.world.kill(process)
 
         self.world.spawn(process, "main", main)
@@ -335,7 +333,7 @@ class Trial:
         ending = self._in_process(lambda folder: states.append(self.operation.state(folder)))
         if ending is not None:
             raise ending
-        # As the states that another process has seen: without tuples.
+        # Without tuples, like the states of other processes.
         return list(json.loads(json.dumps(states[0])))
 
     def _verify(self, when: str) -> None:
@@ -353,9 +351,9 @@ class _Killed(BaseException):
     """A process that was killed."""
 
 
-def _difference(expected: State, found: State) -> str:
-    missing = [item for item in expected if item not in found]
-    return f"{[item for item in found if item not in expected]} for {missing}"
+def _difference(expected: State, actual: State) -> str:
+    missing = [item for item in expected if item not in actual]
+    return f"{[item for item in actual if item not in expected]} for {missing}"
 
 
 # -- all faults of an operation
@@ -363,7 +361,7 @@ def _difference(expected: State, found: State) -> str:
 
 @dataclass
 class Tally:
-    """What was tried with an operation."""
+    """The faults that were tried with an operation."""
 
     name: str
     steps: list[str]
@@ -381,7 +379,7 @@ class Tally:
 
 
 def try_faults(name: str, folder: Path, options: argparse.Namespace) -> Tally:
-    """Do an operation with each fault at each of its steps, or at those of the options."""
+    """Run an operation with each fault at each of its steps, or at the chosen steps."""
     operation = OPERATIONS[name]
     faults = list(FAULTS) if options.fault is None else [options.fault]
     template = folder / "template"
@@ -403,11 +401,11 @@ def try_faults(name: str, folder: Path, options: argparse.Namespace) -> Tally:
                 trial.run_with_fault(counted["before"], counted["after"])
                 return {}
 
-            found = _in_child(fail)
-            if "failure" in found:
+            report = _in_child(fail)
+            if "failure" in report:
                 step = tally.steps[at]
                 place = f"{name} --fault {fault} --at {at}"
-                tally.failures.append(f"{place} (a {step}): {found['failure']}")
+                tally.failures.append(f"{place} (a {step}): {report['failure']}")
             shutil.rmtree(folder / "failed", ignore_errors=True)
     shutil.rmtree(folder)
     return tally
@@ -428,18 +426,18 @@ def _count(operation: Operation, template: Path, folder: Path) -> dict[str, Any]
 
 
 def _in_child(act: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return what a function returns in a process of its own, or how it failed."""
+    """Return the result of a function in a new process, or its failure."""
     read, write = os.pipe()
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
         os.close(read)
         try:
-            found = act()
+            report = act()
         except BaseException as error:
-            found = {"failure": f"{type(error).__name__}: {error}"[:600]}
+            report = {"failure": f"{type(error).__name__}: {error}"[:600]}
         with os.fdopen(write, "w") as pipe:
-            json.dump(found, pipe)
+            json.dump(report, pipe)
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as pipe:

@@ -1,4 +1,4 @@
-"""Simulated worlds: the seeds that ever failed, new ones, and one that is repeated exactly."""
+"""Simulated worlds: seeds that failed once, new seeds, and exact repetition."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LISTS = "*i.AFTER_COMMIT, *i.AT_REST, *i.AT_END"
 
 
 def simulate(*words: object) -> subprocess.CompletedProcess[str]:
-    """Simulate in a process of its own: clocks and threads of that process are replaced."""
+    """Simulate in a new process, whose clocks and threads are replaced."""
     return subprocess.run(
         [sys.executable, "-m", "simulation", *map(str, words)],
         env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(PROJECT / "tests")},
@@ -37,7 +37,7 @@ def simulate(*words: object) -> subprocess.CompletedProcess[str]:
 
 @cache
 def world(seed: int) -> subprocess.CompletedProcess[str]:
-    """Return what is said of a world, simulated once for all tests of this process."""
+    """Return the output of a world, simulated once for all tests of this process."""
     return simulate("--seed", seed)
 
 
@@ -69,7 +69,7 @@ def test_a_seed_is_one_world(seed: int) -> None:
 
 
 def test_mishaps_can_be_left_out() -> None:
-    """A world is simulated without what is named, or without anything that goes wrong."""
+    """A world is simulated without the named mishaps, or without any."""
     whole, calm = world(7), simulate("--seed", 7, "--without", "everything")
     names = re.search(r"^mishaps: (\S+)", whole.stdout, re.MULTILINE)
     assert names is not None
@@ -86,7 +86,7 @@ def test_mishaps_can_be_left_out() -> None:
     [({"death-2"}, ["death-2"]), ({"pause-1", "death-3"}, ["pause-1", "death-3"]), (set(), [])],
 )
 def test_the_shortest_story_of_a_failure(needed: set[str], kept: list[str]) -> None:
-    """All that is not needed is left out; a failure of another kind is another story."""
+    """Unnecessary mishaps are left out. A failure of another kind is another story."""
     mishaps = ("death-1", "pause-1", "death-2", "set-clock-1", "death-3", "extend-1")
 
     def tell(left_out: Collection[str]) -> Story | None:

@@ -19,7 +19,7 @@ FAULTS = ("io-error", "full-disk", "power-cut")
 
 
 def try_faults(*words: object) -> str:
-    """Return what is printed. Simulates in a process of its own, whose clocks are replaced."""
+    """Return the output of a simulation in a new process, whose clocks are replaced."""
     done = subprocess.run(
         [sys.executable, "-m", "simulation.sqlite_faults", *map(str, words)],
         env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(PROJECT / "tests")},
@@ -33,7 +33,7 @@ def try_faults(*words: object) -> str:
 
 
 def test_first_middle_and_last_steps() -> None:
-    """What a fault at these steps hits has happened whole or not at all, and can be repeated."""
+    """An operation with a fault at these steps happens whole or not at all, and can be repeated."""
     printed = try_faults("commit", "import", "backup", "--most", 3)
     assert printed.count("tried 3 × io-error, 3 × full-disk, 3 × power-cut; 0 failures") == 3
 
@@ -42,7 +42,7 @@ def test_first_middle_and_last_steps() -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_every_step(operation: str, fault: str) -> None:
-    """The same at each write, truncation and sync of each operation."""
+    """The same holds at each write, truncation and sync of each operation."""
     printed = try_faults(operation, "--fault", fault)
     assert printed.startswith(f"{operation}: ")
     assert f" × {fault}; 0 failures" in printed

@@ -1,4 +1,4 @@
-"""HumanEval as an experiment: built, run, killed half-way, resumed and asked.
+"""HumanEval as an experiment: built, run, killed half-way, resumed and queried.
 
 The acceptance test and `scripts/humaneval` share this.
 """

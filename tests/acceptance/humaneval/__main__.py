@@ -1,4 +1,4 @@
-"""What `scripts/humaneval` does once the environment stands."""
+"""The command `scripts/humaneval`, run in the prepared environment."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def main() -> int:
     say(f"{trials} trials regraded in {time.monotonic() - start:.0f} s, exit status {status}")
     if status != 0:
         return status
-    wanted = expected(problems, strict=True, replications=replications)
-    agree.append(compare_verdicts(drive, wanted))
+    expected_verdicts = expected(problems, strict=True, replications=replications)
+    agree.append(compare_verdicts(drive, expected_verdicts))
     print(drive.output("compare", f"{run_id}.g1", f"{run_id}.g2"), end="")
     print(drive.output("verify"), end="")
     ledger = f"--lab-dir {options.directory}/.lab"
@@ -71,14 +71,14 @@ def main() -> int:
     return 0 if all(agree) else 1
 
 
-def compare_verdicts(drive: Drive, wanted: Outcomes) -> bool:
-    """Say what each variant got, and whether it is what it must get."""
-    found = drive.verdicts()
-    for (variant_id, verdict), count in sorted(found.items()):
+def compare_verdicts(drive: Drive, expected_verdicts: Outcomes) -> bool:
+    """Print the verdicts of each variant; return whether they are the expected ones."""
+    actual = drive.verdicts()
+    for (variant_id, verdict), count in sorted(actual.items()):
         say(f"{variant_id}: {count} {verdict}")
-    if found != wanted:
-        say(f"error: expected {wanted}")
-    return found == wanted
+    if actual != expected_verdicts:
+        say(f"error: expected {expected_verdicts}")
+    return actual == expected_verdicts
 
 
 def parse_options() -> argparse.Namespace:

@@ -25,17 +25,17 @@ REPLICATIONS = 3
 
 Problem = dict[str, Any]
 Outcomes = dict[tuple[str, str], int]
-"""How many trials of a variant get a verdict."""
+"""The number of trials by variant and verdict."""
 
 
 def data_file(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the data should be: $HUMANEVAL_JSONL, or ../shared/data beside the project."""
+    """Return the path of the data: $HUMANEVAL_JSONL, or ../shared/data beside the project."""
     beside = PROJECT.parent / "shared" / "data" / "HumanEval.jsonl.gz"
     return Path(environ.get("HUMANEVAL_JSONL", beside))
 
 
 def read_problems(path: Path, limit: int | None = None) -> list[Problem]:
-    """The first `limit` problems of the file, or all. Reads it gzipped or plain, by its name."""
+    """Return the first `limit` problems of the file, or all. The file may be gzipped."""
     content = path.read_bytes()
     text = gzip.decompress(content) if path.suffix == ".gz" else content
     return [json.loads(line) for line in text.splitlines()[:limit]]
@@ -44,24 +44,24 @@ def read_problems(path: Path, limit: int | None = None) -> list[Problem]:
 def expected(
     problems: list[Problem], *, strict: bool = False, replications: int = REPLICATIONS
 ) -> Outcomes:
-    """What each variant must get, worked out without running anything."""
-    found: Counter[tuple[str, str]] = Counter()
+    """Return the verdicts that each variant must get, without running anything."""
+    counts: Counter[tuple[str, str]] = Counter()
     for variant, problem, repl_idx in product(VARIANTS, problems, range(replications)):
         trial = f"{problem['task_id']} {repl_idx}"
         knows = variant == "reference" or (
             variant == "wavering" and zlib.crc32(trial.encode()) % 10 < 6
         )
         short = len(problem["canonical_solution"].splitlines()) <= 8
-        found[variant, "pass" if knows and (short or not strict) else "fail"] += 1
-    return dict(found)
+        counts[variant, "pass" if knows and (short or not strict) else "fail"] += 1
+    return dict(counts)
 
 
 def build(problems: list[Problem], directory: Path, replications: int = REPLICATIONS) -> Path:
     """Write the experiment into `directory`, over an earlier one; returns its experiment.yaml.
 
-    It is that of `labledger init --from humaneval:FILE`, with three variants of an agent of ours:
-    one that gives the reference solution, one that leaves the function empty, and one that gives
-    either, as problem and replication fall. So it is known what each trial must get.
+    It is the experiment of `labledger init --from humaneval:FILE` with our own agent. One variant
+    gives the reference solution, one leaves the function empty, and one does either, depending on
+    problem and replication. So the verdict of each trial is known.
     """
     directory.mkdir(parents=True, exist_ok=True)
     data = directory / "problems.jsonl"
@@ -94,7 +94,7 @@ def give_solutions(tasks: Path) -> None:
 
 
 def adapt(document: dict[str, Any]) -> None:
-    """Give the experiment of the format the variants, agent, metrics and replications of ours."""
+    """Give the translated experiment our variants, agent, metrics and replications."""
     document["experiment"] = {"id": "humaneval", "tags": ["humaneval", "acceptance"]}
     baseline, *others = ({"variant_id": name, "bindings": {"mode": name}} for name in VARIANTS)
     document |= {"baseline": baseline, "variant_plan": others}

@@ -1,4 +1,4 @@
-"""The labledger command, as its users start it: run, killed with SIGKILL, resumed, asked."""
+"""The labledger command as users start it: run, killed with SIGKILL, resumed, queried."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Drive:
         ).returncode
 
     def run_and_kill(self, committed: int) -> bytes:
-        """Run, kill -9 the coordinator when that many slots are committed; what was mirrored.
+        """Run, and `kill -9` the coordinator when this many slots are committed; return the mirror.
 
         Raises `RuntimeError` if the run ends before that.
         """
@@ -55,12 +55,12 @@ class Drive:
         return subprocess.run(command, check=False, timeout=COORDINATOR_LIMIT_S).returncode
 
     def regrade(self, grader: Path) -> int:
-        """Judge the run's evidence with another grader; returns the exit code."""
+        """Regrade the run's evidence with another grader; returns the exit code."""
         command = [*LABLEDGER, "regrade", self.run_id, "--grader", str(grader), *self._lab]
         return subprocess.run(command, check=False, timeout=COORDINATOR_LIMIT_S).returncode
 
     def verdicts(self) -> dict[tuple[str, str], int]:
-        """How many trials of each variant got each verdict, as the ledger answers it."""
+        """Return the number of trials by variant and verdict, from the ledger."""
         sql = (
             "SELECT variant_id, verdict, COUNT(*) AS trials FROM scores "
             "WHERE run_id = :run GROUP BY variant_id, verdict"
@@ -71,7 +71,7 @@ class Drive:
         return {(row["variant_id"], row["verdict"]): row["trials"] for row in rows}
 
     def output(self, *arguments: str) -> str:
-        """What a labledger command prints. Raises `CalledProcessError` if it fails."""
+        """Return the output of a labledger command. Raises `CalledProcessError` if it fails."""
         command = [*LABLEDGER, *arguments, *self._lab]
         return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
 

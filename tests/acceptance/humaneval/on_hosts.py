@@ -1,7 +1,7 @@
 """HumanEval on a cluster of three hosts whose parts are killed, compared with an undisturbed run.
 
-What `scripts/humaneval --cluster` does. The kills are those of `scripts/torture --cluster`, which
-counts every container start of all engines and what is left on the hosts.
+`scripts/humaneval --cluster` runs this. It kills as `scripts/torture --cluster` does, which counts
+every container start of all engines and everything that stays on the hosts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from humaneval.drive import Drive
 
 IMAGE = "labledger/python:3"
 SLOTS = 2
-"""Of each host."""
+"""The slots of each host."""
 BEFORE_NEXT_S = (0.5, 15.0)
 
 
@@ -35,17 +35,17 @@ class HumanEvalProject(ClusterProject):
         build(problems, folder, replications)
 
     def rows(self, run_id: str) -> dict[str, list[Any]]:
-        """Every committed record by kind, without what an agent's time says."""
+        """Return every committed record by kind, without times of agents."""
         return {kind: without_times(records) for kind, records in super().rows(run_id).items()}
 
 
 def without_times(value: Any) -> Any:
     """Return a record without metrics that are times."""
     if isinstance(value, dict):
-        kept = {key: each for key, each in value.items() if key != "agent_ms"}
-        return {key: without_times(each) for key, each in kept.items()}
+        other_fields = {key: part for key, part in value.items() if key != "agent_ms"}
+        return {key: without_times(part) for key, part in other_fields.items()}
     if isinstance(value, list):
-        return [without_times(each) for each in value if not is_time(each)]
+        return [without_times(part) for part in value if not is_time(part)]
     return value
 
 
@@ -55,17 +55,17 @@ def is_time(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Proof:
-    """That deaths of every part of a cluster change nothing of what HumanEval leaves."""
+    """Shows that deaths of every part of a cluster do not change the results of HumanEval."""
 
     problems: list[Problem]
     replications: int
     deaths: int
-    """At least so many."""
+    """The minimum number of deaths."""
     seed: int
-    """Of the deaths."""
+    """The seed of the deaths."""
 
     def holds(self, folder: Path, say: Callable[[str], Any]) -> bool:
-        """Run the problems here, and then on hosts that are killed; return whether it holds."""
+        """Run the problems here and on killed hosts; return whether the results are equal."""
         shutil.rmtree(folder, ignore_errors=True)
         trials = len(self.problems) * len(VARIANTS) * self.replications
         say(f"{len(self.problems)} problems, {trials} trials, seed {self.seed}, in {folder}")
@@ -77,12 +77,12 @@ class Proof:
             toll = torment(project, self.deaths, self.seed, say, before_next_s=BEFORE_NEXT_S)
         for complaint in toll.complaints:
             say(complaint)
-        wanted = expected(self.problems, replications=self.replications)
+        expected_verdicts = expected(self.problems, replications=self.replications)
         wrong = [
             run_id
             for run_id in (WHOLE, *(f"run-{number}" for number in range(toll.runs)))
-            if Drive(project.experiment, project.lab, run_id).verdicts() != wanted
+            if Drive(project.experiment, project.lab, run_id).verdicts() != expected_verdicts
         ]
         for run_id in wrong:
-            say(f"error: {run_id} has other verdicts than {wanted}")
+            say(f"error: {run_id} has other verdicts than {expected_verdicts}")
         return toll.is_nothing and not wrong

@@ -1,4 +1,4 @@
-"""An agent that knows the answer, or leaves the function empty, or now this and now that."""
+"""An agent that knows the answer, leaves the function empty, or does either by chance."""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
 """Simulate cells of the table, and write its page.
 
-scripts/simulate-statistics table                     what is missing, or has fewer draws
-scripts/simulate-statistics table 'pair:50x3:*'       these cells, again
-scripts/simulate-statistics table --draws 4000 …      with more draws; stored with their number
-scripts/simulate-statistics table --page              the page alone, from the stored counts
+    scripts/simulate-statistics table                     missing cells, or cells with fewer draws
+    scripts/simulate-statistics table 'pair:50x3:*'       these cells, again
+    scripts/simulate-statistics table --draws 4000 …      with more draws; stored with their number
+    scripts/simulate-statistics table --page              only the page, from the stored counts
+
+The counts are stored in docs/reference/statistics_cells.json.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run cells, and store their counts: one line a cell, in the order of the grid."""
+"""Run cells, and store their counts: one line per cell, in the order of the grid."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def simulated(cell: Cell) -> tuple[str, Result]:
 
 
 def read() -> Results:
-    """Return the stored results; none where there is no file."""
+    """Return the stored results, or none without a file."""
     if not PATH.exists():
         return {}
     stored = json.loads(PATH.read_text("utf-8"))
@@ -64,7 +64,7 @@ def selected(patterns: Sequence[str], draws: int | None) -> Iterator[Cell]:
 
 
 def run(cells: Sequence[Cell], workers: int) -> None:
-    """Run cells and store each result as it comes in."""
+    """Run cells and store each result as it arrives."""
     results = dict(read())
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
         for number, (name, result) in enumerate(pool.imap_unordered(simulated, cells), 1):

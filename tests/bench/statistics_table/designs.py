@@ -12,7 +12,7 @@ from bench.statistics_table.populations import Chance
 
 TASKS = (5, 12, 50, 200, 500)
 SHAPES = ((1, "equal"), (3, "equal"), (3, "unequal"), (10, "equal"), (10, "unequal"))
-"""Replications, and whether each task and side counts as many trials, or from one up to that."""
+"""Replications, and whether each task and side counts all of them or from one up to that number."""
 RATES = (0.03, 0.1, 0.5, 0.9, 0.97)
 ENDS_AND_MIDDLE = (0.03, 0.5, 0.97)
 
@@ -55,7 +55,7 @@ class Cell:
     tasks: int
     replications: int
     population: str
-    """The pass rate, or the kind of metric; with `pass@K` before it where K matters."""
+    """The pass rate or the kind of metric, with `pass@K` before it if K matters."""
     trials: str
     draws: int
 
@@ -73,7 +73,7 @@ class Cell:
         return self.trials == "equal"
 
     def chance(self, purpose: str = "") -> Chance:
-        """Return the cell's own source of draws: the same in every run."""
+        """Return the cell's random source, which is the same in every run."""
         return np.random.default_rng(zlib.crc32(f"{self.name}{purpose}".encode()))
 
 

@@ -24,13 +24,13 @@ _MOST_TASKS, _MOST_REPLICATIONS = 3000, 300
 
 
 def more_tasks(cell: Cell) -> Tally:
-    """Count a run that is finished with half of its tasks, looked at, and extended by the rest."""
+    """Count a run that has half of its tasks, is looked at, and is extended by the rest."""
     half = max(2, cell.tasks // 2)
     return _extended(cell, lambda side: side[:half])
 
 
 def more_trials(cell: Cell) -> Tally:
-    """Count a run that is finished with one replication, looked at, and extended by the rest."""
+    """Count a run that has one replication, is looked at, and is extended by the rest."""
     return _extended(cell, lambda side: [group[:1] for group in side])
 
 
@@ -53,9 +53,12 @@ def _extended(cell: Cell, first_part: Callable[[Trials], Trials]) -> Tally:
                 Sample(first_part(a), first_part(b), None, _OPTIONS, 1),
                 replace(at_once, validity=Validity.ANYTIME),
             ]
-            found = [estimates.inference(sample) for sample in looks]
-            shown = any(each is not None and each.p < 0.05 for each in found)
-            holds = all(each is None or _holds(each.estimate, -difference) for each in found)
+            inferences = [estimates.inference(sample) for sample in looks]
+            shown = any(inference is not None and inference.p < 0.05 for inference in inferences)
+            holds = all(
+                inference is None or _holds(inference.estimate, -difference)
+                for inference in inferences
+            )
             tally.add(f"coverage_{name}", holds)
             if name == "0":
                 tally.add("type_1", shown)
@@ -66,8 +69,10 @@ def _extended(cell: Cell, first_part: Callable[[Trials], Trials]) -> Tally:
     return tally
 
 
-def _holds(found: Estimate, truth: float) -> bool:
-    return found.bounds is None or found.bounds[0] - 1e-9 <= truth <= found.bounds[1] + 1e-9
+def _holds(estimate: Estimate, truth: float) -> bool:
+    return (
+        estimate.bounds is None or estimate.bounds[0] - 1e-9 <= truth <= estimate.bounds[1] + 1e-9
+    )
 
 
 # -- plans
@@ -103,8 +108,8 @@ def _planned(cell: Cell, pilots: float) -> Tally:
         tally.add("share_planned", is_planned)
         if tasks is None or tasks > _MOST_TASKS:
             continue
-        found = estimates.inference(Sample(*trials(tasks, _DETECT), None, _OPTIONS, 1))
-        tally.add("planned_power", found is not None and found.p < 0.05)
+        inference = estimates.inference(Sample(*trials(tasks, _DETECT), None, _OPTIONS, 1))
+        tally.add("planned_power", inference is not None and inference.p < 0.05)
     return tally
 
 
@@ -124,8 +129,8 @@ def suite_plan(cell: Cell) -> Tally:
         if number is None or number > _MOST_REPLICATIONS:
             continue
         sides = [populations.trials(chance, side, number, is_even=True) for side in moved]
-        found = estimates.inference(Sample(sides[0], sides[1], None, _SUITE, 1))
-        tally.add("planned_power", found is not None and found.p < 0.05)
+        inference = estimates.inference(Sample(sides[0], sides[1], None, _SUITE, 1))
+        tally.add("planned_power", inference is not None and inference.p < 0.05)
     return tally
 
 

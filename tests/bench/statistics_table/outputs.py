@@ -61,10 +61,11 @@ def decide(samples: Sequence[Sample], limit: float) -> Decided:
     passed, passed_by_any = {}, {}
     for gate in _GATES if limit else _GATES[:1]:
         results = decision.decide_gates(compared, samples, document, {gate: limit})
-        each = [result.passed for result in results]
-        passed[gate], passed_by_any[gate] = all(each), any(each)
-    conclusions = [decision.conclusion(each, document) for each in compared]
-    return Decided([each.difference for each in compared], conclusions, passed, passed_by_any)
+        have_passed = [result.passed for result in results]
+        passed[gate], passed_by_any[gate] = all(have_passed), any(have_passed)
+    conclusions = [decision.conclusion(comparison, document) for comparison in compared]
+    differences = [comparison.difference for comparison in compared]
+    return Decided(differences, conclusions, passed, passed_by_any)
 
 
 def _compared(sample: Sample) -> Compared:
@@ -95,13 +96,13 @@ def count_scenario(
     `kind` is `null` (no difference), `limit` (as large as the gates' limit) or `effect`.
     """
     decided = decide(samples, 0.0 if kind == "null" else limit)
-    if all(each is not None and each.bounds is not None for each in decided.differences):
+    if all(item is not None and item.bounds is not None for item in decided.differences):
         tally.add(
             f"coverage_{name}",
-            all(_holds(each, truth) for each in decided.differences if each is not None),
+            all(_holds(item, truth) for item in decided.differences if item is not None),
         )
     if kind == "null":
-        tally.add("type_1", any(each.is_difference for each in decided.conclusions))
+        tally.add("type_1", any(item.is_difference for item in decided.conclusions))
         tally.add("gate_fail_0", not decided.passed[Gate.FAIL_IF_WORSE])
     elif kind == "limit":
         tally.add(f"gate_fail_{name}", not decided.passed[Gate.FAIL_IF_WORSE])
@@ -109,11 +110,14 @@ def count_scenario(
             short = gate.value.removeprefix("require_")
             tally.add(f"gate_{short}_{name}", decided.errs_by_passing[gate])
     else:
-        tally.add("power", all(each is Conclusion.WORSE for each in decided.conclusions))
+        tally.add("power", all(item is Conclusion.WORSE for item in decided.conclusions))
 
 
-def _holds(found: Estimate, truth: float) -> bool:
-    return found.bounds is not None and found.bounds[0] - 1e-9 <= truth <= found.bounds[1] + 1e-9
+def _holds(estimate: Estimate, truth: float) -> bool:
+    return (
+        estimate.bounds is not None
+        and estimate.bounds[0] - 1e-9 <= truth <= estimate.bounds[1] + 1e-9
+    )
 
 
 # -- pass rates
@@ -193,8 +197,8 @@ def _redrawn(chance: Chance, cell: Cell, a: Array) -> Array:
     """Return the rates of a further treatment: half of the tasks have the baseline's."""
     import numpy as np
 
-    _, own = populations.task_rates(chance, cell.rate, cell.tasks)
-    return np.where(chance.random(cell.tasks) < 0.5, a, own)
+    _, own_rates = populations.task_rates(chance, cell.rate, cell.tasks)
+    return np.where(chance.random(cell.tasks) < 0.5, a, own_rates)
 
 
 def suite(cell: Cell) -> Tally:
@@ -266,8 +270,8 @@ def pass_at(cell: Cell) -> Tally:
             moved = populations.sides(*drawn, cell.rate, difference)
             a, b = (_trials(chance, cell, side) for side in moved)
             truth = _pass_at_of(moved, k) if is_suite else whole[name]
-            found = rates.pass_at_difference(a, b, k, 0.95, is_suite=is_suite)
-            pairs = zip((found.any, found.all), truth, ("any", "all"), strict=True)
+            estimated = rates.pass_at_difference(a, b, k, 0.95, is_suite=is_suite)
+            pairs = zip((estimated.any, estimated.all), truth, ("any", "all"), strict=True)
             for estimate, (true_a, true_b), kind in pairs:
                 tally.add_interval(f"coverage_{kind}_{name}", estimate, true_b - true_a)
                 if estimate is not None and estimate.bounds is not None and name == "d":
@@ -343,9 +347,9 @@ def _count_metric(
     kind, name, population = scenario
     has_rare = population in ("rare", "one-sided") or (sample.is_suite and population == "skewed")
     if sample.is_suite:
-        # The suite's own difference is taken away, so that the null hypothesis is true.
-        own = truth - limit
-        sample = replace(sample, b=[[value - own for value in group] for group in sample.b])
+        # Subtract the suite's own difference, so that the null hypothesis is true.
+        offset = truth - limit
+        sample = replace(sample, b=[[value - offset for value in group] for group in sample.b])
         truth = limit
     counted = Tally()
     count_scenario(counted, [sample], truth, limit, kind, name)
@@ -354,7 +358,7 @@ def _count_metric(
         not sample.is_suite and paired_means.is_skewed(sample.differences)
     )
     for figure, (hits, _) in counted.counts.items():
-        # No interval knows of what a sample does not contain: the warning is what is promised.
+        # No interval covers events that a sample does not contain. Only the warning is promised.
         is_excused = is_warned or population == "one-sided"
         excused = has_rare and is_excused and not figure.startswith("power")
         tally.add(f"share_warned_{figure}" if excused else figure, bool(hits))

@@ -47,7 +47,7 @@ def _section(section: Section, cells: Sequence[Cell], results: Results) -> Itera
             for column in used
         ]
         is_better |= any(_BETTER in value for value in values)
-        yield f"| {design} | {', '.join(f'{each:,}' for each in draws)} | {' | '.join(values)} |"
+        yield f"| {design} | {', '.join(f'{count:,}' for count in draws)} | {' | '.join(values)} |"
     yield ""
     if is_better and section.gains:
         yield f"{_BETTER} {section.gains}\n"
@@ -67,7 +67,7 @@ class Column(NamedTuple):
     choose: Callable[[Sequence[Figure]], Sequence[Figure]]
 
     def value(self, all_figures: Sequence[Figure]) -> str:
-        chosen = [each for each in all_figures if each.name.startswith(self.prefixes)]
+        chosen = [figure for figure in all_figures if figure.name.startswith(self.prefixes)]
         if not chosen:
             return "–"
         return "/".join(map(_shown, self.choose(chosen)))
@@ -80,11 +80,11 @@ def _shown(figure: Figure) -> str:
 
 def _worst(all_figures: Sequence[Figure]) -> Sequence[Figure]:
     """Return the figure with the most errors, in simulation errors."""
-    return [max(all_figures, key=lambda each: each.errors - (each.error or 0))]
+    return [max(all_figures, key=lambda figure: figure.errors - (figure.error or 0))]
 
 
 def _lowest(all_figures: Sequence[Figure]) -> Sequence[Figure]:
-    return [min(all_figures, key=lambda each: each.share)]
+    return [min(all_figures, key=lambda figure: figure.share)]
 
 
 COLUMNS = (
@@ -92,9 +92,9 @@ COLUMNS = (
     Column("coverage", ("coverage",), _worst),
     Column("gates", ("gate",), _worst),
     Column("warned", ("share_warned_coverage",), _lowest),
-    Column("power", ("power", "share_without"), lambda each: each),
-    Column("under", ("share_under",), lambda each: each),
-    Column("planned", ("planned",), lambda each: each),
+    Column("power", ("power", "share_without"), lambda shown: shown),
+    Column("under", ("share_under",), lambda shown: shown),
+    Column("planned", ("planned",), lambda shown: shown),
 )
 
 
@@ -141,9 +141,9 @@ _KINDS = ("type_1", "coverage", "gate", ("power", "planned"))
 
 def _means(cells: Sequence[Cell], results: Results) -> str:
     """Return the mean share of each kind of figure."""
-    found = [figure for cell in cells for figure in figures(results[cell.name])]
+    shown = [figure for cell in cells for figure in figures(results[cell.name])]
     means = []
     for kind in _KINDS:
-        shares = [figure.share for figure in found if figure.name.startswith(kind)]
+        shares = [figure.share for figure in shown if figure.name.startswith(kind)]
         means.append(f"{100 * math.fsum(shares) / len(shares):.1f}" if shares else "–")
     return " / ".join(means)

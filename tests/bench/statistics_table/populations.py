@@ -1,4 +1,4 @@
-"""The tasks and trials that are drawn: pass rates that vary from task to task, and metrics."""
+"""The drawn tasks and trials: pass rates that vary between tasks, and metrics."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def sides(a: Array, b: Array, mean: float, difference: float) -> tuple[Array, Ar
 
 def task_rates(chance: Chance, mean: float, tasks: int) -> tuple[Array, Array]:
     """Return two sides' rates of tasks drawn at random: half of the tasks have a rate for both."""
-    a, own = (chance.beta(_SPREAD * mean, _SPREAD * (1 - mean), tasks) for _ in range(2))
-    return a, np.where(chance.random(tasks) < 0.5, a, own)
+    a, own_rates = (chance.beta(_SPREAD * mean, _SPREAD * (1 - mean), tasks) for _ in range(2))
+    return a, np.where(chance.random(tasks) < 0.5, a, own_rates)
 
 
 def suite_rates(chance: Chance, mean: float, tasks: int) -> tuple[Array, Array]:
@@ -74,8 +74,8 @@ def cluster_rates(chance: Chance, mean: float, names: Array, *, alike: bool) -> 
     differ by tasks alone.
     """
     count = int(names.max()) + 1
-    a, own = (chance.normal(0, _CLUSTER_DEVIATION, count) for _ in range(2))
-    b = a if alike else np.where(chance.random(count) < 0.5, a, own)
+    a, own_levels = (chance.normal(0, _CLUSTER_DEVIATION, count) for _ in range(2))
+    b = a if alike else np.where(chance.random(count) < 0.5, a, own_levels)
     middle = _middle(mean)
     return special.expit(middle + a)[names], special.expit(middle + b)[names]
 
@@ -84,8 +84,8 @@ def cluster_rates(chance: Chance, mean: float, names: Array, *, alike: bool) -> 
 def _middle(mean: float) -> float:
     """Return the logit around which clusters lie whose rates have this mean."""
     places = special.ndtri((np.arange(20_000) + 0.5) / 20_000) * _CLUSTER_DEVIATION
-    found = optimize.brentq(lambda x: float(special.expit(x + places).mean()) - mean, -9, 9)
-    return float(found)
+    level = optimize.brentq(lambda x: float(special.expit(x + places).mean()) - mean, -9, 9)
+    return float(level)
 
 
 def trials(chance: Chance, rates: Array, most: int, *, is_even: bool) -> Trials:
@@ -119,8 +119,8 @@ def metric_levels(chance: Chance, kind: str, tasks: int) -> tuple[Array, Array]:
     """Return the tasks' levels on two sides, which have one mean in the population."""
     shared = chance.normal(0, 1, tasks)
     if kind == "skewed":
-        own = [chance.normal(0, 0.5, tasks) for _ in range(2)]
-        return np.exp(_SKEW * (shared + own[0])), np.exp(_SKEW * (shared + own[1]))
+        own_levels = [chance.normal(0, 0.5, tasks) for _ in range(2)]
+        return np.exp(_SKEW * (shared + own_levels[0])), np.exp(_SKEW * (shared + own_levels[1]))
     if kind == "one-sided":
         return shared, shared + np.exp(chance.normal(0, 1, tasks)) - np.exp(0.5)
     return shared, shared + chance.normal(0, 0.5, tasks)

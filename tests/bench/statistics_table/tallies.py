@@ -13,7 +13,7 @@ Counts = dict[str, tuple[int, int]]
 
 @dataclass(slots=True)
 class Tally:
-    """The counts of one cell, as they come in."""
+    """The counts of one cell."""
 
     _hits: dict[str, int] = field(default_factory=dict)
     _draws: dict[str, int] = field(default_factory=dict)
@@ -22,10 +22,10 @@ class Tally:
         self._hits[figure] = self._hits.get(figure, 0) + bool(happened)
         self._draws[figure] = self._draws.get(figure, 0) + 1
 
-    def add_interval(self, figure: str, found: Estimate | None, truth: float) -> None:
+    def add_interval(self, figure: str, estimate: Estimate | None, truth: float) -> None:
         """Count whether an interval holds the truth; without bounds there is nothing to count."""
-        if found is not None and found.bounds is not None:
-            low, high = found.bounds
+        if estimate is not None and estimate.bounds is not None:
+            low, high = estimate.bounds
             self.add(figure, low - 1e-9 <= truth <= high + 1e-9)
 
     @property

@@ -22,7 +22,7 @@ _UNSEEN = 3
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A share that a cell counted, with what it should be at most, or at least."""
+    """A share that a cell counted, with its nominal limit."""
 
     name: str
     hits: int
@@ -34,7 +34,7 @@ class Figure:
 
     @property
     def error(self) -> float | None:
-        """The nominal share of errors; None where a figure promises nothing."""
+        """The nominal share of errors, or None if the figure promises nothing."""
         kind = self.name.partition("_")[0]
         return {"coverage": 0.05, "type": 0.05, "gate": 0.025, "planned": 0.2}.get(kind)
 
@@ -58,7 +58,7 @@ class Figure:
 
     @property
     def is_far_better(self) -> bool:
-        """Whether it errs less than half as often as it may, as far as the draws show."""
+        """Whether it errs less than half as often as allowed, as far as the draws show."""
         seen = self.errors * self.draws
         largest = seen + max(_UNSEEN, 2 * math.sqrt(seen))
         return self.error is not None and largest < _FAR * self.error * self.draws
