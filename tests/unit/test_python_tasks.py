@@ -87,7 +87,7 @@ benchmark:
     name: python-tests
     mode: custom
 
-# What is kept of each trial beside the verdict.
+# The values that are stored for each trial, in addition to the verdict.
 metrics:
 - id: tests
   from: score
