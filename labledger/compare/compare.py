@@ -51,7 +51,7 @@ from labledger.compare.sides import (
     family_sizes,
     read_combined,
 )
-from labledger.compare.statistics import paired_means
+from labledger.compare.statistics import paired_means, skewness
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.experiment.plan_sections import StoredFacts
 from labledger.ledger.reader import LedgerReader
@@ -60,8 +60,9 @@ _MAX_NAMED_TASKS = 3
 """How many of the tasks without a cluster an error message names."""
 
 _SKEWED = (
-    "the tasks' differences are skewed, and so few tasks do not make up for it: the interval may "
-    "miss the mean of tasks like these more often than its confidence says"
+    "the tasks' differences are skewed, and fewer than 30 do not show by how much: interval and "
+    "test are corrected for the skewness, but may still miss the mean of tasks like these more "
+    "often than the confidence says"
 )
 _RARE = 0.01
 """Of a metric: events in a smaller share of tasks, or of a suite's trials, are not warned of."""
@@ -389,9 +390,10 @@ def _doubts(sample: Sample) -> Iterator[str]:
     """Yield why the interval of a metric's mean may miss it more often than it says."""
     if sample.options.is_rate or not sample.a:
         return
-    if not sample.is_suite and paired_means.is_skewed(sample.differences):
-        yield _SKEWED
     units, name = sample.effective_clusters or len(sample.a), "tasks"
+    is_small = not sample.is_suite and units < skewness.MENDED_UNITS
+    if is_small and paired_means.is_skewed(sample.differences):
+        yield _SKEWED
     if sample.is_suite:
         units, name = min(sum(map(len, side)) for side in (sample.a, sample.b)), "trials"
     unseen = paired_means.unseen_share(units)

@@ -130,6 +130,8 @@ def _without_bounds(compared: Compared, document: Comparison) -> str:
         return f"there are too few {units}"
     if document.estimand == Estimand.SUITE:
         return "no trial differs from another of its task"
+    if compared.detectable is not None:
+        return "the differences are too skewed for so few of them"
     return "every task differs by the same"
 
 
