@@ -91,7 +91,7 @@ COLUMNS = (
     Column("type I", ("type_1",), _worst),
     Column("coverage", ("coverage",), _worst),
     Column("gates", ("gate",), _worst),
-    Column("warned", ("share_warned_coverage",), _lowest),
+    Column("few tasks", ("share_few_coverage",), _lowest),
     Column("power", ("power", "share_without"), lambda each: each),
     Column("under", ("share_under",), lambda each: each),
     Column("planned", ("planned",), lambda each: each),
