@@ -3,6 +3,7 @@
     scripts/simulate-statistics                   all parts, about a quarter of an hour
     scripts/simulate-statistics clusters          one of them
     scripts/simulate-statistics table             the cells of the reference page that are missing
+    scripts/simulate-statistics gains             what other methods would gain in some of them
 
 `suites`: fixed suites whose tasks have different numbers of trials. `outcomes`: rates of single
 variants, and pass@k. `clusters`: clusters of tasks of unequal size. `means`: metrics whose
@@ -25,6 +26,7 @@ import numpy as np
 from scipy import special
 
 from bench.statistics_table import __main__ as table
+from bench.statistics_table import gains
 from labledger.compare.statistics import (
     paired_means,
     paired_rates,
@@ -46,6 +48,8 @@ def main() -> None:
     """Print the parts that are named, or all; `table` is the reference page's own part."""
     if sys.argv[1:2] == ["table"]:
         return table.main(sys.argv[2:])
+    if sys.argv[1:2] == ["gains"]:
+        return gains.main()
     parts = {
         "suites": suites,
         "outcomes": outcomes,
