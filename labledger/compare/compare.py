@@ -51,7 +51,7 @@ from labledger.compare.sides import (
     family_sizes,
     read_combined,
 )
-from labledger.compare.statistics import paired_means
+from labledger.compare.statistics import paired_means, skewness
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.experiment.plan_sections import StoredFacts
 from labledger.ledger.reader import LedgerReader
@@ -60,8 +60,9 @@ _MAX_NAMED_TASKS = 3
 """The largest number of tasks without a cluster that an error message names."""
 
 _SKEWED = (
-    "the tasks' differences are skewed, and there are too few tasks to make up for it: the "
-    "interval may miss the mean of tasks like these more often than its confidence says"
+    "the tasks' differences are skewed, and there are fewer than 30, too few to show how much: the "
+    "interval and the test are corrected for skewness, but may still miss the mean of tasks like "
+    "these more often than the confidence level says"
 )
 _RARE = 0.01
 """The share of tasks, or of a suite's trials, below which missing events cause no warning."""
@@ -394,9 +395,10 @@ def _doubts(sample: Sample) -> Iterator[str]:
     """Yield why the interval of a metric's mean may miss it more often than its confidence says."""
     if sample.options.is_rate or not sample.a:
         return
-    if not sample.is_suite and paired_means.is_skewed(sample.differences):
-        yield _SKEWED
     units, name = sample.effective_clusters or len(sample.a), "tasks"
+    is_small = not sample.is_suite and units < skewness.MENDED_UNITS
+    if is_small and paired_means.is_skewed(sample.differences):
+        yield _SKEWED
     if sample.is_suite:
         units, name = min(sum(map(len, side)) for side in (sample.a, sample.b)), "trials"
     unseen = paired_means.unseen_share(units)

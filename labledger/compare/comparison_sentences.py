@@ -131,6 +131,8 @@ def _without_bounds(compared: Compared, document: Comparison) -> str:
         return f"there are too few {units}"
     if document.estimand == Estimand.SUITE:
         return "the trials of each task do not differ"
+    if compared.detectable is not None:
+        return "the differences are too skewed for so few tasks"
     return "all tasks differ by the same amount"
 
 

@@ -32,6 +32,7 @@ from labledger.compare.statistics import (
     rates,
     samples,
     sign_flip_test,
+    skewness,
     variance_components,
 )
 from labledger.compare.statistics.group_sequential import Boundary
@@ -294,8 +295,16 @@ def detectable(sample: Sample) -> Detectable | None:
         if not sign_flip_test.can_reject(units, confidence):
             return _detectable(None, possible=False)
         error, _, degrees = samples.units_deviation(_array(sample.differences), sample.clusters)
+        skewed = sign_flip_test.skewness_of(
+            sign_flip_test.sampled_units(sample.differences, sample.clusters)
+        )
         least = planned_power.detectable_shift(error, degrees, confidence)
-        return None if least is None else _detectable(least)
+        if least is None:
+            return None
+        level = skewness.uncorrected_level(skewed.larger, 1 - confidence)
+        if not sign_flip_test.can_reject_at(level, units):
+            return _detectable(None)
+        return _detectable(least + error * skewness.more_errors(skewed.larger, confidence, degrees))
     trials = [list(map(len, groups)) for groups in (sample.a, sample.b)]
     if not paired_rates.can_show(trials[0], trials[1], confidence, sample.clusters):
         return _detectable(None, possible=False)

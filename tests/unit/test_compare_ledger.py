@@ -574,6 +574,34 @@ def test_a_skewed_metric_is_warned_of(path: Path) -> None:
     assert any("skewed" in told for told in only(path, "run-1", metric="tokens").warnings)
 
 
+def test_a_metric_that_is_too_skewed_has_no_interval(path: Path) -> None:
+    """One task of twenty differs by far more: B is shown to be worse, but not by how little."""
+    numbers = {"base": [[0.0]] * 20, "treat": [[1.0 + n % 3] for n in range(19)] + [[400.0]]}
+    runs.make_run(path, {"base": "P" * 20, "treat": "P" * 20}, numbers=numbers)
+    options: dict[str, Any] = {"metric": "tokens", "lower_is_better": True}
+    found = only(path, "run-1", **options)
+    assert found.difference is not None
+    assert found.difference.bounds is None
+    assert found.decision.verdict == "worse"
+    assert "no 95 % CI, because the differences are too skewed for so few" in found.decision.text
+    for gates in ({"fail_if_worse": 0.0}, {"require_not_worse": 500.0}):
+        (gate,) = compare(path, "run-1", **options, **gates).gates
+        assert not gate.passed
+        assert "too skewed" in gate.text
+
+
+def test_skewness_of_many_tasks_needs_no_warning(path: Path) -> None:
+    """The interval of fifty tasks has grown by it, on the side of the long tail."""
+    numbers = {"base": [[0.0]] * 50, "treat": [[1.2 ** (n % 25)] for n in range(50)]}
+    runs.make_run(path, {"base": "P" * 50, "treat": "P" * 50}, numbers=numbers)
+    found = only(path, "run-1", metric="tokens")
+    assert not any("skewed" in told for told in found.warnings)
+    assert found.difference is not None
+    assert found.difference.bounds is not None
+    low, high = found.difference.bounds
+    assert high - found.difference.value > 1.3 * (found.difference.value - low)
+
+
 def test_a_difference_that_is_shown_is_never_said_to_be_nothing() -> None:
     """Less than a twentieth of a point keeps its digits; none at all is 0.0."""
     values = (0.0003, -0.0003, 0.0, 0.123)

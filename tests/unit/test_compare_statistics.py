@@ -21,6 +21,7 @@ from labledger.compare.statistics import (
     planned_power,
     samples,
     sign_flip_test,
+    skewness,
 )
 
 ALL = 0.95
@@ -295,12 +296,16 @@ def test_coverage_of_a_suite(kind: str) -> None:
 
 
 def test_a_suite_with_replications_on_one_side_only() -> None:
-    """The other side is supposed to vary alike; it does not fail, nor count as exact."""
+    """The other side is supposed to vary alike, or as much as the tasks' differences do."""
     single, replicated = [[0.0], [1.0]], [[0.0, 2.0], [1.0]]
     error, degrees = paired_means.suite_deviation(single, replicated)
     of_trial = math.sqrt(2)
     assert error == pytest.approx(of_trial * math.sqrt(1 + 1 + 1 / 2 + 1) / 2)
     assert degrees > 0
+    apart = [[0.0, 2.0], [101.0]]
+    error, degrees = paired_means.suite_deviation(single, apart)
+    assert error == pytest.approx((100 - 1) / 2)
+    assert degrees == pytest.approx(1)
 
 
 def test_a_suites_metric_is_a_welch_test_over_its_tasks() -> None:
@@ -321,13 +326,43 @@ def test_a_suites_metric_is_a_welch_test_over_its_tasks() -> None:
     assert held / 300 == pytest.approx(0.95, abs=0.04)
 
 
-def test_tasks_with_one_trial_share_one_figure_for_their_spread() -> None:
-    """If only one task was tried twice on each side, all share its one degree of freedom."""
-    groups = [[1.0, 3.0], *([[float(n)] for n in range(9)])]
-    error, degrees = paired_means.suite_deviation(groups, groups)
-    usual = math.sqrt(2.0)
-    assert error == pytest.approx(math.hypot(1.0, 3 * usual) * usual / 10)
-    assert degrees < 2.5
+def test_tasks_with_one_trial_vary_by_their_differences() -> None:
+    """A small spread of other tasks says nothing about the trials of noisy ones."""
+    a = [[1.0, 1.2], *([0.0] for _ in range(8))]
+    b = [[1.0, 1.2], *([float(n)] for n in range(8))]
+    error, degrees = paired_means.suite_deviation(a, b)
+    spread = math.sqrt(6.0)
+    assert error == pytest.approx(math.hypot(spread * math.sqrt(8), 0.1, 0.1) / 9)
+    assert degrees == pytest.approx(7, abs=0.1)
+
+
+def test_a_lonely_task_with_one_trial_gets_the_company_of_the_one_with_fewest() -> None:
+    """Its difference is compared with that of the task with two trials, not with those of ten."""
+    ten = [[0.0, 1.0] * 5] * 3
+    a, b = [[0.0], [0.0, 0.0], *ten], [[4.0], [2.0, 2.0], *ten]
+    error, _ = paired_means.suite_deviation(a, b)
+    of_ten = samples.deviation(ten[0]) / math.sqrt(10)
+    assert error == pytest.approx(math.hypot(2.0, *[of_ten] * 6) / 5)
+
+
+def test_single_trials_of_skewed_tasks_do_not_show_what_is_not_there() -> None:
+    """Trials that vary in proportion to their task's level, one to three of them on each side.
+
+    If single trials are assumed to vary as the others do on average, 11 % of these tests err.
+    """
+    chance = np.random.default_rng(3)
+    levels = np.exp([-1.0, -0.5, 0.0, 0.5, 2.0])
+    shown = 0
+    for _ in range(400):
+        sides = [
+            [
+                list(level * np.exp(0.8 * chance.normal(0, 1, count) - 0.32))
+                for level, count in zip(levels, chance.integers(1, 4, 5), strict=True)
+            ]
+            for _ in range(2)
+        ]
+        shown += paired_means.of_suite(*sides, ALL).p < 0.05
+    assert shown / 400 < 0.07
 
 
 def test_a_suite_whose_trials_never_vary() -> None:
@@ -426,7 +461,7 @@ def test_the_interval_of_a_mean_is_the_test_turned_round() -> None:
         assert found.high is not None
         for bound, outward in ((found.low, -1e-4), (found.high, 1e-4)):
             inside, outside = (
-                permutation_p([v - bound - step for v in values]) for step in (-outward, outward)
+                of_differences([v - bound - step for v in values]).p for step in (-outward, outward)
             )
             assert outside < 0.05 <= inside
 
@@ -452,17 +487,61 @@ def test_coverage_of_a_mean(tasks: int) -> None:
     chance = np.random.default_rng(5)
     held = 0
     for _ in range(200):
-        found = of_differences(list(1.5 + chance.standard_t(3, tasks))).estimate
-        assert found.low is not None
-        assert found.high is not None
-        held += found.low <= 1.5 <= found.high
+        held += of_differences(list(chance.standard_t(3, tasks))).p >= 0.05
     assert held / 200 > 0.93
+
+
+@pytest.mark.parametrize(("tasks", "sigma"), [(30, 1.0), (50, 1.5), (200, 1.0)])
+def test_skewed_differences_err_as_seldom_as_others(tasks: int, sigma: float) -> None:
+    """Lognormal differences, less their mean; sign flips alone err 7 to 18 % of the time."""
+    chance = np.random.default_rng(44)
+    mean = math.exp(sigma**2 / 2)
+    all_found = [of_differences(list(chance.lognormal(0, sigma, tasks) - mean)) for _ in range(300)]
+    assert np.mean([found.p < 0.05 for found in all_found]) < 0.06
+    for found in all_found:
+        if found.estimate.bounds is not None:
+            assert leaves_out_zero(found) == (found.p < 0.05)
+
+
+def test_symmetrical_differences_lose_little_power() -> None:
+    """The correction for skewness costs normal differences two points of power at most."""
+    chance = np.random.default_rng(45)
+    for tasks in (12, 30):
+        drawn = [chance.normal(2.8 / math.sqrt(tasks), 1, tasks) for _ in range(400)]
+        usual = np.mean([permutation_p(values) < 0.05 for values in drawn])
+        corrected = np.mean([of_differences(list(values)).p < 0.05 for values in drawn])
+        assert usual - 0.03 < corrected <= usual
+
+
+def test_one_event_in_sixty_tasks_is_no_interval() -> None:
+    """A single large difference tells that there is a long tail, and not how long it is."""
+    found = of_differences([0.0, 0.1] * 29 + [0.05, 100.0])
+    assert found.estimate.bounds is None
+    # Nothing hides below the other differences, so that the mean is above 0 all the same.
+    assert found.p < 0.05
+
+
+def test_the_correction_for_skewness_and_its_inverse() -> None:
+    """A p value at the level of the uncorrected test is the corrected level, on either side."""
+    for size in (0.0, 0.3, 4.0, 50.0):
+        for alpha in (0.5, 0.05, 0.001):
+            uncorrected = skewness.uncorrected_level(size, alpha)
+            assert uncorrected <= alpha
+            if uncorrected > 1e-300:
+                assert skewness.corrected_p(size, uncorrected) == pytest.approx(alpha)
+    assert skewness.corrected_p(4.0, 1.0) == 1.0
+    assert skewness.corrected_p(4.0, 0.0) == 0.0
+    tail = sign_flip_test.skewness_of(sign_flip_test.sampled_units([*[0.0, 1.0] * 20, 30.0]))
+    assert tail.above > 0 == tail.below
+    even = sign_flip_test.skewness_of(sign_flip_test.sampled_units([-5.0, 0.0, 5.0] * 9))
+    assert even == skewness.Skewness()
 
 
 def test_one_huge_difference_does_not_part_interval_and_test() -> None:
     """Where p is below the level, the interval leaves out 0, also beside rounding."""
-    found = paired_means.of_tasks([[0.0]] * 6, [[-0.4], [0.1], [0.1], [0.1], [0.1], [1e12]], ALL)
-    assert (found.p < 0.05) == leaves_out_zero(found)
+    for rest in ([-0.4, 0.1, 0.1, 0.1, 0.1], [-0.4, *[0.1] * 14]):
+        found = of_differences([*rest, 1e12])
+        assert found.estimate.bounds is None or (found.p < 0.05) == leaves_out_zero(found)
 
 
 def test_skewed_differences_are_called_so() -> None:

@@ -8,10 +8,10 @@ P values are below 1 minus the confidence if and only if intervals do not contai
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from labledger.compare.statistics import sign_flip_test
+from labledger.compare.statistics import sign_flip_test, skewness
 from labledger.compare.statistics.samples import (
     Estimate,
     Groups,
@@ -19,12 +19,12 @@ from labledger.compare.statistics.samples import (
     bisected,
     deviation,
     mean,
-    quantile,
     task_differences,
     task_means,
     units_deviation,
 )
 from labledger.compare.statistics.sign_flip_test import Units
+from labledger.compare.statistics.skewness import Skewness
 
 if TYPE_CHECKING:
     from labledger.compare.statistics.samples import Array
@@ -34,6 +34,8 @@ CLUSTER_FLIP = "exact permutation test over clusters of tasks"
 APPROXIMATE = "permutation test over tasks, by saddlepoint"
 SUITE_T = "stratified t test"
 BETTING = "anytime-valid betting test"
+
+_NOT_SKEWED = Skewness()
 
 _SQUARES_FIT = 1e100
 """A double can hold the squares of values between the inverse of this number and the number."""
@@ -58,7 +60,9 @@ def of_tasks(
     differences, scale = _scaled_down(task_differences(a, b))
     units = sign_flip_test.sampled_units(differences, clusters)
     p, is_exact = sign_flip_test.permutation_p(units.sums_less(0.0))
-    low, high = sign_flip_test.bounds(units, confidence, p)
+    skewed = sign_flip_test.skewness_of(units)
+    p = skewness.corrected_p(skewed.below if units.mean > 0 else skewed.above, p)
+    low, high = sign_flip_test.bounds(units, confidence, p, skewed)
     name = APPROXIMATE if not is_exact else SIGN_FLIP if clusters is None else CLUSTER_FLIP
     return Inference(Estimate(units.mean, low, high).shifted(0.0, scale), p, name)
 
@@ -82,14 +86,26 @@ def mean_of_tasks(
 
     means = task_means(groups)
     error, _, degrees = units_deviation(np.array(means), clusters)
-    return _t_estimate(mean(means), error, degrees, confidence)
+    skewed = sign_flip_test.skewness_of(sign_flip_test.sampled_units(means, clusters))
+    return _t_estimate(mean(means), error, degrees, confidence, skewed)
 
 
-def _t_estimate(value: float, error: float, degrees: float, confidence: float) -> Estimate:
+def _t_estimate(
+    value: float,
+    error: float,
+    degrees: float,
+    confidence: float,
+    skewed: Skewness = _NOT_SKEWED,
+) -> Estimate:
+    from scipy import special
+
     if degrees < 1 or not error:
         return Estimate(value, None, None)
-    half = quantile(confidence, degrees) * error
-    return Estimate(value, value - half, value + half)
+    low, high = (
+        float(special.stdtrit(degrees, skewness.uncorrected_level(side, 1 - confidence) / 2))
+        for side in (skewed.below, skewed.above)
+    )
+    return Estimate(value, value + low * error, value - high * error)
 
 
 def is_skewed(differences: Sequence[float]) -> bool:
@@ -141,8 +157,8 @@ def of_suite(a: Groups, b: Groups, confidence: float) -> Inference:
     Each task has the same weight, and its replications are assumed to be an independent sample. The
     test is a t test of the mean of the tasks' differences. It uses the variance of each task's
     replications on each side, and degrees of freedom by Satterthwaite (1946, Biometrics Bulletin
-    2:110–114; for strata: Cochran 1977, Sampling Techniques, section 5.4). A task with a single
-    trial on a side is assumed to vary as the side's other tasks do on average.
+    2:110–114; for strata: Cochran 1977, Sampling Techniques, section 5.4). `_collapsed_tasks` says
+    how tasks with a single trial on a side vary.
 
     If the trials of a task and side never differ, the variation is unknown and there is no
     interval. The p value then comes from exchanging trials within tasks.
@@ -157,31 +173,68 @@ def of_suite(a: Groups, b: Groups, confidence: float) -> Inference:
     return Inference(Estimate(value, None, None), _constant_p(a, b) if value else 1.0, SUITE_T)
 
 
-def suite_deviation(*sides: Groups) -> tuple[float, float]:
-    """Return the standard error of the sum of the sides' means, and its degrees of freedom.
+def suite_deviation(a: Groups, b: Groups) -> tuple[float, float]:
+    """Return the standard error of the difference of two sides' means, and its degrees of freedom.
 
-    A side's mean is the mean of its tasks' means. The error comes from their replications.
+    The error is due to the tasks' replications. It is 0 if no trial differs from another of its
+    task and side, because then nothing tells how much trials vary.
+    """
+    everything = _added_up(_errors((a, b), range(len(a))))
+    collapsed = _collapsed_tasks(a, b)
+    if not collapsed or not everything[0]:
+        return everything
+    differences = task_differences(a, b)
+    spread = deviation([differences[number] for number in collapsed])
+    others = [number for number in range(len(a)) if number not in set(collapsed)]
+    by_differences = spread * math.sqrt(len(collapsed)) / len(a), float(len(collapsed) - 1)
+    by_others = _added_up(_errors((a, b), collapsed))
+    return _added_up([max(by_differences, by_others), *_errors((a, b), others)])
+
+
+def _collapsed_tasks(a: Groups, b: Groups) -> Sequence[int]:
+    """Return which tasks' differences are taken as a sample of one mean.
+
+    They have a single trial on a side, so nothing tells how much it varies. The spread of their
+    differences is at least as large on average, whatever their true ones are: it contains the
+    spread of these as well (collapsed strata: Cochran 1977, Sampling Techniques, section 5A.12).
+    A task that is alone in this gets the company of the task with the fewest trials.
+    """
+    sizes = [(min(len(x), len(y)), len(x) + len(y)) for x, y in zip(a, b, strict=True)]
+    single = [number for number, (least, _) in enumerate(sizes) if least == 1]
+    if len(single) != 1 or len(a) == 1:
+        return single if len(a) > 1 else []
+    return sorted(range(len(a)), key=lambda number: sizes[number])[:2]
+
+
+def _errors(sides: Sequence[Groups], numbers: Iterable[int]) -> Iterator[tuple[float, float]]:
+    """Yield what some tasks' trials add to the error of a sum of the sides' means.
+
+    Each part comes with its degrees of freedom. Single trials are assumed to vary as the others of
+    their side do on average, or of the other side if there are none.
     """
     by_side = [[(deviation(g), len(g) - 1) for g in groups if len(g) > 1] for groups in sides]
-    all_measured = [task for measured in by_side for task in measured]
-    errors, degrees = [], []
-    for groups, measured in zip(sides, by_side, strict=True):
-        repeated = [group for group in groups if len(group) > 1]
-        for (spread, task_free), group in zip(measured, repeated, strict=True):
-            errors.append(spread / math.sqrt(len(group)) / len(groups))
-            degrees.append(float(task_free))
-        single = len(groups) - len(repeated)
-        # A side without replications is assumed to vary as the other side does.
-        usual, free = _usual_deviation(measured or all_measured)
+    all_measured = [each for measured in by_side for each in measured]
+    chosen = list(numbers)
+    for groups, own in zip(sides, by_side, strict=True):
+        own_chosen = [groups[number] for number in chosen]
+        for group in own_chosen:
+            if len(group) > 1:
+                error = deviation(group) / math.sqrt(len(group)) / len(groups)
+                yield error, float(len(group) - 1)
+        single = sum(len(group) == 1 for group in own_chosen)
+        usual, free = _usual_deviation(own or all_measured)
         if single and usual:
-            # The same deviation is assumed for all single trials, so they err together.
-            errors.append(usual * math.sqrt(single) / len(groups))
-            degrees.append(free)
-    total = math.hypot(*errors)
+            # One figure stands for all of them, so they err together.
+            yield usual * math.sqrt(single) / len(groups), free
+
+
+def _added_up(parts: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    """Return the error of a sum of independent parts and its degrees of freedom, from theirs."""
+    errors = list(parts)
+    total = math.hypot(*(error for error, _ in errors))
     if not total:
         return 0.0, 0.0
-    shares = ((error / total) ** 4 / free for error, free in zip(errors, degrees, strict=True))
-    return total, 1 / math.fsum(shares)
+    return total, 1 / math.fsum((error / total) ** 4 / free for error, free in errors)
 
 
 def _usual_deviation(measured: Sequence[tuple[float, int]]) -> tuple[float, float]:
@@ -217,7 +270,8 @@ def _constant_p(a: Groups, b: Groups) -> float:
 def mean_of_suite(groups: Groups, confidence: float) -> Estimate:
     """Estimate one side's mean for these fixed tasks, with a t interval of its replications."""
     value = mean(task_means(groups))
-    return _t_estimate(value, *suite_deviation(groups), confidence)
+    error, degrees = _added_up(_errors((groups,), range(len(groups))))
+    return _t_estimate(value, error, degrees, confidence)
 
 
 # -- all looks at growing runs

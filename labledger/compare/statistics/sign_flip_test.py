@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from labledger.compare.statistics.samples import cluster_sums
+from labledger.compare.statistics.skewness import Skewness, uncorrected_level
 
 if TYPE_CHECKING:
     from labledger.compare.statistics.samples import Array
@@ -31,6 +32,8 @@ _LATTICE_SCALES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 60, 100, 1_000, 10_000, 10
 
 _TOLERANCE = 1e-9
 """Sums count as equal if they differ by a smaller share of the largest possible sum."""
+
+_NONE = Skewness()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,11 @@ def sampled_units(differences: Sequence[float], clusters: Sequence[str] | None =
     import numpy as np
 
     return Units(*cluster_sums(np.array(differences, dtype=np.float64), clusters))
+
+
+def skewness_of(units: Units) -> Skewness:
+    """Return how skewed the mean of some units is."""
+    return Skewness.of(units.sums_less(units.mean), units.sizes)
 
 
 def permutation_p(values: Array, *, mid: bool = False) -> tuple[float, bool]:
@@ -200,39 +208,51 @@ def can_reject(units: int, confidence: float) -> bool:
 
     If B is ahead in all n units, two of the 2ⁿ sign flips are at least as extreme.
     """
-    return 2.0 ** (1 - units) < 1 - confidence
+    return can_reject_at(1 - confidence, units)
 
 
-def bounds(sampled: Units, confidence: float, p: float) -> tuple[float | None, float | None]:
+def can_reject_at(level: float, units: int) -> bool:
+    """Return the same for a level, which may be too small to be told from 0 as 1 less it."""
+    return 2.0 ** (1 - units) < level
+
+
+def bounds(
+    sampled: Units, confidence: float, p: float, skewness: Skewness = _NONE
+) -> tuple[float | None, float | None]:
     """Return the bounds of the mean differences that the test does not reject.
 
-    `p` is the p value of no difference, which decides whether the interval contains 0. Up to 16
-    units the bounds are exact: quantiles of the means of all subsets (Hartigan 1969, JASA
-    64:1303–1317). For more units, the tails are saddlepoint approximations (Robinson 1982, JRSS B
-    44:91–101), which are good to 1 % of the p value.
-
-    The bounds are None if the units are too few for the confidence, and if all units are equal. The
-    test would then reject every other mean, because the sample happens to show no variation.
+    `p` is the p value of no difference, which decides whether the interval contains 0. Both are
+    corrected for `skewness`. Up to 16 units the bounds are exact, quantiles of the means of all
+    subsets (Hartigan 1969, JASA 64:1303–1317); beyond, the tails are saddlepoint approximations
+    (Robinson 1982, JRSS B 44:91–101), good to 1 % of the p value there. None where so few units
+    cannot support the confidence, and where no unit differs from another: the test then rejects
+    every other mean, because it sees no variation, not because there is none.
     """
     count = len(sampled.sums)
-    level = 1 - confidence
-    if not can_reject(count, confidence) or not sampled.sums_less(sampled.mean).any():
+    level_low, level_high = (
+        uncorrected_level(side, 1 - confidence) for side in (skewness.below, skewness.above)
+    )
+    supports_both = can_reject_at(min(level_low, level_high), count)
+    if not supports_both or not sampled.sums_less(sampled.mean).any():
         return None, None
     if count <= _MAX_SUBSET_UNITS:
-        low, high = _subset_bounds(sampled, level)
+        low, high = _subset_bounds(sampled, level_low, level_high)
     else:
-        low = _approximate_bound(sampled, level)
-        high = -_approximate_bound(sampled.negated, level)
-    return bounds_agreeing_with_p(sampled.mean, low, high, is_shown=p < level)
+        low = _approximate_bound(sampled, level_low)
+        high = -_approximate_bound(sampled.negated, level_high)
+    return bounds_agreeing_with_p(sampled.mean, low, high, is_shown=p < 1 - confidence)
 
 
-def _subset_bounds(sampled: Units, level: float) -> tuple[float, float]:
+def _subset_bounds(sampled: Units, level_low: float, level_high: float) -> tuple[float, float]:
     import numpy as np
 
     means = np.sort(_subset_sums(sampled.sums)[1:] / _subset_sums(sampled.sizes)[1:])
     # A difference is rejected while fewer subsets' means than this lie at or below it.
-    rank = math.ceil(level / 2 * 2 ** len(sampled.sums) - 1 - _TOLERANCE)
-    return float(means[rank - 1]), float(means[-rank])
+    ranks = [
+        math.ceil(level / 2 * 2 ** len(sampled.sums) - 1 - _TOLERANCE)
+        for level in (level_low, level_high)
+    ]
+    return float(means[ranks[0] - 1]), float(means[-ranks[1]])
 
 
 def _approximate_bound(sampled: Units, level: float) -> float:

@@ -27,21 +27,25 @@ RATE_OUTPUTS = {
     "rate-clusters": (ENDS_AND_MIDDLE, 1000),
 }
 """The rates and the number of draws of each output of pass rates."""
-EVEN_OUTPUTS = {
+GROWTH_OUTPUTS = {
     "more-tasks": 200,
     "more-trials": 200,
+    "planned-tasks": 200,
+    "planned-trials": 200,
     "plan": 300,
     "plan-effect": 300,
     "suite-plan": 300,
 }
-"""The number of draws of outputs with equal trials alone."""
+"""The number of draws of runs that are extended, and of plans."""
 METRICS = ("normal", "skewed", "rare", "one-sided")
 PASS_AT = (
     (3, 2, "equal"),
     (3, 3, "equal"),
     (10, 2, "equal"),
+    (3, 2, "unequal"),
     (10, 2, "unequal"),
     (10, 5, "equal"),
+    (10, 5, "unequal"),
     (10, 10, "equal"),
 )
 """Replications, k and trials."""
@@ -100,7 +104,7 @@ def _of_pass_at() -> Iterator[Cell]:
     for output in ("pass@", "suite-pass@"):
         for replications, k, trials in PASS_AT:
             if output == "suite-pass@" and (replications == k or trials == "unequal"):
-                continue  # A single estimate of a task has no interval.
+                continue  # A task with k trials has a single estimate, and so no interval.
             for tasks in TASKS:
                 for rate in ENDS_AND_MIDDLE:
                     yield Cell(f"{output}{k}", tasks, replications, f"{rate:g}", trials, 400)
@@ -118,10 +122,10 @@ def _of_metrics() -> Iterator[Cell]:
 
 
 def _of_extensions_and_plans() -> Iterator[Cell]:
-    for output, draws in EVEN_OUTPUTS.items():
+    for output, draws in GROWTH_OUTPUTS.items():
         for tasks in TASKS:
-            for replications in (1, 3, 10):
-                if replications == 1 and output in ("more-trials", "suite-plan"):
+            for replications, trials in SHAPES:
+                if replications == 1 and output.endswith(("-trials", "suite-plan")):
                     continue
                 for rate in ENDS_AND_MIDDLE:
-                    yield Cell(output, tasks, replications, f"{rate:g}", "equal", draws)
+                    yield Cell(output, tasks, replications, f"{rate:g}", trials, draws)

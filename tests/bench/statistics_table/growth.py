@@ -9,12 +9,14 @@ from bench.statistics_table import populations
 from bench.statistics_table.designs import Cell
 from bench.statistics_table.populations import Trials
 from bench.statistics_table.tallies import Tally
-from labledger.compare import estimates
+from labledger.compare import estimates, planned_looks
 from labledger.compare.compare_options import CompareOptions, Estimand, Validity
+from labledger.compare.comparison_document import PlannedLooks
 from labledger.compare.estimates import Sample
 from labledger.compare.statistics import planned_power, variance_components
 from labledger.compare.statistics.samples import Estimate
 from labledger.compare.statistics.variance_components import Components
+from labledger.experiment.schedule import Look
 
 _OPTIONS = CompareOptions()
 _SUITE = CompareOptions(estimand=Estimand.SUITE)
@@ -24,21 +26,60 @@ _MOST_TASKS, _MOST_REPLICATIONS = 3000, 300
 
 
 def more_tasks(cell: Cell) -> Tally:
-    """Count a run that has half of its tasks, is looked at, and is extended by the rest."""
-    half = max(2, cell.tasks // 2)
-    return _extended(cell, lambda side: side[:half])
+    """Count a run that is finished with half of its tasks, looked at, and extended by the rest."""
+    return _looked_at_twice(cell, _half_of_tasks(cell), _unplanned)
 
 
 def more_trials(cell: Cell) -> Tally:
-    """Count a run that has one replication, is looked at, and is extended by the rest."""
-    return _extended(cell, lambda side: [group[:1] for group in side])
+    """Count a run that is finished with one replication, looked at, and extended by the rest."""
+    return _looked_at_twice(cell, _one_trial, _unplanned)
 
 
-def _extended(cell: Cell, first_part: Callable[[Trials], Trials]) -> Tally:
+def planned_tasks(cell: Cell) -> Tally:
+    """Count the same as `more_tasks` if the experiment declares both looks."""
+    first = Look(_half(cell), cell.replications)
+    return _looked_at_twice(cell, _half_of_tasks(cell), _planned_as(cell, first))
+
+
+def planned_trials(cell: Cell) -> Tally:
+    """Count the same as `more_trials` if the experiment declares both looks."""
+    return _looked_at_twice(cell, _one_trial, _planned_as(cell, Look(cell.tasks, 1)))
+
+
+def _half(cell: Cell) -> int:
+    return max(2, cell.tasks // 2)
+
+
+def _half_of_tasks(cell: Cell) -> Callable[[Trials], Trials]:
+    return lambda side: side[: _half(cell)]
+
+
+def _one_trial(side: Trials) -> Trials:
+    return [group[:1] for group in side]
+
+
+def _unplanned(sample: Sample, number: int) -> Sample:
+    """Return the sample of a look: the first is at a finished run, the second after extending."""
+    return sample if number == 1 else replace(sample, validity=Validity.ANYTIME)
+
+
+def _planned_as(cell: Cell, first: Look) -> Callable[[Sample, int], Sample]:
+    declared = (first, Look(cell.tasks, cell.replications))
+
+    def at(sample: Sample, number: int) -> Sample:
+        looks = PlannedLooks(declared, declared[:number], number)
+        boundary = planned_looks.boundary_of(looks, is_suite=False, has_clusters=False)
+        return replace(sample, validity=Validity.GROUP_SEQUENTIAL, boundary=boundary)
+
+    return at
+
+
+def _looked_at_twice(
+    cell: Cell, first_part: Callable[[Trials], Trials], at_look: Callable[[Sample, int], Sample]
+) -> Tally:
     """Count differences that are shown at either look, and whether both intervals hold.
 
-    The first look is at a finished run. `share_without` is the power of the same trials in a run
-    that was never extended.
+    `share_without` is the power of the same trials in a run with one look.
     """
     tally, chance = Tally(), cell.chance()
     for _ in range(cell.draws):
@@ -46,12 +87,13 @@ def _extended(cell: Cell, first_part: Callable[[Trials], Trials]) -> Tally:
             drawn = populations.task_rates(chance, cell.rate, cell.tasks)
             moved = populations.sides(*drawn, cell.rate, difference)
             a, b = (
-                populations.trials(chance, side, cell.replications, is_even=True) for side in moved
+                populations.trials(chance, side, cell.replications, is_even=cell.is_even)
+                for side in moved
             )
             at_once = Sample(a, b, None, _OPTIONS, 1)
             looks = [
-                Sample(first_part(a), first_part(b), None, _OPTIONS, 1),
-                replace(at_once, validity=Validity.ANYTIME),
+                at_look(Sample(first_part(a), first_part(b), None, _OPTIONS, 1), 1),
+                at_look(at_once, 2),
             ]
             inferences = [estimates.inference(sample) for sample in looks]
             shown = any(inference is not None and inference.p < 0.05 for inference in inferences)
@@ -91,17 +133,17 @@ def plan_effect(cell: Cell) -> Tally:
 def _planned(cell: Cell, pilots: float) -> Tally:
     tally, chance = Tally(), cell.chance()
 
-    def trials(tasks: int, difference: float) -> tuple[Trials, Trials]:
+    def trials(tasks: int, difference: float, *, is_even: bool = True) -> tuple[Trials, Trials]:
         rates_a, rates_b = populations.task_rates(chance, cell.rate, tasks)
         rates_b = populations.moved(rates_b, cell.rate, difference, up=cell.rate < 0.5)
         a, b = (
-            populations.trials(chance, side, cell.replications, is_even=True)
+            populations.trials(chance, side, cell.replications, is_even=is_even)
             for side in (rates_a, rates_b)
         )
         return a, b
 
     for _ in range(cell.draws):
-        known = _components(*trials(cell.tasks, pilots))
+        known = _components(*trials(cell.tasks, pilots, is_even=cell.is_even))
         assumed = planned_power.planned_variation(known, is_rate=True)
         tasks = planned_power.tasks_needed(assumed, cell.replications, _DETECT, 0.95)
         is_planned = tasks is not None and tasks <= _MOST_TASKS
@@ -120,7 +162,10 @@ def suite_plan(cell: Cell) -> Tally:
     moved = a, populations.moved(b, cell.rate, detect, up=cell.rate < 0.5)
     tally, chance = Tally(), cell.chance()
     for _ in range(cell.draws):
-        pilot = [populations.trials(chance, s, cell.replications, is_even=True) for s in (a, b)]
+        pilot = [
+            populations.trials(chance, side, cell.replications, is_even=cell.is_even)
+            for side in (a, b)
+        ]
         known = _components(*pilot)
         variation = planned_power.planned_variation(known, is_rate=True, is_suite=True)
         number = planned_power.replications_needed(variation, cell.tasks, detect, 0.95)

@@ -12,7 +12,15 @@ from dataclasses import dataclass, replace
 
 from bench.statistics_table import populations
 from bench.statistics_table.designs import Cell
-from bench.statistics_table.growth import more_tasks, more_trials, plan, plan_effect, suite_plan
+from bench.statistics_table.growth import (
+    more_tasks,
+    more_trials,
+    plan,
+    plan_effect,
+    planned_tasks,
+    planned_trials,
+    suite_plan,
+)
 from bench.statistics_table.populations import Array, Chance, Trials
 from bench.statistics_table.tallies import Tally
 from labledger.cli.option_groups import Gate as LeastRate
@@ -21,7 +29,7 @@ from labledger.compare import decision, estimates
 from labledger.compare.compare_options import CompareOptions, Estimand, Gate
 from labledger.compare.comparison_document import Compared, Comparison, Conclusion, SideReport
 from labledger.compare.estimates import Sample
-from labledger.compare.statistics import paired_means, rates
+from labledger.compare.statistics import rates, skewness
 from labledger.compare.statistics.samples import Estimate
 from labledger.records.pass_rate import PassCounts
 
@@ -269,9 +277,12 @@ def pass_at(cell: Cell) -> Tally:
             drawn = fixed if is_suite else populations.task_rates(chance, cell.rate, cell.tasks)
             moved = populations.sides(*drawn, cell.rate, difference)
             a, b = (_trials(chance, cell, side) for side in moved)
-            truth = _pass_at_of(moved, k) if is_suite else whole[name]
-            estimated = rates.pass_at_difference(a, b, k, 0.95, is_suite=is_suite)
-            pairs = zip((estimated.any, estimated.all), truth, ("any", "all"), strict=True)
+            used = [min(len(x), len(y)) >= k for x, y in zip(a, b, strict=True)]
+            if not any(used):
+                continue
+            truth = _pass_at_of([side[used] for side in moved], k) if is_suite else whole[name]
+            found = rates.pass_at_difference(a, b, k, 0.95, is_suite=is_suite)
+            pairs = zip((found.any, found.all), truth, ("any", "all"), strict=True)
             for estimate, (true_a, true_b), kind in pairs:
                 tally.add_interval(f"coverage_{kind}_{name}", estimate, true_b - true_a)
                 if estimate is not None and estimate.bounds is not None and name == "d":
@@ -301,7 +312,7 @@ METRIC = CompareOptions(metric="tokens", lower_is_better=True)
 def metric(cell: Cell) -> Tally:
     """Count the decisions of a pair about a metric, and the intervals of one side's mean.
 
-    Where a population has rare or skewed events, figures with a warning are counted apart.
+    Figures of skewed differences of few tasks are counted apart, because nothing mends them.
     """
     is_suite = cell.output.startswith("suite")
     options = replace(METRIC, estimand=Estimand.SUITE) if is_suite else METRIC
@@ -345,7 +356,6 @@ def _count_metric(
     tally: Tally, sample: Sample, truth: float, limit: float, scenario: tuple[str, str, str]
 ) -> None:
     kind, name, population = scenario
-    has_rare = population in ("rare", "one-sided") or (sample.is_suite and population == "skewed")
     if sample.is_suite:
         # Subtract the suite's own difference, so that the null hypothesis is true.
         offset = truth - limit
@@ -353,15 +363,10 @@ def _count_metric(
         truth = limit
     counted = Tally()
     count_scenario(counted, [sample], truth, limit, kind, name)
-    units = min(sum(map(len, side)) for side in (sample.a, sample.b))
-    is_warned = paired_means.unseen_share(units if sample.is_suite else len(sample.a)) > 0.01 or (
-        not sample.is_suite and paired_means.is_skewed(sample.differences)
-    )
+    is_excused = population == "one-sided" and len(sample.a) < skewness.MENDED_UNITS
     for figure, (hits, _) in counted.counts.items():
-        # No interval covers events that a sample does not contain. Only the warning is promised.
-        is_excused = is_warned or population == "one-sided"
-        excused = has_rare and is_excused and not figure.startswith("power")
-        tally.add(f"share_warned_{figure}" if excused else figure, bool(hits))
+        excused = is_excused and not figure.startswith("power")
+        tally.add(f"share_few_{figure}" if excused else figure, bool(hits))
 
 
 SIMULATIONS: Mapping[str, Callable[[Cell], Tally]] = {
@@ -379,6 +384,8 @@ SIMULATIONS: Mapping[str, Callable[[Cell], Tally]] = {
     "suite-metric": metric,
     "more-tasks": more_tasks,
     "more-trials": more_trials,
+    "planned-tasks": planned_tasks,
+    "planned-trials": planned_trials,
     "plan": plan,
     "plan-effect": plan_effect,
     "suite-plan": suite_plan,

@@ -91,10 +91,10 @@ COLUMNS = (
     Column("type I", ("type_1",), _worst),
     Column("coverage", ("coverage",), _worst),
     Column("gates", ("gate",), _worst),
-    Column("warned", ("share_warned_coverage",), _lowest),
-    Column("power", ("power", "share_without"), lambda shown: shown),
-    Column("under", ("share_under",), lambda shown: shown),
-    Column("planned", ("planned",), lambda shown: shown),
+    Column("few tasks", ("share_few_coverage",), _lowest),
+    Column("power", ("power", "share_without"), lambda each: each),
+    Column("under", ("share_under",), lambda each: each),
+    Column("planned", ("planned",), lambda each: each),
 )
 
 

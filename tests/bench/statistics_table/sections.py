@@ -28,7 +28,7 @@ family they are at 0 and 5 points. For metrics the limits are 0 and half of the 
 is 45, 40, 20, 10 and 7 points for 5, 12, 50, 200 and 500 tasks; for metrics it is 2.8 standard
 errors.
 
-Apart from the column `warned`, no figure is worse than nominal by more than one point beyond its
+Apart from the column `few tasks`, no figure is worse than nominal by more than one point beyond its
 simulation error (two standard errors). A figure with {better} is better than nominal by far: as
 far as the draws tell, it errs less than half as often as it may. The sentence below its section
 says which valid method would gain. `–` means that there is nothing to count, such as an interval
@@ -119,19 +119,20 @@ SECTIONS = {
     "metric": Section(
         "A metric, tasks like these",
         "`rare` are events of 100 in 1 % of trials, on both sides. `one-sided` are lognormal "
-        "differences, which no interval is promised to hold: with fewer than 299 tasks it always "
-        "comes with a warning, with 500 tasks one in four times; `--require-not-worse` then "
-        "errs 5 % of the time instead of 2.5 % (3 replications). Figures that are not promised are "
-        "in the column `warned`: the lowest coverage of all intervals.",
-        "Rare events: the sign flips see few values. Nothing valid without a bound on the "
-        "metric gains.",
+        "differences. Fewer than 30 tasks do not show how skewed they are, and come with a "
+        "warning: the column `few tasks` has the lowest coverage of their intervals. A test "
+        "without this gap would cost normal differences of 12 tasks more than 6 points of power.",
+        "Rare events: the sign flips see few values. The correction for skewness costs most where "
+        "both sides are skewed alike: 10 points of power with 50 tasks, 4 with 200, 2 with 500 "
+        "(`scripts/simulate-statistics means`). Logarithms of "
+        "such a metric gain, if ratios are the question.",
     ),
     "suite-metric": Section(
         "A metric, this suite",
-        "Figures of `rare` and `skewed` come with a warning if a side has fewer than 299 trials, "
-        "and are then in the column `warned`: the lowest coverage of all intervals.",
+        "`rare` and `skewed` as above.",
         "With rare events the t test takes the few events for the spread of all trials. A "
-        "permutation test within tasks would gain.",
+        "permutation test within tasks would gain. With unequal trials, single trials count as "
+        "varying like the tasks' differences: a rerun of the missing ones gains most.",
     ),
     "more-tasks": Section(
         "An extension by tasks",
@@ -146,11 +147,23 @@ SECTIONS = {
         "The same for a run that is finished with one replication.",
         "As for tasks.",
     ),
+    "planned-tasks": Section(
+        "A planned extension by tasks",
+        "The same run with both looks declared before it began. The second power is the power of "
+        "the same trials with one look.",
+        "As for a pair. The boundary itself costs little: compare the two powers.",
+    ),
+    "planned-trials": Section(
+        "A planned extension by replications",
+        "The same for a run that is looked at with one replication of each task.",
+        "As for a pair. Replications add less information than the boundary assumes, so the first "
+        "look could have a larger level if the spread between tasks were known.",
+    ),
     "plan": Section(
         "Tasks planned from a pilot",
         "The pilot has the tasks and replications of the row, and no difference. `planned` is"
         " how often the tasks that are planned to show 20 points show them: nominal is at "
-        "least 80.",
+        "least 80. `unequal` is about the pilot; the planned trials are equal.",
         "",
     ),
     "plan-effect": Section(
