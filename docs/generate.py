@@ -141,7 +141,7 @@ def view_reference() -> Iterator[str]:
 
 
 def _row_of(view: Any) -> str:
-    """What one row of a view is: its comment, which begins with ``one row per``."""
+    """Return what a row of a view stands for, from its comment ``one row per ...``."""
     return str(view.comment).removeprefix("one row per ")
 
 
@@ -193,7 +193,7 @@ def _resolved(root: Any, definition: Any) -> dict[str, Any]:
     if not isinstance(definition, dict):
         return {}
     if definition.get("$ref") == "#":
-        return {"type": "object", **definition}  # Its fields are those of the page.
+        return {"type": "object", **definition}  # It has the fields of the page.
     if "$ref" in definition:
         named = root["$defs"][definition["$ref"].rpartition("/")[2]]
         return {**named, **definition}

@@ -142,7 +142,7 @@ def check_hosts(
                     refused |= of_tasks
             if results.is_ready and (limits := _limits_to_try(experiment, images)) is not None:
                 tried = _try_limits(connection, hosts, limits)
-                hosts = tried.found
+                hosts = tried.workers
                 checks += tried.refusals
             is_allowed = all(check.ok for check in checks if check.name == PERMISSIONS)
             name = str(experiment.authored.path)
@@ -169,7 +169,7 @@ def check_hosts_for_regrading(
         tried = find_hosts(on, images, runtime, insecure=insecure)
     except LabLedgerError as error:
         return [failed("hosts", error.message, hint=error.hint)]
-    checks = _check_found(on, tried.found, images, None, min_free_bytes)
+    checks = _check_found(on, tried.workers, images, None, min_free_bytes)
     return [*tried.refusals, *checks, *_check_object_store(on, insecure=insecure)]
 
 
@@ -177,7 +177,7 @@ def check_hosts_for_regrading(
 class TriedHosts:
     """The workers of a cluster, after their hosts have tried the limits of trials."""
 
-    found: list[FoundHost]
+    workers: list[FoundHost]
     """The workers. The state of a host tells whether its engine ignores limits."""
     refusals: list[CheckResult]
     """A failed check for each host that could start no container with the limits."""

@@ -60,9 +60,9 @@ _MAX_NAMED_TASKS = 3
 """The largest number of tasks without a cluster that an error message names."""
 
 _SKEWED = (
-    "the tasks' differences are skewed, and there are fewer than 30, too few to show how much: the "
-    "interval and the test are corrected for skewness, but may still miss the mean of tasks like "
-    "these more often than the confidence level says"
+    "the tasks' differences are skewed, and fewer than 30 tasks do not show how much. The interval "
+    "and the test are corrected for skewness. They may still miss the mean of tasks like these "
+    "more often than the confidence level says"
 )
 _RARE = 0.01
 """The share of tasks, or of a suite's trials, below which missing events cause no warning."""

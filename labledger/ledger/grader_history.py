@@ -167,7 +167,9 @@ def settle(connection: Connection, run_no: int, result: AttemptResult) -> Attemp
     setting = GraderSetting.of(result.image_id, failure.grader, isolation)
     telling = find_telling(connection, run_no, result.ids.task_id, setting)
     has_reward = result.status is SlotStatus.COMPLETED
-    decision = decide(failure.facts(isolation, result.reason, has_reward=has_reward, told=telling))
+    decision = decide(
+        failure.facts(isolation, result.reason, has_reward=has_reward, telling_trial=telling)
+    )
     return _decided(result, record, failure.decided(decision), decision)
 
 

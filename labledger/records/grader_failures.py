@@ -92,7 +92,7 @@ class KnownFacts:
     system_changed: tuple[str, ...] = ()
     """Paths of programs, libraries and settings that were changed before the grader began."""
     processes_left: bool = False
-    told: TellingTrial | None = None
+    telling_trial: TellingTrial | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +128,15 @@ _RULES = (
     ),
     _Rule(
         Ground.GRADER_WORKED,
-        lambda facts: facts.told is not None and facts.told.way is None,
+        lambda facts: facts.telling_trial is not None and facts.telling_trial.way is None,
         CountedAs.NOT_PASSED,
-        lambda facts: f"the same grader works in the same image: {facts.told} passed",
+        lambda facts: f"the same grader works in the same image: {facts.telling_trial} passed",
     ),
     _Rule(
         Ground.REFERENCE_FAILED,
-        lambda facts: facts.told is not None and facts.told.way == facts.way,
+        lambda facts: facts.telling_trial is not None and facts.telling_trial.way == facts.way,
         CountedAs.LEFT_OUT,
-        lambda facts: f"the reference solution failed in the same way ({facts.told})",
+        lambda facts: f"the reference solution failed in the same way ({facts.telling_trial})",
     ),
     _Rule(
         Ground.PROCESSES_LEFT,
@@ -182,7 +182,9 @@ def decide(facts: KnownFacts) -> FailureDecision:
     rule = next(rule for rule in _RULES if rule.applies(facts))
     is_told = rule.ground in {Ground.GRADER_WORKED, Ground.REFERENCE_FAILED}
     sentence = f"{_COUNTED[rule.counts]}, because {rule.because(facts)}"
-    return FailureDecision(rule.counts, rule.ground, sentence, facts.told if is_told else None)
+    return FailureDecision(
+        rule.counts, rule.ground, sentence, facts.telling_trial if is_told else None
+    )
 
 
 _OF_SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/usr", "/etc")
@@ -248,7 +250,7 @@ class GraderFailure(JsonForm):
         reason: str | None,
         *,
         has_reward: bool,
-        told: TellingTrial | None,
+        telling_trial: TellingTrial | None,
     ) -> KnownFacts:
         """Return the facts about a trial that ended with `reason`.
 
@@ -267,5 +269,5 @@ class GraderFailure(JsonForm):
             programs_changed=tuple(isolation.get("programs_changed", ())),
             system_changed=tuple(path for path in suspected if _is_of_system(path)),
             processes_left=is_kept and isolation.get("processes_left") is not False,
-            told=told,
+            telling_trial=telling_trial,
         )

@@ -58,34 +58,34 @@ TABLE: list[tuple[str, dict[str, Any], CountedAs, Ground]] = [
     ("the oracle", {"by_reference": True}, OUT, Ground.REFERENCE_AGENT),
     (
         "the oracle, where an earlier one passed",
-        {"by_reference": True, "told": WORKED},
+        {"by_reference": True, "telling_trial": WORKED},
         OUT,
         Ground.REFERENCE_AGENT,
     ),
     # earlier trials with the same grader and image
-    ("the oracle passed", {"told": WORKED}, PASSED, Ground.GRADER_WORKED),
-    ("the oracle failed alike", {"told": FAILED_BY_CURL}, OUT, Ground.REFERENCE_FAILED),
+    ("the oracle passed", {"telling_trial": WORKED}, PASSED, Ground.GRADER_WORKED),
+    ("the oracle failed alike", {"telling_trial": FAILED_BY_CURL}, OUT, Ground.REFERENCE_FAILED),
     (
         "the oracle failed in another way",
-        {"told": TellingTrial("check", 0, "apt")},
+        {"telling_trial": TellingTrial("check", 0, "apt")},
         PASSED,
         Ground.NOTHING_KNOWN,
     ),
     (
         "no reward, and the oracle passed",
-        {"has_reward": False, "told": WORKED},
+        {"has_reward": False, "telling_trial": WORKED},
         PASSED,
         Ground.GRADER_WORKED,
     ),
     (
         "no reward, and the oracle failed alike",
-        {"has_reward": False, "told": FAILED_BY_CURL},
+        {"has_reward": False, "telling_trial": FAILED_BY_CURL},
         OUT,
         Ground.REFERENCE_FAILED,
     ),
     (
         "no reward, and the oracle failed in another way",
-        {"has_reward": False, "told": TellingTrial("check", 0, "reward_missing")},
+        {"has_reward": False, "telling_trial": TellingTrial("check", 0, "reward_missing")},
         OUT,
         Ground.NOTHING_KNOWN,
     ),
@@ -98,7 +98,7 @@ TABLE: list[tuple[str, dict[str, Any], CountedAs, Ground]] = [
     ),
     (
         "programs were replaced, and the oracle failed alike",
-        {"programs_changed": ("/usr/bin/python3",), "told": FAILED_BY_CURL},
+        {"programs_changed": ("/usr/bin/python3",), "telling_trial": FAILED_BY_CURL},
         PASSED,
         Ground.PROGRAMS_CHANGED,
     ),
@@ -110,7 +110,7 @@ TABLE: list[tuple[str, dict[str, Any], CountedAs, Ground]] = [
     ),
     (
         "processes were left, and the oracle failed alike",
-        {"has_reward": False, "processes_left": True, "told": FAILED_BY_CURL},
+        {"has_reward": False, "processes_left": True, "telling_trial": FAILED_BY_CURL},
         OUT,
         Ground.REFERENCE_FAILED,
     ),
@@ -178,7 +178,9 @@ def counted_by(ground: Ground) -> FailedGradings:
 )
 def test_facts_of_the_evidence(isolation: JsonObject, expected: JsonObject) -> None:
     """Only what was there before the grader, or could disturb it, speaks against an agent."""
-    facts = GraderFailure(GRADER).facts(isolation, "reward_missing", has_reward=False, told=None)
+    facts = GraderFailure(GRADER).facts(
+        isolation, "reward_missing", has_reward=False, telling_trial=None
+    )
     assert facts == KnownFacts(has_reward=False, way="reward_missing", **expected)
 
 

@@ -207,22 +207,22 @@ def _collapsed_tasks(a: Groups, b: Groups) -> Sequence[int]:
 
 
 def _errors(sides: Sequence[Groups], numbers: Iterable[int]) -> Iterator[tuple[float, float]]:
-    """Yield what some tasks' trials add to the error of a sum of the sides' means.
+    """Yield the parts that the trials of some tasks add to the error of a sum of the sides' means.
 
-    Each part comes with its degrees of freedom. Single trials are assumed to vary as the others of
-    their side do on average, or of the other side if there are none.
+    Each part comes with its degrees of freedom. A single trial is assumed to vary as the repeated
+    trials of its side do on average, or of the other side if its side has none.
     """
     by_side = [[(deviation(g), len(g) - 1) for g in groups if len(g) > 1] for groups in sides]
-    all_measured = [each for measured in by_side for each in measured]
+    all_measured = [task for measured in by_side for task in measured]
     chosen = list(numbers)
-    for groups, own in zip(sides, by_side, strict=True):
-        own_chosen = [groups[number] for number in chosen]
-        for group in own_chosen:
+    for groups, measured in zip(sides, by_side, strict=True):
+        chosen_groups = [groups[number] for number in chosen]
+        for group in chosen_groups:
             if len(group) > 1:
                 error = deviation(group) / math.sqrt(len(group)) / len(groups)
                 yield error, float(len(group) - 1)
-        single = sum(len(group) == 1 for group in own_chosen)
-        usual, free = _usual_deviation(own or all_measured)
+        single = sum(len(group) == 1 for group in chosen_groups)
+        usual, free = _usual_deviation(measured or all_measured)
         if single and usual:
             # One figure stands for all of them, so they err together.
             yield usual * math.sqrt(single) / len(groups), free

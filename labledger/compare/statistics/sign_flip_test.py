@@ -212,7 +212,7 @@ def can_reject(units: int, confidence: float) -> bool:
 
 
 def can_reject_at(level: float, units: int) -> bool:
-    """Return the same for a level, which may be too small to be told from 0 as 1 less it."""
+    """Return whether the test can reject at a level, which may be too small for 1 - level."""
     return 2.0 ** (1 - units) < level
 
 
@@ -222,11 +222,11 @@ def bounds(
     """Return the bounds of the mean differences that the test does not reject.
 
     `p` is the p value of no difference, which decides whether the interval contains 0. Both are
-    corrected for `skewness`. Up to 16 units the bounds are exact, quantiles of the means of all
-    subsets (Hartigan 1969, JASA 64:1303–1317); beyond, the tails are saddlepoint approximations
-    (Robinson 1982, JRSS B 44:91–101), good to 1 % of the p value there. None where so few units
-    cannot support the confidence, and where no unit differs from another: the test then rejects
-    every other mean, because it sees no variation, not because there is none.
+    corrected for `skewness`. Up to 16 units the bounds are exact: quantiles of the means of all
+    subsets (Hartigan 1969, JASA 64:1303–1317). For more units the tails are saddlepoint
+    approximations (Robinson 1982, JRSS B 44:91–101), good to 1 % of the p value. A bound is None if
+    the units are too few for the confidence, or if all units are equal. The test then rejects
+    every other mean only because it sees no variation.
     """
     count = len(sampled.sums)
     level_low, level_high = (

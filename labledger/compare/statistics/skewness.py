@@ -1,16 +1,14 @@
-"""Make the test of a mean more careful on the side where skewed differences mislead it.
+"""Correct the test of a mean for skewed differences.
 
-If differences have a long tail, few of them contain it. The mean is then too near to the other
-tail, and so are the bounds of a test that takes both sides as equally likely: of 50 lognormal
-differences, the sign-flip test misses the mean 10 % of the time on the tail's side. The usual
-remedy (Johnson 1978, JASA 73:536–544; Hall 1992, JRSS B 54:221–228) is the first term of the
-Edgeworth expansion of the studentized mean. Its quantile z becomes z + γ(1 + 2z²)/6, where γ is
-the skewness of the mean. The skewness of a sample is itself too small if the tail is missing from
-it, so the term is multiplied by `_factor`, and by how one-sided the sample is. The correction only
-ever widens an interval; it never moves the other bound inwards.
-
-`uncorrected_level` and `corrected_p` invert each other, so a test and its interval stay one method.
+A sample of long-tailed differences often lacks the tail, so its mean is too near to the other side.
+The correction widens that side of the interval. `uncorrected_level` and `corrected_p` invert each
+other, so the test and its interval agree.
 """
+
+# The correction is the first term of the Edgeworth expansion of the studentized mean (Johnson 1978,
+# JASA 73:536–544; Hall 1992, JRSS B 54:221–228): the quantile z becomes z + γ(1 + 2z²)/6, where γ
+# is the skewness of the mean. A sample without its tail has too little skewness. The term is therefore
+# multiplied by `_factor`, and by how one-sided the sample is.
 
 from __future__ import annotations
 

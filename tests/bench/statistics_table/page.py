@@ -19,7 +19,7 @@ _BETTER = "°"
 
 def text(results: Results) -> str:
     """Return the page."""
-    lines = [INTRODUCTION.format(better=_BETTER)]
+    lines = [INTRODUCTION.format(better=_BETTER, worse=_worse_figures(results))]
     for output, cells in groupby(grid(), key=lambda cell: _section_of(cell.output)):
         lines += _section(SECTIONS[output], list(cells), results)
     return "\n".join(lines) + "\n"
@@ -96,6 +96,17 @@ COLUMNS = (
     Column("under", ("share_under",), lambda each: each),
     Column("planned", ("planned",), lambda each: each),
 )
+
+
+def _worse_figures(results: Results) -> str:
+    """Name the figures that are worse than nominal, for the introduction."""
+    worse = [
+        f"`{name}` ({figure.errors:.1%} wrong)"
+        for name, result in results.items()
+        for figure in figures(result)
+        if figure.is_worse
+    ]
+    return f" and {', '.join(worse)}" if worse else ""
 
 
 def _is_used(column: Column, cells: Sequence[Cell], results: Results) -> bool:

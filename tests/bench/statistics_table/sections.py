@@ -28,8 +28,9 @@ family they are at 0 and 5 points. For metrics the limits are 0 and half of the 
 is 45, 40, 20, 10 and 7 points for 5, 12, 50, 200 and 500 tasks; for metrics it is 2.8 standard
 errors.
 
-Apart from the column `few tasks`, no figure is worse than nominal by more than one point beyond its
-simulation error (two standard errors). A figure with {better} is better than nominal by far: as
+Apart from the column `few tasks`{worse},
+no figure is worse than nominal by more than one point beyond its simulation error (two standard
+errors). A figure with {better} is better than nominal by far: as
 far as the draws tell, it errs less than half as often as it may. The sentence below its section
 says which valid method would gain. `–` means that there is nothing to count, such as an interval
 of too few clusters.
