@@ -187,7 +187,7 @@ class TriedHosts:
     @property
     def can_limit(self) -> bool:
         """Whether some host's engine enforces limits, or no engine is known to ignore them."""
-        answering = [host for host in self.found if host.described is not None]
+        answering = [host for host in self.workers if host.described is not None]
         return not self.ignoring or len(self.ignoring) < len(answering)
 
 

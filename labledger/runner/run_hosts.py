@@ -76,7 +76,7 @@ def require_host(cluster: str, run: RunInfo, plan: ExperimentPlan, *, insecure: 
     # Imported late: runs on this machine need none of it.
     from labledger.checks.host_checks import find_hosts, say_none_usable
 
-    hosts = find_hosts(cluster, run.images.values(), plan.runtime, insecure=insecure).found
+    hosts = find_hosts(cluster, run.images.values(), plan.runtime, insecure=insecure).workers
     states = [host.described.state for host in hosts if host.described is not None]
     if not any(state.problem is None for state in states):
         hint = f"`labledger hosts --on {cluster}` says why; nothing was added to the run"

@@ -7,7 +7,7 @@ other, so the test and its interval agree.
 
 # The correction is the first term of the Edgeworth expansion of the studentized mean (Johnson 1978,
 # JASA 73:536–544; Hall 1992, JRSS B 54:221–228): the quantile z becomes z + γ(1 + 2z²)/6, where γ
-# is the skewness of the mean. A sample without its tail has too little skewness. The term is therefore
+# is the skewness of the mean. A sample without its tail has too little skewness. So the term is
 # multiplied by `_factor`, and by how one-sided the sample is.
 
 from __future__ import annotations
