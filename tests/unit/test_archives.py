@@ -167,7 +167,7 @@ def test_a_killed_archive_leaves_nothing(there: Path, file: Path, tmp_path: Path
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     done = run_real(*words, folder=there, **env)
     os.close(descriptor)
-    assert done.stdout.startswith(f"archived {kit.RUN}: 6 slots committed\n")
+    assert done.stdout.startswith(f"archived {kit.RUN}: 6 trials saved\n")
     assert {path.name for path in scratch.iterdir()} == {in_use.name, "labledger-archive-link"}
     assert len(members(file)) == 4
 

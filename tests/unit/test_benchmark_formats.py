@@ -315,7 +315,7 @@ def test_a_dry_run_creates_nothing(tmp_path: Path) -> None:
     words = ("run", "humaneval:h.jsonl", "--agent", "gold", "--task", "*/1", "--dry-run")
     done = run_forked(*words, folder=tmp_path, TMPDIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
-    assert "# schedule: 1 slot\n" in done.stdout
+    assert "# schedule: 1 trial\n" in done.stdout
     assert list(tmp_path.iterdir()) == [path]
     options = labledger.RunOptions(agents=("empty",), image="busybox", limit=2)
     plan = labledger.plan_run(f"humaneval:{path}", options)

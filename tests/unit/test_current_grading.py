@@ -168,7 +168,7 @@ def test_the_mirrors_of_a_run_stay_its_own(lab: Path) -> None:
     assert folder / mirrors.CHAIN_PATH in before
     done = command(lab, "export", RUN)
     assert {path: sha256_hex(path.read_bytes()) for path in files} == before
-    assert f"the run folder of {RUN} has grading 1" in done.stderr
+    assert f"the run folder of {RUN} holds grading 1" in done.stderr
     assert f"`labledger export {CURRENT} --lab-dir" in done.stderr
 
 

@@ -103,7 +103,7 @@ def test_its_run_folder_is_imported(path: Path) -> None:
         rescue_run(lab, writer, kit.RUN)
         assert not log.exists() or log.stat().st_ino != inode, "it is not the new ledger's"
     (finding,) = verify_lab(lab, None).findings
-    assert finding.startswith(f"{folder}: the ledger does not have this run")
+    assert finding.startswith(f"{folder}: the ledger does not have the run of this folder")
     assert f"`labledger import {folder}` adds it" in finding
     (imported,) = import_source(lab, folder, without_artifacts=True)
     assert (imported.run_id, imported.committed) == (kit.RUN, 2)
@@ -116,5 +116,5 @@ def test_a_run_folder_without_chain(path: Path) -> None:
     lab = LabFolder(path.parent)
     (lab.run_folder("lost") / "facts").mkdir(parents=True)
     (finding,) = verify_lab(lab, None).findings
-    assert finding.startswith(f"{lab.run_folder('lost')}: the ledger does not have this run")
+    assert finding.startswith(f"{lab.run_folder('lost')}: the ledger does not have the run of this folder")
     assert "restore the ledger from a copy that has it" in finding

@@ -149,7 +149,7 @@ def test_a_slot_is_run_again_once_at_a_time(lab: Path) -> None:
         reruns.append(writer, plan)
     with kit.open_writer(lab / "ledger.sqlite") as writer:
         lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30.0)
-        with pytest.raises(LedgerError, match="has 11 slots now"):
+        with pytest.raises(LedgerError, match="has 11 trials now"):
             writer.append_part(lease, new_part(plan), (), new_slots(plan))
         writer.leases.release(lease, RunStatus.INTERRUPTED)
     again = labledger.plan_rerun(kit.RUN, lab_dir=lab)

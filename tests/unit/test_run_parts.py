@@ -287,5 +287,5 @@ def test_reports_and_status_say_how_a_run_was_extended(path: Path) -> None:
     assert [each["slots"] for each in document["run"]["extensions"]] == [2, 1]
     for content in rendered:
         # Markdown escapes some of the characters of a time.
-        assert f"by 2 slots at {part.created_at}" in content.decode().replace("\\", "")
+        assert f"by 2 trials at {part.created_at}" in content.decode().replace("\\", "")
     assert [each["kind"] for each in summary["ext"]["parts"]] == ["extended", "extended", "rerun"]
