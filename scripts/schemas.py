@@ -29,7 +29,7 @@ from labledger.records import JsonObject
 from labledger.records.json_codec import ALWAYS, members_of
 from labledger.records.json_schemas import LATER
 from labledger.report.report_document import Report
-from labledger.report.report_queries import TRIAL_FIELDS, Trial
+from labledger.report.report_queries import TRIAL_FIELDS, ReportedTrial
 
 FOLDER = Path(__file__).parents[1] / "schemas"
 
@@ -95,7 +95,7 @@ def _object(kind: Any, definitions: JsonObject) -> JsonObject:
 def _members(kind: Any) -> Iterator[tuple[str, Any, bool]]:
     """Yield the key of each member, its type, and whether a new document always has it."""
     types = get_type_hints(kind, include_extras=True)
-    if kind is Trial:
+    if kind is ReportedTrial:
         for name in (*TRIAL_FIELDS, "run_id"):
             declared = types.get(name) or get_type_hints(getattr(kind, name).fget)["return"]
             yield name, declared, name != "run_id"
@@ -128,7 +128,7 @@ def _type(declared: Any, definitions: JsonObject) -> JsonObject:
         return {"type": "object"} | ({"additionalProperties": items} if items else {})
     if isinstance(declared, type) and issubclass(declared, StrEnum):
         return {"enum": [annotation.value for annotation in declared]}
-    assert is_dataclass(declared) or declared is Trial, declared
+    assert is_dataclass(declared) or declared is ReportedTrial, declared
     for name, (kind, _) in DOCUMENTS.items():
         if declared is kind:
             version = {"schema_version": {"const": name}}

@@ -29,7 +29,7 @@ HEAVY = (
     *("rich.console", "rich.live", "rich.table", "rich.progress_bar", "yaml", "docker"),
     *("scipy.stats", "scipy.optimize", "labledger.checks.doctor", "labledger.cli.app"),
     *("labledger.api.ledger", "labledger.compare.compare", "labledger.report.run_report"),
-    *("labledger.runner.run_start", "labledger.ledger.verify"),
+    *("labledger.runner.run_start", "labledger.ledger.checking.verify"),
     *("jsonschema", "labledger.cli.commands.ledger_queries", "labledger.cli.table_layout"),
     *("labledger.cli.run_display", "labledger.cli.outcome_text", "labledger.benchmarks.formats"),
     *("labledger.runner.rerun", "labledger.runner.extend", "labledger.runner.regrade"),

@@ -10,9 +10,9 @@ from typing import Any
 import sample_ledgers as kit
 
 import labledger
-from labledger.ledger.database.model import ExperimentRevision, NewPart, Variant
+from labledger.ledger.database.run_info import ExperimentRevision, NewPart, Variant
 from labledger.ledger.reader import LedgerReader
-from labledger.records.attempt_result import Metric, Phase
+from labledger.records.attempt_result import MetricValue, Phase
 from labledger.records.identity import Slot, TrialIds, slot_commit_id
 from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.runner.rerun import new_part, new_slots
@@ -197,5 +197,5 @@ def _result(run_id: str, slot: Slot, letter: str, number: float | None, metric_i
         artifacts=(),
         events=(),
         phases={"agent": Phase(3 if letter in "atATc" else 0, 900), "grader": Phase(0, 200)},
-        metrics=() if number is None else (Metric(metric_id, "events", number),),
+        metrics=() if number is None else (MetricValue(metric_id, "events", number),),
     )

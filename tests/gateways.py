@@ -208,7 +208,7 @@ def _start_with(lab: Path, settings: Mapping[str, float]) -> subprocess.Popen[st
     program = f"""
 from pathlib import Path
 from labledger.gateway import answer_relay
-from labledger.gateway.pacing import PaceSettings
+from labledger.gateway.providers.pacing import PaceSettings
 from labledger.gateway.process import serve
 answer_relay._STALLED_S = {stalled_s!r}
 settings = PaceSettings(**{pace!r})

@@ -10,7 +10,7 @@ from typing import Any
 import sample_ledgers as kit
 from ledger_templates import built_once
 
-from labledger.ledger.database.model import ExperimentRevision, Lease, NewPart
+from labledger.ledger.database.run_info import ExperimentRevision, Lease, NewPart
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.attempt_result import AttemptResult

@@ -11,11 +11,11 @@ from commands import HOSTILE
 
 from labledger.cli.run_display import LiveWatcher, PlainWatcher
 from labledger.execution.run_events import run_event
-from labledger.ledger.database.model import Dispatch, Lease, Owner, Variant
+from labledger.ledger.database.run_info import Dispatch, Lease, Owner, Variant
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
-from labledger.records.attempt_result import Artifact, AttemptResult, Event, Metric
+from labledger.records.attempt_result import Artifact, AttemptResult, Event, MetricValue
 from labledger.records.identity import Slot, TrialIds
 from labledger.records.outcomes import RunStatus, SlotStatus
 
@@ -154,7 +154,10 @@ def _result(run_id: str, slot: Slot) -> AttemptResult:
         "scores": (score,),
         "predictions": (prediction,),
         "evidence": (evidence,),
-        "metrics": (Metric(f"cost{HOSTILE}", "result", 1.0), Metric("model", "result", HOSTILE)),
+        "metrics": (
+            MetricValue(f"cost{HOSTILE}", "result", 1.0),
+            MetricValue("model", "result", HOSTILE),
+        ),
         "events": (Event(0, HOSTILE, {"type": HOSTILE, HOSTILE: [HOSTILE, "\x00"]}),),
         "artifacts": (log,),
     }

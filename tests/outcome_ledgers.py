@@ -14,10 +14,10 @@ import regraded_ledgers as graded
 import sample_ledgers as kit
 from ledger_templates import built_once
 
-from labledger.ledger.database.model import Dispatch, Lease, Variant
+from labledger.ledger.database.run_info import Dispatch, Lease, Variant
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.records.attempt_result import AttemptResult, Metric, Phase
+from labledger.records.attempt_result import AttemptResult, MetricValue, Phase
 from labledger.records.identity import Slot, TrialIds
 from labledger.records.outcomes import RunStatus, SlotStatus
 
@@ -155,11 +155,14 @@ def result(run_id: str, slot: Slot, shift: int, **changes: Any) -> AttemptResult
     agent = {} if agent_status is None else {"agent": Phase(agent_status, 100 + idx)}
     ids = TrialIds.of(run_id, slot)
     score = {**kit.score(idx, verdict or "", float(idx), run_id), "ids": ids.as_json()}
-    metrics = [Metric("agent_ms", "runner", 100 + idx)]
+    metrics = [MetricValue("agent_ms", "runner", 100 + idx)]
     if idx % 3:
-        metrics.append(Metric("cost_usd", "events", idx / (-100 if idx % 11 == 5 else 100)))
+        metrics.append(MetricValue("cost_usd", "events", idx / (-100 if idx % 11 == 5 else 100)))
     if idx % 2:
-        metrics += [Metric("tokens_in", "events", 10 * idx), Metric("tokens_out", "events", idx)]
+        metrics += [
+            MetricValue("tokens_in", "events", 10 * idx),
+            MetricValue("tokens_out", "events", idx),
+        ]
     fields = {
         "ids": ids,
         "status": status,

@@ -9,7 +9,7 @@ from typing import Any
 import sample_ledgers as kit
 
 from labledger.files.artifact_store import ArtifactStore
-from labledger.ledger.database.model import Lease, NewRun
+from labledger.ledger.database.run_info import Lease, NewRun
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter

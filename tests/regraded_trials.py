@@ -9,7 +9,7 @@ from typing import Any
 from sample_trials import GRADER, Trials
 
 from labledger.experiment.plan_sections import GraderIdentity
-from labledger.ledger.slot_rows import slot_records, slot_rows
+from labledger.ledger.rows.slot_rows import slot_records, slot_rows
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Stamp
 from labledger.trial.attempt_spec import AttemptSpec

@@ -13,7 +13,7 @@ from ledger_templates import built_once
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
-from labledger.records.attempt_result import AttemptResult, Metric, Phase
+from labledger.records.attempt_result import AttemptResult, MetricValue, Phase
 from labledger.records.identity import Slot, TrialIds
 from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.runner.rerun import RerunPlan, new_part, new_slots
@@ -54,7 +54,10 @@ def result(slot: Slot, fate: int, **changes: Any) -> AttemptResult:
         "message": reason and f"it was {reason}",
         "phases": {} if agent is None else {"agent": Phase(agent, 900), "grader": Phase(0, 200)},
         "scores": scores,
-        "metrics": (Metric("cost_usd", "events", 0.01), Metric("tokens_in", "events", 100)),
+        "metrics": (
+            MetricValue("cost_usd", "events", 0.01),
+            MetricValue("tokens_in", "events", 100),
+        ),
         **rows,
         **changes,
     }

@@ -12,7 +12,7 @@ from typing import Any
 
 from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger.database import migrations, views_and_triggers
-from labledger.ledger.database.model import Lease, NewRun, Owner, Variant
+from labledger.ledger.database.run_info import Lease, NewRun, Owner, Variant
 from labledger.ledger.database.sqlite import APPLICATION_ID, DRIVER, writable_engine
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject, canonical_json
@@ -21,7 +21,7 @@ from labledger.records.attempt_result import (
     AttemptResult,
     Event,
     EventFile,
-    Metric,
+    MetricValue,
     Phase,
 )
 from labledger.records.identity import Slot, TrialIds, slot_commit_id
@@ -156,11 +156,11 @@ def result(idx: int, run_id: str = RUN, **changes: Any) -> AttemptResult:
         "scores": (score(idx, "pass" if passed else "fail", float(passed), run_id),),
         "evidence": (evidence(idx, artifact, attempt, run_id),),
         "metrics": (
-            Metric("tokens_in", "events", 10 + idx),
-            Metric("confidence", "result", 0.5),
-            Metric("whole", "result", 1.0),
-            Metric("model", "result", "a/b"),
-            Metric("agent_ms", "runner", 900),
+            MetricValue("tokens_in", "events", 10 + idx),
+            MetricValue("confidence", "result", 0.5),
+            MetricValue("whole", "result", 1.0),
+            MetricValue("model", "result", "a/b"),
+            MetricValue("agent_ms", "runner", 900),
         ),
         "events": tuple(
             Event(n, "model_call_end", {"type": "model_call_end", "n": n, "cost": n / 10})

@@ -14,9 +14,9 @@ from waiting import PATIENCE_S
 from labledger.engine.engine import Engine
 from labledger.engine.networks import Networks
 from labledger.experiment.authored_fields import escape_names
-from labledger.experiment.grading_settings import Grading, Sealing
+from labledger.experiment.grading_settings import GradingSettings, Sealing
 from labledger.experiment.plan_sections import (
-    Benchmark,
+    BenchmarkPlan,
     GraderIdentity,
     MetricDefinition,
     PhasePlan,
@@ -33,7 +33,8 @@ from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
 from labledger.trial.free_disk_space import FullDisks
 from labledger.trial.life import inputs, worker
-from labledger.trial.life.start_limiter import StartLimiter, TrialContext
+from labledger.trial.life.start_limiter import StartLimiter
+from labledger.trial.life.trial_context import TrialContext
 from labledger.trial.trial_kinds import FreshTrial
 from labledger.trial.trial_plan import TrialPlan
 
@@ -204,12 +205,12 @@ class Trials:
                 TrialSettings(
                     container,
                     phases,
-                    Grading.of_authored(grading or {}) or Grading(),
+                    GradingSettings.of_authored(grading or {}) or GradingSettings(),
                     is_sealed=sealing is not Sealing.NONE,
                 )
             ),
             egress_image=self.images.get(PYTHON),
-            benchmark=Benchmark.from_json(BENCHMARK | (benchmark or {})),
+            benchmark=BenchmarkPlan.from_json(BENCHMARK | (benchmark or {})),
             metrics=tuple(map(MetricDefinition.from_json, metrics)),
             images=self.images,
             environment=environment or {},

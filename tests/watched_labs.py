@@ -22,12 +22,12 @@ from labledger import clock, open_ledger
 from labledger.execution.process_identity import this_process
 from labledger.experiment.experiment_file import load_experiment
 from labledger.experiment.resolve import resolve
-from labledger.ledger.database.model import Dispatch, Lease, Owner, Variant
+from labledger.ledger.database.run_info import Dispatch, Lease, Owner, Variant
 from labledger.records import JsonObject
-from labledger.records.attempt_result import Artifact, AttemptResult, Metric, Phase
+from labledger.records.attempt_result import Artifact, AttemptResult, MetricValue, Phase
 from labledger.records.identity import Slot, TrialIds, slot_commit_id
 from labledger.records.outcomes import RunStatus, SlotStatus
-from labledger.trajectories.atif import Agent, Head, Step
+from labledger.trajectories.atif import Head, Step, TrajectoryAgent
 from labledger.trajectories.trajectory_writer import DocumentWriter
 from labledger.trial import contract
 
@@ -281,9 +281,9 @@ class WatchedRun:
                 "grader": Phase(0, 2_100),
             },
             metrics=(
-                Metric("tokens_in", "events", self._random.randrange(4_000, 40_000)),
-                Metric("tokens_out", "events", self._random.randrange(300, 3_000)),
-                Metric("cost_usd", "events", usd),
+                MetricValue("tokens_in", "events", self._random.randrange(4_000, 40_000)),
+                MetricValue("tokens_out", "events", self._random.randrange(300, 3_000)),
+                MetricValue("cost_usd", "events", usd),
             ),
         )
         return replace(result, **changes)
@@ -314,5 +314,5 @@ def trajectory(steps: Sequence[JsonObject] = STEPS) -> Artifact:
     """Return a trajectory of these steps, as an artifact."""
     writer = DocumentWriter(lambda value: value)
     steps_of_trial = [Step.from_json({"step_id": 0, **step}) for step in steps]
-    head = Head(Agent("probe", "1.0"))
+    head = Head(TrajectoryAgent("probe", "1.0"))
     return Artifact.inline(b"".join(writer.pieces(steps_of_trial, lambda: head)))

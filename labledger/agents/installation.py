@@ -47,7 +47,7 @@ from labledger.files.durable_files import write_file
 from labledger.files.lab_folder import cache_folder
 from labledger.host_programs import interpreter
 from labledger.records.canonical_json import dump_bytes, sha256_hex
-from labledger.text import duration, format_size
+from labledger.text.figures import duration, format_size
 
 MAX_AT_ONCE = 3
 """The most agents that are installed at the same time."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from labledger.agents.profiles import STDOUT, AgentProfile, OptionType, ProfileOption, Value
 from labledger.errors import InvalidInput, Problem
 from labledger.records.model_calls import Api
-from labledger.text import near_names
+from labledger.text.words import near_names
 
 MOUNT = "/opt/labledger/agents"
 """The folder of all agents in a container."""

@@ -19,7 +19,7 @@ from labledger.records import JsonObject
 from labledger.records.json_codec import Section
 from labledger.records.json_schemas import read_toml, refuse_problems
 from labledger.records.model_calls import Api
-from labledger.text import near_names
+from labledger.text.words import near_names
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -18,7 +18,7 @@ from labledger.records.identity import MAX_RUN_ID
 if TYPE_CHECKING:
     from labledger.api.ledger import Ledger
     from labledger.benchmarks.benchmark_variations import TaskContents
-    from labledger.benchmarks.formats import Benchmark
+    from labledger.benchmarks.formats import TranslatedBenchmark
     from labledger.benchmarks.solution_search import SearchResult
     from labledger.checks.benchmark_findings import CheckedTrial, TaskFinding
     from labledger.runner.run_options import RunOptions
@@ -189,7 +189,7 @@ def _searcher() -> str:
     return AGENT
 
 
-def _checkable(benchmark: str, options: RunOptions) -> Benchmark:
+def _checkable(benchmark: str, options: RunOptions) -> TranslatedBenchmark:
     """Return the benchmark if all chosen agents have a known verdict. Raises `InvalidInput`."""
     translated = given_benchmark(benchmark, options)
     if translated is None:
@@ -213,13 +213,13 @@ def _checkable(benchmark: str, options: RunOptions) -> Benchmark:
 
 
 def _second_run(
-    known: Benchmark,
+    known: TranslatedBenchmark,
     contents: TaskContents,
     agents: Sequence[str],
     *,
     offline: bool,
     search: bool,
-) -> tuple[Benchmark, tuple[str, ...]] | None:
+) -> tuple[TranslatedBenchmark, tuple[str, ...]] | None:
     """Return the benchmark and the agents of the second run; None if there is nothing to run."""
     from labledger.benchmarks import benchmark_variations as variations
     from labledger.benchmarks.solution_search import with_search
@@ -235,7 +235,7 @@ def _second_run(
 
 
 def _plan(
-    known: Benchmark,
+    known: TranslatedBenchmark,
     options: RunOptions,
     agents: Sequence[str],
     repeats: int,
@@ -274,7 +274,9 @@ _TRIALS_SQL = (
 _OUTPUT = "agent_stdout"
 
 
-def _run(benchmark: Benchmark, options: RunOptions, *, is_offline: bool = False) -> _CheckedRun:
+def _run(
+    benchmark: TranslatedBenchmark, options: RunOptions, *, is_offline: bool = False
+) -> _CheckedRun:
     """Run the agents of `options` on every selected task."""
     from labledger.api.ledger import open_ledger
     from labledger.api.runs import run_source

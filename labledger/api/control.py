@@ -20,7 +20,9 @@ from labledger.api.run_state import running_trials, stop_of
 from labledger.errors import Parameter, require_text
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
-from labledger.ledger.control_requests import (
+from labledger.ledger.reading.counts import exhausted_kinds
+from labledger.ledger.reading.progress_rows import OpenSlot
+from labledger.ledger.rows.control_requests import (
     ENDED_STAY,
     AnySlot,
     ControlRequest,
@@ -29,12 +31,11 @@ from labledger.ledger.control_requests import (
     describe,
     kept_sentence,
 )
-from labledger.ledger.counts import exhausted_kinds
-from labledger.ledger.progress_rows import OpenSlot
 from labledger.records import JsonObject
 from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import RequestKind
-from labledger.text import clock_time, counted
+from labledger.text.figures import clock_time
+from labledger.text.words import counted
 
 _MAX_REASON = 1_000
 _POLL_S = 0.1

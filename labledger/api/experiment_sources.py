@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from labledger.errors import InvalidInput, Parameter, Problem
 
 if TYPE_CHECKING:
-    from labledger.benchmarks.formats import Benchmark
+    from labledger.benchmarks.formats import TranslatedBenchmark
     from labledger.benchmarks.translate import TranslatedExperiment
     from labledger.files.lab_folder import LabFolder
     from labledger.runner.run_options import RunOptions
@@ -48,7 +48,7 @@ def read_source(
     return (path / "experiment.yaml" if path.is_dir() else path), options
 
 
-def given_benchmark(given: str | Path, options: RunOptions) -> Benchmark | None:
+def given_benchmark(given: str | Path, options: RunOptions) -> TranslatedBenchmark | None:
     """Return the benchmark that is named as `FORMAT:LOCATION`; None if a path is given.
 
     The benchmark gets the agents that the options name with arguments or with a profile. If its
@@ -85,7 +85,7 @@ def read_runnable(
 
 
 def translate_runnable(
-    benchmark: Benchmark, options: RunOptions
+    benchmark: TranslatedBenchmark, options: RunOptions
 ) -> tuple[TranslatedExperiment, RunOptions]:
     """Return the experiment of the tasks of a benchmark that can be run; see `read_runnable`."""
     from labledger.benchmarks.task_selection import refuse
@@ -108,7 +108,7 @@ def translate_runnable(
     return source, options
 
 
-def require_some_runnable(benchmark: Benchmark, options: RunOptions) -> None:
+def require_some_runnable(benchmark: TranslatedBenchmark, options: RunOptions) -> None:
     """Raise `InvalidInput` if refused tasks are skipped and no other task is selected."""
     from labledger.benchmarks.task_selection import require_some_selected
 
@@ -116,14 +116,14 @@ def require_some_runnable(benchmark: Benchmark, options: RunOptions) -> None:
         require_some_selected(benchmark, options.tasks)
 
 
-def translate_for_run(benchmark: Benchmark, options: RunOptions) -> TranslatedExperiment:
+def translate_for_run(benchmark: TranslatedBenchmark, options: RunOptions) -> TranslatedExperiment:
     """Return the experiment of a benchmark with the options of a run. Raises `InvalidInput`."""
     from labledger.benchmarks.benchmark_variations import without_concurrency
     from labledger.benchmarks.task_selection import require_known_tasks, require_no_refused
     from labledger.benchmarks.translate import translate
     from labledger.experiment.templates import DEFAULT_IMAGE
+    from labledger.runner.env_files import gather
     from labledger.runner.run_hosts import given_cluster
-    from labledger.runner.run_options import gather
 
     require_known_tasks(benchmark, options.tasks)
     if not options.skip_refused:

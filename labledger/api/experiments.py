@@ -20,7 +20,7 @@ from labledger.api.experiment_sources import (
 )
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.experiment import templates
-from labledger.text import counted
+from labledger.text.words import counted
 
 if TYPE_CHECKING:
     from labledger.checks.check_results import CheckResult, TaskSupport
@@ -279,7 +279,7 @@ def preflight(
     if not ask_models or results.failures:
         return results
     from labledger.checks import model_checks
-    from labledger.runner.run_options import gather
+    from labledger.runner.env_files import gather
 
     plan = plan_run(experiment, options)._experiment.plan
     environment = gather(options.env, options.env_files)

@@ -106,7 +106,8 @@ def check_gateway(
     """
     from labledger.api.experiments import plan_run
     from labledger.checks.model_checks import ask_models, check_models
-    from labledger.runner.run_options import RunOptions, gather
+    from labledger.runner.env_files import gather
+    from labledger.runner.run_options import RunOptions
 
     options = options or RunOptions()
     plan = plan_run(experiment, options)._experiment.plan

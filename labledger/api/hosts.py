@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labledger.errors import Parameter, require_text
-from labledger.execution.executor import HostState
+from labledger.execution.host_state import HostState
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
 from labledger.records import JsonObject

@@ -33,8 +33,7 @@ from labledger.files.output_files import (
     replace_output,
     scratch_folder_of,
 )
-from labledger.ledger.control_requests import ControlRequest
-from labledger.ledger.database.model import (
+from labledger.ledger.database.run_info import (
     CancelledSlots,
     Graded,
     Grading,
@@ -46,8 +45,6 @@ from labledger.ledger.database.model import (
     VariantCounts,
 )
 from labledger.ledger.database.views_and_triggers import VIEWS
-from labledger.ledger.model_usage import ModelUse, together, use_of_trial
-from labledger.ledger.progress_rows import OpenSlot
 from labledger.ledger.query import (
     Params,
     ViewInfo,
@@ -58,6 +55,9 @@ from labledger.ledger.query import (
     views,
 )
 from labledger.ledger.reader import LedgerReader
+from labledger.ledger.reading.progress_rows import OpenSlot
+from labledger.ledger.rows.control_requests import ControlRequest
+from labledger.ledger.rows.model_usage import ModelUse, together, use_of_trial
 from labledger.records import JsonObject
 from labledger.records.attempt_result import RECORD_KINDS, SlotRecords, digest_of
 from labledger.records.identity import Slot
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from labledger.compare.compare_options import CompareOptions
     from labledger.compare.comparison_document import Comparison
     from labledger.export.data_frames import RowWriter
-    from labledger.ledger.database.model import ExperimentRevision
+    from labledger.ledger.database.run_info import ExperimentRevision
     from labledger.report.run_report import ReportOptions
 
 

@@ -17,7 +17,7 @@ from labledger import clock
 from labledger.errors import InvalidInput, Problem, require_text
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
-from labledger.text import quoted
+from labledger.text.words import quoted
 
 if TYPE_CHECKING:
     from labledger.checks.check_results import CheckResult

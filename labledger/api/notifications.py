@@ -94,7 +94,7 @@ def notifications(
         ['finished']
     """
     from labledger.execution.receivers import Receiver
-    from labledger.ledger.notifications import list_notifications
+    from labledger.ledger.rows.notifications import list_notifications
 
     listed = []
     path = LabFolder.find(lab_dir).ledger
@@ -148,14 +148,14 @@ def deliver_notifications(
     """
     from labledger.execution.notification_delivery import Courier
     from labledger.execution.receivers import Receiver
-    from labledger.ledger.notifications import Outbox
-    from labledger.runner.run_options import gather
+    from labledger.ledger.rows.notifications import NotificationOutbox
+    from labledger.runner.env_files import gather
 
     values = gather(env or {}, env_files)
     lab = LabFolder.find(lab_dir)
     _require_run(lab.ledger, run_id)
     trust = LabTrust.of(lab)
-    with Outbox.open(lab.ledger) as outbox:
+    with NotificationOutbox.open(lab.ledger) as outbox:
         if not trust.is_trusted and outbox.waiting(run_id=run_id):
             trust.refuse()
         done = Courier(lab, outbox, values).deliver(only=run_id)
@@ -184,11 +184,11 @@ def discard_notifications(run_id: str, *, lab_dir: str | Path | None = None) -> 
         >>> labledger.discard_notifications("demo")
         0
     """
-    from labledger.ledger.notifications import Outbox
+    from labledger.ledger.rows.notifications import NotificationOutbox
 
     lab = LabFolder.find(lab_dir)
     _require_run(lab.ledger, run_id)
-    with Outbox.open(lab.ledger) as outbox:
+    with NotificationOutbox.open(lab.ledger) as outbox:
         return outbox.discard(run_id)
 
 
@@ -208,7 +208,7 @@ def try_receiver(receiver: str, *, env: Mapping[str, str] | None = None) -> None
         >>> labledger.try_receiver("true")
     """
     from labledger.execution.receivers import NotDelivered, Receiver
-    from labledger.ledger.notifications import Notice, NoticeEvent
+    from labledger.ledger.rows.notifications import Notice, NoticeEvent
     from labledger.records import canonical_json
 
     values = {**os.environ, **(env or {})}
@@ -237,7 +237,7 @@ def _reading(path: Path, run_id: str | None, action: str) -> Iterator[Connection
     """
     from labledger.ledger.database import migrations
     from labledger.ledger.database.sqlite import reading
-    from labledger.ledger.lookup import run_number
+    from labledger.ledger.rows.lookup import run_number
 
     with reading(path, action) as connection:
         migrations.require_current_connection(connection, path)

@@ -15,9 +15,9 @@ from typing import Any
 
 from labledger.api.ledger import Ledger
 from labledger.errors import InvalidInput, Parameter, Problem, RequestRefused
-from labledger.ledger.control_requests import ControlRequest, Controls
-from labledger.ledger.database.model import RunInfo
-from labledger.ledger.progress_rows import OpenSlot
+from labledger.ledger.database.run_info import RunInfo
+from labledger.ledger.reading.progress_rows import OpenSlot
+from labledger.ledger.rows.control_requests import ControlRequest, Controls
 from labledger.records import JsonObject
 from labledger.records.identity import Slot
 from labledger.records.outcomes import RequestKind

@@ -12,9 +12,7 @@ from typing import Any, ClassVar, Self
 from labledger import clock
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.files.lab_folder import LabFolder
-from labledger.ledger.control_requests import ControlRequest, Controls, Latch
-from labledger.ledger.counts import exhausted_kinds
-from labledger.ledger.database.model import (
+from labledger.ledger.database.run_info import (
     CancelledSlots,
     FailedGradings,
     Grading,
@@ -28,8 +26,10 @@ from labledger.ledger.database.model import (
     UnreadResults,
     VariantCounts,
 )
-from labledger.ledger.model_usage import ModelUse
-from labledger.ledger.progress_rows import OpenSlot
+from labledger.ledger.reading.counts import exhausted_kinds
+from labledger.ledger.reading.progress_rows import OpenSlot
+from labledger.ledger.rows.control_requests import ControlRequest, Controls, Latch
+from labledger.ledger.rows.model_usage import ModelUse
 from labledger.records import JsonObject
 from labledger.records.json_codec import JsonForm, members
 from labledger.records.model_answers import VariantAnswers
@@ -132,7 +132,7 @@ def known_width(run: RunInfo, controls: Controls, dispatched: int) -> int | None
         return None
     if dispatched > width:
         # Imported late: `status` must start fast.
-        from labledger.execution.executor import capacity_of
+        from labledger.execution.host_state import capacity_of
 
         return width if dispatched <= capacity_of(width) else None
     return width

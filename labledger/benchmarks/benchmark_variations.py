@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from labledger.benchmarks.formats import Benchmark
+from labledger.benchmarks.formats import TranslatedBenchmark
 from labledger.benchmarks.task_selection import selects
 from labledger.experiment.phase_commands import TIMEOUT_S
 from labledger.files.durable_files import EmptyFolder, FileContent
@@ -21,20 +21,20 @@ _MAX_FILE_BYTES = 1 << 18
 """Larger files of solutions and tests are ignored, in bytes."""
 
 
-def with_repeats(benchmark: Benchmark, repeats: int) -> Benchmark:
+def with_repeats(benchmark: TranslatedBenchmark, repeats: int) -> TranslatedBenchmark:
     """Return a benchmark that runs each agent `repeats` times on each task."""
     design = {**benchmark.defaults.get("design", {}), "replications": repeats}
     return replace(benchmark, defaults={**benchmark.defaults, "design": design})
 
 
-def without_concurrency(benchmark: Benchmark) -> Benchmark:
+def without_concurrency(benchmark: TranslatedBenchmark) -> TranslatedBenchmark:
     """Return a benchmark that does not set how many trials run at once."""
     design = {**benchmark.defaults.get("design", {})}
     design.pop("max_concurrency", None)
     return replace(benchmark, defaults={**benchmark.defaults, "design": design})
 
 
-def passing_agents(benchmark: Benchmark) -> list[str]:
+def passing_agents(benchmark: TranslatedBenchmark) -> list[str]:
     """Return the names of the agents that must pass every task."""
     return [agent.name for agent in benchmark.agents if agent.expects == "pass"]
 
@@ -42,12 +42,12 @@ def passing_agents(benchmark: Benchmark) -> list[str]:
 # -- the network
 
 
-def uses_network(benchmark: Benchmark) -> bool:
+def uses_network(benchmark: TranslatedBenchmark) -> bool:
     """Return whether an agent or a grader of any task has a network."""
     return any(section.get("network", "none") != "none" for section in _network_sections(benchmark))
 
 
-def without_network(benchmark: Benchmark) -> Benchmark:
+def without_network(benchmark: TranslatedBenchmark) -> TranslatedBenchmark:
     """Return a benchmark in which no agent and no grader has a network."""
     defaults = benchmark.defaults
     grader = {**defaults["benchmark"], "grader": _offline(defaults["benchmark"]["grader"])}
@@ -59,7 +59,7 @@ def without_network(benchmark: Benchmark) -> Benchmark:
     )
 
 
-def _network_sections(benchmark: Benchmark) -> Iterator[JsonObject]:
+def _network_sections(benchmark: TranslatedBenchmark) -> Iterator[JsonObject]:
     yield benchmark.defaults["runtime"]
     yield benchmark.defaults["benchmark"]["grader"]
     for row in benchmark.tasks:
@@ -96,7 +96,7 @@ class TaskContents:
     """The tasks without a file with content for an agent that needs files to pass."""
 
 
-def task_contents(benchmark: Benchmark, globs: Sequence[str] = ()) -> TaskContents:
+def task_contents(benchmark: TranslatedBenchmark, globs: Sequence[str] = ()) -> TaskContents:
     """Return the contents of the tasks that `globs` select, without running them."""
     chosen = tuple(row for row in benchmark.tasks if selects(globs, row["id"]))
     benchmark = replace(benchmark, tasks=chosen)
@@ -125,7 +125,7 @@ def _entries(row: JsonObject) -> Sequence[JsonObject]:
     return [entry for entry in row.get("files", ()) if "directory" in entry]
 
 
-def _files_by_folder(benchmark: Benchmark) -> dict[str, dict[str, FileContent]]:
+def _files_by_folder(benchmark: TranslatedBenchmark) -> dict[str, dict[str, FileContent]]:
     """Return the files of each folder that a task names, by their names in the folder."""
     folders = {entry["directory"] for row in benchmark.tasks for entry in _entries(row)}
     files: dict[str, dict[str, FileContent]] = {folder: {} for folder in folders}
@@ -151,7 +151,7 @@ def _says_anything(given: FileContent) -> bool:
 
 
 def _own_files(
-    benchmark: Benchmark,
+    benchmark: TranslatedBenchmark,
     files: Mapping[str, Mapping[str, FileContent]],
     is_wanted: Callable[[JsonObject], bool],
 ) -> dict[str, dict[str, bytes]]:
@@ -179,14 +179,14 @@ def _small_content(given: FileContent) -> bytes:
 # -- how long it may take
 
 
-def agent_limit_s(benchmark: Benchmark, row: JsonObject) -> float:
+def agent_limit_s(benchmark: TranslatedBenchmark, row: JsonObject) -> float:
     """Return the time limit of the agent on a task, in seconds."""
     agent_settings = (row.get("runtime") or {}).get("agent") or {}
     default = benchmark.defaults["runtime"]["agent"].get("timeout_s", TIMEOUT_S["agent"])
     return float(row.get("timeout_s") or agent_settings.get("timeout_s") or default)
 
 
-def grader_limit_s(benchmark: Benchmark, row: JsonObject) -> float:
+def grader_limit_s(benchmark: TranslatedBenchmark, row: JsonObject) -> float:
     """Return the time limit of the grader of a task, in seconds."""
     grader_settings = (row.get("runtime") or {}).get("grader") or {}
     default = benchmark.defaults["benchmark"]["grader"].get("timeout_s", TIMEOUT_S["grader"])

@@ -24,7 +24,7 @@ from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
 from labledger.files.durable_files import FileContent
 from labledger.files.project_files import require_location
 from labledger.records import JsonObject
-from labledger.text import near_names
+from labledger.text.words import near_names
 
 ENTRY_POINT_GROUP = "labledger.benchmarks"
 
@@ -80,7 +80,7 @@ class ReadingNote:
 
 
 @dataclass(frozen=True, slots=True)
-class Benchmark:
+class TranslatedBenchmark:
     """The content of a location, as a format reads it."""
 
     name: str
@@ -116,8 +116,8 @@ class Benchmark:
 class BenchmarkFormat(Protocol):
     """The object that the entry point of a format loads.
 
-    `labledger run NAME:LOCATION` calls `read`, translates the `Benchmark` into an experiment, and
-    runs it. `read` may write only caches. The same input must give the same `Benchmark`, so that
+    `labledger run NAME:LOCATION` calls `read`, writes the result as an experiment, and runs it.
+    `read` may write only caches. The same input must give the same `TranslatedBenchmark`, so that
     the experiment is the same byte for byte.
     """
 
@@ -126,7 +126,7 @@ class BenchmarkFormat(Protocol):
     agents: tuple[str, ...]
     """The names of the benchmark's agents. The first one is the baseline."""
 
-    def read(self, location: str) -> Benchmark:
+    def read(self, location: str) -> TranslatedBenchmark:
         """Return the benchmark at `location`, the text after the colon.
 
         Raises `labledger.InvalidInput` with the file and line of each problem.
@@ -144,7 +144,9 @@ class AgentKinds(Protocol):
     agent_kinds: tuple[str, ...]
     """The accepted kinds: the words before the colon."""
 
-    def add_agent(self, benchmark: Benchmark, kind: str, argument: str) -> Benchmark:
+    def add_agent(
+        self, benchmark: TranslatedBenchmark, kind: str, argument: str
+    ) -> TranslatedBenchmark:
         """Return `benchmark` with one more agent at the end, of this kind and with this argument.
 
         Raises `labledger.InvalidInput`.
@@ -156,7 +158,7 @@ class AgentKinds(Protocol):
 class SelectiveFormat(Protocol):
     """A format that can also read only the selected tasks of a large benchmark."""
 
-    def read_selected(self, location: str, globs: Sequence[str]) -> Benchmark:
+    def read_selected(self, location: str, globs: Sequence[str]) -> TranslatedBenchmark:
         """Return the benchmark with the tasks that a glob matches. `unread` has the other ids.
 
         A task must not depend on which other tasks are selected. Raises `labledger.InvalidInput`.
@@ -191,7 +193,7 @@ def parse_reference(text: str) -> BenchmarkReference | None:
 
 def read_benchmark(
     reference: BenchmarkReference, agents: Sequence[str] = (), globs: Sequence[str] = ()
-) -> Benchmark:
+) -> TranslatedBenchmark:
     """Return the benchmark that a reference names, with an added agent for each `KIND:ARGUMENT`.
 
     `agents` has names of agents, and `KIND:ARGUMENT` if the format has agents of this kind. Tasks
@@ -218,8 +220,11 @@ def read_benchmark(
 
 
 def _checked(
-    reference: BenchmarkReference, package: str, function: str, call: Callable[[], Benchmark]
-) -> Benchmark:
+    reference: BenchmarkReference,
+    package: str,
+    function: str,
+    call: Callable[[], TranslatedBenchmark],
+) -> TranslatedBenchmark:
     """Call a function of a format, and return its benchmark. Raises `InvalidInput`."""
     try:
         benchmark = call()
@@ -230,7 +235,7 @@ def _checked(
         raise InvalidInput(f"cannot read {reference}", [problem]) from error
     except Exception as error:
         raise _format_failed(reference, package, error) from error
-    if not isinstance(benchmark, Benchmark):
+    if not isinstance(benchmark, TranslatedBenchmark):
         returned = TypeError(f"{function}() returned {type(benchmark).__name__}, not a Benchmark")
         raise _format_failed(reference, package, returned)
     return benchmark
@@ -281,7 +286,9 @@ _IN_NO_ID = re.compile(r"[^A-Za-z0-9_.-]+")
 _MAX_ID = 64
 
 
-def with_profiled_agents(benchmark: Benchmark, given: Sequence[str]) -> Benchmark:
+def with_profiled_agents(
+    benchmark: TranslatedBenchmark, given: Sequence[str]
+) -> TranslatedBenchmark:
     """Return a benchmark with an agent for each item of `given` that names a profile.
 
     The form is `NAME[@VERSION]:model=MODEL[,OPTION=VALUE…]`. The experiment checks the values.

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from labledger.benchmarks.formats import Benchmark, BenchmarkAgent
-from labledger.benchmarks.task_file import TaskRow, read_tasks
+from labledger.benchmarks.formats import BenchmarkAgent, TranslatedBenchmark
+from labledger.benchmarks.task_file import TaskFileRow, read_tasks
 from labledger.records import JsonObject
 
 GOLD, EMPTY = AGENTS = ("gold", "empty")
@@ -51,14 +51,14 @@ class PythonTasksFormat:
     """Reads `NAME:FILE`. Each row of the file is a task whose answer is one Python program."""
 
     name: str
-    read_task: Callable[[TaskRow], PythonTask]
+    read_task: Callable[[TaskFileRow], PythonTask]
     description: str
     agents: tuple[str, ...] = AGENTS
 
-    def read(self, location: str) -> Benchmark:
+    def read(self, location: str) -> TranslatedBenchmark:
         """Return the benchmark in a file. Raises `InvalidInput` with every problem."""
         tasks, digest = read_tasks(location, self.name, self.read_task)
-        return Benchmark(
+        return TranslatedBenchmark(
             name=self.name,
             version=f"sha256:{digest[:16]}",
             split="test",
@@ -154,7 +154,7 @@ _HUMANEVAL_DESCRIPTION = (
 )
 
 
-def _read_humaneval_task(row: TaskRow) -> PythonTask:
+def _read_humaneval_task(row: TaskFileRow) -> PythonTask:
     """Return the task of a row of OpenAI's HumanEval, one JSON object per line.
 
     Each row is a function's signature and docstring (`prompt`), the body that solves it
@@ -189,7 +189,7 @@ _MBPP_DESCRIPTION = (
 )
 
 
-def _read_mbpp_task(row: TaskRow) -> PythonTask:
+def _read_mbpp_task(row: TaskFileRow) -> PythonTask:
     """Return the task of a row of MBPP, complete (JSONL) or sanitized (an array).
 
     Each row has a sentence (`text`, in the sanitized form `prompt`), a program (`code`) and

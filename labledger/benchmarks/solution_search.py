@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from labledger.benchmarks.benchmark_variations import TaskContents
-from labledger.benchmarks.formats import Benchmark, BenchmarkAgent
+from labledger.benchmarks.formats import BenchmarkAgent, TranslatedBenchmark
 from labledger.files.durable_files import FileContent
 from labledger.records import JsonObject
 
@@ -68,7 +68,7 @@ class SearchResult:
     finished: bool = False
 
 
-def with_search(benchmark: Benchmark, contents: TaskContents) -> Benchmark:
+def with_search(benchmark: TranslatedBenchmark, contents: TaskContents) -> TranslatedBenchmark:
     """Return a benchmark with the searching agent as its last agent.
 
     The tasks stay the same. If a task has neither solution nor tests, the search finds nothing.

@@ -23,7 +23,7 @@ from labledger.errors import InvalidInput, MalformedJson, Problem, said_once
 from labledger.experiment.dataset import decompressed
 from labledger.files.project_files import ProjectFiles
 from labledger.records import JsonObject, canonical_json
-from labledger.text import quoted
+from labledger.text.words import quoted
 
 MAX_BYTES = 256 << 20
 """The most bytes of a file that are read, after decompression."""
@@ -45,7 +45,7 @@ Task = TypeVar("Task")
 
 
 @dataclass
-class TaskRow:
+class TaskFileRow:
     """One row of a file. Its methods return its fields and collect their problems."""
 
     path: Path
@@ -111,7 +111,7 @@ class TaskRow:
 
 
 def read_tasks(
-    location: str, format_name: str, read_task: Callable[[TaskRow], Task]
+    location: str, format_name: str, read_task: Callable[[TaskFileRow], Task]
 ) -> tuple[list[Task], str]:
     """Return the results of `read_task` for each row of a file, and the SHA-256 (hex) of the file.
 
@@ -142,7 +142,7 @@ def read_content(what: str, path: Path, project: ProjectFiles) -> bytes:
     return content
 
 
-def json_rows(path: Path, content: bytes) -> Iterator[TaskRow | Problem]:
+def json_rows(path: Path, content: bytes) -> Iterator[TaskFileRow | Problem]:
     """Yield each row of JSON lines or of a JSON array, or its problem."""
     for line, row_text in _row_texts(content):
         try:
@@ -152,7 +152,7 @@ def json_rows(path: Path, content: bytes) -> Iterator[TaskRow | Problem]:
             yield Problem(str(path), message, line)
             continue
         if isinstance(fields, dict):
-            yield TaskRow(path, line, fields)
+            yield TaskFileRow(path, line, fields)
         else:
             yield Problem(str(path), "expected a JSON object", line)
 
@@ -160,8 +160,8 @@ def json_rows(path: Path, content: bytes) -> Iterator[TaskRow | Problem]:
 def tasks_of_rows(
     what: str,
     path: Path,
-    rows: Iterable[TaskRow | Problem],
-    read_task: Callable[[TaskRow], Task],
+    rows: Iterable[TaskFileRow | Problem],
+    read_task: Callable[[TaskFileRow], Task],
     format_name: str,
     *,
     id_key: str = "task_id",
@@ -194,9 +194,11 @@ def tasks_of_rows(
     return tasks
 
 
-def _wrong_file(path: Path, rows: Sequence[TaskRow | Problem], format_name: str) -> Problem | None:
+def _wrong_file(
+    path: Path, rows: Sequence[TaskFileRow | Problem], format_name: str
+) -> Problem | None:
     """Return the problem of a file without rows of the format; None if it may have some."""
-    objects = [row for row in rows if isinstance(row, TaskRow)]
+    objects = [row for row in rows if isinstance(row, TaskFileRow)]
     keys = ROW_KEYS[format_name]
     first = rows[0] if rows else None
     if not objects and isinstance(first, Problem) and len(rows) > 1:

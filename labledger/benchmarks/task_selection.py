@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from labledger.benchmarks.formats import Benchmark, ReadingNote, RefusedTask
+from labledger.benchmarks.formats import ReadingNote, RefusedTask, TranslatedBenchmark
 from labledger.errors import InvalidInput, Parameter, Problem
-from labledger.text import counted, counted_of, named_briefly, near_names
+from labledger.text.words import counted, counted_of, named_briefly, near_names
 
 _MAX_NEAR_TASKS = 3
 """The most task ids that a hint names."""
@@ -16,7 +16,7 @@ _MAX_NAMED = 3
 """The most tasks that a note about many tasks names."""
 
 
-def require_no_refused(benchmark: Benchmark, globs: Sequence[str]) -> None:
+def require_no_refused(benchmark: TranslatedBenchmark, globs: Sequence[str]) -> None:
     """Raise `InvalidInput` with every refused task that `globs` select. Without globs, all are."""
     refused = refusals(benchmark, globs)
     if refused:
@@ -27,7 +27,7 @@ def require_no_refused(benchmark: Benchmark, globs: Sequence[str]) -> None:
         )
 
 
-def require_known_tasks(benchmark: Benchmark, globs: Sequence[str]) -> None:
+def require_known_tasks(benchmark: TranslatedBenchmark, globs: Sequence[str]) -> None:
     """Raise `InvalidInput` for each glob that matches no task, not even a refused one."""
     ids = [
         *(row["id"] for row in benchmark.tasks),
@@ -45,7 +45,7 @@ def require_known_tasks(benchmark: Benchmark, globs: Sequence[str]) -> None:
         raise InvalidInput(f"{benchmark.name} has no such tasks", problems)
 
 
-def refuse(benchmark: Benchmark, reasons: Mapping[str, str]) -> Benchmark:
+def refuse(benchmark: TranslatedBenchmark, reasons: Mapping[str, str]) -> TranslatedBenchmark:
     """Return a benchmark that also refuses the tasks in `reasons`, for these reasons."""
     refused = tuple(RefusedTask(task_id, reason) for task_id, reason in reasons.items())
     return replace(
@@ -55,14 +55,14 @@ def refuse(benchmark: Benchmark, reasons: Mapping[str, str]) -> Benchmark:
     )
 
 
-def require_some_selected(benchmark: Benchmark, globs: Sequence[str]) -> None:
+def require_some_selected(benchmark: TranslatedBenchmark, globs: Sequence[str]) -> None:
     """Raise `InvalidInput` with every refused task if no usable task is selected."""
     if not any(selects(globs, row["id"]) for row in benchmark.tasks):
         message = f"{benchmark.name} has no selected task that can be run"
         raise InvalidInput(message, refusals(benchmark, globs))
 
 
-def refusals(benchmark: Benchmark, globs: Sequence[str] = ()) -> list[Problem]:
+def refusals(benchmark: TranslatedBenchmark, globs: Sequence[str] = ()) -> list[Problem]:
     """Return a problem for each refused task that `globs` select."""
     return [
         Problem(task.task_id, task.reason)
@@ -76,7 +76,7 @@ def selects(globs: Sequence[str], task_id: str) -> bool:
     return not globs or any(fnmatchcase(task_id, glob) for glob in globs)
 
 
-def refuse_ignored(benchmark: Benchmark) -> Benchmark:
+def refuse_ignored(benchmark: TranslatedBenchmark) -> TranslatedBenchmark:
     """Return a benchmark that refuses each task with an ignored key or value.
 
     Raises `InvalidInput` for ignored keys and values outside the tasks.
@@ -103,7 +103,7 @@ def refuse_ignored(benchmark: Benchmark) -> Benchmark:
     return refuse(replace(benchmark, refused=others, notes=notes), strict)
 
 
-def skipped_warning(benchmark: Benchmark) -> str | None:
+def skipped_warning(benchmark: TranslatedBenchmark) -> str | None:
     """Return a warning about the tasks that an experiment leaves out; None if it has all."""
     skipped = [task.task_id for task in benchmark.refused]
     if not skipped:
@@ -115,7 +115,7 @@ def skipped_warning(benchmark: Benchmark) -> str | None:
     )
 
 
-def warnings_of(benchmark: Benchmark, globs: Sequence[str] = ()) -> list[str]:
+def warnings_of(benchmark: TranslatedBenchmark, globs: Sequence[str] = ()) -> list[str]:
     """Return the notes about the selected tasks as sentences, without repetitions."""
     by_message: dict[str, list[ReadingNote]] = {}
     for note in benchmark.notes:

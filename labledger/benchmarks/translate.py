@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from labledger.benchmarks.formats import Benchmark, BenchmarkAgent
+from labledger.benchmarks.formats import BenchmarkAgent, TranslatedBenchmark
 from labledger.benchmarks.task_selection import refusals, selects
 from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
 from labledger.files.durable_files import (
@@ -35,7 +35,8 @@ from labledger.files.durable_files import (
 from labledger.files.lab_folder import scratch_folder
 from labledger.files.untrusted_files import is_safe_name
 from labledger.records import JsonObject
-from labledger.text import counted, escape_line
+from labledger.text.escaping import escape_line
+from labledger.text.words import counted
 
 if TYPE_CHECKING:
     import yaml
@@ -82,7 +83,7 @@ class TranslatedExperiment:
 
 
 def translate(
-    benchmark: Benchmark,
+    benchmark: TranslatedBenchmark,
     *,
     default_image: str,
     agents: Sequence[str] = (),
@@ -127,7 +128,7 @@ def translate(
     )
 
 
-def _image(benchmark: Benchmark, given: str | None, default: str) -> str | None:
+def _image(benchmark: TranslatedBenchmark, given: str | None, default: str) -> str | None:
     """Return the experiment's image; None if every task has its own."""
     default_image: str | None = benchmark.defaults["runtime"].get("image")
     if all("image" in row for row in benchmark.tasks) and not default_image:
@@ -155,7 +156,9 @@ def _row_for(row: JsonObject, variants: Sequence[str]) -> JsonObject:
     return {**others, "files": entries} if entries else others
 
 
-def _needed_files(benchmark: Benchmark, rows: Sequence[JsonObject]) -> dict[str, FileContent]:
+def _needed_files(
+    benchmark: TranslatedBenchmark, rows: Sequence[JsonObject]
+) -> dict[str, FileContent]:
     """Return the benchmark's files without the folders of dropped entries."""
     before, after = (
         {e["directory"] for row in some for e in row.get("files", ()) if "directory" in e}
@@ -196,7 +199,7 @@ def _without_default(text: Any, outside: Mapping[str, str]) -> Any:
     return f"${{{name}}}" if outside[name].strip() else ""
 
 
-def _require_usable(benchmark: Benchmark) -> None:
+def _require_usable(benchmark: TranslatedBenchmark) -> None:
     """Raise `InvalidInput` for values that a format of another package must not return."""
     problems = []
     if not _NAME.fullmatch(benchmark.name):
@@ -238,7 +241,7 @@ def _require_usable(benchmark: Benchmark) -> None:
         )
 
 
-def _chosen_agents(benchmark: Benchmark, names: Sequence[str]) -> list[BenchmarkAgent]:
+def _chosen_agents(benchmark: TranslatedBenchmark, names: Sequence[str]) -> list[BenchmarkAgent]:
     known = {agent.given_as or agent.name: agent for agent in benchmark.agents}
     hint = "`labledger init --from` writes the experiment, for an agent of your own"
     problems = [
@@ -256,7 +259,7 @@ def _chosen_agents(benchmark: Benchmark, names: Sequence[str]) -> list[Benchmark
 
 
 def _document(
-    benchmark: Benchmark,
+    benchmark: TranslatedBenchmark,
     agents: list[BenchmarkAgent],
     variants: list[JsonObject],
     image: str | None,
@@ -295,7 +298,7 @@ def _document(
     return {section: value for section, value in document.items() if value}
 
 
-def _skipped(benchmark: Benchmark) -> list[JsonObject]:
+def _skipped(benchmark: TranslatedBenchmark) -> list[JsonObject]:
     """Return the refused tasks as the experiment and its runs record them."""
     named = benchmark.refused[:_MAX_SKIPPED]
     most = max(_MIN_REASON, min(_MAX_REASON, _MAX_REASONS // len(named)))
@@ -333,7 +336,7 @@ def _variant(agent: BenchmarkAgent, task_globs: Sequence[str]) -> JsonObject:
     return variant
 
 
-def _experiment_text(benchmark: Benchmark, document: JsonObject) -> str:
+def _experiment_text(benchmark: TranslatedBenchmark, document: JsonObject) -> str:
     import yaml
 
     head = [

@@ -18,13 +18,13 @@ from labledger.benchmarks.benchmark_variations import (
     grader_limit_s,
     task_contents,
 )
-from labledger.benchmarks.formats import Benchmark
+from labledger.benchmarks.formats import TranslatedBenchmark
 from labledger.benchmarks.solution_search import Kind, Match, SearchResult, stands_in_task
 from labledger.records import JsonObject, canonical_json
 from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import Reason
 from labledger.records.task_coverage import TaskCoverage
-from labledger.text import counted
+from labledger.text.words import counted
 
 SLOW_SHARE = 0.5
 """A grader or a solution that takes more than this share of its time limit is slow."""
@@ -184,7 +184,7 @@ class TrialSet:
 
 
 def task_findings(
-    benchmark: Benchmark, trial_set: TrialSet, contents: TaskContents | None = None
+    benchmark: TranslatedBenchmark, trial_set: TrialSet, contents: TaskContents | None = None
 ) -> tuple[TaskFinding, ...]:
     """Return the findings and then the remarks about each task that has a trial."""
     contents = contents or task_contents(benchmark)

@@ -14,7 +14,8 @@ from labledger.errors import Problem
 from labledger.exit_codes import Exit
 from labledger.experiment.trial_settings import TrialSettings
 from labledger.records.json_codec import JsonForm
-from labledger.text import counted, format_size
+from labledger.text.figures import format_size
+from labledger.text.words import counted
 from labledger.trial.free_disk_space import DiskSpace
 
 _MANY_SLOTS = 100_000

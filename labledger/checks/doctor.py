@@ -22,7 +22,8 @@ from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import DRIVER, driver_risk
 from labledger.ledger.reader import LedgerReader
 from labledger.records.outcomes import RunStatus
-from labledger.text import counted, counted_of, duration
+from labledger.text.figures import duration
+from labledger.text.words import counted, counted_of
 from labledger.trial.free_disk_space import DiskSpace
 from labledger.trial.life.container_config import GROUPS_HINT
 

@@ -21,7 +21,7 @@ from labledger.engine.engine import Engine
 from labledger.engine.engine_facts import EngineFacts
 from labledger.engine.networks import Networks, PrivateNetwork
 from labledger.errors import EngineUnavailable, LabLedgerError, PreflightFailed, Problem
-from labledger.execution.executor import Needs
+from labledger.execution.host_state import Needs
 from labledger.execution.probe_owners import NAME, probe_labels
 from labledger.experiment.grading_settings import GradingMode
 from labledger.experiment.plan import ExperimentPlan
@@ -30,7 +30,8 @@ from labledger.experiment.runtime_sections import Resources, Rights
 from labledger.experiment.templates import DEFAULT_IMAGE
 from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 from labledger.records import JsonObject
-from labledger.text import counted, counted_of, format_size
+from labledger.text.figures import format_size
+from labledger.text.words import counted, counted_of
 from labledger.trial import contract
 from labledger.trial.life.container_config import GROUPS_HINT, LimitsRefused, find_ignored_limits
 

@@ -21,7 +21,7 @@ from labledger.checks.engine_checks import (
 from labledger.checks.model_checks import PERMISSIONS
 from labledger.checks.preflight import Preflight, name_tasks
 from labledger.errors import LabLedgerError
-from labledger.execution.executor import HostState, Needs
+from labledger.execution.host_state import HostState, Needs
 from labledger.experiment.plan import find_build
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.experiment.runtime_sections import Runtime
@@ -29,7 +29,7 @@ from labledger.hosts import connect
 from labledger.hosts.host_messages import LimitsToTry, ModelNeeds
 from labledger.hosts.host_transport import ClusterConnection, FoundHost
 from labledger.hosts.object_store import StoreUnusable
-from labledger.text import counted
+from labledger.text.words import counted
 from labledger.trial.life.container_config import RAISE_LIMITS
 
 _SHORT = len("sha256:") + 12

@@ -27,7 +27,7 @@ from labledger.errors import LabLedgerError
 from labledger.execution.run_events import Listener, StopRequest, ignore_events
 from labledger.experiment.plan import ImageBuild, find_build
 from labledger.files.lab_folder import LabFolder
-from labledger.text import clock_time
+from labledger.text.figures import clock_time
 
 _MAX_DOCKERFILE_BYTES = 1 << 20
 """How much of a Dockerfile is searched for lines that need BuildKit."""

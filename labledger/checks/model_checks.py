@@ -20,7 +20,8 @@ from labledger.records.model_calls import Api, Usage
 from labledger.records.model_costs import PICODOLLARS, PriceTable
 from labledger.records.model_grants import UNSTATED_OUTPUT, doubled_path
 from labledger.resources import require_for
-from labledger.text import counted, format_size
+from labledger.text.figures import format_size
+from labledger.text.words import counted
 
 NAME = "models"
 PERMISSIONS = "permissions"
@@ -200,7 +201,7 @@ def ask_models(
     The checks above have passed, so libraries and keys are there. `name` is the same as for those
     checks.
     """
-    from labledger.gateway.tiny_requests import ask_each
+    from labledger.gateway.providers.tiny_requests import ask_each
 
     models = models_of(plan)
     keys = read_keys(providers_of(models), environment, name=name)

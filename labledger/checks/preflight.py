@@ -63,7 +63,7 @@ from labledger.files import lab_folder
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
 from labledger.records import JsonObject
-from labledger.text import counted, named_briefly
+from labledger.text.words import counted, named_briefly
 from labledger.trial.evidence.redaction import MIN_LENGTH
 from labledger.trial.free_disk_space import DiskSpace
 from labledger.trial.life import container_config

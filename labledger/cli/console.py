@@ -24,15 +24,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
 
 from labledger import InvalidInput, Problem
 from labledger.cli.error_messages import as_typed, with_options
-from labledger.text import (
-    DASH,
-    counted,
-    escape_json,
-    escape_line,
-    escape_lines,
-    json_pieces,
-    significant,
-)
+from labledger.text.escaping import escape_json, escape_line, escape_lines
+from labledger.text.figures import DASH, significant
+from labledger.text.json_text import json_pieces
+from labledger.text.words import counted
 
 if TYPE_CHECKING:
     from rich.console import Console

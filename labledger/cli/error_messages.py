@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from labledger import Exit, InvalidInput, LabLedgerError, Parameter, Problem
-from labledger.text import near_names
+from labledger.text.words import near_names
 
 _IRREGULAR = {
     "agents": "--agent",

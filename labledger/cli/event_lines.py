@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from labledger.cli.error_messages import with_options
-from labledger.text import clock_time, counted, exact
+from labledger.text.figures import clock_time, exact
+from labledger.text.words import counted
 
 if TYPE_CHECKING:
     from labledger import JsonObject

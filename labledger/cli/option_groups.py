@@ -20,7 +20,8 @@ from labledger.cli import arguments
 from labledger.cli.console import say
 from labledger.cli.error_messages import option_name
 from labledger.cli.help_pages import WITH_OPTIONS
-from labledger.text import counted_of, percent
+from labledger.text.figures import percent
+from labledger.text.words import counted_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,7 +40,7 @@ _CHOSEN_RESULTS = (
 )
 
 
-class Gate(NamedTuple):
+class PassRateGate(NamedTuple):
     """The smallest pass rate that a variant must reach."""
 
     variant_id: str | None
@@ -47,15 +48,15 @@ class Gate(NamedTuple):
     rate: float
 
 
-def parse_gates(words: list[str]) -> list[Gate]:
+def parse_gates(words: list[str]) -> list[PassRateGate]:
     """Return the gates of `RATE` or `VARIANT=RATE` words. Raises `InvalidInput`."""
     gates, problems = [], []
     for word in words:
         variant, _, rate = word.rpartition("=")
         try:
-            gate = Gate(variant or None, float(rate))
+            gate = PassRateGate(variant or None, float(rate))
         except ValueError:
-            gate = Gate(None, -1)  # Refused below, like any rate out of range.
+            gate = PassRateGate(None, -1)  # Refused below, like any rate out of range.
         if 0 <= gate.rate <= 1:
             gates.append(gate)
         else:
@@ -66,7 +67,7 @@ def parse_gates(words: list[str]) -> list[Gate]:
     return gates
 
 
-def require_known_variants(gates: list[Gate], variants: Sequence[str]) -> None:
+def require_known_variants(gates: list[PassRateGate], variants: Sequence[str]) -> None:
     """Raise `InvalidInput` for a gate on a variant that the run does not have."""
     expected = " or ".join(variants)
     problems = [
@@ -79,7 +80,10 @@ def require_known_variants(gates: list[Gate], variants: Sequence[str]) -> None:
 
 
 def missed_gates(
-    gates: list[Gate], pass_counts: Mapping[str, PassCounts], *, has_chosen_results: bool = False
+    gates: list[PassRateGate],
+    pass_counts: Mapping[str, PassCounts],
+    *,
+    has_chosen_results: bool = False,
 ) -> list[str]:
     """Return a sentence for each gate that a variant missed.
 

@@ -34,7 +34,8 @@ from labledger.cli.run_progress import (
     waiting_requests_text,
     without_verdict,
 )
-from labledger.text import counted, counted_of, model_labels, percent, usd
+from labledger.text.figures import percent, usd
+from labledger.text.words import counted, counted_of, model_labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from labledger.cli.console import console, out_json_line, say
 from labledger.cli.event_lines import notable_line
 from labledger.cli.run_progress import VERDICT_COLUMNS, RunProgress, host_texts
-from labledger.text import escape_line
+from labledger.text.escaping import escape_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from labledger import PassCounts, Spent
 from labledger.cli.event_lines import UNITS, notable_line
-from labledger.text import clock_time, counted, counted_of, exact, percent
+from labledger.text.figures import clock_time, exact, percent
+from labledger.text.words import counted, counted_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -5,4 +5,6 @@ In: a ledger reader, and the arguments of `labledger compare` or `labledger plan
 trials.
 
 Read `sides`, `compare` and `decision` first. `statistics` computes with numbers alone.
+
+Read first: `compare`, `comparison_document`, `decision`.
 """

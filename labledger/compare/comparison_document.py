@@ -14,8 +14,8 @@ from labledger.compare.compare_options import PASS_RATE, ErrorCounting, Estimand
 from labledger.compare.sides import Side
 from labledger.compare.statistics.rates import PassAt
 from labledger.compare.statistics.samples import Estimate
-from labledger.experiment.schedule import Look
-from labledger.ledger.database.model import Graded, Rerun
+from labledger.experiment.design_settings import Look
+from labledger.ledger.database.run_info import Graded, Rerun
 from labledger.records import JsonObject, json_schemas
 from labledger.records.json_codec import members
 from labledger.records.json_schemas import (

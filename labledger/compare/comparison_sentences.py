@@ -21,11 +21,10 @@ from labledger.compare.comparison_document import (
 )
 from labledger.compare.look_sentences import by_verdict, correction, family, looks
 from labledger.compare.statistics.samples import Estimate
-from labledger.text import (
+from labledger.text.figures import (
     DASH,
     confidence_level,
     count,
-    counted,
     p_equation,
     p_value,
     percent,
@@ -33,6 +32,7 @@ from labledger.text import (
     points,
     significant,
 )
+from labledger.text.words import counted
 
 VERDICTS: Mapping[Conclusion, str] = {
     Conclusion.BETTER: "Better",

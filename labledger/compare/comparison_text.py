@@ -31,7 +31,8 @@ from labledger.compare.look_sentences import correction
 from labledger.compare.planned_look_sentences import looks_fact
 from labledger.compare.run_caveats import grader_name, rerun_sentences
 from labledger.compare.statistics.samples import Estimate
-from labledger.text import count, counted, p_equation, percent
+from labledger.text.figures import count, p_equation, percent
+from labledger.text.words import counted
 
 _MAX_NAMED_TASKS = 10
 """The largest number of tasks with a difference that are named."""

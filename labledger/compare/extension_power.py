@@ -16,12 +16,13 @@ from labledger.compare.planned_looks import declared_looks, sizes_of_run
 from labledger.compare.statistics import planned_power, samples, variance_components
 from labledger.compare.statistics.group_sequential import Boundary
 from labledger.compare.statistics.planned_power import Variation
-from labledger.experiment.schedule import Look
+from labledger.experiment.design_settings import Look
 from labledger.records.json_codec import JsonForm
-from labledger.text import count, counted, points
+from labledger.text.figures import count, points
+from labledger.text.words import counted
 
 if TYPE_CHECKING:
-    from labledger.ledger.database.model import RunInfo
+    from labledger.ledger.database.run_info import RunInfo
     from labledger.ledger.reader import LedgerReader
 
 _CONFIDENCE = 0.95

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 from labledger.compare.comparison_document import Compared, Comparison, TaskRow
 from labledger.files.output_files import make_folder_for, open_output
-from labledger.text import significant
+from labledger.text.figures import significant
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

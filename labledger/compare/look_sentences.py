@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from labledger.compare.compare_options import Validity
 from labledger.compare.comparison_document import Compared, Comparison, LookKind, Looks
-from labledger.text import count, counted
+from labledger.text.figures import count
+from labledger.text.words import counted
 
 _MAX_NAMED_RUNS = 5
 """The largest number of other runs that a sentence names."""

@@ -76,10 +76,10 @@ JOIN score ON score.run_no = run.run_no
 ORDER BY 1"""
 _TASK_OF_ROW = itemgetter(0, 1, 2)
 _VALUES_OF_ROW = itemgetter(3, 4, 5, 6, 7)
-"""The fields of a `Trial` in a row of `_TRIALS_SQL`."""
+"""The fields of a `ComparedTrial` in a row of `_TRIALS_SQL`."""
 
 
-class Trial(NamedTuple):
+class ComparedTrial(NamedTuple):
     """The values of a slot that a comparison uses."""
 
     repl_idx: int
@@ -93,7 +93,7 @@ class Trial(NamedTuple):
     """The metric's value; None for pass rates."""
 
 
-TaskTrials = tuple[Trial, ...]
+TaskTrials = tuple[ComparedTrial, ...]
 """The slots of one task on one side, numbered by replication.
 
 If runs are taken as one, the numbers continue from run to run. For pass rates, equal tuples are one
@@ -143,7 +143,9 @@ def read_trials(
     # Very many objects would keep Python's garbage collector busy, so equal trials share one.
     shared_trials = _SharedTrials()
     shared_tasks: dict[TaskTrials, TaskTrials] = {}
-    trial_of: Callable[[Any], Trial] = shared_trials.__getitem__ if metric is None else Trial._make
+    trial_of: Callable[[Any], ComparedTrial] = (
+        shared_trials.__getitem__ if metric is None else ComparedTrial._make
+    )
     for (part, variant_idx, task_idx), of_task in groupby(rows, _TASK_OF_ROW):
         of_side, task_id = by_index.get((part, variant_idx)), task_ids[part].get(task_idx)
         if of_side is None or task_id is None:  # The run was extended after the first query.
@@ -168,11 +170,11 @@ def read_trials(
     return read
 
 
-class _SharedTrials(dict[tuple[Any, ...], Trial]):
-    """One `Trial` for each tuple of values."""
+class _SharedTrials(dict[tuple[Any, ...], ComparedTrial]):
+    """One `ComparedTrial` for each tuple of values."""
 
-    def __missing__(self, values: tuple[Any, ...]) -> Trial:
-        trial = self[values] = Trial._make(values)
+    def __missing__(self, values: tuple[Any, ...]) -> ComparedTrial:
+        trial = self[values] = ComparedTrial._make(values)
         return trial
 
 
@@ -267,8 +269,8 @@ class Paired:
     """The values of each task's trials that count; none is empty."""
     b: tuple[Sequence[float], ...]
     left_out: tuple[LeftOut, ...]
-    distinct_trials: tuple[Trial, ...] = ()
-    """For pass rates, each distinct `Trial` once. It names no task, so many slots can equal it."""
+    distinct_trials: tuple[ComparedTrial, ...] = ()
+    """For pass rates, each distinct trial once. It names no task, so many slots can equal it."""
 
     @property
     def rates(self) -> tuple[float, float] | tuple[None, None]:
@@ -305,7 +307,7 @@ class _Values(dict[TaskTrials, _TaskValues]):
 
     def __init__(self, options: CompareOptions) -> None:
         self._options = options
-        self.distinct_trials: dict[Trial, float | str] = {}
+        self.distinct_trials: dict[ComparedTrial, float | str] = {}
         """The distinct trials of a pass rate, with their values."""
 
     def __missing__(self, trials: TaskTrials) -> _TaskValues:
@@ -370,7 +372,7 @@ def _reasons(
             yield LeftOut(task_id, repl, side, ", ".join(dict.fromkeys(reasons.values())))
 
 
-def _value(trial: Trial, options: CompareOptions) -> float | str:
+def _value(trial: ComparedTrial, options: CompareOptions) -> float | str:
     """Return the number that a trial counts as, or the reason why it is left out."""
     if trial.status is None:
         return "not_committed"
@@ -379,7 +381,7 @@ def _value(trial: Trial, options: CompareOptions) -> float | str:
     return _passed(trial, options.errors) if options.is_rate else _number(trial)
 
 
-def _passed(trial: Trial, errors: ErrorCounting) -> float | str:
+def _passed(trial: ComparedTrial, errors: ErrorCounting) -> float | str:
     if errors is ErrorCounting.STRICT and trial.status in _AGENT_FAILURES:
         return 0.0
     if trial.verdict not in (None, Verdict.ERROR.value):
@@ -392,7 +394,7 @@ def _passed(trial: Trial, errors: ErrorCounting) -> float | str:
     return 0.0 if counted else reason
 
 
-def _number(trial: Trial) -> float | str:
+def _number(trial: ComparedTrial) -> float | str:
     """Return a metric's value. It counts with every verdict, unless the lab failed."""
     if trial.status in _LAB_FAILURES:
         return str(trial.status)

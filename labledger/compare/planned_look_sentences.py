@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from labledger.compare.compare_options import Validity
 from labledger.compare.comparison_document import Compared, PlannedLooks
-from labledger.experiment.schedule import Look
-from labledger.text import count, counted
+from labledger.experiment.design_settings import Look
+from labledger.text.figures import count
+from labledger.text.words import counted
 
 _CAN_GROW = "compared runs can grow, have grown, were repeated, or have cancelled trials"
 _AT_ALL_LOOKS = (

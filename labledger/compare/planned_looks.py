@@ -13,9 +13,9 @@ from labledger.compare.comparison_document import PlannedLooks
 from labledger.compare.pairs import Trials
 from labledger.compare.sides import CombinedRuns, Side
 from labledger.compare.statistics.group_sequential import Boundary
+from labledger.experiment.design_settings import Look
 from labledger.experiment.plan_sections import StoredFacts
-from labledger.experiment.schedule import Look
-from labledger.ledger.database.model import Graded, RunInfo
+from labledger.ledger.database.run_info import Graded, RunInfo
 from labledger.ledger.query import query
 from labledger.ledger.reader import LedgerReader
 

@@ -18,7 +18,8 @@ from labledger.compare.comparison_document import Compared, Comparison, Nearness
 from labledger.compare.estimates import Sample
 from labledger.compare.look_sentences import looks
 from labledger.compare.sides import Side
-from labledger.text import count, counted
+from labledger.text.figures import count
+from labledger.text.words import counted
 
 
 def tie_groups(count: int, differ: Callable[[int, int], bool]) -> list[tuple[int, ...]]:

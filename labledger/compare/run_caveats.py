@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from labledger.ledger.database.model import (
+from labledger.ledger.database.run_info import (
     CancelledSlots,
     FailedGradings,
     Graded,
@@ -21,10 +20,10 @@ from labledger.ledger.database.model import (
     ToldSince,
     UnreadResults,
 )
-from labledger.ledger.query import query
 from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus, SlotStatus
-from labledger.text import count, counted, counted_of
+from labledger.text.figures import count
+from labledger.text.words import counted, counted_of
 
 if TYPE_CHECKING:
     from labledger.compare.sides import CombinedRuns
@@ -34,20 +33,6 @@ if TYPE_CHECKING:
 _MAX_SKIPPED = 10
 """The largest number of skipped tasks that a sentence names."""
 _MAX_REASON = 160
-
-_OUTCOME_CHANGES_SQL = """
-SELECT
-    coalesce(old.verdict, old.status) AS before, coalesce(new.verdict, new.status) AS after,
-    count(*) AS slots
-FROM run AS earlier
-JOIN run AS later ON later.run_id = :after
-JOIN slot_outcome AS old ON old.run_no = earlier.run_no
-JOIN slot_outcome AS new
-  ON new.run_no = later.run_no AND new.variant_idx = old.variant_idx
-  AND new.task_idx = old.task_idx AND new.repl_idx = old.repl_idx
-WHERE earlier.run_id = :before
-GROUP BY 1, 2
-ORDER BY before = after, slots DESC, before, after"""
 
 
 # -- reruns and cancelled slots
@@ -359,21 +344,3 @@ def _grader(graded: Graded, facts: StoredFacts) -> str:
 
 
 # -- regradings
-
-
-class OutcomeChange(NamedTuple):
-    """The number of slots with a certain outcome before a regrading and a certain one after it."""
-
-    before: str
-    """The verdict, or the status of a slot without one."""
-    after: str
-    slots: int
-
-
-def outcome_changes(path: Path, before: str, after: str) -> tuple[OutcomeChange, ...]:
-    """Count the slots of a run by their outcomes in two gradings; changed outcomes come first.
-
-    `before` and `after` are the ids of the runs that hold the gradings.
-    """
-    _, rows = query(path, _OUTCOME_CHANGES_SQL, {"before": before, "after": after})
-    return tuple(OutcomeChange(*row) for row in rows)

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from labledger.errors import InvalidInput, Problem, RunNotFound
 from labledger.experiment.experiment_differences import document_differences
-from labledger.ledger.database.model import Graded, Variant
+from labledger.ledger.database.run_info import Graded, Variant
 from labledger.ledger.reader import LedgerReader
 from labledger.records.identity import RUN_SEPARATOR
-from labledger.text import counted
+from labledger.text.words import counted
 
 _USAGE = (
     "RUN, RUN VARIANT, RUN A B, or two sides, each RUN or RUN:VARIANT, where RUN may be several "

@@ -26,7 +26,7 @@ from labledger.compare.statistics.planned_power import Variation
 from labledger.compare.statistics.samples import Estimate
 from labledger.compare.statistics.variance_components import Components
 from labledger.errors import InvalidInput, Parameter, Problem
-from labledger.experiment.schedule import Look
+from labledger.experiment.design_settings import Look
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject, json_schemas
 from labledger.records.json_codec import members

@@ -13,7 +13,8 @@ from labledger.compare.compare_options import Estimand
 from labledger.compare.size_plan import Design, Requirement, SizePlan
 from labledger.compare.statistics.planned_power import MOST_REPLICATIONS, MOST_TASKS
 from labledger.compare.statistics.samples import Estimate
-from labledger.text import DASH, count, counted, duration, percent, points, significant, usd
+from labledger.text.figures import DASH, count, duration, percent, points, significant, usd
+from labledger.text.words import counted
 
 _BAR = 20
 """The number of characters in the bar for a power of 100 %."""

@@ -33,7 +33,7 @@ _UNSERVED_TIMEOUT_S = 1.0
 """How long a client that gets 503 may take to send its request, in seconds."""
 
 
-class Refused(Exception):
+class ConnectionRefused(Exception):
     """The proxy answers a request with an HTTP status instead of a connection."""
 
     def __init__(self, status: str, why: str) -> None:
@@ -49,11 +49,11 @@ class Destination(NamedTuple):
 
     @classmethod
     def parse(cls, authority: str, default_port: int | None) -> Destination:
-        """Parse HOST:PORT or [ADDRESS]:PORT. Raises `Refused` for anything else."""
+        """Parse HOST:PORT or [ADDRESS]:PORT. Raises `ConnectionRefused` for anything else."""
         match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/]+)(?::([0-9]{1,5}))?", authority)
         port = match and (int(match[2]) if match[2] else default_port)
         if match is None or not port or port > 65535:
-            raise Refused("400 Bad Request", f"no host and port: {authority[:300]!r}")
+            raise ConnectionRefused("400 Bad Request", f"no host and port: {authority[:300]!r}")
         return cls(match[1].strip("[]"), port)
 
 
@@ -104,9 +104,9 @@ class Proxy:
                 # Closing a connection with unread data resets it, and the answer is lost.
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(reader.read(MAX_HEADER), _UNSERVED_TIMEOUT_S)
-                raise Refused("503 Service Unavailable", "too many connections at once")
+                raise ConnectionRefused("503 Service Unavailable", "too many connections at once")
             await self._serve_request(reader, writer)
-        except Refused as refused:
+        except ConnectionRefused as refused:
             await _answer(writer, refused.status, refused.why)
         except (OSError, EOFError, ValueError):
             pass
@@ -121,11 +121,11 @@ class Proxy:
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _HEADER_TIMEOUT_S)
         except asyncio.LimitOverrunError:
             status = "431 Request Header Fields Too Large"
-            raise Refused(status, "the request's headers are too long") from None
+            raise ConnectionRefused(status, "the request's headers are too long") from None
         request, *headers = head[:-4].decode("latin-1").split("\r\n")
         words = request.split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            raise Refused("400 Bad Request", "no HTTP/1 request")
+            raise ConnectionRefused("400 Bad Request", "no HTTP/1 request")
         if words[0] == "CONNECT":
             destination, forwarded = Destination.parse(words[1], None), b""
         else:
@@ -143,10 +143,10 @@ class Proxy:
     async def _connect(
         self, destination: Destination
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to a destination. Raises `Refused` if it is not allowed or does not answer."""
+        """Connect to a destination. Raises `ConnectionRefused` if it is forbidden or silent."""
         try:
             addresses = await self._addresses(destination.host)
-        except Refused as refused:
+        except ConnectionRefused as refused:
             what = "refused" if refused.status.startswith("403") else "failed"
             self._log.add(what, destination, refused.why)
             raise
@@ -161,7 +161,7 @@ class Proxy:
             self._log.add("allowed", destination)
             return streams
         self._log.add("failed", destination, why)
-        raise Refused("502 Bad Gateway", f"{destination.host}:{destination.port}: {why}")
+        raise ConnectionRefused("502 Bad Gateway", f"{destination.host}:{destination.port}: {why}")
 
     async def _addresses(self, host: str) -> list[Address]:
         """Return the addresses of a host that the proxy may connect to, at least one."""
@@ -170,24 +170,24 @@ class Proxy:
         except ValueError:
             return await self._resolved(host)
         if not self._allowed.has_address(address):
-            raise Refused("403 Forbidden", f"{host} is not one of allowed_hosts")
+            raise ConnectionRefused("403 Forbidden", f"{host} is not one of allowed_hosts")
         return [address]
 
     async def _resolved(self, host: str) -> list[Address]:
         name = normalize(host)
         if name is None or not self._allowed.has_name(name):
-            raise Refused("403 Forbidden", f"{host[:253]} is not one of allowed_hosts")
+            raise ConnectionRefused("403 Forbidden", f"{host[:253]} is not one of allowed_hosts")
         try:
             lookup = asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
             entries = await asyncio.wait_for(lookup, _CONNECT_TIMEOUT_S)
         except OSError as error:
-            raise Refused("502 Bad Gateway", f"{name} has no address: {error}") from None
+            raise ConnectionRefused("502 Bad Gateway", f"{name} has no address: {error}") from None
         addresses = [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in entries]
         usable = [address for address in addresses if self._allowed.may_connect(name, address)]
         if not usable:
             private = ", ".join(sorted({str(address) for address in addresses})[:4])
             why = f"{name} leads to {private}, which is not public and not one of allowed_hosts"
-            raise Refused("403 Forbidden", why)
+            raise ConnectionRefused("403 Forbidden", why)
         return usable
 
 
@@ -203,7 +203,7 @@ def _plain_request(words: list[str], headers: list[str]) -> tuple[Destination, b
     """
     match = re.fullmatch(r"http://([^/?#]*)(/[^#]*|\?[^#]*)?(?:#.*)?", words[1], re.IGNORECASE)
     if match is None:
-        raise Refused("400 Bad Request", "this is a proxy: use CONNECT or an http:// URL")
+        raise ConnectionRefused("400 Bad Request", "this is a proxy: use CONNECT or an http:// URL")
     destination = Destination.parse(match[1], 80)
     path = match[2] or "/"
     lines = [f"{words[0]} {path if path.startswith('/') else '/' + path} {words[2]}"]
@@ -211,7 +211,7 @@ def _plain_request(words: list[str], headers: list[str]) -> tuple[Destination, b
     for header in headers:
         name, colon, _ = header.partition(":")
         if not colon or not re.fullmatch(r"[!#-'*+.0-9A-Z^-z|~-]+", name):
-            raise Refused("400 Bad Request", "a malformed header")
+            raise ConnectionRefused("400 Bad Request", "a malformed header")
         if name.lower() not in _HOP_BY_HOP:
             lines.append(header)
     return destination, ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")

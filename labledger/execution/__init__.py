@@ -3,4 +3,6 @@
 In: an `AttemptSpec` whose dispatch is journaled. Out: a future with its `AttemptResult`. Read
 first: `executor` (the interface and its rules), `local_executor`, `dispatch_pauses`. Knows no
 schedule and writes nothing to the ledger. May not import `runner`, `hosts`, `checks` or Dask.
+
+Read first: `executor`, `local_executor`, `run_events`.
 """

@@ -18,9 +18,9 @@ from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.execution.agent_needs import models_of
 from labledger.execution.run_events import Listener, run_event
 from labledger.experiment.plan import ExperimentPlan
-from labledger.ledger.counts import UNITS, attempt_spending, calls_spending, exhausted_kinds
-from labledger.ledger.database.model import SPENT_METRICS, RunInfo, Spent
+from labledger.ledger.database.run_info import SPENT_METRICS, RunInfo, Spent
 from labledger.ledger.reader import LedgerReader
+from labledger.ledger.reading.counts import UNITS, attempt_spending, calls_spending, exhausted_kinds
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.model_calls import JOURNAL, ModelCall, read_calls

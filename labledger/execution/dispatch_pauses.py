@@ -16,7 +16,7 @@ from labledger.clock import Backoff
 from labledger.engine.engine import Engine
 from labledger.errors import EngineUnavailable
 from labledger.execution.run_events import Listener, run_event
-from labledger.ledger.database.model import Stop
+from labledger.ledger.database.run_info import Stop
 from labledger.records.outcomes import StopCause
 
 PATIENCE_S = 600.0

@@ -6,66 +6,18 @@ contract suite `tests/integration/test_executor_contract.py` tests both.
 
 from __future__ import annotations
 
-import re
-import shutil
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from labledger.experiment.trial_settings import TrialSettings
-from labledger.files.untrusted_files import remove_device_files
+from labledger.execution.host_state import (
+    HostState,
+    Limits,
+)
 from labledger.records.attempt_result import AttemptResult
-from labledger.records.outcomes import SlotStatus
-from labledger.records.pass_rate import is_clean_pass
-from labledger.text import counted, format_size
 from labledger.trial.attempt_spec import AttemptSpec
-
-MAX_HOST_SLOTS = 10_000
-"""The most slots of a host. A larger number counts as a mistake."""
-_HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}/[0-9a-f]{8}")
-
-
-@dataclass(frozen=True, slots=True)
-class HostState:
-    """A host of an executor, as last seen."""
-
-    name: str
-    """The host's name in the dispatch journal: this machine's node name, or `NAME/IDPREFIX`."""
-    host_id: str
-    """A durable id of the host; empty for this machine."""
-    slots: int
-    """How many trials it runs at once."""
-    busy: int
-    """How many of the slots are taken, by trials of any run."""
-    images: frozenset[str] = frozenset()
-    """The ids (`sha256:…`) of the host's images."""
-    inputs: frozenset[str] = frozenset()
-    """The digests of the workspaces and files on the host."""
-    free_bytes: int | None = None
-    """Free bytes on the disk for its trials, or None if unknown."""
-    cpus: float | None = None
-    memory_bytes: int | None = None
-    gpus: int | None = None
-    """The resources that its engine offers to containers, or None if unknown. They are not divided
-    among trials: each trial may use what it asks for."""
-    ignores_storage: bool = False
-    """Whether its engine accepts `runtime.resources.storage` and ignores it."""
-    labledger_version: str = ""
-    last_seen: str = ""
-    """When it last answered, by this machine's clock (ISO 8601, UTC); empty if never."""
-    problem: str | None = None
-    """Why no trial is placed on it, as a sentence, or None."""
-
-    def find_fault(self) -> str | None:
-        """Return which of its facts cannot be true, or None if all can."""
-        if not _HOST_NAME.fullmatch(self.name) or not self.host_id.startswith(self.name[-8:]):
-            return f"that its name is {self.name[:80]!r} and its id {self.host_id[:80]!r}"
-        if not 0 < self.slots <= MAX_HOST_SLOTS or self.busy < 0:
-            return f"that {self.busy} of {self.slots} slots are busy"
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,27 +33,6 @@ class RunRecords:
     keeps_folder: Callable[[int, int], bool]
     """Called with slot and attempt of a durable result. Returns whether its trial folder is
     retained."""
-
-
-MAX_PREPARED = 4
-"""How many more containers may be prepared while others run."""
-
-
-def capacity_of(width: int) -> int:
-    """Return how many attempts a machine accepts that runs `width` at once."""
-    return width + min(width, MAX_PREPARED)
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits on how many attempts of a run are placed, and where."""
-
-    max_concurrency: int | None = None
-    """How many trials run at once; None for as many as the hosts accept."""
-    at_most_per_host: int | None = None
-    """How many attempts a host of a cluster has at once; None for as many as it accepts."""
-    is_closed: Callable[[str], bool] = lambda _: False
-    """Called with a host's name. Returns whether nothing may be placed there."""
 
 
 class TrialExecutor(Protocol):
@@ -254,91 +185,3 @@ class TrialExecutor(Protocol):
 
     def close(self) -> None:
         """Close every connection. Called once, after `shutdown` if anything was submitted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """The largest needs of a trial's containers, for each resource. None means no limit."""
-
-    cpus: float | None = None
-    memory_bytes: int | None = None
-    gpus: int = 0
-    """The smallest number of GPUs; `all` asks for one."""
-    limits_storage: bool = False
-
-    @classmethod
-    def of_trial(cls, settings: TrialSettings) -> Needs:
-        """Return the needs of trials with these settings."""
-        resources = [container.runtime.resources for container in settings.of_containers()]
-        gpus = [1 if resource.gpus == "all" else int(resource.gpus or 0) for resource in resources]
-        return cls(
-            max(
-                (resource.cpus for resource in resources if resource.cpus is not None), default=None
-            ),
-            max(
-                (n for resource in resources if (n := resource.memory_bytes) is not None),
-                default=None,
-            ),
-            max(gpus),
-            any(resource.storage_bytes is not None for resource in resources),
-        )
-
-    def are_met_by(self, host: HostState) -> bool:
-        """Return whether a host offers enough and enforces the limits, as far as known."""
-        return (
-            not (self.limits_storage and host.ignores_storage)
-            and _is_enough(host.cpus, self.cpus)
-            and _is_enough(host.memory_bytes, self.memory_bytes)
-            and _is_enough(host.gpus, self.gpus)
-        )
-
-    def __str__(self) -> str:
-        cpus = f"{self.cpus:g} CPUs" if self.cpus is not None else "no limit of CPUs"
-        memory = "no limit" if self.memory_bytes is None else format_size(self.memory_bytes)
-        gpus = f", {counted(self.gpus, 'GPU')}" if self.gpus else ""
-        storage = ", a limit of storage" if self.limits_storage else ""
-        return f"{cpus}, {memory} of memory{gpus}{storage}"
-
-
-def needs_of(spec: AttemptSpec) -> Needs:
-    """Return the needs of an attempt."""
-    return Needs.of_trial(spec.settings)
-
-
-def _is_enough(offered: float | None, needed: float | None) -> bool:
-    return needed is None or offered is None or needed <= offered
-
-
-_KEPT = "kept"
-"""The folder for retained trial folders, in the run folder."""
-
-
-class FolderRetention(StrEnum):
-    """Which trial folders are retained."""
-
-    NONE = "none"
-    FAILED = "failed"
-    """Folders of trials that did not complete, or did not pass."""
-    ALL = "all"
-
-    def applies_to(self, status: SlotStatus | None, verdict: str | None) -> bool:
-        """Return whether to retain the folder of a trial with this status and verdict.
-
-        `status` is None for an attempt that was not committed.
-        """
-        if self is not FolderRetention.FAILED:
-            return self is FolderRetention.ALL
-        return not is_clean_pass(status, verdict)
-
-
-def move_to_kept(trial_folder: Path) -> None:
-    """Move a trial folder to `kept/`. Do nothing if it is gone already.
-
-    It holds everything that the container wrote, including secrets, but no device files.
-    """
-    target = trial_folder.parent.parent / _KEPT / trial_folder.name
-    target.parent.mkdir(mode=0o700, exist_ok=True)
-    if trial_folder.exists():
-        shutil.rmtree(target, ignore_errors=True)
-        remove_device_files(trial_folder)
-        trial_folder.rename(target)

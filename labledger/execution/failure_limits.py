@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from labledger.execution.budget import Budget
-from labledger.experiment.schedule import Prune
-from labledger.ledger.counts import UNITS
-from labledger.ledger.notifications import Notice, NoticeEvent
+from labledger.experiment.design_settings import Prune
+from labledger.ledger.reading.counts import UNITS
+from labledger.ledger.rows.notifications import Notice, NoticeEvent
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import NEVER_RUN, SlotStatus
 from labledger.records.resource_pressure import TimeoutCounts, pressure_of

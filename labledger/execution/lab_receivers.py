@@ -12,8 +12,8 @@ from labledger.execution.receivers import Receiver
 from labledger.files.lab_folder import LabFolder
 from labledger.files.lab_trust import permission_to_ask_for
 from labledger.files.permissions import Permission
-from labledger.ledger.notifications import stored_receivers
-from labledger.text import escape_line
+from labledger.ledger.rows.notifications import stored_receivers
+from labledger.text.escaping import escape_line
 
 _MAX_LISTED = 20
 

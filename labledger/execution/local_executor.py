@@ -20,14 +20,9 @@ from labledger.engine.engine import Engine, EnginePool
 from labledger.engine.networks import Networks
 from labledger.errors import EngineUnavailable, LabLedgerError
 from labledger.execution.agent_needs import GatewayKeeper
-from labledger.execution.executor import (
-    MAX_PREPARED,
-    HostState,
-    Limits,
-    RunRecords,
-    capacity_of,
-    move_to_kept,
-)
+from labledger.execution.executor import RunRecords
+from labledger.execution.folder_retention import move_to_kept
+from labledger.execution.host_state import MAX_PREPARED, HostState, Limits, capacity_of
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.model_grants import GRANT
 from labledger.trial import attempt_notes
@@ -37,7 +32,8 @@ from labledger.trial.free_disk_space import FullDisks
 from labledger.trial.life.container_start import attempt_of, find_container, kill_container
 from labledger.trial.life.program_watch import ProgramWatch
 from labledger.trial.life.shared_files import INCOMING
-from labledger.trial.life.start_limiter import StartLimiter, TrialContext
+from labledger.trial.life.start_limiter import StartLimiter
+from labledger.trial.life.trial_context import TrialContext
 from labledger.trial.life.worker import cancel_attempt, remove_attempt, run_attempt
 
 

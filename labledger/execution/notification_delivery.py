@@ -24,9 +24,9 @@ from labledger.execution.receivers import ATTEMPT_S, NotDelivered, Receiver
 from labledger.execution.run_events import Listener, run_event
 from labledger.files.lab_folder import LabFolder
 from labledger.files.lab_trust import LabTrust
-from labledger.ledger.notifications import (
-    Outbox,
-    Waiting,
+from labledger.ledger.rows.notifications import (
+    NotificationOutbox,
+    WaitingNotification,
     delivery_is_needed,
     stored_receivers,
 )
@@ -66,7 +66,7 @@ class Courier:
     """
 
     lab: LabFolder
-    outbox: Outbox
+    outbox: NotificationOutbox
     values: Mapping[str, str]
     only_to: Collection[str] | None = None
     """The receivers that may be notified, as the ledger stores them; None for all."""
@@ -110,20 +110,22 @@ class Courier:
                     locked_runs.add(chosen.run_id)
                 self._try(chosen, done, min(ATTEMPT_S, max(left_s, _MIN_ATTEMPT_S)))
 
-    def waiting(self, *, due_by: str | None = None, run_id: str | None = None) -> list[Waiting]:
-        """Return the notifications that wait for allowed receivers: see `Outbox.waiting`."""
+    def waiting(
+        self, *, due_by: str | None = None, run_id: str | None = None
+    ) -> list[WaitingNotification]:
+        """Return what waits for allowed receivers: see `NotificationOutbox.waiting`."""
         waiting = self.outbox.waiting(due_by=due_by, run_id=run_id)
         if self.only_to is None:
             return waiting
         return [entry for entry in waiting if entry.receiver in self.only_to]
 
-    def _may_try(self, waiting: Waiting, done: Delivered, is_forced: bool) -> bool:
+    def _may_try(self, waiting: WaitingNotification, done: Delivered, is_forced: bool) -> bool:
         """Return whether a receiver can be tried. After a failure it rests, for every run."""
         has_failed = any(receiver == waiting.receiver for _, receiver in done.problems)
         rests = clock.monotonic() < self._rests_until.get(waiting.receiver, 0.0)
         return waiting.run_id not in done.locked and not has_failed and (is_forced or not rests)
 
-    def _try(self, waiting: Waiting, done: Delivered, limit_s: float) -> None:
+    def _try(self, waiting: WaitingNotification, done: Delivered, limit_s: float) -> None:
         payload = self.outbox.payload(waiting)
         if payload is None:
             # Another process has delivered it, or its run was deleted.
@@ -145,7 +147,7 @@ class Courier:
             self._unstored.discard(key)
             done.accepted += 1
 
-    def _tell(self, waiting: Waiting, payload: bytes, limit_s: float) -> str | None:
+    def _tell(self, waiting: WaitingNotification, payload: bytes, limit_s: float) -> str | None:
         """Notify a receiver. Return why it did not accept, or None if it did."""
         try:
             fault_points.fault_point("before_notification")
@@ -270,7 +272,7 @@ class DeliveryThread:
         courier: Courier | None = None
         while clock.monotonic() < self._end_s:
             try:
-                with Outbox.open(self._lab.ledger) as outbox, ExitStack() as stack:
+                with NotificationOutbox.open(self._lab.ledger) as outbox, ExitStack() as stack:
                     if courier is None:
                         courier = Courier(self._lab, outbox, self._values, self._only_to)
                         # Try notifications of earlier sessions once, whatever their delays.

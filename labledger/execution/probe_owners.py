@@ -20,7 +20,7 @@ from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import ContainerFailed
 from labledger.engine.networks import Networks
 from labledger.execution.process_identity import machine_id, process_is_dead, this_process
-from labledger.ledger.database.model import Owner
+from labledger.ledger.database.run_info import Owner
 from labledger.records import JsonObject
 from labledger.records.json_codec import members
 from labledger.trial.contract import Labels

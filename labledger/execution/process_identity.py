@@ -13,7 +13,7 @@ from pathlib import Path
 
 from labledger import clock
 from labledger.host_programs import find_program
-from labledger.ledger.database.model import LeaseInfo, Owner
+from labledger.ledger.database.run_info import LeaseInfo, Owner
 
 DEFAULT_LEASE_TTL_S = 30.0
 """How long a lease lasts without a heartbeat, in seconds."""

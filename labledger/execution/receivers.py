@@ -33,9 +33,10 @@ from labledger.experiment.authored_fields import (
 from labledger.files.lab_folder import LabFolder
 from labledger.files.lab_trust import LabTrust
 from labledger.host_programs import find_program
-from labledger.ledger.notifications import ReceiverSource
+from labledger.ledger.rows.notifications import ReceiverSource
 from labledger.records import JsonObject, canonical_json
-from labledger.text import escape_line, quoted
+from labledger.text.escaping import escape_line
+from labledger.text.words import quoted
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection

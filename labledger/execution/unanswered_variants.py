@@ -22,7 +22,7 @@ from labledger.records.model_answers import (
 )
 from labledger.records.model_calls import CallFault, ModelCall
 from labledger.records.outcomes import Reason
-from labledger.text import counted
+from labledger.text.words import counted
 
 UNANSWERED_TRIALS = 3
 """After this many trials without an answer from a model, a run stops."""

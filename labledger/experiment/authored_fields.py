@@ -17,7 +17,7 @@ from labledger.errors import Problem
 from labledger.records import JsonObject, canonical_json
 from labledger.records.json_codec import Section, normalize_number
 from labledger.records.json_schemas import dotted
-from labledger.text import parse_size
+from labledger.text.figures import parse_size
 
 FieldPath = tuple[str | int, ...]
 """The keys and indices that lead to a field from the top of a document."""

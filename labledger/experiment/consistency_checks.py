@@ -24,11 +24,17 @@ from labledger.experiment.authored_fields import (
     lookup,
     referenced_names,
 )
+from labledger.experiment.container_users import (
+    USER_OF_IMAGE,
+    is_root,
+    user_problem,
+)
+from labledger.experiment.design_settings import Look
 from labledger.experiment.model_settings import find_model_problems
 from labledger.experiment.plan import build_context
-from labledger.experiment.schedule import Look
 from labledger.records import JsonObject
-from labledger.text import near_names, parse_size
+from labledger.text.figures import parse_size
+from labledger.text.words import near_names
 
 PHASES: dict[str, FieldPath] = {
     "setup": ("runtime", "setup"),
@@ -46,8 +52,6 @@ MIN_MEMORY_BYTES = 6 << 20
 With version 2, the memory of runc itself counts, and preflight tries to start a container.
 """
 
-USER_OF_IMAGE = "image"
-"""The `runtime.user` of a container that starts as root and runs phases as the image's USER."""
 
 USER_HINT = "remove runtime.user, or set it to root; the grader then runs as root too"
 
@@ -289,39 +293,6 @@ def _user_problems(valid: _ValidParts, path: FieldPath) -> Iterator[FieldProblem
     changed = valid.get((*path, *setup))
     if changed is not None and "command" not in changed and merged((*setup, "command")) is None:
         yield FieldProblem((*path, *setup), NO_SETUP)
-
-
-def user_problem(agent: str | int | None, container: str | int | None) -> str | None:
-    """Return why the agent cannot run as its user, or None. Only root can switch users."""
-    if agent is None or container is None or is_root(agent) or starts_as_root(container):
-        return None
-    return (
-        f"found {agent}, but runtime.user is {container}; only root can start the agent as "
-        "another user"
-    )
-
-
-def is_root(user: str | int) -> bool:
-    return str(user).partition(":")[0].strip("0") in {"", "root"}
-
-
-def starts_as_root(container_user: str | int) -> bool:
-    """Return whether a container with this `runtime.user` starts as root, with any image."""
-    return container_user == USER_OF_IMAGE or is_root(container_user)
-
-
-def user_of_phase(
-    phase_user: str | None, container_user: str | None, image_user: str | None
-) -> str | None:
-    """Return the user to which a phase switches; None if it runs as the container's first user.
-
-    `phase_user` is the user that the phase names, `container_user` is `runtime.user`, and
-    `image_user` the USER of the image.
-    """
-    if container_user != USER_OF_IMAGE:
-        return phase_user
-    user = phase_user or image_user or "root"
-    return None if is_root(user) else user
 
 
 def _texts_with_names(valid: _ValidParts, phase: FieldPath) -> Iterator[tuple[FieldPath, str]]:

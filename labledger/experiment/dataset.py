@@ -38,7 +38,7 @@ from labledger.files.artifact_store import ArtifactStore
 from labledger.files.project_files import ProjectFiles
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.task_coverage import SkippedTask
-from labledger.text import counted, near_names
+from labledger.text.words import counted, near_names
 
 MAX_LINE_BYTES = 32 << 20
 """The longest line, which is the largest task, in bytes."""

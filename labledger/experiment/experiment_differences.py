@@ -15,7 +15,7 @@ from labledger.experiment.plan import ExperimentPlan, result_part
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import Slot
-from labledger.text import counted
+from labledger.text.words import counted
 
 _MAX_NAMED_TASKS = 3
 """How many task ids a sentence lists."""

@@ -21,8 +21,8 @@ from labledger.experiment.authored_fields import AuthoredExperiment, FieldPath, 
 from labledger.experiment.authored_fields import text as text_of
 from labledger.files.project_files import open_regular
 from labledger.records import json_schemas
+from labledger.records.bounded_yaml import nests_too_deeply
 from labledger.records.canonical_json import MAX_DEPTH
-from labledger.text import nests_too_deeply
 
 MAX_BYTES = 4 << 20
 """The largest experiment file that is read, in bytes."""

@@ -133,7 +133,7 @@ class ResultSource(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class Grading(Section):
+class GradingSettings(Section):
     """The settings of grading, except the grader's command. A field that is None was not set."""
 
     mode: GradingMode | None = None
@@ -173,7 +173,7 @@ class Grading(Section):
             settings = replace(settings, collect=commands)
         return settings if settings.as_json() else None
 
-    def merged(self, overrides: Grading | None) -> Grading:
+    def merged(self, overrides: GradingSettings | None) -> GradingSettings:
         """Return these settings, overridden key by key."""
         if overrides is None:
             return self

@@ -20,8 +20,8 @@ from labledger.records.model_grants import (
     DEFAULT_PROVIDERS,
     CallLimits,
     KeySource,
+    LimitWaits,
     ProviderConfig,
-    Waiting,
     upstream_problem,
 )
 
@@ -43,7 +43,7 @@ class ModelSettings(Section):
     """The caps of all trials of a variant."""
     run_limits: CallLimits | None = None
     """The caps of all trials of a run."""
-    waiting: Waiting | None = None
+    waiting: LimitWaits | None = None
     record: bool | None = None
     unstated_output: int | None = None
     prices: tuple[ModelPrice, ...] | None = None

@@ -28,7 +28,7 @@ from labledger.experiment.authored_fields import (
     text,
 )
 from labledger.experiment.consistency_checks import PHASES, authored_agent, authored_variants
-from labledger.experiment.grading_settings import Grading
+from labledger.experiment.grading_settings import GradingSettings
 from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.plan_sections import (
     GraderPlan,
@@ -117,7 +117,7 @@ def grader_plan(data: JsonObject, files: Files) -> GraderPlan:
     assert phase is not None  # The schema requires it.
     authored = data["benchmark"]["grader"]
     sealed = authored.get("sealed", False)
-    grading = Grading.of_authored(authored)
+    grading = GradingSettings.of_authored(authored)
     return GraderPlan(phase.command, phase.env, phase.timeout_s, sealed, grading)
 
 

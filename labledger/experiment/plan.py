@@ -21,9 +21,10 @@ from labledger.engine.build_context import (
 )
 from labledger.errors import LedgerError
 from labledger.experiment.authored_fields import UnusablePath, relative_name
+from labledger.experiment.design_settings import ScheduleDesign
 from labledger.experiment.grading_settings import GradingMode
 from labledger.experiment.plan_sections import (
-    Benchmark,
+    BenchmarkPlan,
     DatasetPlan,
     GraderIdentity,
     GraderPlan,
@@ -35,7 +36,6 @@ from labledger.experiment.plan_sections import (
     VariantPlan,
 )
 from labledger.experiment.runtime_sections import Runtime
-from labledger.experiment.schedule import Design
 from labledger.experiment.staged_files import StagedFile
 from labledger.files.permissions import Permission
 from labledger.records import JsonObject, canonical_json
@@ -128,9 +128,9 @@ class ExperimentPlan(Section):
     experiment: Identity
     dataset: DatasetPlan
     runtime: Runtime
-    benchmark: Benchmark
+    benchmark: BenchmarkPlan
     metrics: tuple[MetricDefinition, ...]
-    design: Design
+    design: ScheduleDesign
     variants: tuple[VariantPlan, ...]
     """The baseline first if it is selected."""
     grader: GraderPlan
@@ -163,9 +163,9 @@ class ExperimentPlan(Section):
             experiment=Identity.of_authored(authored["experiment"]),
             dataset=DatasetPlan.of_authored(authored["dataset"], benchmark["name"], split_id),
             runtime=Runtime.of_authored(authored["runtime"]),
-            benchmark=Benchmark.of_authored(benchmark, split_id),
+            benchmark=BenchmarkPlan.of_authored(benchmark, split_id),
             metrics=tuple(map(MetricDefinition.of_authored, authored.get("metrics", []))),
-            design=Design.of_authored(authored.get("design", {})),
+            design=ScheduleDesign.of_authored(authored.get("design", {})),
             variants=variants,
             grader=grader,
             environment=(),

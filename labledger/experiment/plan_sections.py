@@ -17,9 +17,9 @@ from labledger.experiment.authored_fields import (
     outside_names,
     phase_texts,
 )
-from labledger.experiment.grading_settings import HIDING_MODES, Grading
+from labledger.experiment.design_settings import Look, Shard
+from labledger.experiment.grading_settings import HIDING_MODES, GradingSettings
 from labledger.experiment.runtime_sections import RuntimeOverrides
-from labledger.experiment.schedule import Look, Shard
 from labledger.records import JsonObject
 from labledger.records.json_codec import Section
 from labledger.records.model_calls import Api
@@ -149,7 +149,7 @@ class Policy(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class Benchmark(Section):
+class BenchmarkPlan(Section):
     """The benchmark's names, which predictions and scores repeat, and its policy."""
 
     adapter_id: str
@@ -216,7 +216,7 @@ class GraderPlan(PhasePlan):
 
     sealed: bool = False
     """Whether the agent must not be able to read the grader's files."""
-    grading: Grading | None = None
+    grading: GradingSettings | None = None
     """The other settings of grading; None if there are none."""
 
     _OPTIONAL = frozenset({"grading"})

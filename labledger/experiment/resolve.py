@@ -27,6 +27,7 @@ from labledger.experiment.authored_fields import (
 )
 from labledger.experiment.consistency_checks import PHASES, authored_variants, row_problems
 from labledger.experiment.dataset import Dataset, Selection, TaskRef, TaskSettings, read_tasks
+from labledger.experiment.design_settings import Shard
 from labledger.experiment.grading_settings import Sealing
 from labledger.experiment.phase_commands import (
     authored_path,
@@ -38,7 +39,6 @@ from labledger.experiment.phase_commands import (
 )
 from labledger.experiment.plan import ExperimentPlan, ImageBuild, result_part
 from labledger.experiment.plan_sections import Filters, Replays, VariantPlan
-from labledger.experiment.schedule import Shard
 from labledger.experiment.settings_checks import require_valid_combinations, require_valid_tasks
 from labledger.experiment.staged_files import StagedFile
 from labledger.experiment.task_row import file_problems, find_instruction_problems
@@ -54,7 +54,7 @@ from labledger.files.project_files import ProjectFiles
 from labledger.gateway.provider_permissions import permissions_of
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import Slot
-from labledger.text import counted, near_names
+from labledger.text.words import counted, near_names
 
 MAX_SLOTS = 10_000_000
 """The longest schedule. A randomized schedule takes 4 bytes of memory for each slot."""

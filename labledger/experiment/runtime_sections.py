@@ -19,7 +19,7 @@ from labledger.experiment.authored_fields import (
     texts,
     user_name,
 )
-from labledger.experiment.grading_settings import Grading
+from labledger.experiment.grading_settings import GradingSettings
 from labledger.experiment.model_settings import ModelSettings
 from labledger.records import JsonObject
 from labledger.records.json_codec import Section, normalize_number
@@ -202,7 +202,7 @@ class RuntimeOverrides(Section):
     """Merged field by field."""
     grader: PhaseOverrides | None = None
     """Only in a task."""
-    grading: Grading | None = None
+    grading: GradingSettings | None = None
     """Only in a task."""
 
     _ONLY_SET = True
@@ -218,7 +218,7 @@ class RuntimeOverrides(Section):
             setup=None if setup is None else PhaseOverrides.of_authored(setup),
             without_setup=True if "setup" in authored and setup is None else None,
             grader=_none_if_empty(PhaseOverrides.of_authored(grader)),
-            grading=Grading.of_authored(grader),
+            grading=GradingSettings.of_authored(grader),
             **_converted(authored),
         )
 

@@ -21,14 +21,8 @@ from labledger.experiment.authored_fields import (
     overlap,
     unusable,
 )
-from labledger.experiment.consistency_checks import (
-    NO_SETUP,
-    PHASES,
-    USER_HINT,
-    is_root,
-    starts_as_root,
-    user_problem,
-)
+from labledger.experiment.consistency_checks import NO_SETUP, PHASES, USER_HINT
+from labledger.experiment.container_users import is_root, starts_as_root, user_problem
 from labledger.experiment.dataset import Dataset, TaskSettings
 from labledger.experiment.grading_settings import (
     HIDING_MODES,
@@ -53,7 +47,7 @@ _MODES_WITH_ARTIFACTS = frozenset({GradingMode.SEPARATE, GradingMode.DELIVERED})
 _OTHER_MODES = "choose mode after_agent, delivered or separate"
 
 
-class Mismatch(NamedTuple):
+class SettingsMismatch(NamedTuple):
     """A setting that does not fit another."""
 
     section: str
@@ -71,7 +65,7 @@ class Mismatch(NamedTuple):
         return (*section, self.key)
 
 
-def mismatches(merged: TrialSettings) -> Iterator[Mismatch]:
+def mismatches(merged: TrialSettings) -> Iterator[SettingsMismatch]:
     """Yield each setting that does not fit the others."""
     for check in _CHECKS:
         yield from check(merged)
@@ -91,14 +85,16 @@ def require_valid_combinations(authored: AuthoredExperiment, plan: ExperimentPla
         raise InvalidInput(f"the settings in {authored.path} do not fit together", listed)
 
 
-def _authored_path(authored: AuthoredExperiment, variant_id: str, mismatch: Mismatch) -> FieldPath:
+def _authored_path(
+    authored: AuthoredExperiment, variant_id: str, mismatch: SettingsMismatch
+) -> FieldPath:
     """Return where the experiment file has a setting, or the section that lacks it."""
     section: FieldPath = PHASES["grader"] if mismatch.section == "grader" else ("runtime",)
     path = authored_path(authored.data, variant_id, (*section, mismatch.key))
     return section if lookup(authored.data, path) is None else path
 
 
-def _network_problems(merged: TrialSettings) -> Iterator[Mismatch]:
+def _network_problems(merged: TrialSettings) -> Iterator[SettingsMismatch]:
     runtime, grading = merged.runtime, merged.grading
     for section, network, hosts in (
         ("runtime", runtime.network, runtime.allowed_hosts),
@@ -106,20 +102,20 @@ def _network_problems(merged: TrialSettings) -> Iterator[Mismatch]:
     ):
         if network == "allowlist" and not hosts:
             hint = "name the hosts in allowed_hosts, or choose none or full"
-            yield Mismatch(section, "network", "allowlist allows no host", hint)
+            yield SettingsMismatch(section, "network", "allowlist allows no host", hint)
         for host in hosts or ():
             if problem := _host_problem(host):
-                yield Mismatch(section, "allowed_hosts", f"{host!r} {problem}")
+                yield SettingsMismatch(section, "allowed_hosts", f"{host!r} {problem}")
         if network != "allowlist" and hosts is not None:
             message = f"is only for network: allowlist; the network is {network or 'not set here'}"
-            yield Mismatch(section, "allowed_hosts", message)
+            yield SettingsMismatch(section, "allowed_hosts", message)
     differs = merged.grader_network != merged.agent_network
     if differs and merged.grading_mode is GradingMode.SAME:
         message = (
             "the grader's network differs from the agent's, but in mode same the network cannot "
             "change between them"
         )
-        yield Mismatch("grader", "network", message, _OTHER_MODES)
+        yield SettingsMismatch("grader", "network", message, _OTHER_MODES)
 
 
 def _host_problem(host: str) -> str | None:
@@ -131,51 +127,53 @@ def _host_problem(host: str) -> str | None:
     return None
 
 
-def _mode_problems(merged: TrialSettings) -> Iterator[Mismatch]:
+def _mode_problems(merged: TrialSettings) -> Iterator[SettingsMismatch]:
     grading, mode = merged.grading, merged.grading_mode
     if mode is not GradingMode.SEPARATE:
         for key in _SEPARATE_KEYS:
             if getattr(grading, key) is not None:
                 message = f"is only for mode: separate; the mode is {mode}"
-                yield Mismatch("grader", key, message, is_unused=True)
+                yield SettingsMismatch("grader", key, message, is_unused=True)
     if mode not in _MODES_WITH_ARTIFACTS and grading.artifacts is not None:
         message = f"is only for mode: separate or delivered; the mode is {mode}"
-        yield Mismatch("grader", "artifacts", message, is_unused=True)
+        yield SettingsMismatch("grader", "artifacts", message, is_unused=True)
     is_moved = any(artifact.to is not None for artifact in grading.artifacts or ())
     if mode is GradingMode.DELIVERED and is_moved:
         message = "`to` is only for mode: separate; a delivered grader runs beside the artifacts"
-        yield Mismatch("grader", "artifacts", message)
+        yield SettingsMismatch("grader", "artifacts", message)
     if mode is not GradingMode.DELIVERED and grading.wait_s is not None:
         message = f"is only for mode: delivered; the mode is {mode}"
-        yield Mismatch("grader", "wait_s", message, is_unused=True)
+        yield SettingsMismatch("grader", "wait_s", message, is_unused=True)
     if grading.mode is GradingMode.SAME and merged.sealing is Sealing.AFTER_AGENT:
         message = "a sealed grader in mode same needs an agent that runs as another user"
-        yield Mismatch("grader", "mode", message, "set runtime.agent.user, or mode after_agent")
+        yield SettingsMismatch(
+            "grader", "mode", message, "set runtime.agent.user, or mode after_agent"
+        )
 
 
-def _process_problems(merged: TrialSettings) -> Iterator[Mismatch]:
+def _process_problems(merged: TrialSettings) -> Iterator[SettingsMismatch]:
     runtime = merged.runtime
     if runtime.processes == "keep" and merged.grading_mode is GradingMode.AFTER_AGENT:
         message = "in mode after_agent the container stops before its grader: no process is kept"
-        yield Mismatch("runtime", "processes", message, "choose mode delivered")
+        yield SettingsMismatch("runtime", "processes", message, "choose mode delivered")
     if runtime.entrypoint == "image" and runtime.processes != "keep":
         message = "the image's entrypoint would be killed when the first phase ends"
-        yield Mismatch("runtime", "entrypoint", message, "set runtime.processes to keep")
+        yield SettingsMismatch("runtime", "entrypoint", message, "set runtime.processes to keep")
 
 
-def _user_problems(merged: TrialSettings) -> Iterator[Mismatch]:
+def _user_problems(merged: TrialSettings) -> Iterator[SettingsMismatch]:
     container, user = merged.runtime.user, merged.grading.user
     if user is None or is_root(user) or merged.grading_mode is GradingMode.SEPARATE:
         return
     if container is not None and not starts_as_root(container):
         message = f"found {user}, but runtime.user is {container}; only root can switch users"
-        yield Mismatch("grader", "user", message, "remove runtime.user, or set it to root")
+        yield SettingsMismatch("grader", "user", message, "remove runtime.user, or set it to root")
     if merged.sealing is Sealing.UNREADABLE:
         message = f"{user} cannot read the grader's files, which only root can"
-        yield Mismatch("grader", "user", message, _OTHER_MODES)
+        yield SettingsMismatch("grader", "user", message, _OTHER_MODES)
 
 
-def _rights_problems(merged: TrialSettings) -> Iterator[Mismatch]:
+def _rights_problems(merged: TrialSettings) -> Iterator[SettingsMismatch]:
     """Check settings that rely on fixed users. With Docker's rights, users may become root."""
     runtime = merged.runtime
     if runtime.rights is not Rights.DOCKER:
@@ -187,80 +185,82 @@ def _rights_problems(merged: TrialSettings) -> Iterator[Mismatch]:
             "kill them"
         )
         hint = "set runtime.user to image: each phase then runs as the USER of the image"
-        yield Mismatch("runtime", "rights", message, hint)
+        yield SettingsMismatch("runtime", "rights", message, hint)
     if merged.sealing is Sealing.UNREADABLE:
         message = (
             f"docker lets {runtime.agent_user}, the agent's user, become root and read the "
             "grader's files, which mode same hides only from users other than root"
         )
-        yield Mismatch("runtime", "rights", message, f"{_OTHER_MODES}, or rights strict")
+        yield SettingsMismatch("runtime", "rights", message, f"{_OTHER_MODES}, or rights strict")
 
 
-def _workspace_problems(merged: TrialSettings) -> Iterator[Mismatch]:
+def _workspace_problems(merged: TrialSettings) -> Iterator[SettingsMismatch]:
     runtime, grading = merged.runtime, merged.grading
     for section, folder in (("runtime", runtime.workspace), ("grader", grading.workspace)):
         # The working folder of an image without WORKDIR is the root folder, so allow its name.
         is_named = folder is not None and folder.startswith("/") and folder != "/"
         if folder is not None and is_named and (why := unusable(folder)):
-            yield Mismatch(section, "workspace", why)
+            yield SettingsMismatch(section, "workspace", why)
     if runtime.workspace not in {None, "mounted"} and runtime.root_read_only:
         message = "the image's own file system cannot be written with root_read_only"
-        yield Mismatch("runtime", "workspace", message, "remove one of them")
+        yield SettingsMismatch("runtime", "workspace", message, "remove one of them")
 
 
-def _folder_problems(merged: TrialSettings) -> Iterator[Mismatch]:
+def _folder_problems(merged: TrialSettings) -> Iterator[SettingsMismatch]:
     outputs = [output.path for output in merged.runtime.outputs or ()]
     for index, path in enumerate(outputs):
         if reason := unusable(path):
-            yield Mismatch("runtime", "outputs", reason)
+            yield SettingsMismatch("runtime", "outputs", reason)
         for other in outputs[:index]:
             if overlap(path, other):
                 message = f"{path} and {other} are the same folder, or one contains the other"
-                yield Mismatch("runtime", "outputs", message)
+                yield SettingsMismatch("runtime", "outputs", message)
     for artifact in merged.grading.artifacts or ():
         for place in (artifact.path, artifact.to):
             if place is not None and not is_written(place) and (why := unusable(place)):
-                yield Mismatch("grader", "artifacts", why)
+                yield SettingsMismatch("grader", "artifacts", why)
     if len(merged.grading.collect or ()) > _MAX_COLLECT:
-        yield Mismatch("grader", "collect", f"more than {_MAX_COLLECT} commands")
+        yield SettingsMismatch("grader", "collect", f"more than {_MAX_COLLECT} commands")
 
 
-def _result_problems(merged: TrialSettings) -> Iterator[Mismatch]:
+def _result_problems(merged: TrialSettings) -> Iterator[SettingsMismatch]:
     results = merged.grading.results
     if results is None:
         return
     reader, given = find_reader(results.source), results.fields_set().keys() - {"source"}
     for key in sorted(given - reader.keys):
         sources = " or ".join(f"`from: {name}`" for name in readers_with(key))
-        yield Mismatch("grader", "results", f"{key} is only for {sources}")
+        yield SettingsMismatch("grader", "results", f"{key} is only for {sources}")
     if not reader.keys:
         return
     for key, purpose in reader.required.items():
         if key not in given:
-            yield Mismatch("grader", "results", f"`{key}` is missing: {purpose}")
+            yield SettingsMismatch("grader", "results", f"`{key}` is missing: {purpose}")
     folders = [o.path for o in merged.runtime.outputs or () if o.phase == "grader"]
     if results.folder is not None and results.folder not in folders:
         message = f"{results.folder} is no output folder of the grader"
         hint = f"add {{path: {results.folder}, phase: grader}} to runtime.outputs"
-        yield Mismatch("grader", "results", message, hint)
+        yield SettingsMismatch("grader", "results", message, hint)
     if results.log is not None and ("/" in results.log or results.log in {".", ".."}):
-        yield Mismatch("grader", "results", f"log: found {results.log!r}; expected a file's name")
+        yield SettingsMismatch(
+            "grader", "results", f"log: found {results.log!r}; expected a file's name"
+        )
 
 
-def _model_problems(merged: TrialSettings) -> Iterator[Mismatch]:
+def _model_problems(merged: TrialSettings) -> Iterator[SettingsMismatch]:
     models = merged.runtime.models
     if models is None:
         return
     if not models.allow:
         hint = "name them by provider in allow, such as {anthropic: [MODEL]}"
-        yield Mismatch("runtime", "models", "allows no model", hint)
+        yield SettingsMismatch("runtime", "models", "allows no model", hint)
     for name in sorted(key_names(models) & merged.names_in_containers()):
         message = f"${name} holds a provider's key, and is used in a container"
         hint = "leave it out: agents have their own token, and the gateway has the key"
-        yield Mismatch("runtime", "models", message, hint)
+        yield SettingsMismatch("runtime", "models", message, hint)
 
 
-_CHECKS: tuple[Callable[[TrialSettings], Iterator[Mismatch]], ...] = (
+_CHECKS: tuple[Callable[[TrialSettings], Iterator[SettingsMismatch]], ...] = (
     _network_problems,
     _mode_problems,
     _process_problems,

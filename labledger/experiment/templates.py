@@ -16,7 +16,7 @@ from pathlib import Path
 from labledger import resources
 from labledger.errors import InvalidInput, Parameter, Problem
 from labledger.files.durable_files import FileContent, write_content
-from labledger.text import near_names
+from labledger.text.words import near_names
 
 PROFILES = {
     "agent-eval": "two variants of an agent on small programming tasks, graded by tests",

@@ -18,9 +18,10 @@ from labledger.experiment.authored_fields import (
     phase_texts,
     referenced_names,
 )
-from labledger.experiment.consistency_checks import PHASES, USER_OF_IMAGE
+from labledger.experiment.consistency_checks import PHASES
+from labledger.experiment.container_users import USER_OF_IMAGE
 from labledger.experiment.dataset import Dataset
-from labledger.experiment.grading_settings import Grading, GradingMode, Sealing
+from labledger.experiment.grading_settings import GradingMode, GradingSettings, Sealing
 from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.phase_commands import (
     StagedPaths,
@@ -56,7 +57,7 @@ class TrialSettings:
     runtime: Runtime
     phases: Mapping[str, PhasePlan]
     """The phases by name; `setup` only if there is one. Without `runtime.env`, which all share."""
-    grading: Grading = field(default_factory=Grading)
+    grading: GradingSettings = field(default_factory=GradingSettings)
     is_sealed: bool = False
     """Whether the experiment hides its grader's files from the agent."""
 
@@ -171,7 +172,9 @@ class VariantSettings:
         if variant.setup is not None:
             phases["setup"] = variant.setup
         alone = cls(
-            TrialSettings(plan.runtime, phases, plan.grader.grading or Grading(), plan.is_sealed),
+            TrialSettings(
+                plan.runtime, phases, plan.grader.grading or GradingSettings(), plan.is_sealed
+            ),
             bound_texts(variant.bindings),
             staged_paths(plan.files),
         )

@@ -22,7 +22,7 @@ from labledger.errors import InvalidInput, Parameter, Problem, QueryFailed
 from labledger.ledger.database.column_types import ColumnKind, column_kind, common_kind
 from labledger.ledger.database.connection import batched
 from labledger.ledger.query import require_names
-from labledger.text import escape_json
+from labledger.text.escaping import escape_json
 
 Rows = Iterable[Sequence[Any]]
 

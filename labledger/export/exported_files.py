@@ -18,10 +18,10 @@ from labledger.errors import InvalidInput, Parameter, Problem, RunNotFound
 from labledger.export import inspect_logs, mirrors, otel_spans, summary, trajectories
 from labledger.export.data_frames import require_parquet
 from labledger.files.output_files import make_folder_for, open_output, replace_output
-from labledger.ledger import committed_rows
-from labledger.ledger.committed_rows import Column, ColumnType
 from labledger.ledger.database.connection import batched
 from labledger.ledger.reader import LedgerReader
+from labledger.ledger.reading import committed_rows
+from labledger.ledger.reading.committed_rows import Column, ColumnType
 from labledger.records.identity import RUN_SEPARATOR
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from labledger.experiment.plan_sections import StoredFacts
 from labledger.experiment.task_row import instruction
 from labledger.export.trajectories import stored_trajectory
 from labledger.files.output_files import replace_output
-from labledger.ledger.database.model import RunInfo, Variant, VariantCounts
-from labledger.ledger.model_usage import call_of_record
+from labledger.ledger.database.run_info import RunInfo, Variant, VariantCounts
 from labledger.ledger.reader import LedgerReader
+from labledger.ledger.rows.model_usage import call_of_record
 from labledger.records import JsonObject
 from labledger.records.attempt_result import SlotRecords
 from labledger.records.identity import Slot
@@ -34,7 +34,7 @@ from labledger.records.outcomes import RunStatus, SlotStatus, Verdict
 from labledger.records.pass_rate import has_passed
 from labledger.resources import require_for
 from labledger.trajectories.agent_document import AgentDocument
-from labledger.trajectories.atif import Result, Step, text_of
+from labledger.trajectories.atif import Step, StepResult, text_of
 
 if TYPE_CHECKING:
     from inspect_ai.log import EvalLog, EvalResults, EvalSample
@@ -351,7 +351,7 @@ class _Conversation:
         )
         self.messages.append(self.last_answer)
 
-    def _observe(self, result: Result, names: dict[str, str]) -> None:
+    def _observe(self, result: StepResult, names: dict[str, str]) -> None:
         from inspect_ai.model import ChatMessageTool
         from inspect_ai.tool import ToolCallError
 

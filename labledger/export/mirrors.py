@@ -27,13 +27,13 @@ from labledger.files.durable_files import (
     write_file,
 )
 from labledger.files.output_files import open_output
-from labledger.ledger.database.model import RunInfo
+from labledger.ledger.database.run_info import RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject, canonical_json
 from labledger.records.attempt_result import MAX_LINE_BYTES, ONLY_IF_ANY, SlotRecords
 
 if TYPE_CHECKING:
-    from labledger.ledger.slot_checks import Piece
+    from labledger.ledger.checking.slot_checks import Piece
 
 CHAIN_PATH = Path("chain.jsonl")
 """The file with the run's creation and digests, which an import of mirrors needs too."""

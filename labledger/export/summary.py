@@ -14,7 +14,7 @@ from labledger import fault_points
 from labledger.experiment.plan_sections import StoredFacts, benchmark_identity
 from labledger.files.durable_files import Fence
 from labledger.files.output_files import replace_output
-from labledger.ledger.database.model import PrimaryMetric, RunInfo, VariantCounts
+from labledger.ledger.database.run_info import PrimaryMetricTotals, RunInfo, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject, json_schemas
 from labledger.records.outcomes import SlotStatus, Verdict
@@ -172,7 +172,7 @@ def write_summary(run_dir: Path, summary: JsonObject, fence: Fence = nullcontext
     return path
 
 
-def _variant(count: VariantCounts, metric: PrimaryMetric | None) -> dict[str, Any]:
+def _variant(count: VariantCounts, metric: PrimaryMetricTotals | None) -> dict[str, Any]:
     scored = count.scored
     return {
         "variant_id": count.variant_id,

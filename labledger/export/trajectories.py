@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from labledger.ledger.model_usage import call_of_record
 from labledger.ledger.reader import LedgerReader
+from labledger.ledger.rows.model_usage import call_of_record
 from labledger.records import JsonObject, canonical_json
 from labledger.records.attempt_result import SlotRecords, digest_of
 from labledger.records.json_codec import members

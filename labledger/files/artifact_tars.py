@@ -353,7 +353,7 @@ def _member(path: Path, name: str, entry: Entry) -> tuple[TarEntry, Iterator[byt
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class TarMember:
     """A file, link or folder in a stored tar."""
 
     name: str
@@ -365,7 +365,7 @@ class Member:
     """The content of a file, in pieces. Read it before the next member."""
 
 
-def members(file: BinaryIO) -> Iterator[Member]:
+def members(file: BinaryIO) -> Iterator[TarMember]:
     """Yield the files, links and folders of a stored tar. Writes nothing.
 
     Raises `tarfile.TarError`, `ValueError` or `EOFError` if it cannot be read.
@@ -377,4 +377,4 @@ def members(file: BinaryIO) -> Iterator[Member]:
                 continue
             content = content_of(archive, member) if kind == "file" else iter(())
             executable = kind == "file" and bool(member.mode & 0o100)
-            yield Member(member.name, kind, executable, os.fsencode(member.linkname), content)
+            yield TarMember(member.name, kind, executable, os.fsencode(member.linkname), content)

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, cast
 
 from labledger.errors import InvalidInput, LabLedgerError, Problem
 from labledger.files.durable_files import Fence, replace_file, set_aside
-from labledger.text import escape_lines
+from labledger.text.escaping import escape_lines
 
 _DESCRIPTOR = re.compile(r"/proc/(\d+)(?:/task/\d+)?/fd/(\d+)")
 _MAX_LINKS = 40

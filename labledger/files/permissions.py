@@ -32,7 +32,7 @@ from labledger.files.durable_files import make_folder, set_aside, write_file
 from labledger.files.replaceable_paths import replaceable_at
 from labledger.records import JsonObject, canonical_json
 from labledger.records.json_codec import JsonForm
-from labledger.text import counted
+from labledger.text.words import counted
 
 VARIABLE = "LABLEDGER_ALLOW"
 SCHEMA = "labledger.permissions.v1"

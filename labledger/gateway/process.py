@@ -28,13 +28,13 @@ from aiohttp import web
 from labledger import __version__, clock
 from labledger.errors import LabLedgerError
 from labledger.files.durable_files import make_folder
-from labledger.gateway.attempt import SharedWork
-from labledger.gateway.attempts import Attempts, OpenAttempts
+from labledger.gateway.attempts.attempt_registry import Attempts, OpenAttempts
+from labledger.gateway.attempts.open_attempt import SharedWork
 from labledger.gateway.client import CONTROL, LOCK, LOG, PROTOCOL, PROTOCOL_HEADER
-from labledger.gateway.pacing import PaceSettings
+from labledger.gateway.providers.pacing import PaceSettings
+from labledger.gateway.providers.upstream import Upstream
 from labledger.gateway.status import GatewayStatus
 from labledger.gateway.unix_sockets import listen
-from labledger.gateway.upstream import Upstream
 from labledger.records import JsonObject
 from labledger.records.model_grants import CapShare, KeySource
 

@@ -23,20 +23,20 @@ from labledger.execution.dispatch_pauses import Refusals
 from labledger.execution.local_executor import LocalExecutor, remove_containers
 from labledger.hosts.host_inputs import HostInputs
 from labledger.hosts.host_messages import (
+    AttemptFailure,
     AttemptKey,
-    Cancellation,
     CleanUp,
     Exchange,
     ExchangeReply,
-    Failure,
     ForgetAttempts,
+    InterruptedAttempt,
     Kill,
     Removal,
     RunKey,
     input_digests,
 )
 from labledger.hosts.host_preparation import RunPreparation
-from labledger.hosts.host_run_folder import HostRunFolder, Outbox, SharedFiles, attempt_name
+from labledger.hosts.host_run_folder import HostRunFolder, ResultOutbox, SharedFiles, attempt_name
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import NOT_STARTED
 from labledger.trial import attempt_notes
@@ -99,11 +99,11 @@ class HostAttempts:
     """Ended removals and cancellations that the coordinator does not know of yet."""
     _closed: bool = False
     _executor: LocalExecutor = field(init=False)
-    _outbox: Outbox = field(init=False)
+    _outbox: ResultOutbox = field(init=False)
     _open: dict[AttemptKey, _Accepted] = field(default_factory=dict)
     _ended: set[AttemptKey] = field(default_factory=set)
     """Attempts with a result in the outbox."""
-    _failures: dict[AttemptKey, Failure] = field(default_factory=dict)
+    _failures: dict[AttemptKey, AttemptFailure] = field(default_factory=dict)
     _removed: dict[AttemptKey, int] = field(default_factory=dict)
     """The epoch in which an attempt was acknowledged or cancelled. It refuses the attempt again."""
     _leaving: dict[AttemptKey, int] = field(default_factory=dict)
@@ -132,7 +132,7 @@ class HostAttempts:
         gateway = self.preparation.keeper
         programs = ProgramWatch(self.shared_files.require_staged)
         self._executor = LocalExecutor(self.slots, FullDisks(), self.limiter, gateway, programs)
-        self._outbox = Outbox(self.folder.outbox)
+        self._outbox = ResultOutbox(self.folder.outbox)
         self._ended = set(self._outbox.keys())
         self.epoch = self.folder.read_epoch() or 0
 
@@ -216,7 +216,7 @@ class HostAttempts:
         future = self._executor.remove(here, keep_folder=removal.keep_folder)
         future.add_done_callback(partial(self._left, key, is_final=True))
 
-    def cancel(self, cancellation: Cancellation) -> None:
+    def cancel(self, cancellation: InterruptedAttempt) -> None:
         """Forget the result of an attempt that will run again, and remove its remains."""
         key = cancellation.spec.key
         if not self._begin_leaving(key):
@@ -384,7 +384,7 @@ class HostAttempts:
     def fail(self, key: AttemptKey, kind: str, message: str) -> None:
         with self.changed:
             self._open.pop(key, None)
-            self._failures[key] = Failure(key, kind, message)
+            self._failures[key] = AttemptFailure(key, kind, message)
             self.changed.notify_all()
         self._clean_up_unwanted(key)
 

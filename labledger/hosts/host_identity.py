@@ -25,7 +25,7 @@ from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
 from labledger.files.durable_files import make_folder, write_file
 from labledger.records import JsonObject
 from labledger.records.canonical_json import sha256_hex
-from labledger.text import quoted
+from labledger.text.words import quoted
 
 FORMAT_VERSION = 1
 FOLDER_VARIABLE = "LABLEDGER_HOST_DIR"

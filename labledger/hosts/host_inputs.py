@@ -22,6 +22,7 @@ from labledger.engine.engine import EnginePool
 from labledger.errors import LabLedgerError
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.durable_files import file_pieces, make_folder
+from labledger.files.partial_files import PartialFile
 from labledger.hosts.host_messages import (
     DIGEST,
     GetInput,
@@ -33,7 +34,7 @@ from labledger.hosts.host_messages import (
     StorePlace,
     StoreReply,
 )
-from labledger.hosts.object_store import ObjectStore, PartialFile
+from labledger.hosts.object_store import ObjectStore
 
 _UNUSED_AFTER_S = 7 * 24 * 3600.0
 _PULLS_AT_ONCE = 2

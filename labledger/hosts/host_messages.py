@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from labledger.agents.agent_trees import InstalledAgent
 from labledger.errors import LabLedgerError
-from labledger.execution.executor import HostState
+from labledger.execution.host_state import HostState
 from labledger.experiment.runtime_sections import Resources
 from labledger.experiment.staged_files import StagedFile
 from labledger.records import JsonObject
@@ -222,7 +222,7 @@ class Removal:
 
 
 @dataclass(frozen=True, slots=True)
-class Cancellation:
+class InterruptedAttempt:
     """The order to cancel an attempt that will run again, at the request of a user."""
 
     spec: AttemptSpec
@@ -258,7 +258,7 @@ class Exchange(RunRequest):
     delivered_before: frozenset[AttemptKey] = frozenset()
     """The attempts among them that an earlier process of the host has accepted."""
     removals: tuple[Removal, ...] = ()
-    cancellations: tuple[Cancellation, ...] = ()
+    cancellations: tuple[InterruptedAttempt, ...] = ()
     kills: tuple[Kill, ...] = ()
     received: frozenset[AttemptKey] = frozenset()
     """Ended attempts that the coordinator has received. The host does not send them again."""
@@ -283,7 +283,7 @@ class ResultMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class AttemptFailure:
     """An attempt that has no result, and does not continue by itself."""
 
     key: AttemptKey
@@ -300,7 +300,7 @@ class ExchangeReply:
     session: str
     monotonic: float
     results: tuple[ResultMessage, ...] = ()
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[AttemptFailure, ...] = ()
     removed: tuple[AttemptKey, ...] = ()
     """Ended removals and cancellations that are not confirmed yet."""
     started: frozenset[AttemptKey] = frozenset()

@@ -36,7 +36,7 @@ _RECORD_BYTES = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Outbox:
+class ResultOutbox:
     """The results in one folder, a file for each attempt.
 
     They survive restarts of the host's process and of the machine. Artifacts that are files, and a

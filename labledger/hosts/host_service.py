@@ -20,8 +20,9 @@ from labledger.engine import container_files
 from labledger.engine.engine import EnginePool
 from labledger.engine.engine_facts import EngineFacts
 from labledger.errors import EngineUnavailable, LabLedgerError
-from labledger.execution.executor import HostState
+from labledger.execution.host_state import HostState
 from labledger.execution.probe_owners import probe_labels, remove_left_probes
+from labledger.files.partial_files import read_chunk
 from labledger.hosts import host_messages as messages
 from labledger.hosts.host_attempts import HostAttempts
 from labledger.hosts.host_identity import (
@@ -43,7 +44,6 @@ from labledger.hosts.host_preparation import AgentFolders, RunPreparation, find_
 from labledger.hosts.host_run import HostRun
 from labledger.hosts.host_run_folder import HostRunFolder
 from labledger.hosts.message_bytes import BadMessage, decode, encode
-from labledger.hosts.object_store import read_chunk
 from labledger.records import JsonObject
 from labledger.records.identity import RUN_ID
 from labledger.trial.free_disk_space import (

@@ -40,7 +40,7 @@ _sent: dict[int, tuple[object, bytes]] = {}
 """Sent shared values with their bytes, by `id`. A reference to each value keeps its id unique."""
 
 
-class Mismatch(ValueError):
+class TypeMismatch(ValueError):
     """A value is not of the type that its reader expects."""
 
 
@@ -50,7 +50,7 @@ class Codec(NamedTuple):
     pack: Callable[[Any], Any]
     """Return the plain value."""
     unpack: Callable[[Any], Any]
-    """Return the value. Raises `Mismatch`, and the errors of a section's `from_json`."""
+    """Return the value. Raises `TypeMismatch`, and the errors of a section's `from_json`."""
 
 
 @cache
@@ -117,13 +117,13 @@ def _dataclass_codec(kind: type) -> Codec:
 
     def unpack(plain: Any) -> Any:
         if type(plain) is not list or len(plain) != len(names):
-            raise Mismatch(f"{kind.__name__} has {len(names)} fields")
+            raise TypeMismatch(f"{kind.__name__} has {len(names)} fields")
         try:
             return kind(
                 *[unpack_one(item) for unpack_one, item in zip(unpacks, plain, strict=True)]
             )
-        except Mismatch as error:
-            raise Mismatch(f"{kind.__name__}: {error}") from None
+        except TypeMismatch as error:
+            raise TypeMismatch(f"{kind.__name__}: {error}") from None
 
     return Codec(pack, unpack)
 
@@ -155,7 +155,7 @@ def _section_codec(declared: type[Section]) -> Codec:
 
     def unpack(plain: Any) -> Section:
         if type(plain) is not list or len(plain) != 2 or plain[0] not in classes:
-            raise Mismatch(f"expected a {declared.__name__}")
+            raise TypeMismatch(f"expected a {declared.__name__}")
         return classes[plain[0]].from_json(_json_object(plain[1]))
 
     return Codec(pack, unpack)
@@ -179,7 +179,7 @@ def _fixed_tuple_codec(arguments: tuple[Any, ...]) -> Codec:
 
     def unpack(plain: Any) -> tuple[Any, ...]:
         if type(plain) is not list or len(plain) != len(items):
-            raise Mismatch(f"found {type(plain).__name__}; expected {len(items)} values")
+            raise TypeMismatch(f"found {type(plain).__name__}; expected {len(items)} values")
         return tuple(item.unpack(member) for item, member in zip(items, plain, strict=True))
 
     def pack(value: tuple[Any, ...]) -> list[Any]:
@@ -221,7 +221,7 @@ def _unpack_kind(plain: Any) -> Any:
     name, values = _exactly(list)(plain)
     kind = _KINDS.get(name)
     if kind is None:
-        raise Mismatch(f"{name!r} is no kind of trial")
+        raise TypeMismatch(f"{name!r} is no kind of trial")
     return codec(kind).unpack(values)
 
 
@@ -236,7 +236,7 @@ def _exactly(*types: type) -> Callable[[Any], Any]:
     def check(value: Any) -> Any:
         if type(value) not in allowed:
             expected = " or ".join(sorted(kind.__name__ for kind in allowed))
-            raise Mismatch(f"found {type(value).__name__}; expected {expected}")
+            raise TypeMismatch(f"found {type(value).__name__}; expected {expected}")
         return value
 
     return check
@@ -246,7 +246,7 @@ def _member(kind: type[StrEnum], plain: Any) -> StrEnum:
     try:
         return kind(plain)
     except ValueError:
-        raise Mismatch(f"{plain!r} is no {kind.__name__}") from None
+        raise TypeMismatch(f"{plain!r} is no {kind.__name__}") from None
 
 
 def _json_text(value: Any) -> str:

@@ -19,7 +19,7 @@ from labledger.ledger.database import migrations, views_and_triggers
 from labledger.ledger.database.column_meanings import meaning
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import DRIVER, translated
-from labledger.text import near_names
+from labledger.text.words import near_names
 
 if TYPE_CHECKING:
     # Importing it takes longer than most queries.

@@ -15,10 +15,13 @@ from typing import Any, BinaryIO, Concatenate, ParamSpec, Self, TypeVar
 
 from labledger.errors import LedgerError, SlotNotFound
 from labledger.files.artifact_store import ArtifactStore
-from labledger.ledger import committed_rows
-from labledger.ledger.committed_rows import read_table
-from labledger.ledger.control_requests import read_requests, read_unchanged_requests
-from labledger.ledger.counts import (
+from labledger.ledger.database import migrations, statements
+from labledger.ledger.database.connection import Connection, Database
+from labledger.ledger.database.run_info import Graded
+from labledger.ledger.database.sqlite import readonly_engine, translated
+from labledger.ledger.reading import committed_rows
+from labledger.ledger.reading.committed_rows import read_table
+from labledger.ledger.reading.counts import (
     count_consecutive_failures,
     count_slots,
     count_timeouts,
@@ -30,41 +33,8 @@ from labledger.ledger.counts import (
     read_primary_metrics,
     read_spending_so_far,
 )
-from labledger.ledger.database import migrations, statements
-from labledger.ledger.database.connection import Connection, Engine
-from labledger.ledger.database.model import Graded
-from labledger.ledger.database.sqlite import readonly_engine, translated
-from labledger.ledger.digest_chain import (
-    find_chain_problems,
-    read_chain_head,
-    read_chain_records,
-)
-from labledger.ledger.grader_history import count_failed_gradings, find_told_since
-from labledger.ledger.lookup import (
-    TrialContents,
-    current_grading_run_no,
-    digest_bytes,
-    grading_run_no,
-    ledger_id,
-    open_artifact,
-    read_agent_digests,
-    read_artifact,
-    read_backup_time,
-    read_deleted_ids,
-    read_root_id,
-    run_number,
-    unchanged,
-)
-from labledger.ledger.model_answers import read_model_answers
-from labledger.ledger.model_usage import (
-    read_model_record,
-    read_model_usage,
-    read_prices,
-    read_slots_with_model_record,
-    read_staged_calls,
-)
-from labledger.ledger.notifications import read_receivers
-from labledger.ledger.progress_rows import (
+from labledger.ledger.reading.model_answers import read_model_answers
+from labledger.ledger.reading.progress_rows import (
     find_tasks,
     read_committed_slots,
     read_failures,
@@ -80,15 +50,7 @@ from labledger.ledger.progress_rows import (
     read_task_rates,
     read_variant_amounts,
 )
-from labledger.ledger.run_rows import read_hosts, read_notes
-from labledger.ledger.slot_commits import (
-    count_exempt_attempts,
-    read_last_dispatches,
-    read_staged,
-    read_staged_statuses,
-    read_unjudged,
-)
-from labledger.ledger.stored_runs import (
+from labledger.ledger.reading.stored_runs import (
     read_gradings,
     read_lost_hosts,
     read_pending_slots,
@@ -101,6 +63,46 @@ from labledger.ledger.stored_runs import (
     read_task_digests,
     read_task_row_digests,
     with_regradings,
+)
+from labledger.ledger.rows.control_requests import read_requests, read_unchanged_requests
+from labledger.ledger.rows.digest_chain import (
+    find_chain_problems,
+    read_chain_head,
+    read_chain_records,
+)
+from labledger.ledger.rows.grader_history import count_failed_gradings, find_told_since
+from labledger.ledger.rows.lookup import (
+    current_grading_run_no,
+    grading_run_no,
+    ledger_id,
+    read_backup_time,
+    read_root_id,
+    run_number,
+)
+from labledger.ledger.rows.model_usage import (
+    read_model_record,
+    read_model_usage,
+    read_prices,
+    read_slots_with_model_record,
+    read_staged_calls,
+)
+from labledger.ledger.rows.notifications import read_receivers
+from labledger.ledger.rows.run_rows import read_hosts, read_notes
+from labledger.ledger.rows.slot_commits import (
+    count_exempt_attempts,
+    read_last_dispatches,
+    read_staged,
+    read_staged_statuses,
+    read_unjudged,
+)
+from labledger.ledger.rows.tombstones import read_deleted_ids
+from labledger.ledger.rows.trial_contents import (
+    TrialContents,
+    digest_bytes,
+    open_artifact,
+    read_agent_digests,
+    read_artifact,
+    unchanged,
 )
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult, SlotRecords
@@ -180,7 +182,7 @@ class LedgerReader:
     until it is exhausted or closed.
     """
 
-    def __init__(self, path: Path, engine: Engine, store: ArtifactStore) -> None:
+    def __init__(self, path: Path, engine: Database, store: ArtifactStore) -> None:
         self.path = path
         self._engine = engine
         self._store = store

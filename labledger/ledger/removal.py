@@ -12,12 +12,14 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 
 from labledger.errors import LedgerError
-from labledger.ledger import leases, lookup, stored_runs
 from labledger.ledger.database import statements, views_and_triggers
 from labledger.ledger.database.connection import Connection, batched
 from labledger.ledger.database.table_rows import COLUMNS
-from labledger.ledger.leases import IsDead
-from labledger.ledger.lookup import Tombstone, run_number
+from labledger.ledger.reading import stored_runs
+from labledger.ledger.rows import leases, tombstones
+from labledger.ledger.rows.leases import IsDead
+from labledger.ledger.rows.lookup import run_number
+from labledger.ledger.rows.tombstones import Tombstone
 
 _RUN_SQL = statements.expand("""
 SELECT run.run_id, run.experiment_id, run.created_at, schedule.genesis_digest,
@@ -76,7 +78,7 @@ def _bury(connection: Connection, run_no: int, because: str, now: str) -> Tombst
     stone = Tombstone(
         deletion_no=number, former_run_no=run_no, deleted_at=now, because=because, **run
     )
-    digest = stone.digest(lookup.last_digest(connection))
+    digest = stone.digest(tombstones.last_digest(connection))
     connection.execute(_INSERT_TOMBSTONE, (*astuple(stone), digest))
     return stone
 

@@ -16,16 +16,17 @@ from labledger import clock, fault_points
 from labledger.errors import LedgerError
 from labledger.files import lab_folder
 from labledger.files.artifact_store import ArtifactStore
-from labledger.ledger import control_requests, notifications, run_rows, slot_commits
-from labledger.ledger.control_requests import ControlRequest
 from labledger.ledger.database import migrations
-from labledger.ledger.database.connection import Engine
-from labledger.ledger.database.model import Dispatch, Lease, NewPart, NewRun
+from labledger.ledger.database.connection import Database
+from labledger.ledger.database.run_info import Dispatch, Lease, NewPart, NewRun
 from labledger.ledger.database.sqlite import empty_log, shrink_log, translated, writable_engine
-from labledger.ledger.leases import IsDead, LeaseWriter, UnitOfWork
-from labledger.ledger.lookup import Tombstone, ledger_id, run_number
-from labledger.ledger.notifications import Notice, ReceiverSource
-from labledger.ledger.slot_commits import SlotCommit
+from labledger.ledger.rows import control_requests, notifications, run_rows, slot_commits
+from labledger.ledger.rows.control_requests import ControlRequest
+from labledger.ledger.rows.leases import IsDead, LeaseWriter, UnitOfWork
+from labledger.ledger.rows.lookup import ledger_id, run_number
+from labledger.ledger.rows.notifications import Notice, ReceiverSource
+from labledger.ledger.rows.slot_commits import SlotCommit
+from labledger.ledger.rows.tombstones import Tombstone
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult, SlotRecords
 from labledger.records.identity import Slot
@@ -43,7 +44,7 @@ class LedgerWriter:
     """
 
     def __init__(
-        self, path: Path, engine: Engine, store: ArtifactStore, now: Callable[[], str]
+        self, path: Path, engine: Database, store: ArtifactStore, now: Callable[[], str]
     ) -> None:
         self.path = path
         self._engine = engine

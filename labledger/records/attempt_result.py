@@ -119,7 +119,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class MetricValue:
     """A named number or text, taken from a trial's result, events, score, timing or calls."""
 
     metric_id: str
@@ -157,7 +157,7 @@ class AttemptResult:
     predictions: tuple[JsonObject, ...] = ()
     scores: tuple[JsonObject, ...] = ()
     evidence: tuple[JsonObject, ...] = ()
-    metrics: tuple[Metric, ...] = ()
+    metrics: tuple[MetricValue, ...] = ()
     events: tuple[Event, ...] | EventFile = ()
     events_dropped: int = 0
     """How many lines of the events file were not stored: too many, or too large."""
@@ -218,7 +218,7 @@ class AttemptResult:
                 "status": SlotStatus(data["status"]),
                 "phases": {name: Phase(*values) for name, values in data["phases"].items()},
                 **{name: tuple(data[name]) for name in _RECORD_FIELDS},
-                "metrics": tuple(Metric(*values) for values in data["metrics"]),
+                "metrics": tuple(MetricValue(*values) for values in data["metrics"]),
                 "events": (
                     tuple(Event(*values) for values in data["events"])
                     if isinstance(data["events"], list)

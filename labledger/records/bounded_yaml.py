@@ -11,8 +11,6 @@ from typing import Any
 
 import yaml
 
-from labledger.text import nests_too_deeply, yaml_fault
-
 MAX_VALUES = 100_000
 """The largest number of values in a document, with aliases expanded."""
 MAX_LEVELS = 64
@@ -64,3 +62,21 @@ def _require_bounded(text: bytes) -> None:
             raise NotYaml(f"holds more than {MAX_VALUES:,} values, with aliases expanded")
         if len(open_nodes) > MAX_LEVELS:
             raise NotYaml(_TOO_DEEP)
+
+
+def nests_too_deeply(error: Exception) -> bool:
+    """Return whether PyYAML refused a text because it is nested too deeply.
+
+    PyYAML has this limit from 6.0.4 on. It is larger than every limit of labledger.
+    """
+    return "maximum nesting depth" in str(getattr(error, "problem", ""))
+
+
+def yaml_fault(error: Exception) -> str:
+    """Return the end of a sentence that says where a file is not valid YAML.
+
+    The sentence does not quote the file, which may be a link to a secret.
+    """
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    place = "" if mark is None else f" (line {mark.line + 1}, column {mark.column + 1})"
+    return f"is not YAML{place}"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from labledger import resources
 from labledger.errors import InvalidInput, Problem, SchemaInvalid
 from labledger.records import JsonObject
-from labledger.text import near_names
+from labledger.text.words import near_names
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator

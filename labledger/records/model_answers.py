@@ -16,7 +16,8 @@ from labledger.records import JsonObject, canonical_json
 from labledger.records.json_codec import Section
 from labledger.records.model_calls import NO_SHARE, NO_TOKENS, CallFault, CallState, ModelCall
 from labledger.records.outcomes import Reason
-from labledger.text import counted_of, escape_line
+from labledger.text.escaping import escape_line
+from labledger.text.words import counted_of
 
 _MAX_DETAIL = 300
 _MAX_MODEL = 100

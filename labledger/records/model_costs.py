@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
-from labledger.records.attempt_result import Metric
+from labledger.records.attempt_result import MetricValue
 from labledger.records.canonical_json import digest
 from labledger.records.json_codec import Section
 from labledger.records.model_calls import ModelCall, Usage
@@ -223,7 +223,7 @@ CLAIMED = "claimed_"
 """Prefix of the id of a metric that the agent claims and the gateway counts, too."""
 
 
-def model_metrics(calls: Sequence[ModelCall], prices: PriceTable) -> tuple[Metric, ...]:
+def model_metrics(calls: Sequence[ModelCall], prices: PriceTable) -> tuple[MetricValue, ...]:
     """Return the use of an attempt: the tokens of its requests and answers, and their cost in USD.
 
     A sum is known only if every call's value is known; an unknown sum gives no metric. An attempt
@@ -233,11 +233,15 @@ def model_metrics(calls: Sequence[ModelCall], prices: PriceTable) -> tuple[Metri
     charged = [call.charged for call in calls]
     known_usages = [usage for usage in charged if usage is not None]
     if len(known_usages) == len(charged):
-        metrics.append(Metric("tokens_in", SOURCE, sum(usage.request for usage in known_usages)))
-        metrics.append(Metric("tokens_out", SOURCE, sum(usage.output for usage in known_usages)))
+        metrics.append(
+            MetricValue("tokens_in", SOURCE, sum(usage.request for usage in known_usages))
+        )
+        metrics.append(
+            MetricValue("tokens_out", SOURCE, sum(usage.output for usage in known_usages))
+        )
     cost, is_complete = known_cost(calls, prices)
     if is_complete:
-        metrics.append(Metric("cost_usd", SOURCE, cost / PICODOLLARS))
+        metrics.append(MetricValue("cost_usd", SOURCE, cost / PICODOLLARS))
     return tuple(metrics)
 
 
@@ -269,7 +273,9 @@ def call_cost(call: ModelCall, prices: PriceTable) -> int | None:
     return None if cost is None else cost + (call.fees or 0)
 
 
-def beside_counted(reported: Iterable[Metric], counted: Sequence[Metric]) -> tuple[Metric, ...]:
+def beside_counted(
+    reported: Iterable[MetricValue], counted: Sequence[MetricValue]
+) -> tuple[MetricValue, ...]:
     """Return the metrics of an attempt with counted calls: `reported` by the agent, then `counted`.
 
     Reported metrics with names of `USUAL_METRICS` become claims.

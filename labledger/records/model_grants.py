@@ -153,7 +153,7 @@ WAITED = "in/waited"
 """How long limits held the agent back, in hundredths of a second, below the trial's folder."""
 
 
-class Waiting(StrEnum):
+class LimitWaits(StrEnum):
     """How the time counts that a call waits for limits of the provider."""
 
     EXCLUDED = "excluded"
@@ -202,7 +202,7 @@ class ModelGrant(Section):
     """The prices of its models, for caps in dollars."""
     unstated_output: int = UNSTATED_OUTPUT
     """The assumed limit of an answer's tokens, if the request sets none."""
-    waiting: Waiting = Waiting.EXCLUDED
+    waiting: LimitWaits = LimitWaits.EXCLUDED
     record: bool = False
     """Whether requests and answers are recorded."""
     replay: str | None = None

@@ -18,7 +18,7 @@ from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import Reason
-from labledger.text import percent
+from labledger.text.figures import percent
 
 FIELDS = (
     "duration_s",

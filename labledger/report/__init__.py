@@ -2,4 +2,6 @@
 
 In: a ledger reader and `ReportOptions`. Out: a `Report` (document `report_v1`), a page or Markdown.
 May not import `runner` or Docker. Read `run_report`, `report_document` and `sentences` first.
+
+Read first: `run_report`, `report_document`, `page`.
 """

@@ -16,7 +16,7 @@ from labledger.records.json_codec import to_json
 from labledger.report.chart_drawing import Chart, layered
 from labledger.report.report_document import Cell, TaskOutcomes, VariantOutcomes, VariantTimes
 from labledger.report.time_and_metrics import VariantCost
-from labledger.text import counted
+from labledger.text.words import counted
 
 PASS, SOME, FAIL = "all passed", "some passed", "none passed"
 UNSCORED, OPEN = "no score", "not run"

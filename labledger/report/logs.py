@@ -16,13 +16,14 @@ from enum import StrEnum
 from itertools import starmap
 
 from labledger.errors import LedgerError, MalformedJson
-from labledger.ledger.lookup import TrialContents
 from labledger.ledger.reader import LedgerReader
+from labledger.ledger.rows.trial_contents import TrialContents
 from labledger.records import JsonObject
 from labledger.records.attempt_result import digest_of
 from labledger.records.pass_rate import is_clean_pass
-from labledger.report.report_queries import ReportedCommits, Trial
-from labledger.text import counted, plain_text
+from labledger.report.report_queries import ReportedCommits, ReportedTrial
+from labledger.text.escaping import plain_text
+from labledger.text.words import counted
 from labledger.trajectories.agent_document import AgentDocument
 from labledger.trajectories.step_text import conversation, cut_notice, stored_cuts
 
@@ -65,13 +66,13 @@ class PackedLogs:
 def pack(
     reader: LedgerReader,
     commits: Mapping[str | None, ReportedCommits],
-    trials: Iterable[Trial],
+    trials: Iterable[ReportedTrial],
     logs: LogSelection,
     max_bytes: int,
 ) -> PackedLogs:
     """Return the logs of the trials that `logs` selects, the worst first, as many as fit.
 
-    `commits` has the commits of each run by `Trial.run_id`.
+    `commits` has the commits of each run by `ReportedTrial.run_id`.
     """
     ranked = sorted(trials, key=lambda trial: trial.badness)
     requested = [trial for trial in ranked if _is_requested(trial, logs)]
@@ -93,7 +94,7 @@ def pack(
     return PackedLogs(islands, len(requested))
 
 
-def _is_requested(trial: Trial, logs: LogSelection) -> bool:
+def _is_requested(trial: ReportedTrial, logs: LogSelection) -> bool:
     if trial.attempt is None or logs is LogSelection.NONE:
         return False
     return logs is LogSelection.ALL or not is_clean_pass(trial.status, trial.verdict)

@@ -9,7 +9,8 @@ from labledger.compare import comparison_sentences
 from labledger.compare.ranking import ranking_text
 from labledger.report import outcome_tally, sentences, time_and_metrics
 from labledger.report.report_document import Report
-from labledger.text import DASH, confidence_level, count, model_labels, rounded, usd
+from labledger.text.figures import DASH, confidence_level, count, rounded, usd
+from labledger.text.words import model_labels
 
 _MAX_HARDEST = 10
 """The largest number of hardest tasks that are listed."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from labledger import resources
 from labledger.compare.statistics import rates
 from labledger.compare.statistics.samples import Estimate
-from labledger.ledger.database.model import Variant
+from labledger.ledger.database.run_info import Variant
 from labledger.records.outcomes import NEVER_RUN, SlotStatus, Verdict
 from labledger.report.report_document import (
     Cell,
@@ -26,7 +26,7 @@ from labledger.report.report_document import (
     TaskOutcomes,
     VariantOutcomes,
 )
-from labledger.report.report_queries import Trial
+from labledger.report.report_queries import ReportedTrial
 
 _EXAMPLES = 3
 PHASES = ("setup", "agent", "grader")
@@ -84,7 +84,7 @@ class VariantTally:
     def not_passed(self) -> int:
         return sum(cell.not_passed for cell in self.cells.values())
 
-    def add(self, trial: Trial, shared_cells: dict[CellTally, CellTally]) -> None:
+    def add(self, trial: ReportedTrial, shared_cells: dict[CellTally, CellTally]) -> None:
         """Count a trial. `shared_cells` has one object for all equal cells."""
         committed, scored, passed, not_passed = self.cells.get(trial.task_id, _NOTHING)
         cell = CellTally(
@@ -121,7 +121,7 @@ class ErrorTally:
     message: str | None = None
     """The first message that is not empty."""
 
-    def add(self, trial: Trial) -> None:
+    def add(self, trial: ReportedTrial) -> None:
         self.variants[trial.variant_id] += 1
         if len(self.examples) < _EXAMPLES:
             self.examples.append(trial.schedule_idx if trial.run_id is None else trial.key)
@@ -140,7 +140,7 @@ class Tally:
     images: dict[str, str | None] = field(default_factory=dict)
     """The id of each image by its reference, as the last trial used it."""
 
-    def counting(self, trials: Iterable[Trial]) -> Iterator[Trial]:
+    def counting(self, trials: Iterable[ReportedTrial]) -> Iterator[ReportedTrial]:
         """Count the trials, and yield them in the same order."""
         shared_cells: dict[CellTally, CellTally] = {}
         for trial in trials:

@@ -18,8 +18,8 @@ from labledger import resources
 from labledger.compare import comparison_sentences
 from labledger.compare.comparison_document import Comparison
 from labledger.compare.ranking import ranking_text
-from labledger.ledger.model_usage import ModelUse
 from labledger.ledger.reader import LedgerReader
+from labledger.ledger.rows.model_usage import ModelUse
 from labledger.report import charts, outcome_tally, sentences, time_and_metrics
 from labledger.report.chart_drawing import Chart, draw
 from labledger.report.logs import LogSelection, PackedLogs, pack
@@ -30,20 +30,19 @@ from labledger.report.report_document import (
     TaskOutcomes,
     VariantOutcomes,
 )
-from labledger.report.report_queries import TRIAL_FIELDS, Trial
+from labledger.report.report_queries import TRIAL_FIELDS, ReportedTrial
 from labledger.report.time_and_metrics import VariantCost
-from labledger.text import (
+from labledger.text.figures import (
     confidence_level,
     count,
-    counted,
     date_and_time,
     duration,
-    model_labels,
     rounded,
     usd,
     usd_range,
     whole_number,
 )
+from labledger.text.words import counted, model_labels
 
 _FOLDER = Path(__file__).resolve().parent
 _MAX_TABLE_TASKS = 2000
@@ -128,7 +127,7 @@ def _with_labels(uses: Sequence[ModelUse]) -> Iterator[tuple[ModelUse, str]]:
     return zip(uses, model_labels([(use.provider, use.model) for use in uses]), strict=True)
 
 
-def _view(report: Report, listed: Sequence[Trial]) -> View:
+def _view(report: Report, listed: Sequence[ReportedTrial]) -> View:
     """Return everything that the template uses except the logs."""
     palette, style, script = (
         (_FOLDER / name).read_text("utf-8") for name in ("palette.css", "page.css", "page.js")
@@ -272,7 +271,7 @@ def _run_facts(run: ReportedRun, origin: Provenance) -> Iterator[tuple[str, str]
     yield "chain digest", origin.chain_head
 
 
-def _data(report: Report, listed: Sequence[Trial]) -> View:
+def _data(report: Report, listed: Sequence[ReportedTrial]) -> View:
     """Return the data for the page's script: the trials, as rows of columns."""
     return {
         "run_id": report.provenance.grading.run_id,
@@ -281,7 +280,7 @@ def _data(report: Report, listed: Sequence[Trial]) -> View:
     }
 
 
-def trials_that_fit(trials: Sequence[Trial], max_bytes: int) -> list[Trial]:
+def trials_that_fit(trials: Sequence[ReportedTrial], max_bytes: int) -> list[ReportedTrial]:
     """Return the worst trials, as many as fit into `max_bytes` as rows, in the original order."""
     listed = []
     for index in sorted(range(len(trials)), key=lambda index: trials[index].badness):
@@ -292,7 +291,7 @@ def trials_that_fit(trials: Sequence[Trial], max_bytes: int) -> list[Trial]:
     return [trials[index] for index in sorted(listed)]
 
 
-def _row(trial: Trial) -> list[Any]:
+def _row(trial: ReportedTrial) -> list[Any]:
     return list((trial.as_json() | {"message": _shortened(trial.message)}).values())
 
 

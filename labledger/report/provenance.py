@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from labledger.experiment.plan_sections import StoredFacts, benchmark_identity
-from labledger.ledger.database.model import Graded, RunInfo
+from labledger.ledger.checking.verify import verify
+from labledger.ledger.database.run_info import Graded, RunInfo
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verify import verify
 from labledger.records.identity import RUN_SEPARATOR
 from labledger.report.outcome_tally import Tally
 from labledger.report.report_document import (

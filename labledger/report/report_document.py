@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from labledger.compare.comparison_document import Comparison, RunReruns
 from labledger.compare.statistics.samples import Estimate
-from labledger.ledger.model_usage import ModelUse
+from labledger.ledger.rows.model_usage import ModelUse
 from labledger.records import JsonObject, json_schemas
 from labledger.records.json_codec import members
 from labledger.records.json_schemas import (
@@ -30,8 +30,8 @@ from labledger.records.json_schemas import (
 from labledger.records.outcomes import RunStatus, Verdict
 from labledger.records.pass_rate import PassCounts
 from labledger.records.task_coverage import SkippedTask
-from labledger.report.report_queries import Claim, ReportedCommits, Trial
-from labledger.text import plain_text
+from labledger.report.report_queries import Claim, ReportedCommits, ReportedTrial
+from labledger.text.escaping import plain_text
 
 SCHEMA = "report_v1"
 
@@ -351,7 +351,7 @@ class Report:
     time: Times
     metrics: tuple[Metric, ...]
     errors: tuple[ErrorGroup, ...]
-    trials: tuple[Trial, ...]
+    trials: tuple[ReportedTrial, ...]
     provenance: Provenance
     """For several runs: their common facts, and their digests joined by `+`."""
     runs: Annotated[tuple[ReportedPart, ...], ("minItems", 2)] = ()
@@ -379,7 +379,7 @@ class Report:
         return document
 
     def commits(self, path: Path) -> dict[str | None, ReportedCommits]:
-        """Return the commits that the report's trials were collected from, by `Trial.run_id`.
+        """Return the commits of the report's trials, by `ReportedTrial.run_id`.
 
         `path` is the ledger's path.
         """
@@ -424,7 +424,7 @@ def _plain(value: Any) -> Any:
         items = [_plain(item) for item in value]
         if all(map(operator.is_, items, value)):
             return value
-        return Trial(*items) if isinstance(value, Trial) else type(value)(items)
+        return ReportedTrial(*items) if isinstance(value, ReportedTrial) else type(value)(items)
     old = {name: getattr(value, name) for name in _field_names(value.__class__)}
     changed = {name: new for name, item in old.items() if (new := _plain(item)) is not item}
     return replace(value, **changed) if changed else value

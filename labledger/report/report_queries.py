@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from labledger.ledger.model_usage import USAGE_SQL, ModelUse
 from labledger.ledger.query import query_run
+from labledger.ledger.rows.model_usage import USAGE_SQL, ModelUse
 from labledger.records import JsonObject
 from labledger.records.json_codec import JsonForm
 from labledger.records.json_schemas import Count, NonNegative, Text
@@ -78,7 +78,7 @@ class Claim(JsonForm):
     """Trials with a claim, but without a complete count."""
 
 
-class Trial(NamedTuple):
+class ReportedTrial(NamedTuple):
     """A committed slot."""
 
     schedule_idx: Count
@@ -130,7 +130,7 @@ class Trial(NamedTuple):
         return rank, self.run_id or "", self.schedule_idx
 
 
-_MESSAGE = Trial._fields.index("message")
+_MESSAGE = ReportedTrial._fields.index("message")
 
 Texts = dict[Any, Any]
 """A cache that makes equal texts one object; it is filled as trials are read."""
@@ -151,14 +151,14 @@ class ReportedCommits:
     has_reruns: bool = False
     """Whether a later commit can replace one of these commits."""
 
-    def trials(self, texts: Texts | None = None) -> Iterator[Trial]:
+    def trials(self, texts: Texts | None = None) -> Iterator[ReportedTrial]:
         """Yield every committed slot in schedule order."""
         shared = ({} if texts is None else texts).setdefault
         run_id = self.run_id if self.is_part else None
         for row in self._rows(_TRIALS_SQL):
             message = row[_MESSAGE]  # Messages rarely repeat, so they are not cached.
             values = [shared(v, v) if isinstance(v, str) and v is not message else v for v in row]
-            yield Trial._make((*values, run_id))
+            yield ReportedTrial._make((*values, run_id))
 
     def metrics(self) -> Iterator[tuple[str, str, str, float]]:
         """Yield the id, variant, task and value of every numeric metric, in no particular order."""

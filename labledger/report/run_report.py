@@ -27,9 +27,9 @@ from labledger.compare.run_caveats import (
 )
 from labledger.compare.sides import CombinedRuns, read_combined
 from labledger.errors import ExtraMissing, InvalidInput, Parameter, Problem
-from labledger.ledger.database.model import Graded, RunInfo
-from labledger.ledger.model_usage import together
+from labledger.ledger.database.run_info import Graded, RunInfo
 from labledger.ledger.reader import LedgerReader
+from labledger.ledger.rows.model_usage import together
 from labledger.records import JsonObject
 from labledger.records.identity import RUN_SEPARATOR
 from labledger.records.json_codec import to_json
@@ -40,8 +40,9 @@ from labledger.report.logs import LogSelection
 from labledger.report.outcome_tally import Tally
 from labledger.report.provenance import combined_provenance, provenance
 from labledger.report.report_document import Cell, Extension, Report, ReportedPart, ReportedRun
-from labledger.report.report_queries import ReportedCommits, Texts, Trial
-from labledger.text import counted, json_pieces
+from labledger.report.report_queries import ReportedCommits, ReportedTrial, Texts
+from labledger.text.json_text import json_pieces
+from labledger.text.words import counted
 
 MIB = 1024 * 1024
 
@@ -118,7 +119,7 @@ class ReportOptions:
 # -- the forms
 
 
-def pieces(report: Report, trials: Iterable[Trial]) -> Iterator[str]:
+def pieces(report: Report, trials: Iterable[ReportedTrial]) -> Iterator[str]:
     """Yield the text of the document, with `trials` in place of the report's own.
 
     The document is checked against its schema first. Only the ends of long lists are checked.
@@ -330,7 +331,7 @@ def _scheduled(
     return scheduled, totals
 
 
-def _trials(parts: Iterable[_Part], texts: Texts) -> Iterator[Trial]:
+def _trials(parts: Iterable[_Part], texts: Texts) -> Iterator[ReportedTrial]:
     """Yield the trials, run by run, in schedule order."""
     for part in parts:
         trials = part.commits.trials(texts)
@@ -401,7 +402,7 @@ def _combined_run(name: str, runs: Sequence[ReportedRun]) -> ReportedRun:
     )
 
 
-def _worst(trials: Iterable[Trial], max_trials: int | None) -> tuple[Trial, ...]:
+def _worst(trials: Iterable[ReportedTrial], max_trials: int | None) -> tuple[ReportedTrial, ...]:
     """Return the worst `max_trials` trials in their original order; consume all of `trials`."""
     if max_trials is None:
         return tuple(trials)

@@ -1,6 +1,6 @@
 """Write the sentences of a report about a run, the same on the page and in Markdown.
 
-`compare.comparison_sentences` has the sentences about comparisons. `labledger.text` formats
+`compare.comparison_sentences` has the sentences about comparisons. `labledger.text.words` formats
 figures.
 """
 
@@ -17,7 +17,8 @@ from labledger.compare.run_caveats import rerun_sentences
 from labledger.records.task_coverage import TaskCoverage
 from labledger.report.logs import LogSelection, PackedLogs
 from labledger.report.report_document import Provenance, Report, ReportedRun, VariantOutcomes
-from labledger.text import confidence_level, count, counted, duration, percent
+from labledger.text.figures import confidence_level, count, duration, percent
+from labledger.text.words import counted
 
 METRICS = (
     "Means and totals are over the trials that reported a number. Only tokens and costs have a "

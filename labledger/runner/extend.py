@@ -28,14 +28,14 @@ from labledger.execution.frozen_agents import digests_so_far, freeze_agents
 from labledger.execution.process_identity import process_is_dead
 from labledger.execution.run_events import run_event
 from labledger.experiment import experiment_differences
+from labledger.experiment.design_settings import Look
 from labledger.experiment.experiment_differences import Growth
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.resolve import ResolvedExperiment
-from labledger.experiment.schedule import Look
 from labledger.files.lab_folder import LabFolder
-from labledger.ledger.counts import UNITS, exhausted_kinds
-from labledger.ledger.database.model import ExperimentRevision, NewPart, RunInfo, Variant
+from labledger.ledger.database.run_info import ExperimentRevision, NewPart, RunInfo, Variant
 from labledger.ledger.reader import LedgerReader
+from labledger.ledger.reading.counts import UNITS, exhausted_kinds
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.records.identity import Slot

@@ -30,13 +30,13 @@ from labledger.experiment.authored_fields import UnusablePath
 from labledger.experiment.consistency_checks import PHASES
 from labledger.experiment.phase_commands import DEPS, grader_plan, require_executable
 from labledger.experiment.plan import ExperimentPlan, result_part
-from labledger.experiment.plan_sections import Benchmark, GraderPlan, NamedPhase, Regrades
+from labledger.experiment.plan_sections import BenchmarkPlan, GraderPlan, NamedPhase, Regrades
 from labledger.experiment.staged_files import StagedFile
 from labledger.experiment.trial_settings import names_of_all_phases
 from labledger.files.artifact_store import ArtifactStore
-from labledger.ledger.database.model import Grading, NewRun, RunInfo
+from labledger.ledger.database.run_info import Grading, NewRun, RunInfo
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.run_rows import TaskRow
+from labledger.ledger.rows.run_rows import TaskRow
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import MAX_RUN_ID, RUN_ID
@@ -45,7 +45,7 @@ from labledger.runner.run_hosts import given_cluster, given_settings
 from labledger.runner.run_options import RunOptions
 from labledger.runner.run_outcome import RunOutcome
 from labledger.runner.run_start import RunStart, report_warnings, resume_run
-from labledger.text import counted_of
+from labledger.text.words import counted_of
 from labledger.trial.free_disk_space import DiskSpace
 
 _EXPERIMENT_SUFFIXES = frozenset({".yaml", ".yml"})
@@ -93,7 +93,7 @@ class NewGrader:
             raise InvalidInput(f"the grader of {path}", [problem]) from None
         plan = grader_plan(authored.data, {"grader": files})
         require_executable(authored, [NamedPhase("grader", plan)], {"grader": files})
-        evaluator = Benchmark.of_authored(authored.data["benchmark"], split_id="").evaluator
+        evaluator = BenchmarkPlan.of_authored(authored.data["benchmark"], split_id="").evaluator
         return cls(path.absolute(), plan, files, evaluator, authored.text)
 
     @classmethod

@@ -18,7 +18,7 @@ from labledger import __version__
 from labledger.errors import InvalidInput, Parameter, Problem, QueryFailed
 from labledger.execution.budget import check_limits
 from labledger.experiment.plan import ExperimentPlan
-from labledger.ledger.database.model import NewPart, RunInfo, Spent
+from labledger.ledger.database.run_info import NewPart, RunInfo, Spent
 from labledger.ledger.query import query, query_run
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 
 from labledger.errors import InvalidInput, Parameter, PreflightFailed, Problem
 from labledger.execution.agent_needs import models_of
+from labledger.execution.unfinished_slots import UnfinishedSlot
 from labledger.experiment.plan import ExperimentPlan
 from labledger.files.lab_folder import expand_home
-from labledger.ledger.database.model import RunInfo
+from labledger.ledger.database.run_info import RunInfo
 from labledger.runner.run_options import RunOptions
-from labledger.upkeep.container_cleanup import UnfinishedSlot
 
 LOCAL = "local"
 """The value of `--on` that means the coordinator's own machine."""

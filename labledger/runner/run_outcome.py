@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labledger.exit_codes import Exit
-from labledger.ledger.database.model import (
+from labledger.ledger.database.run_info import (
     FailedGradings,
     Spent,
     Stop,
@@ -21,10 +21,10 @@ from labledger.records.outcomes import StopCause
 from labledger.records.pass_rate import PassCounts
 from labledger.records.resource_pressure import TimeoutCounts
 from labledger.records.task_coverage import TaskCoverage
-from labledger.text import counted_of
+from labledger.text.words import counted_of
 
 if TYPE_CHECKING:
-    from labledger.compare.run_caveats import OutcomeChange
+    from labledger.compare.outcome_changes import OutcomeChange
 
 
 @dataclass(frozen=True, slots=True)

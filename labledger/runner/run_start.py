@@ -41,22 +41,23 @@ from labledger.execution.budget import check_limits
 from labledger.execution.frozen_agents import freeze_agents
 from labledger.execution.receivers import GivenReceivers, given_receivers
 from labledger.execution.run_events import run_event
+from labledger.experiment.design_settings import Look
 from labledger.experiment.experiment_differences import differences, is_of_grader
 from labledger.experiment.plan import ExperimentPlan, find_build
 from labledger.experiment.resolve import Overrides, ResolvedExperiment, resolve
-from labledger.experiment.schedule import Look
 from labledger.experiment.trial_settings import EMPTY_HINT, empty_names
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
-from labledger.ledger.database.model import Lease, NewRun, RunInfo, Variant
+from labledger.ledger.database.run_info import Lease, NewRun, RunInfo, Variant
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.identity import MAX_RUN_ID, RUN_ID
 from labledger.records.model_grants import CAP_SHARES
 from labledger.records.outcomes import RunStatus
-from labledger.runner import run_options
-from labledger.runner.earlier_trials import require_records
+from labledger.runner import env_files
+from labledger.runner.coordination.earlier_trials import require_records
+from labledger.runner.coordination.session import Session
 from labledger.runner.run_hosts import (
     cluster_of,
     given_cluster,
@@ -66,8 +67,7 @@ from labledger.runner.run_hosts import (
 )
 from labledger.runner.run_options import RunOptions
 from labledger.runner.run_outcome import RunOutcome
-from labledger.runner.session import Session
-from labledger.text import counted, quoted
+from labledger.text.words import counted, quoted
 
 Append = Callable[[Lease], object]
 """Appends a part to the schedule of a run that is owned."""
@@ -114,7 +114,7 @@ class RunStart:
         Raises `InvalidInput` for a receiver of notifications that cannot be used.
         """
         lab = LabFolder.find(options.lab_dir)
-        values = run_options.gather(options.env, options.env_files)
+        values = env_files.gather(options.env, options.env_files)
         receivers = given_receivers(options.notify, lab, values)
         with closing(Engine()) as engine:
             yield cls(lab, _store_of(lab, options), engine, values, options, receivers)
@@ -181,7 +181,7 @@ class RunStart:
             Problem(
                 "environment", f"${name} is not set", hint=f"pass it with `env={{'{name}': …}}`"
             )
-            for name in run_options.missing(plan.environment, self.values)
+            for name in env_files.missing(plan.environment, self.values)
         ]
         problems += [
             Problem("environment", f"${name} is set, but it is empty", hint=EMPTY_HINT)

@@ -4,4 +4,6 @@ In: recorded calls, an agent's log, or an agent's trajectory, all of them hostil
 one document, written in constant memory, and an index of its steps. Unreadable content is counted.
 Must not import containers, ledger or experiments. Read `atif`, `drafts` and `trajectory_writer`
 first.
+
+Read first: `atif`, `agent_document`, `trajectory_writer`.
 """

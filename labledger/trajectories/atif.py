@@ -38,7 +38,7 @@ class ToolCall(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class Result(Section):
+class StepResult(Section):
     """The result of a call, or an observation without a call."""
 
     source_call_id: str | None = None
@@ -56,7 +56,7 @@ class Result(Section):
 class Observation(Section):
     """The results that the environment returned for a step."""
 
-    results: tuple[Result, ...]
+    results: tuple[StepResult, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,24 +111,24 @@ class Step(Section):
     )
 
     @property
-    def results(self) -> tuple[Result, ...]:
+    def results(self) -> tuple[StepResult, ...]:
         """The results in its observation."""
         return self.observation.results if self.observation else ()
 
-    def results_of(self, call: ToolCall) -> list[Result]:
+    def results_of(self, call: ToolCall) -> list[StepResult]:
         """Return the results of one of its calls. A call in the background has two."""
         return [result for result in self.results if result.source_call_id == call.tool_call_id]
 
     @property
-    def other_results(self) -> list[Result]:
+    def other_results(self) -> list[StepResult]:
         """The results that belong to none of the step's calls."""
         calls = {call.tool_call_id for call in self.tool_calls or ()}
         return [result for result in self.results if result.source_call_id not in calls]
 
 
 @dataclass(frozen=True, slots=True)
-class Agent(Section):
-    """The agent of a trajectory."""
+class TrajectoryAgent(Section):
+    """The program that took the steps, with its version and model."""
 
     name: str
     version: str
@@ -162,7 +162,7 @@ class FinalMetrics(Section):
 class Head(Section):
     """A trajectory without its version and its steps."""
 
-    agent: Agent
+    agent: TrajectoryAgent
     session_id: str | None = None
     """The agent's run, which may have several trajectories."""
     trajectory_id: str | None = None

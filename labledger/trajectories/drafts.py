@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labledger.records import JsonObject
-from labledger.trajectories.atif import Metrics, Observation, Result, Step, ToolCall
+from labledger.trajectories.atif import Metrics, Observation, Step, StepResult, ToolCall
 
 MAX_OPEN = 200
 """The most drafts that are open at once."""
@@ -51,7 +51,7 @@ class Draft:
     """The pieces of each text."""
     _reasoning: list[list[str]] = field(default_factory=list)
     _calls: dict[str, ToolCall] = field(default_factory=dict)
-    _results: list[Result] = field(default_factory=list)
+    _results: list[StepResult] = field(default_factory=list)
     _size: int = 0
 
     def say(self, text: Any, *, joined: bool = False) -> None:
@@ -81,7 +81,7 @@ class Draft:
         known = of_call if of_call in self._calls else None
         if known is None and of_call is not None:
             extra = {**(extra or {}), LATE_CALL: of_call}
-        self._results.append(Result(known, self._kept(content), extra=extra or None))
+        self._results.append(StepResult(known, self._kept(content), extra=extra or None))
 
     @property
     def size(self) -> int:

@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 
 from labledger.gateway.families.event_stream import EventReader
-from labledger.gateway.recordings import Recorded
+from labledger.gateway.messages.recordings import Recorded
 from labledger.records import JsonObject
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.model_calls import Api, ModelCall, Usage

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from labledger.records import JsonObject
-from labledger.text import counted, usd
-from labledger.trajectories.atif import Metrics, Result, Step, ToolCall, text_of
+from labledger.text.figures import usd
+from labledger.text.words import counted
+from labledger.trajectories.atif import Metrics, Step, StepResult, ToolCall, text_of
 
 
 def stored_cuts(evidence: JsonObject) -> list[str]:
@@ -93,7 +94,7 @@ def _call(call: ToolCall) -> str:
     return f"{call.function_name} {json.dumps(arguments, ensure_ascii=False)}"
 
 
-def _result(result: Result) -> Iterator[str]:
+def _result(result: StepResult) -> Iterator[str]:
     facts = {key: value for key, value in (result.extra or {}).items() if value is not None}
     if facts:
         yield "  < " + ", ".join(f"{key}: {value}" for key, value in facts.items())

@@ -1,6 +1,7 @@
 """Run one attempt in its container: its contract, its life, its evidence and its grading.
 
 In: an `AttemptSpec` and a `TrialContext`. Out: an `AttemptResult` of validated rows, and files with
-digests. Only `life` touches running containers; `evidence` reads what they left. Read first:
-`attempt_spec`, `life/worker`, `collect`. Imports no database, schedule or benchmark.
+digests. Only `life` touches running containers; `evidence` reads what they left.
+
+Read first: `contract`, `attempt_spec`, `collect`.
 """

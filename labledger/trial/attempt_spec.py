@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from labledger.agents.profiles import STDOUT
-from labledger.experiment.consistency_checks import is_root, starts_as_root, user_of_phase
+from labledger.experiment.container_users import is_root, starts_as_root, user_of_phase
 from labledger.experiment.grading_settings import GradingMode, Sealing
 from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.task_row import Task
@@ -27,7 +27,7 @@ from labledger.trial.trial_plan import ImageFacts, TrialPlan
 
 if TYPE_CHECKING:
     from labledger.engine.engine import Engine
-    from labledger.records.attempt_result import AttemptResult, Metric, Phase
+    from labledger.records.attempt_result import AttemptResult, MetricValue, Phase
     from labledger.trial.evidence.evidence_collection import EvidenceCollector
     from labledger.trial.evidence.redaction import Redactor
 
@@ -269,7 +269,7 @@ class TrialKind(ABC):
         return ()
 
     @property
-    def counted(self) -> tuple[Metric, ...] | None:
+    def counted(self) -> tuple[MetricValue, ...] | None:
         """Metrics that the gateway counted in an earlier trial; None if it counted none."""
         return None
 

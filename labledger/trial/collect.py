@@ -17,7 +17,7 @@ from labledger.experiment.grading_settings import ResultSource, find_reader
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.durable_files import file_pieces
 from labledger.records import JsonObject, canonical_json, grader_failures, json_schemas
-from labledger.records.attempt_result import AttemptResult, Metric, Phase
+from labledger.records.attempt_result import AttemptResult, MetricValue, Phase
 from labledger.records.model_costs import beside_counted, model_metrics
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trajectories.atif import FinalMetrics
@@ -38,7 +38,7 @@ from labledger.trial.evidence.evidence_collection import (
     RESULT_SCHEMA,
     EvidenceCollector,
 )
-from labledger.trial.evidence.gateway_calls import ModelUse, collect_record
+from labledger.trial.evidence.gateway_calls import AttemptCalls, collect_record
 from labledger.trial.evidence.grading import (
     PREDICTION_SCHEMA,
     SCORE_SCHEMA,
@@ -77,7 +77,7 @@ def collect_result(
     isolation: JsonObject,
     container: StoppedContainer | None = None,
     egress: JsonObject | None = None,
-    models: ModelUse | None = None,
+    models: AttemptCalls | None = None,
 ) -> AttemptResult:
     """Read a trial's outputs and return its result.
 
@@ -162,7 +162,7 @@ def _add_circumstances(
     evidence: EvidenceCollector,
     container_exit: ContainerExit,
     egress: JsonObject | None,
-    models: ModelUse | None,
+    models: AttemptCalls | None,
 ) -> None:
     """Add the settings and the circumstances of the trial."""
     redactor = evidence.redactor
@@ -199,7 +199,7 @@ def _logged_agent(spec: AttemptSpec) -> LoggedAgent:
     )
 
 
-def _counted(spec: AttemptSpec, models: ModelUse | None) -> tuple[Metric, ...] | None:
+def _counted(spec: AttemptSpec, models: AttemptCalls | None) -> tuple[MetricValue, ...] | None:
     """Return the metrics that the gateway counted, or None if the agent has no models."""
     if models is None:
         return spec.kind.counted
@@ -207,7 +207,7 @@ def _counted(spec: AttemptSpec, models: ModelUse | None) -> tuple[Metric, ...] |
     return () if models.lost else model_metrics(models.calls, spec.plan.prices)
 
 
-def _totals(spec: AttemptSpec, models: ModelUse | None) -> FinalMetrics | None:
+def _totals(spec: AttemptSpec, models: AttemptCalls | None) -> FinalMetrics | None:
     """Return the gateway's totals for the trajectory."""
     if models is None:
         return None
@@ -215,8 +215,8 @@ def _totals(spec: AttemptSpec, models: ModelUse | None) -> FinalMetrics | None:
 
 
 def trial_metrics(
-    spec: AttemptSpec, sources: metrics.Sources, counted: tuple[Metric, ...] | None
-) -> tuple[Metric, ...]:
+    spec: AttemptSpec, sources: metrics.Sources, counted: tuple[MetricValue, ...] | None
+) -> tuple[MetricValue, ...]:
     """Return the experiment's metrics, and the metrics that the gateway counted."""
     experiment_metrics = metrics.compute_metrics(spec.plan.metrics, sources)
     return experiment_metrics if counted is None else beside_counted(experiment_metrics, counted)

@@ -16,7 +16,7 @@ from labledger.experiment.runtime_sections import Resources
 from labledger.files.untrusted_files import read_ascii
 from labledger.records import JsonObject
 from labledger.records.outcomes import Reason, SlotStatus
-from labledger.text import counted
+from labledger.text.words import counted
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.container_exit import ContainerExit

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from labledger.agents.launch import folder_of
 from labledger.experiment.authored_fields import overlap
-from labledger.experiment.consistency_checks import USER_OF_IMAGE
+from labledger.experiment.container_users import USER_OF_IMAGE
 from labledger.experiment.grading_settings import GradingMode
 from labledger.experiment.runtime_sections import KEEP
 from labledger.experiment.task_row import workspace_seed
@@ -21,7 +21,7 @@ from labledger.records.attempt_result import EventFile
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.declared_artifacts import ArtifactSource
-from labledger.trial.evidence.tampering import Isolation
+from labledger.trial.evidence.tampering import TrialIsolation
 from labledger.trial.evidence.trial_outputs import OutputMount, TrialOutputs
 
 FOLDER = "outputs"
@@ -134,7 +134,7 @@ def artifact_source(spec: AttemptSpec) -> ArtifactSource:
     )
 
 
-def isolation_of(spec: AttemptSpec) -> Isolation:
+def isolation_of(spec: AttemptSpec) -> TrialIsolation:
     """Return how the agent of an attempt was isolated, according to its experiment."""
     settings = spec.settings
     runtime = settings.runtime
@@ -146,7 +146,7 @@ def isolation_of(spec: AttemptSpec) -> Isolation:
         own_folders.append(folder_of(spec.plan.agent.installed.name))
     # A workspace that is the root of the image makes no folder ordinary.
     own_folders += [] if spec.workspace == "/" else [spec.workspace]
-    return Isolation(
+    return TrialIsolation(
         folder=spec.folder,
         own_folders=tuple(own_folders),
         has_mounted_workspace=spec.has_mounted_workspace,

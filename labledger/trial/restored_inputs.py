@@ -22,7 +22,7 @@ from labledger.experiment.grading_settings import GradingMode
 from labledger.experiment.task_row import workspace_seed
 from labledger.files import artifact_tars, patches, workspace_listing
 from labledger.files.artifact_store import ArtifactStore
-from labledger.files.artifact_tars import Member
+from labledger.files.artifact_tars import TarMember
 from labledger.files.untrusted_files import is_safe_name, parents
 from labledger.files.workspace_listing import UNLISTED_FOLDERS, Entry, Listing, MalformedListing
 from labledger.files.workspace_seed import (
@@ -157,7 +157,7 @@ class WorkspaceRestore:
             except (tarfile.TarError, ValueError, EOFError) as error:
                 raise EvidenceIncomplete(f"the tar of its files cannot be read: {error}") from None
 
-    def _write_unlisted(self, member: Member) -> None:
+    def _write_unlisted(self, member: TarMember) -> None:
         """Restore a file, link or folder in an unlisted folder. It is compared only at the end."""
         name = member.name
         if not is_safe_name(name):
@@ -272,7 +272,7 @@ class WorkspaceRestore:
         raise EvidenceIncomplete(f"its workspace cannot be restored: {names}{recorded}")
 
 
-def _write_member(folder: Path, relative: Path, member: Member) -> None:
+def _write_member(folder: Path, relative: Path, member: TarMember) -> None:
     """Make a file or a folder of a tar below a folder, with the folders above it."""
     if member.kind == "folder":
         make_folders(folder, relative)
@@ -331,7 +331,7 @@ def restore_outputs(spec: AttemptSpec, stored: StoredArtifacts, folder: Path) ->
         raise EvidenceIncomplete(f"its output folders cannot be restored: {error}") from None
 
 
-def _folder_of(member: Member, outputs: list[OutputMount]) -> OutputMount:
+def _folder_of(member: TarMember, outputs: list[OutputMount]) -> OutputMount:
     for output in outputs:
         if is_safe_name(member.name) and member.name.startswith(output.name_in_tar("")):
             return output

@@ -26,7 +26,7 @@ from labledger.files.tars import content_of, each_member, open_stream
 from labledger.files.untrusted_files import MIB, parents
 from labledger.files.workspace_listing import MalformedListing
 from labledger.records import JsonObject
-from labledger.records.attempt_result import REFERENCE, Artifact, Metric, Phase
+from labledger.records.attempt_result import REFERENCE, Artifact, MetricValue, Phase
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.identity import TrialIds
 from labledger.trial import contract
@@ -69,7 +69,7 @@ class StoredTrial:
     """The `evidence_record_v1` of its last attempt."""
     contents: Mapping[str, bytes]
     """Its artifacts in the ledger, by SHA-256 (hex). Other artifacts are in the store."""
-    counted: tuple[Metric, ...] | None = None
+    counted: tuple[MetricValue, ...] | None = None
     """The metrics that the gateway counted; None if its agent had no models."""
 
     @property

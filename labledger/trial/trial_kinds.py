@@ -24,7 +24,7 @@ from labledger.files.artifact_store import ArtifactStore
 from labledger.files.durable_files import file_pieces
 from labledger.files.workspace_seed import seed_tar
 from labledger.records import JsonObject
-from labledger.records.attempt_result import AttemptResult, Event, EventFile, Metric, Phase
+from labledger.records.attempt_result import AttemptResult, Event, EventFile, MetricValue, Phase
 from labledger.records.identity import TrialIds
 from labledger.records.outcomes import HINDERED, Reason, SlotStatus
 from labledger.trial import attempt_notes, contract
@@ -203,7 +203,7 @@ class RegradedTrial(TrialKind):
         return (self.stored.ids,)
 
     @property
-    def counted(self) -> tuple[Metric, ...] | None:
+    def counted(self) -> tuple[MetricValue, ...] | None:
         return self.stored.counted
 
     @property

@@ -18,7 +18,7 @@ from labledger.agents.agent_trees import InstalledAgent
 from labledger.experiment.authored_fields import escape_names
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.plan_sections import (
-    Benchmark,
+    BenchmarkPlan,
     GraderIdentity,
     MetricDefinition,
     PhasePlan,
@@ -135,7 +135,7 @@ class TrialPlan:
     store_root: Path
     bindings: JsonObject
     settings: VariantSettings
-    benchmark: Benchmark
+    benchmark: BenchmarkPlan
     metrics: tuple[MetricDefinition, ...]
     images: Mapping[str, str]
     """Image id (`sha256:…`) by the name in the experiment."""

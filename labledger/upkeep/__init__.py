@@ -2,5 +2,7 @@
 
 In: a lab folder, and runs of its ledger. Out: findings, imported runs, archives, backups, restored
 labs, and removals. Nothing is removed that a live coordinator may need. May not import `runner`,
-`checks` or `api`. Read first: `verify_lab`, `import_runs`, `container_cleanup`.
+`checks` or `api`.
+
+Read first: `verify_lab`, `container_cleanup`, `lab_backup`.
 """

@@ -27,7 +27,7 @@ from labledger.files.tars import ArchiveDamaged, ArchivedFile
 from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.exchange.import_writer import frozen_digests
-from labledger.ledger.exchange.source import Source, open_source_ledger
+from labledger.ledger.exchange.source import ImportSource, open_source_ledger
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import canonical_json, json_schemas
@@ -120,7 +120,7 @@ def _write(lab: LabFolder, run_id: str, path: Path) -> tuple[tuple[ArchivedRun, 
     return runs, len(artifacts), left_staged
 
 
-def _require_verified(source: Source, run_ids: Sequence[str]) -> None:
+def _require_verified(source: ImportSource, run_ids: Sequence[str]) -> None:
     findings = source.verify(run_ids).findings
     if findings:
         raise LedgerError(
@@ -130,7 +130,7 @@ def _require_verified(source: Source, run_ids: Sequence[str]) -> None:
 
 
 def _copy_runs(
-    source: Source, run_ids: Sequence[str], ledger: Path, store: ArtifactStore
+    source: ImportSource, run_ids: Sequence[str], ledger: Path, store: ArtifactStore
 ) -> tuple[tuple[ArchivedRun, ...], list[_StoredArtifact], int]:
     """Copy runs to a new ledger. Its artifacts that are files remain in the lab's own store.
 
@@ -281,7 +281,7 @@ def _unpack_file(file: ArchivedFile, target: Path, sha256: str) -> None:
         raise ArchiveDamaged(f"holds {file.name} with another digest than expected")
 
 
-def require_runs(path: Path, runs: Sequence[ArchivedRun], source: Source) -> None:
+def require_runs(path: Path, runs: Sequence[ArchivedRun], source: ImportSource) -> None:
     """Raise `LedgerError` unless the ledger of an archive holds the runs that the archive names."""
     stored_runs = [ArchivedRun(run_id, *source.chain_head(run_id)) for run_id in source.run_ids()]
     if list(runs) != stored_runs:

@@ -23,11 +23,11 @@ from labledger.files.lab_folder import LabFolder
 from labledger.ledger import removal
 from labledger.ledger.database import migrations
 from labledger.ledger.database.connection import Connection
-from labledger.ledger.database.model import RunInfo
+from labledger.ledger.database.run_info import RunInfo
 from labledger.ledger.database.sqlite import empty_log, reading, translated, writable_engine
-from labledger.ledger.lookup import Tombstone
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.removal import UnnamedRows
+from labledger.ledger.rows.tombstones import Tombstone
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.identity import RUN_ID
 from labledger.records.json_codec import JsonForm

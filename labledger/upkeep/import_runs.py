@@ -23,16 +23,16 @@ from labledger.files.artifact_store import ArtifactStore
 from labledger.files.durable_files import filled_folder, make_folder, sync_folder
 from labledger.files.lab_folder import FOLDER, LabFolder, scratch_folder
 from labledger.files.tars import is_archive
-from labledger.ledger import stored_runs
 from labledger.ledger.database import migrations
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import reading
 from labledger.ledger.exchange import histories, source
 from labledger.ledger.exchange.histories import History, RunRelation
 from labledger.ledger.exchange.import_writer import referenced_digests, refuse_if_busy
-from labledger.ledger.exchange.source import Source, verify_hint
-from labledger.ledger.lookup import ledger_holds_run
+from labledger.ledger.exchange.source import ImportSource, verify_hint
 from labledger.ledger.reader import LedgerReader
+from labledger.ledger.reading import stored_runs
+from labledger.ledger.rows.lookup import ledger_holds_run
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.json_codec import JsonForm
 from labledger.upkeep import archives
@@ -42,7 +42,7 @@ _OF_DISKS = frozenset({errno.EIO, errno.ENOSPC, errno.EDQUOT})
 
 
 @contextmanager
-def _open_source(lab: LabFolder, path: Path) -> Iterator[tuple[Source, Sequence[str]]]:
+def _open_source(lab: LabFolder, path: Path) -> Iterator[tuple[ImportSource, Sequence[str]]]:
     """Open the source at a path; yield it with the runs that the path names, none for all.
 
     An archive is unpacked first, and mirrors are rebuilt. Raises `InvalidInput` if there is no
@@ -102,7 +102,7 @@ def _require_chain(path: Path) -> None:
 
 
 @contextmanager
-def _open_archive(archive: Path, scratch: Path) -> Iterator[Source]:
+def _open_archive(archive: Path, scratch: Path) -> Iterator[ImportSource]:
     lab = LabFolder(scratch / "archive")
     lab.root.mkdir()
     runs = archives.unpack(archive, lab.root)
@@ -197,7 +197,7 @@ def import_source(
             ) from error
 
 
-def _choose_runs(source: Source, run_ids: Sequence[str]) -> list[str]:
+def _choose_runs(source: ImportSource, run_ids: Sequence[str]) -> list[str]:
     available = source.run_ids()
     for run_id in run_ids:
         if run_id not in available:
@@ -208,7 +208,7 @@ def _choose_runs(source: Source, run_ids: Sequence[str]) -> list[str]:
     return [run_id for run_id in available if not run_ids or run_id in run_ids]
 
 
-def _require_verified(source: Source, chosen_ids: Sequence[str]) -> None:
+def _require_verified(source: ImportSource, chosen_ids: Sequence[str]) -> None:
     """Raise `LedgerError` if the source differs from what was committed."""
     findings = source.verify(chosen_ids).findings
     if findings:
@@ -221,7 +221,7 @@ def _require_verified(source: Source, chosen_ids: Sequence[str]) -> None:
         )
 
 
-def _compare_runs(lab: LabFolder, source: Source, chosen_ids: Sequence[str]) -> list[History]:
+def _compare_runs(lab: LabFolder, source: ImportSource, chosen_ids: Sequence[str]) -> list[History]:
     """Compare each run with this ledger.
 
     Raises `LeaseHeld` if a coordinator owns a run to which slots would be added.
@@ -247,7 +247,9 @@ def _read_only(path: Path) -> Iterator[Connection]:
         yield connection
 
 
-def _refuse_conflicts(lab: LabFolder, source: Source, run_histories: Sequence[History]) -> None:
+def _refuse_conflicts(
+    lab: LabFolder, source: ImportSource, run_histories: Sequence[History]
+) -> None:
     conflicts = [history for history in run_histories if history.relation is RunRelation.CONFLICT]
     if conflicts:
         listed = [
@@ -261,7 +263,7 @@ def _refuse_conflicts(lab: LabFolder, source: Source, run_histories: Sequence[Hi
         )
 
 
-def _require_roots(lab: LabFolder, source: Source, chosen_ids: Sequence[str]) -> None:
+def _require_roots(lab: LabFolder, source: ImportSource, chosen_ids: Sequence[str]) -> None:
     """Raise `LedgerError` for a regrading if its root run is not in the lab or imported with it."""
     for run_id in chosen_ids:
         regraded = source.regrades(run_id)
@@ -279,7 +281,9 @@ def _require_roots(lab: LabFolder, source: Source, chosen_ids: Sequence[str]) ->
             )
 
 
-def _require_artifacts(lab: LabFolder, source: Source, run_histories: Sequence[History]) -> None:
+def _require_artifacts(
+    lab: LabFolder, source: ImportSource, run_histories: Sequence[History]
+) -> None:
     """Raise `LedgerError` if a record refers to an artifact that neither source nor lab has."""
     store = ArtifactStore(lab.artifacts)
     with ExitStack() as stack:
@@ -307,7 +311,9 @@ def _require_artifacts(lab: LabFolder, source: Source, run_histories: Sequence[H
                         )
 
 
-def _import_all(lab: LabFolder, source: Source, chosen_ids: Sequence[str]) -> Iterator[ImportedRun]:
+def _import_all(
+    lab: LabFolder, source: ImportSource, chosen_ids: Sequence[str]
+) -> Iterator[ImportedRun]:
     with (
         LedgerWriter.open(lab.ledger, ArtifactStore(lab.artifacts)) as writer,
         LedgerReader.open(lab.ledger) as reader,
@@ -322,7 +328,7 @@ def _import_all(lab: LabFolder, source: Source, chosen_ids: Sequence[str]) -> It
             yield imported
 
 
-def _import_run(writer: LedgerWriter, source: Source, run_id: str) -> ImportedRun:
+def _import_run(writer: LedgerWriter, source: ImportSource, run_id: str) -> ImportedRun:
     with _read_only(writer.path) as target:
         before = histories.compare(source.connection, target, run_id)
     missing = 0

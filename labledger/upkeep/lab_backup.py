@@ -27,7 +27,7 @@ from labledger.files.project_files import read_regular
 from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import reading
 from labledger.ledger.exchange.import_writer import frozen_digests
-from labledger.ledger.exchange.source import Source, SourceStore
+from labledger.ledger.exchange.source import ImportSource, SourceStore
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.json_codec import JsonForm
 from labledger.upkeep.archives import unchanged_chunks
@@ -296,7 +296,7 @@ def _find_missing(ledger: Path, store: ArtifactStore) -> tuple[tuple[str, ...], 
     with reading(ledger, "list the artifacts") as connection:
         named = connection.execute(_LARGE_SQL).scalars()
         missing.update(sha256 for sha256 in named if not _is_stored(store, sha256))
-        source = Source(ledger, connection, SourceStore(store.root))
+        source = ImportSource(ledger, connection, SourceStore(store.root))
         # An older ledger has other tables; `labledger verify` finds its frozen files.
         for run_id in source.run_ids() if is_current else ():
             frozen = set(frozen_digests(source, run_id))

@@ -17,18 +17,19 @@ from pathlib import Path
 
 from labledger.errors import LedgerError
 from labledger.execution.process_identity import this_process
+from labledger.execution.unfinished_slots import UnfinishedSlot, find_unfinished_slots
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.task_row import Task
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
+from labledger.ledger.checking.slot_checks import UNREADABLE
 from labledger.ledger.database import migrations, views_and_triggers
-from labledger.ledger.database.model import RunInfo
+from labledger.ledger.database.run_info import RunInfo
 from labledger.ledger.database.sqlite import translated, writable_engine
-from labledger.ledger.exchange.source import Source, open_source_ledger
-from labledger.ledger.lookup import BACKED_UP_AT, ORIGINAL_ID, ledger_id
-from labledger.ledger.notifications import Outbox
+from labledger.ledger.exchange.source import ImportSource, open_source_ledger
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.slot_checks import UNREADABLE
+from labledger.ledger.rows.lookup import BACKED_UP_AT, ORIGINAL_ID, ledger_id
+from labledger.ledger.rows.notifications import NotificationOutbox
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
@@ -42,7 +43,6 @@ from labledger.trial.collect import infra_error_result
 from labledger.trial.contract import trial_folder
 from labledger.trial.trial_kinds import FreshTrial
 from labledger.trial.trial_plan import TrialPlan
-from labledger.upkeep.container_cleanup import UnfinishedSlot, find_unfinished_slots
 from labledger.upkeep.import_runs import write_run_folder
 
 _MAX_LINE = 16 << 20
@@ -92,7 +92,7 @@ def make_own(
         original = _give_identity(lab.ledger, manifest)
         attempts = dict(_read_open_attempts(open_attempts))
         runs = tuple(_release_runs(lab, original, attempts))
-        with Outbox.open(lab.ledger) as outbox:
+        with NotificationOutbox.open(lab.ledger) as outbox:
             for run in runs:
                 outbox.discard(run.run_id)
         with LedgerReader.open(lab.ledger) as reader:
@@ -106,7 +106,7 @@ def make_own(
     return runs, was_upgraded
 
 
-def _require_sound(source: Source) -> None:
+def _require_sound(source: ImportSource) -> None:
     """Raise `LedgerError` for a damaged file, and for a run whose id is no safe folder name."""
     integrity = str(source.connection.execute("PRAGMA integrity_check(1)").scalar_one())
     if integrity != "ok":

@@ -19,13 +19,13 @@ from labledger.export import mirrors, summary
 from labledger.export.mirrors import Difference, NotRegularError, read_regular
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
+from labledger.ledger.checking.slot_checks import UNREADABLE
+from labledger.ledger.checking.verify import VerificationResult, verify
 from labledger.ledger.database.sqlite import recovery_hint
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.slot_checks import UNREADABLE
-from labledger.ledger.verify import Verification, verify
 from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import RunStatus
-from labledger.text import counted
+from labledger.text.words import counted
 from labledger.trial.life import shared_files
 
 
@@ -163,7 +163,7 @@ def _run_folder_findings(
 
 
 def _mirror_findings(
-    lab: LabFolder, reader: LedgerReader, run_id: str, verified: Verification
+    lab: LabFolder, reader: LedgerReader, run_id: str, verified: VerificationResult
 ) -> list[str]:
     folder = lab.run_folder(run_id)
     if not folder.is_dir():

@@ -57,7 +57,7 @@ _FIRST_REQUEST_S = 10.0
 _LOOK_S = 2.0
 
 
-class Refused(Exception):
+class PageRefused(Exception):
     """A request that is refused, with the HTTP status and the reason."""
 
     def __init__(self, status: HTTPStatus, message: str, hint: str | None = None) -> None:
@@ -90,9 +90,9 @@ class Access:
         return f"http://127.0.0.1:{self._port}{path}?{TOKEN}={token}"
 
     def check_host(self, request: web.BaseRequest) -> None:
-        """Raise `Refused` unless the `Host` header is a loopback name with the server's port."""
+        """Raise `PageRefused` unless the `Host` header names loopback and the server's port."""
         if request.headers.get("Host", "").lower() not in self._hosts:
-            raise Refused(
+            raise PageRefused(
                 HTTPStatus.MISDIRECTED_REQUEST,
                 "this server answers only to its own address on loopback",
                 f"open http://127.0.0.1:{self._port}/ with the token of the link that was printed; "
@@ -106,11 +106,13 @@ class Access:
         return _equal(cookie, self._session) or _equal(bearer, self._token)
 
     def check_origin(self, request: web.BaseRequest) -> None:
-        """Raise `Refused` if a page of another site requests a change."""
+        """Raise `PageRefused` if a page of another site requests a change."""
         if request.method in _SAFE:
             return
         if request.headers.get("Origin", "").lower() != f"http://{request.headers['Host'].lower()}":
-            raise Refused(HTTPStatus.FORBIDDEN, "only a page of this server may ask for changes")
+            raise PageRefused(
+                HTTPStatus.FORBIDDEN, "only a page of this server may ask for changes"
+            )
 
     def exchange(self, request: web.Request) -> web.Response | None:
         """Exchange a valid token for the cookie, and redirect to the same path without the token.

@@ -108,7 +108,7 @@ class KeptValues:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PageAnswer:
     """A response to a page."""
 
     body: bytes
@@ -118,7 +118,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    task: asyncio.Task[Answer]
+    task: asyncio.Task[PageAnswer]
     changes: int
     made_at: float
 
@@ -135,7 +135,7 @@ class SharedAnswers:
         """Returns how many changes have been reported so far."""
         self._shared: dict[str, _Shared] = {}
 
-    async def get(self, request: str, make: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def get(self, request: str, make: Callable[[], Awaitable[PageAnswer]]) -> PageAnswer:
         """Return the answer to a request. Raises what `make` raises."""
         self._forget_old()
         shared = self._shared.get(request)

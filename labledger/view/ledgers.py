@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from labledger.api.ledger import Ledger
 from labledger.errors import LedgerError, QueryFailed, RunNotFound, SlotNotFound
 from labledger.files.lab_folder import LabFolder
-from labledger.ledger.database.model import Graded, RunInfo
+from labledger.ledger.database.run_info import Graded, RunInfo
 from labledger.ledger.database.sqlite import DRIVER, FileIdentity, file_identities
 from labledger.ledger.reader import LedgerReader
 from labledger.view.caches import KeptValues
@@ -36,7 +36,7 @@ class TooBusy(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DocumentSource:
     """The inputs from which a screen makes its document."""
 
     lab: LabFolder
@@ -58,7 +58,7 @@ class OpenedLedger:
         self.lab = lab
         self._live = live
         self._lock = threading.Lock()
-        self._opened: Source | None = None
+        self._opened: DocumentSource | None = None
         self._identity: FileIdentity = None
         self._driver: Any = None
         """A connection without a transaction, for the version of the schema."""
@@ -66,7 +66,7 @@ class OpenedLedger:
         self.was_opened = False
         """Whether a ledger was ever opened. A lab has none before its first run."""
 
-    def source(self) -> Source:
+    def source(self) -> DocumentSource:
         """Return the opened ledger.
 
         Raises `LedgerMissing`, `LedgerOutdated`, `LedgerTooNew` and `LedgerError`.
@@ -77,7 +77,9 @@ class OpenedLedger:
                 # Requests in progress keep the old ledger until they end.
                 self._close()
                 ledger = Ledger(self.lab, self.lab.ledger)
-                self._opened = Source(self.lab, ledger, ledger.reader, KeptValues(), self._live)
+                self._opened = DocumentSource(
+                    self.lab, ledger, ledger.reader, KeptValues(), self._live
+                )
                 self._identity, self.was_opened = identity, True
                 self._driver = ledger.reader.open_driver()
                 self._has_other_tables()
@@ -113,7 +115,7 @@ class Workers:
             name = f"labledger-view-{number}"
             threading.Thread(target=self._work, name=name, daemon=True).start()
 
-    async def read(self, make: Callable[[Source], _T]) -> _T:
+    async def read(self, make: Callable[[DocumentSource], _T]) -> _T:
         """Call `make` with the ledger in another thread, and return its result.
 
         Raises what `make` raises, what opening the ledger raises, and `TooBusy`.
@@ -146,7 +148,7 @@ class Workers:
             raise TooBusy from None
         return await future
 
-    def _make(self, make: Callable[[Source], _T]) -> _T:
+    def _make(self, make: Callable[[DocumentSource], _T]) -> _T:
         try:
             return make(self._opened.source())
         except LedgerError as error:

@@ -67,7 +67,7 @@ class _Newest(Generic[_K, _V]):
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class LiveAttempt:
     """An attempt whose folder may be on this machine."""
 
     run_id: str
@@ -101,7 +101,7 @@ class _LiveOutput:
     """The redacted end of one output of an attempt, and the read position in its file."""
 
     def __init__(
-        self, attempt: Attempt, name: str, redactor: Redactor, kept_bytes: int = CHUNK
+        self, attempt: LiveAttempt, name: str, redactor: Redactor, kept_bytes: int = CHUNK
     ) -> None:
         self._kept_bytes = kept_bytes
         self.lock = threading.Lock()
@@ -151,12 +151,12 @@ class LiveOutputs:
     """The live outputs that open pages show. Thread-safe."""
 
     def __init__(self) -> None:
-        self._outputs: _Newest[tuple[Attempt, str], _LiveOutput] = _Newest(_MAX_OUTPUTS)
-        self._tails: _Newest[tuple[Attempt, str], _LiveOutput] = _Newest(_MAX_TAILS)
+        self._outputs: _Newest[tuple[LiveAttempt, str], _LiveOutput] = _Newest(_MAX_OUTPUTS)
+        self._tails: _Newest[tuple[LiveAttempt, str], _LiveOutput] = _Newest(_MAX_TAILS)
         self._redactors = _Redactors()
 
     def read(
-        self, reader: LedgerReader, attempt: Attempt, name: str, start: int
+        self, reader: LedgerReader, attempt: LiveAttempt, name: str, start: int
     ) -> tuple[bytes, int, int]:
         """Return a part of an output from the byte `start` on, its first and its end position.
 
@@ -174,7 +174,7 @@ class LiveOutputs:
             content = bytes(output.shown[offset : offset + CHUNK])
         return content, start, start + len(content)
 
-    def last_lines(self, reader: LedgerReader, attempt: Attempt, phase: str) -> list[str]:
+    def last_lines(self, reader: LedgerReader, attempt: LiveAttempt, phase: str) -> list[str]:
         """Return the last lines that a phase printed. Raises the same errors as `read`."""
         name = f"{phase}.stdout"
         tail = self._tails.get((attempt, name))
@@ -197,13 +197,13 @@ class _Redactors:
     """
 
     def __init__(self) -> None:
-        self._made: _Newest[Attempt, Redactor] = _Newest(_MAX_TAILS)
+        self._made: _Newest[LiveAttempt, Redactor] = _Newest(_MAX_TAILS)
         self._asking = threading.Lock()
-        self._unknown: dict[Attempt, tuple[float, SecretsUnknown]] = {}
+        self._unknown: dict[LiveAttempt, tuple[float, SecretsUnknown]] = {}
         """For each attempt with unknown secrets: when to ask again, and the error."""
         self._engine_again_at = 0.0
 
-    def get(self, reader: LedgerReader, attempt: Attempt) -> Redactor:
+    def get(self, reader: LedgerReader, attempt: LiveAttempt) -> Redactor:
         """Return the redactor of an attempt. Raises `SecretsUnknown`."""
         redactor = self._made.get(attempt)
         if redactor is not None:
@@ -221,7 +221,9 @@ class _Redactors:
         finally:
             self._asking.release()
 
-    def _ask(self, reader: LedgerReader, attempt: Attempt, required: Collection[str]) -> Redactor:
+    def _ask(
+        self, reader: LedgerReader, attempt: LiveAttempt, required: Collection[str]
+    ) -> Redactor:
         if clock.monotonic() < self._engine_again_at:
             silent = SecretsUnknown(
                 "the output may show secrets, and the Docker engine, which knows them, does not "
@@ -245,7 +247,7 @@ class _Redactors:
             self._note_unknown(attempt, until, error)
             raise
 
-    def _note_unknown(self, attempt: Attempt, until: float, error: SecretsUnknown) -> None:
+    def _note_unknown(self, attempt: LiveAttempt, until: float, error: SecretsUnknown) -> None:
         if len(self._unknown) > _MAX_TAILS:
             self._unknown.clear()
         self._unknown[attempt] = until, error

@@ -29,19 +29,19 @@ from labledger.errors import (
 )
 from labledger.files.lab_folder import LabFolder
 from labledger.records import JsonObject
-from labledger.text import (
+from labledger.text.escaping import escape_values
+from labledger.text.figures import (
     clock_time,
     count,
-    counted,
     date_and_time,
     duration,
-    escape_values,
     percent,
     percent_range,
     rounded,
     usd,
     whole_number,
 )
+from labledger.text.words import counted
 
 _FOLDER = Path(__file__).resolve().parent
 STATIC = _FOLDER / "static"

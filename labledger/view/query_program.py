@@ -23,7 +23,8 @@ from labledger.errors import LabLedgerError, QueryFailed
 from labledger.export.data_frames import text_writer
 from labledger.ledger.query import Row, expand_view_name, query
 from labledger.records import JsonObject
-from labledger.text import counted, format_size
+from labledger.text.figures import format_size
+from labledger.text.words import counted
 
 _MAX_MEMORY = 1 << 30
 _MAX_FILE = 4 << 30

@@ -22,9 +22,9 @@ from labledger.errors import LabLedgerError, LedgerMissing
 from labledger.files.lab_folder import LabFolder
 from labledger.records import JsonObject
 from labledger.view import pages
-from labledger.view.access import HEADERS, Access, Connections, Refused, comes_from_elsewhere
-from labledger.view.caches import Answer, SharedAnswers
-from labledger.view.ledgers import OpenedLedger, Source, TooBusy, Workers
+from labledger.view.access import HEADERS, Access, Connections, PageRefused, comes_from_elsewhere
+from labledger.view.caches import PageAnswer, SharedAnswers
+from labledger.view.ledgers import DocumentSource, OpenedLedger, TooBusy, Workers
 from labledger.view.live_outputs import LiveOutputs
 from labledger.view.parameters import FORMAT, MAX_TEXT, Parameters
 from labledger.view.screens import (
@@ -39,7 +39,7 @@ from labledger.view.screens import (
 )
 from labledger.view.watcher import EventStreams, Watcher
 
-Document = Callable[[Source, Parameters], JsonObject]
+Document = Callable[[DocumentSource, Parameters], JsonObject]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Started = Callable[[str, str], None]
 _log = logging.getLogger("labledger.view")
@@ -239,7 +239,7 @@ class ViewServer:
         except web.HTTPException as error:
             status = HTTPStatus(error.status)
             return pages.error_response(request, status, f"{status.phrase.lower()}")
-        except Refused as refused:
+        except PageRefused as refused:
             return pages.error_response(request, refused.status, refused.message, refused.hint)
         except LabLedgerError as error:
             if isinstance(error, LedgerMissing) and not self._opened.was_opened:
@@ -257,7 +257,7 @@ class ViewServer:
             return pages.error_response(request, status, message, "stderr has the details")
 
     def _before(self, request: web.Request) -> web.StreamResponse | None:
-        """Check a request. Return a response if it is not for a page. Raises `Refused`."""
+        """Check a request. Return a response if it is not for a page. Raises `PageRefused`."""
         self._access.check_host(request)
         if request.path.startswith(_STATIC):
             return None
@@ -268,7 +268,7 @@ class ViewServer:
             if comes_from_elsewhere(request):
                 # If the browser has the cookie, it sends it with a request from our own page.
                 return _ask_again(by_itself=request.path != "/sql")
-            raise Refused(
+            raise PageRefused(
                 HTTPStatus.FORBIDDEN,
                 "this browser has not been admitted",
                 "open the link that `labledger view` printed, with its token",
@@ -288,9 +288,9 @@ class ViewServer:
         workers = self._workers_for(screen, parameters)
         json_url = str(request.rel_url.update_query({FORMAT: "json"}))
 
-        def make(source: Source) -> Answer:
+        def make(source: DocumentSource) -> PageAnswer:
             if form == "csv":
-                return Answer(sql_screen.csv_text(source, parameters), "text/csv", 200)
+                return PageAnswer(sql_screen.csv_text(source, parameters), "text/csv", 200)
             document = screen.document(source, parameters)
             status = document["status"] if document.get("error") else HTTPStatus.OK
             finished = pages.finish(document)
@@ -301,7 +301,7 @@ class ViewServer:
                     screen.template, finished, read_only=self._read_only, json_url=json_url
                 )
                 kind = "text/html"
-            return Answer(text.encode("utf-8", "replace"), kind, int(status))
+            return PageAnswer(text.encode("utf-8", "replace"), kind, int(status))
 
         if screen.is_shared and self.watcher.listeners > 1:
             request_key = f"{request.path_qs} {form}"
@@ -325,7 +325,7 @@ class ViewServer:
         """Answer with the one-file report of a run, as a download."""
         parameters = Parameters(list(request.query.items()), (), request.match_info)
 
-        def make(source: Source) -> bytes:
+        def make(source: DocumentSource) -> bytes:
             return source.ledger.rendered_report(parameters.run_id)
 
         content = await self._slow_workers.read(make)
@@ -340,7 +340,7 @@ class ViewServer:
         """Make a request of a run, and respond with its effect."""
         if self._read_only:
             message = "this server was started with `--read-only`: it takes no requests"
-            raise Refused(HTTPStatus.FORBIDDEN, message)
+            raise PageRefused(HTTPStatus.FORBIDDEN, message)
         form = await request.post()
         fields = [(name, value) for name, value in form.items() if isinstance(value, str)]
         parameters = Parameters(fields, control_screen.PARAMETERS, request.match_info)
@@ -351,7 +351,7 @@ class ViewServer:
             return web.json_response(text=finished.text)
         if control_screen.is_dry(parameters):
 
-            def make(source: Source) -> str:
+            def make(source: DocumentSource) -> str:
                 document = control_screen.preview(source, parameters, fields)
                 return pages.page("control", pages.finish(document), read_only=False)
 

@@ -23,12 +23,12 @@ from aiohttp import web
 from labledger import clock
 from labledger.errors import LabLedgerError, RunNotFound
 from labledger.ledger.database.sqlite import translated
-from labledger.ledger.progress_rows import ProgressRow
+from labledger.ledger.reading.progress_rows import ProgressRow
 from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus
-from labledger.text import escape_values
-from labledger.view.access import HEADERS, Refused
-from labledger.view.ledgers import Source, TooBusy, Workers
+from labledger.text.escaping import escape_values
+from labledger.view.access import HEADERS, PageRefused
+from labledger.view.ledgers import DocumentSource, TooBusy, Workers
 from labledger.view.parameters import Parameters
 
 _log = logging.getLogger("labledger.view")
@@ -99,11 +99,11 @@ class _DataVersion:
     """A connection that notices writes of other connections. For one thread at a time."""
 
     def __init__(self) -> None:
-        self._source: Source | None = None
+        self._source: DocumentSource | None = None
         self._driver: Any = None
         self._version: int | None = None
 
-    def has_changed(self, source: Source) -> bool:
+    def has_changed(self, source: DocumentSource) -> bool:
         """Return whether the ledger was written to, or replaced, since the last call.
 
         Raises `LedgerError`.
@@ -209,7 +209,7 @@ class Watcher:
         return [id_ for id_ in running if any(page.wants(id_) for page in self._listeners)]
 
     def _read(
-        self, run_ids: Collection[str] | None, source: Source
+        self, run_ids: Collection[str] | None, source: DocumentSource
     ) -> tuple[list[ProgressRow] | None, dict[str, bool] | None]:
         """Return the progress of all runs if it may have changed, and which of `run_ids` are owned.
 
@@ -279,7 +279,7 @@ class EventStreams:
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Send events until the page is closed."""
         if self._watcher.listeners >= _MAX_STREAMS:
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many pages are open")
+            raise PageRefused(HTTPStatus.SERVICE_UNAVAILABLE, "too many pages are open")
         parameters = Parameters(list(request.query.items()), PARAMETERS)
         run_ids = frozenset(parameters.texts("run")) or None
         response = web.StreamResponse(headers={**HEADERS, "X-Accel-Buffering": "no"})

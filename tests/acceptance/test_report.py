@@ -17,7 +17,7 @@ from headless_browser import Browser
 from tiers import thorough
 
 from labledger import Ledger, ReportOptions, open_ledger
-from labledger.records.attempt_result import Artifact, Metric
+from labledger.records.attempt_result import Artifact, MetricValue
 from labledger.records.identity import Slot, TrialIds
 from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.report.logs import LogSelection
@@ -254,7 +254,7 @@ def make_hostile(path: Path, log: bytes, large: bytes) -> None:
                 predictions=(),
                 events=(),
                 evidence=({**row, "ids": trial.as_json(), "evidence": references, "ext": ext},),
-                metrics=(Metric(EVIL, "events", 1),),
+                metrics=(MetricValue(EVIL, "events", 1),),
                 artifacts=tuple(artifacts.values()),
             )
             writer.commit_result(lease, result)

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from labledger.ledger import leases, slot_commits, slot_rows
 from labledger.ledger.database import statements
-from labledger.ledger.database.model import Lease
+from labledger.ledger.database.run_info import Lease
 from labledger.ledger.database.sqlite import writable_engine
+from labledger.ledger.rows import leases, slot_commits, slot_rows
 from labledger.records import canonical_json
 from labledger.records.attempt_result import AttemptResult
 

@@ -16,7 +16,7 @@ from bench.bare import BareWriter, commit_rows, commit_staged_rows, stage_rows
 from bench.report import Row, paired_ratio, say
 from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger.database import migrations
-from labledger.ledger.database.model import Lease, Owner
+from labledger.ledger.database.run_info import Lease, Owner
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.attempt_result import AttemptResult
 

@@ -15,7 +15,7 @@ from labledger.export.mirrors import MirrorWriter
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
-from labledger.ledger.database.model import Owner
+from labledger.ledger.database.run_info import Owner
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.outcomes import RunStatus

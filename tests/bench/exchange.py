@@ -17,9 +17,9 @@ from bench import synthetic
 from bench.bare import BareWriter, commit_rows
 from bench.report import Row, say
 from labledger.files.artifact_store import ArtifactStore
-from labledger.ledger import digest_chain, slot_rows
 from labledger.ledger.database import migrations, statements
-from labledger.ledger.database.model import Lease, Owner
+from labledger.ledger.database.run_info import Lease, Owner
+from labledger.ledger.rows import digest_chain, slot_rows
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.identity import Stamp, TrialIds
 
@@ -62,7 +62,7 @@ raw.close()
 report(begun)
 """
 _VERIFY = """
-from labledger.ledger.verify import verify
+from labledger.ledger.checking.verify import verify
 begun = time.perf_counter()
 assert verify(ledger).is_clean
 report(begun)

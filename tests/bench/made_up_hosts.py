@@ -22,7 +22,7 @@ from typing import Any
 
 from bench import synthetic
 from labledger import __version__
-from labledger.execution.executor import HostState
+from labledger.execution.host_state import HostState
 from labledger.hosts import host_messages as messages
 from labledger.hosts.message_bytes import decode, encode
 from labledger.trial.attempt_spec import AttemptSpec

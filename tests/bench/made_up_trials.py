@@ -30,8 +30,8 @@ from labledger.execution.local_executor import LocalExecutor
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.attempt_result import AttemptResult
-from labledger.runner import slot_execution
-from labledger.runner.attempt_queues import NextAttempts
+from labledger.runner.coordination import slot_execution
+from labledger.runner.coordination.attempt_queues import NextAttempts
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
 

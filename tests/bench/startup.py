@@ -10,7 +10,7 @@ from bench.report import Row, paired_ratio
 from bench.synthetic import new_run, result, slot, task_rows
 from labledger.files.artifact_store import ArtifactStore
 from labledger.ledger.database import migrations
-from labledger.ledger.database.model import Owner
+from labledger.ledger.database.run_info import Owner
 from labledger.ledger.writer import LedgerWriter
 
 GOAL_OF_HELP, GOAL_OF_AN_ANSWER = 8, 14

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from labledger.ledger.database.model import NewRun, Variant
+from labledger.ledger.database.run_info import NewRun, Variant
 from labledger.records import JsonObject
-from labledger.records.attempt_result import Artifact, AttemptResult, Event, Metric, Phase
+from labledger.records.attempt_result import Artifact, AttemptResult, Event, MetricValue, Phase
 from labledger.records.identity import Slot, TrialIds, slot_commit_id
 from labledger.records.outcomes import SlotStatus
 
@@ -166,7 +166,7 @@ def result(run_id: str, slot: Slot, attempt: int = 1) -> AttemptResult:
         scores=(_score(stamp),),
         evidence=(_evidence(stamp, artifacts, container),),
         metrics=tuple(
-            Metric(f"metric_{number}", "events", slot.schedule_idx + number / 10)
+            MetricValue(f"metric_{number}", "events", slot.schedule_idx + number / 10)
             for number in range(METRICS)
         ),
         events=tuple(_event(number) for number in range(EVENTS)),

@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, expect, sync_playwright
 from watched_labs import RUN, WatchedRun
 
 from labledger import clock
-from labledger.ledger.database.model import Variant
+from labledger.ledger.database.run_info import Variant
 from labledger.records.outcomes import RunStatus
 
 DONE = "careful-2026-01-30"

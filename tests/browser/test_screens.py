@@ -17,7 +17,7 @@ from page_viewer import Viewer
 from playwright.sync_api import Browser, Page, expect
 from watched_labs import RUN, VARIANTS, WatchedRun, trajectory
 
-from labledger.ledger.database.model import Variant
+from labledger.ledger.database.run_info import Variant
 from labledger.records.attempt_result import Artifact
 from labledger.records.outcomes import RunStatus
 

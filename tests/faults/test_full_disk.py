@@ -37,7 +37,7 @@ from labledger.records.model_calls import CallState
 from labledger.records.outcomes import Reason
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.collect import DISK_WAS_FULL
-from labledger.trial.evidence.gateway_calls import ModelUse
+from labledger.trial.evidence.gateway_calls import AttemptCalls
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.free_disk_space import FullDisks
 
@@ -407,7 +407,7 @@ def test_a_journal_without_room_is_no_fault_of_the_agent(
                 lost = gateway.client.close(trial.folder)
                 assert lost is not None
                 assert "No space left" in lost
-        use = ModelUse.read(trial.folder, Redactor({}), problem=lost, lost=lost)
+        use = AttemptCalls.read(trial.folder, Redactor({}), problem=lost, lost=lost)
         failure = use.failure(clock.utc_now())
         assert failure is not None
         assert failure[0] is Reason.GATEWAY_FAILED
@@ -426,6 +426,6 @@ def test_a_call_that_was_turned_away_is_journaled_later(
         assert gateway.client.close(trial.folder) is None
         assert trial.calls[-1].state is CallState.ANSWERED
         assert "journal_failed" in {call.reason for call in trial.calls}
-        failure = ModelUse.read(trial.folder, Redactor({})).failure(clock.utc_now())
+        failure = AttemptCalls.read(trial.folder, Redactor({})).failure(clock.utc_now())
         assert failure is not None
         assert failure[0] is Reason.GATEWAY_FAILED

@@ -26,7 +26,7 @@ from waiting import wait_until
 
 from labledger import clock, open_ledger
 from labledger.fault_points import VARIABLE
-from labledger.ledger.database.model import RunInfo
+from labledger.ledger.database.run_info import RunInfo
 from labledger.ledger.database.sqlite import DRIVER
 
 pytestmark = pytest.mark.docker

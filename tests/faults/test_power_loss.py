@@ -19,8 +19,8 @@ from tiers import thorough, tiered
 
 from labledger.export.mirrors import PATHS
 from labledger.fault_points import VARIABLE
+from labledger.ledger.checking.verify import verify
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verify import verify
 
 pytestmark = pytest.mark.docker
 

@@ -19,7 +19,8 @@ from labledger.experiment.grading_settings import Sealing
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life import container_start
-from labledger.trial.life.start_limiter import StartLimiter, TrialContext, WaitAbandoned
+from labledger.trial.life.start_limiter import StartLimiter, WaitAbandoned
+from labledger.trial.life.trial_context import TrialContext
 
 pytestmark = pytest.mark.docker
 

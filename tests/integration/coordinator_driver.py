@@ -12,7 +12,8 @@ from labledger.engine.engine import Engine
 from labledger.errors import SchemaInvalid
 from labledger.records import json_schemas
 from labledger.trial.free_disk_space import FullDisks
-from labledger.trial.life.start_limiter import StartLimiter, TrialContext
+from labledger.trial.life.start_limiter import StartLimiter
+from labledger.trial.life.trial_context import TrialContext
 from labledger.trial.life.worker import remove_attempt, run_attempt
 
 SCHEMAS = (

@@ -20,7 +20,8 @@ from sample_trials import Trials, brief
 from tiers import thorough, tiered
 from waiting import PATIENCE_S, wait_until
 
-from labledger.execution.executor import Limits, RunRecords, TrialExecutor
+from labledger.execution.executor import RunRecords, TrialExecutor
+from labledger.execution.host_state import Limits
 from labledger.execution.local_executor import LocalExecutor
 from labledger.experiment.staged_files import StagedFile
 from labledger.files.artifact_store import ArtifactStore

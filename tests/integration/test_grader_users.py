@@ -13,7 +13,7 @@ from sealed_trials import AFTER, DELIVERED, KEPT, isolation
 from tiers import tiered
 
 from labledger.checks.image_checks import ImageProbes, check_users
-from labledger.experiment.grading_settings import Grading
+from labledger.experiment.grading_settings import GradingSettings
 from labledger.experiment.plan_sections import PhasePlan
 from labledger.experiment.runtime_sections import Runtime
 from labledger.experiment.trial_settings import TrialSettings
@@ -71,7 +71,7 @@ def test_preflight_tries_the_graders_user(image_ids: dict[str, str]) -> None:
 
     def check(user: str) -> tuple[bool, str]:
         phases = {"grader": PhasePlan(("true",), {}, 1)}
-        settings = TrialSettings(Runtime.from_json(RUNTIME), phases, Grading(user=user))
+        settings = TrialSettings(Runtime.from_json(RUNTIME), phases, GradingSettings(user=user))
         (found,) = check_users(probes, BUSYBOX, image_ids[BUSYBOX], [settings])
         return found.ok, found.detail
 

@@ -15,8 +15,8 @@ from waiting import wait_until
 
 from labledger import open_ledger
 from labledger.errors import LabLedgerError
-from labledger.ledger.database.model import Spent
-from labledger.runner import session
+from labledger.ledger.database.run_info import Spent
+from labledger.runner.coordination import session
 
 pytestmark = pytest.mark.docker
 

@@ -24,7 +24,7 @@ from sealed_trials import isolation
 from tiers import tiered
 from waiting import PATIENCE_S, wait_until
 
-from labledger.execution.executor import move_to_kept
+from labledger.execution.folder_retention import move_to_kept
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life.container_config import CAPABILITIES, DOCKER_CAPABILITIES
 

@@ -11,12 +11,12 @@ import sample_ledgers as kit
 from tiers import tiered
 
 from labledger.errors import LedgerOutdated
+from labledger.ledger.checking.verify import verify
 from labledger.ledger.database import migrations, views_and_triggers
-from labledger.ledger.database.model import LeaseInfo, Owner
+from labledger.ledger.database.run_info import LeaseInfo, Owner
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.query import query
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verify import verify
 from labledger.records.outcomes import RunStatus, SlotStatus
 
 NEWER = {

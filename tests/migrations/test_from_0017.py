@@ -10,9 +10,9 @@ from unpacking import unpack
 
 from labledger import open_ledger
 from labledger.files.lab_folder import LabFolder
+from labledger.ledger.checking.verify import verify
 from labledger.ledger.database import migrations
 from labledger.ledger.query import query
-from labledger.ledger.verify import verify
 from labledger.upkeep.import_runs import import_source
 
 ARCHIVE = Path(__file__).parent / "ledger-0017.tar.xz"

@@ -29,11 +29,11 @@ from sqlalchemy.pool import NullPool
 from labledger import clock, fault_points, resources
 from labledger.errors import LedgerError, LedgerMissing, LedgerOutdated, LedgerTooNew
 from labledger.files.artifact_store import ArtifactStore
+from labledger.ledger.checking.verify import verify
 from labledger.ledger.database import migrations, statements, views_and_triggers
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.database.tables import metadata
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verify import verify
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.outcomes import RunStatus
 

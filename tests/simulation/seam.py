@@ -24,10 +24,10 @@ from labledger.execution import process_identity
 from labledger.execution.notification_delivery import DeliveryThread
 from labledger.experiment.grading_settings import Sealing
 from labledger.hosts import host_identity
-from labledger.ledger import leases
 from labledger.ledger.database.connection import Connection
-from labledger.ledger.database.model import Owner
-from labledger.records.attempt_result import AttemptResult, Metric, Phase
+from labledger.ledger.database.run_info import Owner
+from labledger.ledger.rows import leases
+from labledger.records.attempt_result import AttemptResult, MetricValue, Phase
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.runner import regrade, run_hosts, run_start
 from labledger.trial import collect, free_disk_space
@@ -45,7 +45,7 @@ from labledger.trial.life import (
     shared_files,
     worker,
 )
-from labledger.trial.life.start_limiter import TrialContext
+from labledger.trial.life.trial_context import TrialContext
 from simulation import disk, engine
 from simulation.scheduler import Process, world
 
@@ -308,5 +308,5 @@ def _made_up(spec: AttemptSpec, ended: ContainerExit, container: str) -> Attempt
         phases={"agent": Phase(0, ended.duration_ms)},
         predictions=(prediction,) if is_graded else (),
         scores=(score,) if is_graded else (),
-        metrics=(Metric("cost_usd", "result", COST_USD),) if has_spent else (),
+        metrics=(MetricValue("cost_usd", "result", COST_USD),) if has_spent else (),
     )

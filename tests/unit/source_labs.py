@@ -12,7 +12,7 @@ from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.database.tables import metadata
 from labledger.ledger.reader import LedgerReader
-from labledger.records.attempt_result import Artifact, Metric
+from labledger.records.attempt_result import Artifact, MetricValue
 from labledger.records.outcomes import RunStatus, SlotStatus
 
 NOT_CARRIED = frozenset(
@@ -43,7 +43,7 @@ def complete_lab(folder: Path) -> Path:
         writer.commit_unexecuted(lease, 2, SlotStatus.SKIPPED_PRUNED, "pruned")
         stored = Artifact(*writer._store.put_stream(iter([b"large"])), None)
         evidence = (kit.evidence(3, stored),)
-        metrics = (Metric("large", "result", 2**60 + 1), Metric("text", "result", ""))
+        metrics = (MetricValue("large", "result", 2**60 + 1), MetricValue("text", "result", ""))
         changes: dict[str, Any] = {"artifacts": (stored,), "evidence": evidence}
         writer.commit_result(lease, kit.result(3, metrics=metrics, **changes))
         calls = (kit.model_call(), kit.model_call(2, **kit.UNKNOWN))

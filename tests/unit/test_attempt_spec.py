@@ -26,7 +26,7 @@ from labledger.records.attempt_result import (
     AttemptResult,
     Event,
     EventFile,
-    Metric,
+    MetricValue,
     Phase,
 )
 from labledger.records.canonical_json import sha256_hex
@@ -372,7 +372,7 @@ def test_result_survives_being_staged() -> None:
         phases={"agent": Phase(124, 5, timed_out=True)},
         predictions=({"a": 1},),
         evidence=({"b": 2},),
-        metrics=(Metric("m", "runner", 1.5),),
+        metrics=(MetricValue("m", "runner", 1.5),),
         events=(Event(0, None, {"x": [1]}),),
         events_dropped=4,
         artifacts=(artifact,),

@@ -16,11 +16,11 @@ import labledger
 from labledger import plug_ins
 from labledger.benchmarks.formats import (
     ENTRY_POINT_GROUP,
-    Benchmark,
     BenchmarkAgent,
     BenchmarkFormat,
     BenchmarkReference,
     RefusedTask,
+    TranslatedBenchmark,
     parse_reference,
     read_benchmark,
 )
@@ -176,7 +176,7 @@ def test_formats_that_fail(install: Install) -> None:
 # -- translation
 
 
-def benchmark(**changes: object) -> Benchmark:
+def benchmark(**changes: object) -> TranslatedBenchmark:
     values: dict[str, object] = {
         "name": "demo",
         "version": "12e4",
@@ -192,10 +192,10 @@ def benchmark(**changes: object) -> Benchmark:
             "benchmark": {"grader": {"command": ["sh"]}},
         },
     }
-    return Benchmark(**(values | changes))  # type: ignore[arg-type]
+    return TranslatedBenchmark(**(values | changes))  # type: ignore[arg-type]
 
 
-def translated(given: Benchmark | None = None, **options: object) -> TranslatedExperiment:
+def translated(given: TranslatedBenchmark | None = None, **options: object) -> TranslatedExperiment:
     return translate(given or benchmark(), default_image="default:1", **options)  # type: ignore[arg-type]
 
 

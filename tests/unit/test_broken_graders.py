@@ -21,10 +21,10 @@ from labledger.cli.outcome_text import print_summary
 from labledger.compare.compare_options import CompareOptions
 from labledger.compare.comparison_text import facts
 from labledger.export.summary import build_summary, is_summary, summary_bytes
+from labledger.ledger.checking.verify import verify
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.query import query
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verify import verify
 from labledger.records.outcomes import SlotStatus
 from labledger.records.pass_rate import PassCounts
 from labledger.runner.rerun import RerunSelection, choose_slots

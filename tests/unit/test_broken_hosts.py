@@ -24,7 +24,7 @@ from waiting import PATIENCE_S, wait_until
 
 from labledger import __version__
 from labledger.errors import HostLost
-from labledger.execution.executor import HostState, Limits
+from labledger.execution.host_state import HostState, Limits
 from labledger.experiment.plan_sections import GraderPlan
 from labledger.experiment.runtime_sections import Rights
 from labledger.hosts import message_bytes
@@ -32,15 +32,15 @@ from labledger.hosts.coordinator_side import host_discovery, host_exchanges
 from labledger.hosts.coordinator_side.cluster_executor import ClusterExecutor, ClusterRun
 from labledger.hosts.host_messages import (
     PROTOCOL,
+    AttemptFailure,
     AttemptKey,
-    Cancellation,
     CleanUp,
     Describe,
     Described,
     Exchange,
     ExchangeReply,
-    Failure,
     ForgetAttempts,
+    InterruptedAttempt,
     Kill,
     MissingInputs,
     MissingReply,
@@ -151,11 +151,13 @@ def test_all_that_an_attempt_has_arrives(trials: Trials) -> None:
     setup = RunSetup(RunKey("ledger", "run"), 1, {}, is_sealed=True, known_hosts=frozenset({"a"}))
     sent = [
         Exchange("s", setup, 2.5, "mark", attempts=(regraded, spec.on_host("a/00000000"))),
-        Exchange("s", setup, None, cancellations=(Cancellation(spec, "why"),), kills=(Kill(spec),)),
+        Exchange(
+            "s", setup, None, cancellations=(InterruptedAttempt(spec, "why"),), kills=(Kill(spec),)
+        ),
         CleanUp("s", setup, frozenset({(0, 1)}), frozenset()),
         ForgetAttempts("s", setup, frozenset({(3, 2)}), "\udcff"),
         ExchangeReply(
-            "s", 1.0, failures=(Failure((0, 1), "refused", "x"),), restarts=(((0, 1), "y"),)
+            "s", 1.0, failures=(AttemptFailure((0, 1), "refused", "x"),), restarts=(((0, 1), "y"),)
         ),
         MissingReply(("d",), images={"sha256:1": "why"}),
         Refusal("HostRefused", "no"),
@@ -451,7 +453,7 @@ LIES: dict[str, Callable[[ExchangeReply], ExchangeReply]] = {
         reply, state=reply.state and replace(reply.state, slots=10**12)
     ),
     "another session": lambda reply: replace(reply, session="of another"),
-    "a refusal": lambda reply: replace(reply, failures=(Failure((1, 1), "refused", "no"),)),
+    "a refusal": lambda reply: replace(reply, failures=(AttemptFailure((1, 1), "refused", "no"),)),
 }
 
 
@@ -474,7 +476,7 @@ def test_a_host_that_says_what_cannot_be_is_not_used(
 def test_a_trial_that_its_host_cannot_collect(run: Run) -> None:
     """Its error names the host, and what to type when that is repaired."""
     run.a.holds = True
-    failed = (Failure((1, 1), "uncollected", "its store is broken"),)
+    failed = (AttemptFailure((1, 1), "uncollected", "its store is broken"),)
     with run.executor() as executor:
         _, waits = run.submit(executor, 1, run.a)
         run.a.spoil = lambda request, reply: (

@@ -20,9 +20,9 @@ from labledger.experiment.model_settings import ModelSettings
 from labledger.experiment.runtime_sections import Runtime
 from labledger.experiment.task_row import Task
 from labledger.experiment.trial_settings import TrialSettings, VariantSettings
-from labledger.ledger.database.model import Spent
+from labledger.ledger.database.run_info import Spent
 from labledger.ledger.reader import LedgerReader
-from labledger.records.attempt_result import Metric
+from labledger.records.attempt_result import MetricValue
 from labledger.records.model_calls import JOURNAL, asked_line, ended_line, opened_line
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.trial_kinds import FreshTrial
@@ -39,7 +39,7 @@ def budget(told: list[dict[str, Any]], **limits: float) -> Budget:
 
 def paid(idx: int, usd: float | None) -> Any:
     """A result whose agent reported what it cost."""
-    metrics = () if usd is None else (Metric("cost_usd", "events", usd),)
+    metrics = () if usd is None else (MetricValue("cost_usd", "events", usd),)
     return kit.result(idx, metrics=metrics)
 
 

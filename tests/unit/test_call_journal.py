@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from labledger.gateway.call_journal import Journal, JournalBroken
+from labledger.gateway.accounting.call_journal import Journal, JournalBroken
 from labledger.records import canonical_json
 from labledger.records.model_calls import CallState, ModelCall, Usage, read_calls
 

@@ -11,15 +11,15 @@ import pytest
 import sample_ledgers as kit
 from test_coordinator import CAPACITY, SLOTS, WIDTH, Run, Trials
 
-from labledger.ledger.control_requests import Controls, Latch
-from labledger.ledger.database.model import Spent, StagedAttempt
+from labledger.ledger.checking.verify import verify
+from labledger.ledger.database.run_info import Spent, StagedAttempt
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verify import verify
+from labledger.ledger.rows.control_requests import Controls, Latch
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.model_calls import CallState, ModelCall
 from labledger.records.model_costs import model_metrics
 from labledger.records.outcomes import Reason, RequestKind, SlotStatus
-from labledger.runner.earlier_trials import StoredTrials
+from labledger.runner.coordination.earlier_trials import StoredTrials
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life.start_limiter import LeftToNextProcess, StartRefused
 

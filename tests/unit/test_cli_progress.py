@@ -17,9 +17,9 @@ from labledger.cli import run_display
 from labledger.cli.event_lines import notable_line, started_line
 from labledger.cli.run_progress import RunProgress
 from labledger.execution.run_events import run_event
-from labledger.ledger.database.model import Spent, VariantCounts
+from labledger.ledger.database.run_info import Spent, VariantCounts
 from labledger.records.pass_rate import PassCounts, has_passed
-from labledger.text import clock_time, percent
+from labledger.text.figures import clock_time, percent
 
 STARTED = run_event(
     "run_started",

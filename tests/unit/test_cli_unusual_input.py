@@ -23,7 +23,7 @@ from labledger.experiment.authored_fields import CONTRACT_NAMES
 from labledger.experiment.experiment_file import load_experiment
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
-from labledger.text import counted, near_names
+from labledger.text.words import counted, near_names
 
 
 @pytest.fixture(scope="module")

@@ -17,11 +17,12 @@ import pytest
 from sample_trials import Trials
 from waiting import wait_until
 
-from labledger.execution.executor import HostState, Limits, Needs, capacity_of
+from labledger.execution.host_state import HostState, Limits, Needs, capacity_of
 from labledger.experiment.authored_fields import ResourceOverrides
 from labledger.experiment.grading_settings import GradingMode
 from labledger.experiment.runtime_sections import Resources
 from labledger.experiment.trial_settings import VariantSettings
+from labledger.files.partial_files import DigestMismatch, PartialFile
 from labledger.hosts.coordinator_side.host_capacity import BlockedHosts, HostCapacity, choose_host
 from labledger.hosts.coordinator_side.host_link import HostLink, Pending
 from labledger.hosts.host_identity import count_gpus
@@ -35,9 +36,8 @@ from labledger.hosts.host_messages import (
     RunKey,
     RunSetup,
 )
-from labledger.hosts.host_run_folder import Outbox
+from labledger.hosts.host_run_folder import ResultOutbox
 from labledger.hosts.message_bytes import decode, encode
-from labledger.hosts.object_store import DigestMismatch, PartialFile
 from labledger.records.attempt_result import Artifact, AttemptResult
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.identity import Slot, TrialIds
@@ -112,9 +112,9 @@ def test_the_outbox_gives_back_what_was_put(tmp_path: Path) -> None:
         image_id="sha256:0",
         artifacts=(small, Artifact("a" * 64, 10, None)),
     )
-    outbox = Outbox(tmp_path / "outbox")
+    outbox = ResultOutbox(tmp_path / "outbox")
     outbox.put((3, 2), result)
-    again = Outbox(tmp_path / "outbox")
+    again = ResultOutbox(tmp_path / "outbox")
     assert list(again.keys()) == [(3, 2)]
     message = again.get((3, 2))
     assert message is not None

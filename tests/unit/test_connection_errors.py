@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from own_certificates import write_certificate
 
-from labledger.gateway.tiny_requests import TinyAnswer, ask_each
+from labledger.gateway.providers.tiny_requests import TinyAnswer, ask_each
 from labledger.records.model_calls import Api
 from labledger.records.model_grants import ProviderConfig
 

@@ -13,18 +13,18 @@ from waiting import PATIENCE_S, wait_until
 
 import labledger
 from labledger import InvalidInput, LabLedgerError, RequestKind, open_ledger
-from labledger.execution.executor import Limits
+from labledger.execution.host_state import Limits
 from labledger.execution.process_identity import this_process
-from labledger.ledger.control_requests import Controls, Latch
-from labledger.ledger.database.model import CancelledSlots, Dispatch
+from labledger.ledger.checking.verify import verify
+from labledger.ledger.database.run_info import CancelledSlots, Dispatch
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verify import verify
+from labledger.ledger.rows.control_requests import Controls, Latch
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.identity import Slot
 from labledger.records.outcomes import RunStatus, SlotStatus
+from labledger.runner.coordination.run_control import apply_waiting
 from labledger.runner.rerun import RerunSelection, choose_slots
-from labledger.runner.run_control import apply_waiting
 
 ANN = "ann@box"
 

@@ -14,39 +14,39 @@ import sample_ledgers as kit
 from labledger.errors import EngineUnavailable, LeaseLost, LedgerDiskFull, LedgerError
 from labledger.execution.budget import Budget
 from labledger.execution.dispatch_pauses import DispatchPauses
-from labledger.execution.executor import FolderRetention
 from labledger.execution.failure_limits import ErrorRate, Pruning, RunNotices
+from labledger.execution.folder_retention import FolderRetention
 from labledger.execution.local_executor import LocalExecutor
 from labledger.execution.process_identity import this_process
 from labledger.execution.run_events import StopRequest
 from labledger.execution.unanswered_variants import UnansweredVariants
-from labledger.experiment.plan_sections import Benchmark, GraderIdentity, Policy
+from labledger.execution.unfinished_slots import UnfinishedSlot
+from labledger.experiment.design_settings import Prune, Retry
+from labledger.experiment.plan_sections import BenchmarkPlan, GraderIdentity, Policy
 from labledger.experiment.runtime_sections import Runtime
-from labledger.experiment.schedule import Prune, Retry
 from labledger.experiment.task_row import Task
 from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 from labledger.export.mirrors import PATHS, MirrorWriter
-from labledger.ledger.database.model import SPENT_METRICS, Lease, Spent
+from labledger.ledger.checking.verify import verify
+from labledger.ledger.database.run_info import SPENT_METRICS, Lease, Spent
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verify import verify
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
-from labledger.records.attempt_result import AttemptResult, Metric
+from labledger.records.attempt_result import AttemptResult, MetricValue
 from labledger.records.outcomes import SlotStatus
-from labledger.runner import ownership
-from labledger.runner.attempt_queues import NextAttempts, SlotQueue
-from labledger.runner.commit_queue import CommitQueue
-from labledger.runner.coordinator import Coordinator
-from labledger.runner.earlier_trials import StoredTrials
-from labledger.runner.lost_hosts import LostHosts
-from labledger.runner.ownership import Heartbeat
-from labledger.runner.retries import RetryPolicy
-from labledger.runner.run_control import RunControl
+from labledger.runner.coordination import ownership
+from labledger.runner.coordination.attempt_queues import NextAttempts, SlotQueue
+from labledger.runner.coordination.commit_queue import CommitQueue
+from labledger.runner.coordination.coordinator import Coordinator
+from labledger.runner.coordination.earlier_trials import StoredTrials
+from labledger.runner.coordination.lost_hosts import LostHosts
+from labledger.runner.coordination.ownership import Heartbeat
+from labledger.runner.coordination.retries import RetryPolicy
+from labledger.runner.coordination.run_control import RunControl
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.free_disk_space import FullDisks
 from labledger.trial.trial_kinds import FreshTrial
 from labledger.trial.trial_plan import TrialPlan
-from labledger.upkeep.container_cleanup import UnfinishedSlot
 
 SLOTS = 24
 WIDTH = 4
@@ -178,7 +178,7 @@ def plan_of(run_dir: Path, ledger_id: str) -> TrialPlan:
         store_root=run_dir,
         bindings={},
         settings=VariantSettings(TrialSettings(Runtime(image="python:3.11"), {})),
-        benchmark=Benchmark("demo", "demo", "test", Policy(), {}),
+        benchmark=BenchmarkPlan("demo", "demo", "test", Policy(), {}),
         metrics=(),
         images=kit.new_run().images,
         environment={},
@@ -370,7 +370,7 @@ def test_a_result_that_uses_the_budget_up_dispatches_nothing(run: Run) -> None:
 
     def spend() -> None:
         for idx in sorted(run.trials.going)[:1]:
-            run.trials.end(idx, metrics=(Metric("cost_usd", "result", 0.6),))
+            run.trials.end(idx, metrics=(MetricValue("cost_usd", "result", 0.6),))
 
     run.when_idle = spend
     assert not run.coordinator.execute()
@@ -423,7 +423,7 @@ def test_the_end_of_each_attempt_is_told_as_it_was(run: Run) -> None:
     def fail_once() -> None:
         if not failed:
             failed.append(2)
-            spent = (Metric("cost_usd", "result", 0.5),)
+            spent = (MetricValue("cost_usd", "result", 0.5),)
             changes = {"status": SlotStatus.INFRA_ERROR, "reason": "container_killed"}
             run.trials.end(2, **changes, scores=(), metrics=spent, duration_ms=70)
         run.end_all()
@@ -577,7 +577,7 @@ def test_only_the_last_attempt_of_a_slot_counts_as_its_ending(run: Run) -> None:
     queue = run.commit_queue
     queue.budget.limits = {"cost_usd": 1.0}
     failed = {"status": SlotStatus.INFRA_ERROR, "scores": ()}
-    spent = (Metric("cost_usd", "result", 0.5),)
+    spent = (MetricValue("cost_usd", "result", 0.5),)
     assert queue.commit_or_stage(kit.result(0, **failed, metrics=spent), final=False)
     assert (queue.error_rate.committed, queue.budget_exhausted) == (0, False)
     assert queue.commit_or_stage(kit.result(0, attempt=2, metrics=spent), final=True)

@@ -29,7 +29,7 @@ from labledger.export import data_frames
 from labledger.ledger.database.column_types import ColumnKind, column_kind
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.database.views_and_triggers import VIEWS
-from labledger.records.attempt_result import Metric
+from labledger.records.attempt_result import MetricValue
 
 
 @pytest.fixture(scope="module")
@@ -331,7 +331,10 @@ def labs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             kit.model_call(),
             kit.model_call(2, temperature=1, status=400, usage=None, raw_usage=None),
         ]
-        metrics = (Metric("confidence", "result", "high"), Metric("cost_usd", "result", 2))
+        metrics = (
+            MetricValue("confidence", "result", "high"),
+            MetricValue("cost_usd", "result", 2),
+        )
         writer.commit_result(lease, kit.with_calls(kit.result(0, metrics=metrics), *calls))
     folders["many"] = made.make_ledger(tmp_path_factory.mktemp("many")).parent
     folders["hostile"] = hostile.make(tmp_path_factory.mktemp("hostile")).parent

@@ -20,7 +20,7 @@ from labledger import clock, open_ledger, plan_run
 from labledger.api.ledger import Ledger
 from labledger.cli import app
 from labledger.ledger.database.migrations import upgrade
-from labledger.ledger.notifications import NoticeEvent
+from labledger.ledger.rows.notifications import NoticeEvent
 from labledger.records.known_prices import price_table
 from labledger.records.model_grants import DEFAULT_PROVIDERS
 from labledger.records.outcomes import Reason, SlotStatus, Verdict

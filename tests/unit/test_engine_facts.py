@@ -18,10 +18,10 @@ from labledger.engine.engine import Engine
 from labledger.engine.engine_facts import ContainerState, EngineFacts
 from labledger.errors import PreflightFailed
 from labledger.exit_codes import Exit
-from labledger.experiment.grading_settings import Grading, GradingMode
+from labledger.experiment.grading_settings import GradingMode, GradingSettings
 from labledger.experiment.runtime_sections import Runtime
 from labledger.experiment.trial_settings import TrialSettings
-from labledger.ledger.database.model import RunInfo
+from labledger.ledger.database.run_info import RunInfo
 from labledger.records import JsonObject
 from labledger.runner.run_start import require_images
 
@@ -166,9 +166,9 @@ def test_a_run_is_not_continued_where_limits_are_ignored() -> None:
 
 def test_podman_cannot_change_the_network_before_the_grader() -> None:
     """A grader with a network of its own needs Docker, or a container of its own."""
-    same = TrialSettings(Runtime(network="none"), {}, Grading())
-    own = replace(same, grading=Grading(network="full"))
-    separate = replace(same, grading=Grading(network="full", mode=GradingMode.SEPARATE))
+    same = TrialSettings(Runtime(network="none"), {}, GradingSettings())
+    own = replace(same, grading=GradingSettings(network="full"))
+    separate = replace(same, grading=GradingSettings(network="full", mode=GradingMode.SEPARATE))
     assert not list(check_networks(DOCKER, [own]))
     assert not list(check_networks(PODMAN, [same, separate]))
     [refused] = check_networks(PODMAN, [same, own, separate])

@@ -9,7 +9,7 @@ import pytest
 
 from labledger.cli import arguments
 from labledger.errors import InvalidInput
-from labledger.runner import run_options
+from labledger.runner import env_files
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def test_an_env_file_knows_comments_exports_and_quotes(tmp_path: Path) -> None:
     """What people write into such files is read as they mean it."""
     path = tmp_path / "secrets.env"
     path.write_text('# a\n\nexport A = one \nB=\'two # 2\'\nC="\nD="three"\nexported=1\n', "utf-8")
-    found = run_options.read_env_file(path)
+    found = env_files.read_env_file(path)
     assert found == {"A": "one", "B": "two # 2", "C": '"', "D": "three", "exported": "1"}
 
 
@@ -65,14 +65,14 @@ def test_comments_behind_values(tmp_path: Path, line: str, value: str) -> None:
     """A comment behind a value is no part of it, and a # within a value or quotes is."""
     path = tmp_path / "secrets.env"
     path.write_text(f"A={line}\n", "utf-8")
-    assert run_options.read_env_file(path) == {"A": value}
+    assert env_files.read_env_file(path) == {"A": value}
 
 
 def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
     """A file that Windows programs wrote, with a mark and their line ends, is read as others."""
     path = tmp_path / "secrets.env"
     path.write_bytes(b"\xef\xbb\xbfA=1\r\nB=2\r\n")
-    assert run_options.read_env_file(path) == {"A": "1", "B": "2"}
+    assert env_files.read_env_file(path) == {"A": "1", "B": "2"}
 
 
 def test_an_env_file_names_its_bad_lines(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_an_env_file_names_its_bad_lines(tmp_path: Path) -> None:
     path = tmp_path / "secrets.env"
     path.write_text("A=1\nhidden\nB C=hidden\n", "utf-8")
     with pytest.raises(InvalidInput) as caught:
-        run_options.read_env_file(path)
+        env_files.read_env_file(path)
     assert [problem.line for problem in caught.value.problems] == [2, 3]
     assert "hidden" not in caught.value.message
 
@@ -92,7 +92,7 @@ def test_an_env_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(InvalidInput, match=r"secrets\.env"):
-        run_options.read_env_file(path)
+        env_files.read_env_file(path)
 
 
 def test_env_wins_over_files_and_files_over_the_host(tmp_path: Path) -> None:
@@ -100,18 +100,18 @@ def test_env_wins_over_files_and_files_over_the_host(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_text("A=first\nB=first\nTOKEN=first\n", "utf-8")
     second.write_text("A=second\nB=second\n", "utf-8")
-    found = run_options.gather({"A": "given"}, [first, second])
+    found = env_files.gather({"A": "given"}, [first, second])
     assert (found["A"], found["B"], found["TOKEN"]) == ("given", "second", "first")
-    assert run_options.gather({}, [])["TOKEN"] == "of the host"
+    assert env_files.gather({}, [])["TOKEN"] == "of the host"
 
 
 def test_missing_names_are_sorted() -> None:
     """What is needed and has no value, in a stable order; an empty value is a value."""
-    assert run_options.missing(["C", "B", "A"], {"B": ""}) == ["A", "C"]
+    assert env_files.missing(["C", "B", "A"], {"B": ""}) == ["A", "C"]
 
 
 @pytest.mark.parametrize("given", [["A=1"], {"A": 1}, "A=1"])
 def test_what_is_no_mapping_of_text_is_refused(given: Any) -> None:
     """A caller of the library that passes words, or a number, learns what is expected."""
     with pytest.raises(InvalidInput, match="a mapping of names to values"):
-        run_options.gather(given, [])
+        env_files.gather(given, [])

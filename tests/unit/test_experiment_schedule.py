@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from labledger.experiment.schedule import Design, permutation, slots
+from labledger.experiment.design_settings import ScheduleDesign
+from labledger.experiment.schedule import permutation, slots
 from labledger.records.identity import Slot
 
 ORDERS = ("paired_interleaved", "variant_sequential", "randomized")
@@ -15,7 +16,7 @@ PINNED = [6, 4, 7, 1, 3, 2, 0, 8, 5, 9]
 
 
 def schedule(order: str, variants: int, tasks: int, replications: int, **more: Any) -> list[Slot]:
-    design = Design(schedule=order, replications=replications, **more)
+    design = ScheduleDesign(schedule=order, replications=replications, **more)
     return list(slots(design, [f"v{i}" for i in range(variants)], [f"t{i}" for i in range(tasks)]))
 
 
@@ -87,5 +88,5 @@ def test_permutations_are_fair() -> None:
 
 def test_schedules_are_lazy() -> None:
     """The first slot of an immense schedule is there at once."""
-    design = Design(replications=10**9)
+    design = ScheduleDesign(replications=10**9)
     assert next(slots(design, ["a", "b"], ["t"])) == Slot(0, "a", "t", 0)

@@ -17,9 +17,9 @@ from tiers import tiered
 
 from labledger.errors import LeaseLost, LedgerError
 from labledger.export.mirrors import ALL_PATHS, PATHS, MirrorWriter, compare, rebuild, rebuild_all
-from labledger.ledger.database.model import Lease
+from labledger.ledger.checking.verify import verify
+from labledger.ledger.database.run_info import Lease
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verify import verify
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.outcomes import SlotStatus
 
@@ -130,7 +130,7 @@ def test_damage_is_found_by_the_digests_of_verified_records(
 ) -> None:
     """Whole mirrors are read once; damage is what a comparison of all lines says that it is."""
     # Each slot is a piece of its own.
-    monkeypatch.setattr("labledger.ledger.verify._COMMITS_PER_RANGE", 1)
+    monkeypatch.setattr("labledger.ledger.checking.verify._COMMITS_PER_RANGE", 1)
     pieces = verify(reader.path).mirrors[kit.RUN]
     with monkeypatch.context() as patch:
         patch.setattr(LedgerReader, "record_lines", None)

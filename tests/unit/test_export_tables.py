@@ -22,8 +22,8 @@ from pyarrow import parquet
 from labledger import Ledger, open_ledger
 from labledger.errors import ExtraMissing, InvalidInput, RunNotFound
 from labledger.export import exported_files
-from labledger.ledger import committed_rows
-from labledger.records.attempt_result import Metric
+from labledger.ledger.reading import committed_rows
+from labledger.records.attempt_result import MetricValue
 from labledger.records.outcomes import SlotStatus
 
 TEXT = 'comma, "quote"\r\nline é'
@@ -40,7 +40,7 @@ def ledger(path: Path) -> Iterator[Ledger]:
         writer.stage(lease, lost, final=False)
         writer.commit_result(lease, kit.result(1, attempt=2, model_calls=calls[:1]))
         writer.commit_unexecuted(lease, 2, SlotStatus.SKIPPED_PRUNED, "pruned")
-        metrics = (Metric("empty", "result", ""), Metric("large", "result", 2**60 + 1))
+        metrics = (MetricValue("empty", "result", ""), MetricValue("large", "result", 2**60 + 1))
         writer.commit_result(lease, kit.result(3, message=TEXT, outcome="", metrics=metrics))
         for idx in range(4, 8):
             writer.commit_result(lease, kit.result(idx))

@@ -26,7 +26,7 @@ from labledger import (
     write_junit,
 )
 from labledger.compare.compare_options import Estimand
-from labledger.text import usd_range
+from labledger.text.figures import usd_range
 
 CHOICES: tuple[Mapping[str, Any], ...] = (
     {},

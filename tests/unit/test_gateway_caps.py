@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from labledger.gateway.caps import Account, CapReached, Caps, WorstCase, worst_case
+from labledger.gateway.accounting.caps import Account, CapReached, Caps, WorstCase, worst_case
 from labledger.gateway.families.family import Asked, Feature
 from labledger.gateway.status import CallTotals
 from labledger.records.model_calls import CallState, ModelCall, Usage

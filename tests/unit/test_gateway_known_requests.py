@@ -23,8 +23,7 @@ from gateways import KEY, PRICE, ServedGateway, providers, request_body, served_
 from scripted_providers import ServedProvider, scripted_provider
 from tiers import tiered
 
-from labledger.gateway.admission import Admission
-from labledger.gateway.caps import (
+from labledger.gateway.accounting.caps import (
     Account,
     CapReached,
     Caps,
@@ -32,10 +31,11 @@ from labledger.gateway.caps import (
     counted_request,
     worst_case,
 )
+from labledger.gateway.accounting.known_requests import KnownRequests
 from labledger.gateway.families.family import Asked
 from labledger.gateway.families.requests.bodies import HIDDEN_TOKENS
 from labledger.gateway.families.requests.media import STORED_ITEM_TOKENS
-from labledger.gateway.known_requests import KnownRequests
+from labledger.gateway.messages.admission import Admission
 from labledger.records.canonical_json import dumps
 from labledger.records.model_calls import Api, CallState, ModelCall, Usage
 from labledger.records.model_costs import PICODOLLARS, ModelPrice, PriceTable

@@ -18,7 +18,7 @@ from gateways import KEY, PATHS, ServedGateway, request_body, served_gateway
 from scripted_providers import ServedProvider, scripted_provider
 from waiting import wait_until
 
-from labledger.gateway.body_budget import BodyBudget, BodyShare, HeldBody
+from labledger.gateway.accounting.body_budget import BodyBudget, BodyShare, HeldBody
 from labledger.records.canonical_json import dump_bytes
 from labledger.records.model_grants import RECORD
 

@@ -15,7 +15,7 @@ from scripted_providers import ServedProvider, scripted_provider
 from waiting import wait_until
 
 from labledger.records.model_calls import CallState, Usage
-from labledger.records.model_grants import WAITED, CallLimits, Waiting
+from labledger.records.model_grants import WAITED, CallLimits, LimitWaits
 
 USAGE = {"input": 100, "output": 30}
 
@@ -75,7 +75,7 @@ def test_waiting_counts_where_the_grant_says_so(
     gateway: ServedGateway, provider: ServedProvider
 ) -> None:
     """Where waiting counts against the agent's time limit, nothing is written for it."""
-    trial = gateway.trial(provider.url, waiting=Waiting.COUNTED)
+    trial = gateway.trial(provider.url, waiting=LimitWaits.COUNTED)
     assert trial.ask("anthropic", "do never.").status == 529
     assert trial.call.waited_ms > 0
     gateway.client.close(trial.folder)

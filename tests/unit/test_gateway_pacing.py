@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from labledger.gateway.pacing import Pace, PaceSettings
-from labledger.gateway.retry_after import retry_after_s
+from labledger.gateway.providers.pacing import Pace, PaceSettings
+from labledger.gateway.providers.retry_after import retry_after_s
 
 SETTINGS = PaceSettings(first=8, most=16, jitter=0.0)
 

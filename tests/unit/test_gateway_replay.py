@@ -14,8 +14,8 @@ import pytest
 from gateways import KEY, GatewayTrial, ServedGateway, served_gateway
 from scripted_providers import ServedProvider, scripted_provider
 
-from labledger.gateway.canonical_requests import CanonicalRequest
-from labledger.gateway.recordings import (
+from labledger.gateway.messages.canonical_requests import CanonicalRequest
+from labledger.gateway.messages.recordings import (
     MissedRequest,
     Recorded,
     Replay,

@@ -20,12 +20,12 @@ import sample_ledgers as kit
 from labledger import FailedGradings, grading_sentences, open_ledger
 from labledger.cli.outcome_text import print_summary
 from labledger.export.summary import build_summary, is_summary, summary_bytes
+from labledger.ledger.checking.verify import verify
 from labledger.ledger.query import query
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verify import verify
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
-from labledger.records.attempt_result import AttemptResult, Metric, Phase
+from labledger.records.attempt_result import AttemptResult, MetricValue, Phase
 from labledger.records.grader_failures import (
     KEY,
     CountedAs,
@@ -218,7 +218,7 @@ def failed(
     result = kit.result(idx, run_id, **changes)
     if result.status is not SlotStatus.GRADE_ERROR:
         rewards = (kit.score(idx, "fail", 0.0, run_id),)
-        result = replace(result, scores=rewards, metrics=(Metric("reward", "score", 0.0),))
+        result = replace(result, scores=rewards, metrics=(MetricValue("reward", "score", 0.0),))
     tool = None if line is None else "curl"
     failure = GraderFailure(GRADER, tool, line, by_reference)
     ext = {"isolation": {"grader_network": "full"} | (isolation or {}), KEY: failure.as_json()}

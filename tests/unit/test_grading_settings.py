@@ -12,8 +12,8 @@ from labledger.experiment.authored_fields import ResourceOverrides
 from labledger.experiment.grading_settings import (
     CollectCommand,
     DeclaredArtifact,
-    Grading,
     GradingMode,
+    GradingSettings,
     ResultSource,
     Sealing,
 )
@@ -35,7 +35,7 @@ EVERY: JsonObject = {
 }
 """Every key of grading."""
 
-READ = Grading(
+READ = GradingSettings(
     mode=GradingMode.SEPARATE,
     user="7",
     network="allowlist",
@@ -57,14 +57,14 @@ def folder(tmp_path: Path) -> Folder:
 
 def test_every_key() -> None:
     """Each key is read, stored, and read again as it was stored."""
-    assert Grading.of_authored({"command": ["x"], **EVERY}) == READ
-    assert Grading.from_json(READ.as_json()) == READ
+    assert GradingSettings.of_authored({"command": ["x"], **EVERY}) == READ
+    assert GradingSettings.from_json(READ.as_json()) == READ
 
 
 def test_stored_with_the_plan(folder: Folder) -> None:
     """What an experiment sets is in its document, and read from there."""
     folder.data["benchmark"]["grader"] |= {"mode": "delivered", "wait_s": 5}
-    expected = Grading(mode=GradingMode.DELIVERED, wait_s=5)
+    expected = GradingSettings(mode=GradingMode.DELIVERED, wait_s=5)
     document = folder.resolve().document
     assert ExperimentPlan.of_document(document).grader.grading == expected
 
@@ -75,8 +75,8 @@ def test_every_key_of_a_task(folder: Folder) -> None:
     own = {"command": ["own"], "env": {"A": "1"}, "results": {"from": "contract"}}
     folder.tasks([{"id": "plain"}, {"id": "own", "runtime": {"grader": own}}])
     plain, changed = (s for name, s in folder.resolve().settings if name == "reference")
-    assert plain.grading == Grading(mode=GradingMode.DELIVERED, wait_s=5)
-    assert changed.grading == Grading(
+    assert plain.grading == GradingSettings(mode=GradingMode.DELIVERED, wait_s=5)
+    assert changed.grading == GradingSettings(
         mode=GradingMode.DELIVERED, wait_s=5, results=ResultSource("contract")
     )
     assert changed.phases["grader"].command == ("own",)
@@ -86,7 +86,7 @@ def test_every_key_of_a_task(folder: Folder) -> None:
 
 def test_hosts_belong_to_their_network() -> None:
     """Another network of a task does not keep the hosts of the network that it replaces."""
-    assert READ.merged(Grading(network="none")).allowed_hosts is None
+    assert READ.merged(GradingSettings(network="none")).allowed_hosts is None
 
 
 def test_modes_decide_the_sealing(folder: Folder) -> None:

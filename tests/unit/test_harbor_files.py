@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from harbor_tasks import write, write_task
 
-from labledger.benchmarks.harbor.task_files import TaskFiles, files_digest
+from labledger.benchmarks.harbor.task_files import HarborTaskFiles, files_digest
 from labledger.errors import InvalidInput
 from labledger.files.durable_files import EmptyFolder, FileContent, LinkTo
 
 
-def names(files: TaskFiles, folder: str) -> list[str]:
+def names(files: HarborTaskFiles, folder: str) -> list[str]:
     return list(files.selected_in(folder))
 
 
@@ -37,7 +37,7 @@ def test_ignore_files(tmp_path: Path) -> None:
             "environment/data.log": "",
         },
     )
-    files = TaskFiles(task)
+    files = HarborTaskFiles(task)
     assert names(files, "tests") == ["kept/keep.log", "test.sh"]
     everything = list(files.context_in("tests"))
     assert everything[:3] == [".harborignore", "a.log", "cache/deep/b.txt"]
@@ -47,7 +47,7 @@ def test_ignore_files(tmp_path: Path) -> None:
 
 def test_a_needed_file_that_is_ignored(tmp_path: Path) -> None:
     """A test script that its own ignore file leaves out is a problem."""
-    files = TaskFiles(write_task(tmp_path / "t", files={"tests/.harborignore": "*.sh\n"}))
+    files = HarborTaskFiles(write_task(tmp_path / "t", files={"tests/.harborignore": "*.sh\n"}))
     with pytest.raises(InvalidInput, match=r"is left out by \.harborignore, and is needed"):
         files.require_selected("tests/test.sh")
 
@@ -62,7 +62,7 @@ def test_links(tmp_path: Path) -> None:
     (task / "tests/data.txt").symlink_to("../shared/deep/data.txt")
     (task / "tests/folder").symlink_to("../shared")
     (task / "tests/expected/nothing").mkdir(parents=True)
-    selected = TaskFiles(task).selected_in("tests")
+    selected = HarborTaskFiles(task).selected_in("tests")
     assert selected == {
         **{name: LinkTo(target) for name, target in links.items()},
         "data.txt": task / "tests/data.txt",
@@ -78,7 +78,7 @@ def test_links(tmp_path: Path) -> None:
 def test_a_folder_whose_files_are_ignored(tmp_path: Path) -> None:
     """A folder remains if an ignore file leaves out all that is in it, as with Harbor."""
     files = {"tests/.harborignore": "*.log\n", "tests/logs/a.log": "", "tests/logs/b/c.log": ""}
-    selected = TaskFiles(write_task(tmp_path / "t", files=files)).selected_in("tests")
+    selected = HarborTaskFiles(write_task(tmp_path / "t", files=files)).selected_in("tests")
     assert selected["logs/b"] == EmptyFolder()
     assert list(selected) == ["logs/b", "test.sh"]
 
@@ -102,7 +102,7 @@ def test_links_that_are_refused(tmp_path: Path, target: str, message: str) -> No
     task = write_task(tmp_path / "t")
     (task / "tests/bad").symlink_to(target.format(outside=tmp_path))
     with pytest.raises(InvalidInput, match=message):
-        TaskFiles(task).selected_in("tests")
+        HarborTaskFiles(task).selected_in("tests")
 
 
 def test_a_context(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_context(tmp_path: Path) -> None:
         (environment / name).symlink_to(target)
     (environment / "Dockerfile").symlink_to("../shared/Dockerfile")
     (environment / "uploads").mkdir()
-    assert TaskFiles(task).context_in("environment") == {
+    assert HarborTaskFiles(task).context_in("environment") == {
         **{name: LinkTo(target) for name, target in links.items()},
         "Dockerfile": environment / "Dockerfile",
         "app/x": environment / "app/x",
@@ -132,7 +132,7 @@ def test_a_dockerfile_outside(tmp_path: Path) -> None:
     task = write_task(tmp_path / "t", files={"environment/app": ""})
     write(tmp_path / "secret", "FROM scratch\n")
     (task / "environment/Dockerfile").symlink_to(tmp_path / "secret")
-    context = TaskFiles(task).context_in("environment")
+    context = HarborTaskFiles(task).context_in("environment")
     assert context["Dockerfile"] == LinkTo(str(tmp_path / "secret"))
 
 
@@ -161,7 +161,7 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     name = os.fsdecode(b"caf\xe9")
     for folder in ("environment", "tests"):
         write(task / folder / name, "1")
-    files = TaskFiles(task)
+    files = HarborTaskFiles(task)
     assert files_digest(files.context_in("environment"))
     with pytest.raises(InvalidInput, match="a name that is not UTF-8"):
         files.selected_in("tests")
@@ -179,7 +179,7 @@ def test_instructions_outside(tmp_path: Path) -> None:
     (task / "instruction.md").unlink()
     (task / "instruction.md").symlink_to(outside)
     with pytest.raises(InvalidInput, match="leads out"):
-        TaskFiles(task).text("instruction.md")
+        HarborTaskFiles(task).text("instruction.md")
 
 
 def test_pointers_of_git_lfs(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_pointers_of_git_lfs(tmp_path: Path) -> None:
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n"
     task = write_task(tmp_path / "t", files={"tests/data.bin": pointer})
     with pytest.raises(InvalidInput, match=r"data\.bin: is a pointer of Git LFS"):
-        TaskFiles(task).selected_in("tests")
+        HarborTaskFiles(task).selected_in("tests")
 
 
 def test_the_digest(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_the_digest(tmp_path: Path) -> None:
     for name, text in {**published, **unpublished}.items():
         write(task / name, text)
     expected = "".join(f"{name}\0{sha256(text)}\n" for name, text in sorted(published.items()))
-    assert TaskFiles(task).digest() == sha256(expected)
+    assert HarborTaskFiles(task).digest() == sha256(expected)
 
 
 def test_the_digest_with_a_gitignore(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_the_digest_with_a_gitignore(tmp_path: Path) -> None:
         write(task / name, text)
     write(task / ".gitignore", "*.tmp\n")
     expected = f"task.toml\0{sha256('')}\ntests/a.pyc\0{sha256('1')}\n"
-    assert TaskFiles(task).digest() == sha256(expected)
+    assert HarborTaskFiles(task).digest() == sha256(expected)
 
 
 def test_the_digest_with_links(tmp_path: Path) -> None:
@@ -238,8 +238,8 @@ def test_the_digest_with_links(tmp_path: Path) -> None:
     counted = {"environment/a": "1", "environment/copy": "1", "environment/sub/b": "2"}
     lines = {**counted, "task.toml": ""}
     expected = "".join(f"{name}\0{sha256(text)}\n" for name, text in lines.items())
-    assert TaskFiles(task).digest() == sha256(expected)
+    assert HarborTaskFiles(task).digest() == sha256(expected)
     (tmp_path / "outside").write_text("x")
     (task / "environment/out").symlink_to(tmp_path / "outside")
     with pytest.raises(InvalidInput, match="leads out"):
-        TaskFiles(task).digest()
+        HarborTaskFiles(task).digest()

@@ -12,7 +12,7 @@ import pytest
 from harbor_tasks import write, write_task
 
 from labledger.benchmarks.harbor.sources import Clones, TaskSource, find_tasks
-from labledger.benchmarks.harbor.task_files import TaskFiles
+from labledger.benchmarks.harbor.task_files import HarborTaskFiles
 from labledger.errors import InvalidInput
 
 
@@ -139,7 +139,7 @@ def test_a_dataset(tmp_path: Path) -> None:
     """The tasks that a dataset lists are used if their content has the digest; others are not."""
     folder = tmp_path / "set"
     digests = {
-        name: f"sha256:{TaskFiles(write_task(folder / name)).digest()}"
+        name: f"sha256:{HarborTaskFiles(write_task(folder / name)).digest()}"
         for name in ("good", "changed", "unlisted")
     }
     write(folder / "changed/tests/test.sh", "#!/bin/sh\necho 1 >/logs/verifier/reward.txt\n")

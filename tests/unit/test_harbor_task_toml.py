@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from harbor_tasks import to_toml
 
-from labledger.benchmarks.harbor.declared_artifacts import Artifact
+from labledger.benchmarks.harbor.declared_artifacts import HarborArtifact
 from labledger.benchmarks.harbor.task_toml import (
     MAX_TIMEOUT_S,
     SCHEMAS,
-    Agent,
     Collect,
     Environment,
+    HarborAgent,
     HealthCheck,
     NetworkMode,
     NetworkPolicy,
@@ -137,7 +137,7 @@ def test_every_field(tmp_path: Path) -> None:
             collect=(Collect("dump", "main", 5, "root"),),
             network=NetworkPolicy(NetworkMode.ALLOWLIST, hosts),
         ),
-        agent=Agent(900.5, "1000", NetworkPolicy(NetworkMode.NO_NETWORK)),
+        agent=HarborAgent(900.5, "1000", NetworkPolicy(NetworkMode.NO_NETWORK)),
         environment=Environment(
             build_timeout_s=1200,
             docker_image="task:1",
@@ -153,7 +153,7 @@ def test_every_field(tmp_path: Path) -> None:
             workdir="/app",
         ),
         solution_env={"ANSWER": "42"},
-        artifacts=(Artifact("/app/out"), Artifact("/app/log", "app-logs", ("*.tmp",))),
+        artifacts=(HarborArtifact("/app/out"), HarborArtifact("/app/log", "app-logs", ("*.tmp",))),
     )
 
 
@@ -293,8 +293,8 @@ def test_all_that_is_wrong_at_once(tmp_path: Path) -> None:
     config = toml.config
     assert (config.steps, config.agent, config.artifacts) == (
         1,
-        Agent(user="me"),
-        (Artifact("/kept"),),
+        HarborAgent(user="me"),
+        (HarborArtifact("/kept"),),
     )
     assert (config.environment.gpus, config.environment.env) == (2, {"B": "b"})
 

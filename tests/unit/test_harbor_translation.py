@@ -14,7 +14,7 @@ import pytest
 import yaml
 from harbor_tasks import IMAGE, REFUSED, RUNNABLE, write, write_all, write_task
 
-from labledger.benchmarks.formats import Benchmark
+from labledger.benchmarks.formats import TranslatedBenchmark
 from labledger.benchmarks.harbor.task_names import unique_folder
 from labledger.benchmarks.harbor.translation import AGENTS, HARBOR
 from labledger.benchmarks.task_selection import refuse_ignored, require_known_tasks, warnings_of
@@ -51,7 +51,7 @@ def reasons(folder: Path) -> str:
     return refused.reason
 
 
-def translated(benchmark: Benchmark, **options: Any) -> TranslatedExperiment:
+def translated(benchmark: TranslatedBenchmark, **options: Any) -> TranslatedExperiment:
     return translate(benchmark, default_image="unused", **options)
 
 

@@ -11,11 +11,11 @@ import sample_ledgers as kit
 from labledger.errors import LeaseLost
 from labledger.execution.local_executor import LocalExecutor
 from labledger.execution.process_identity import this_process
-from labledger.ledger.database.model import LeaseInfo
+from labledger.ledger.database.run_info import LeaseInfo
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
-from labledger.runner import ownership
-from labledger.runner.ownership import Heartbeat
+from labledger.runner.coordination import ownership
+from labledger.runner.coordination.ownership import Heartbeat
 from labledger.trial.free_disk_space import FullDisks
 
 

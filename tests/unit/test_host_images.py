@@ -15,7 +15,7 @@ from experiment_files import Folder
 from labledger import __version__
 from labledger.checks.check_results import CheckResult
 from labledger.checks.host_checks import check_host_images
-from labledger.execution.executor import HostState
+from labledger.execution.host_state import HostState
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.hosts.host_messages import (
     Describe,

@@ -38,7 +38,7 @@ from labledger.host_programs import (
     search_path,
 )
 from labledger.hosts.connect import connected
-from labledger.ledger.verify import verify
+from labledger.ledger.checking.verify import verify
 from labledger.report.chart_drawing import draw, layered
 
 PACKAGE = CHECKOUT / "labledger"
@@ -59,7 +59,11 @@ STARTERS = {
     *("agents/own_runtime.py", "agents/registry_clients.py", "benchmarks/harbor/sources.py"),
     *("benchmarks/swebench/harness.py", "engine/image_builds.py", "execution/process_identity.py"),
     *("execution/receivers.py", "gateway/client.py", "gateway/keys.py"),
-    *("gateway/request_judging.py", "ledger/verify.py", "report/chart_drawing.py"),
+    *(
+        "gateway/attempts/request_judging.py",
+        "ledger/checking/verify.py",
+        "report/chart_drawing.py",
+    ),
     *("trial/life/worker.py", "view/query_process.py"),
 }
 """Modules that start programs. A new one belongs here once its commands and its working directory
@@ -220,7 +224,7 @@ def test_workers_of_verify_import_nothing_of_the_working_directory(
         lease = kit.begin_run(writer)
         for idx in range(4):
             writer.commit_result(lease, kit.result(idx))
-    monkeypatch.setattr("labledger.ledger.verify._COMMITS_PER_RANGE", 1)
+    monkeypatch.setattr("labledger.ledger.checking.verify._COMMITS_PER_RANGE", 1)
     report = verify(path, processes=3)
     assert (report.findings, report.slots) == ((), 4)
     assert acted(hostile) == ""

@@ -21,10 +21,10 @@ from labledger.export import mirrors
 from labledger.export.mirrors import CHAIN_PATH as CHAIN
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
-from labledger.ledger.database.model import Dispatch
+from labledger.ledger.database.run_info import Dispatch
 from labledger.ledger.exchange.histories import RunRelation
 from labledger.records import json_schemas
-from labledger.records.attempt_result import Artifact, Metric
+from labledger.records.attempt_result import Artifact, MetricValue
 from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.upkeep.import_runs import import_source
 from labledger.upkeep.verify_lab import verify_lab
@@ -42,7 +42,7 @@ def lab_with_a_run(folder: Path) -> Path:
         writer.stage(lease, kit.with_calls(lost, kit.model_call(), odd), final=False)
         writer.commit_result(lease, kit.result(1, attempt=2))
         writer.commit_unexecuted(lease, 2, SlotStatus.SKIPPED_PRUNED, "pruned")
-        metrics = (Metric("a", "result", 2**60 + 1), Metric("b", "result", 1.0))
+        metrics = (MetricValue("a", "result", 2**60 + 1), MetricValue("b", "result", 1.0))
         made = kit.result(3, metrics=metrics, events=())
         writer.commit_result(lease, kit.with_calls(made, kit.model_call(1, **kit.UNKNOWN)))
         stored = Artifact(*writer._store.put_stream(iter([b"large"])), None)

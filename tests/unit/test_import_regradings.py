@@ -15,11 +15,11 @@ from source_labs import go_on, rows
 from labledger import open_ledger
 from labledger.errors import LedgerError
 from labledger.files.lab_folder import LabFolder
+from labledger.ledger.checking.verify import verify
 from labledger.ledger.database.sqlite import DRIVER, writable_engine
 from labledger.ledger.database.tables import metadata
 from labledger.ledger.exchange.histories import RunRelation
 from labledger.ledger.query import query
-from labledger.ledger.verify import verify
 from labledger.records import canonical_json
 from labledger.records.outcomes import RunStatus
 from labledger.upkeep.import_runs import ImportedRun, import_source

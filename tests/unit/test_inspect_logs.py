@@ -21,7 +21,7 @@ from labledger import open_ledger
 from labledger.errors import ExtraMissing
 from labledger.records.model_calls import Usage
 from labledger.records.outcomes import SlotStatus
-from labledger.trajectories.atif import Observation, Result, Step, ToolCall
+from labledger.trajectories.atif import Observation, Step, StepResult, ToolCall
 
 if TYPE_CHECKING:
     from inspect_ai.log import EvalLog, EvalSample
@@ -205,7 +205,7 @@ def test_what_an_agent_wrote(tmp_path: Path) -> None:
         ToolCall("c", "bash", {"long": "x" * 200_000}),
         ToolCall("", "", {}),
     )
-    results = (Result("c", HOSTILE, extra={"is_error": True}), Result(None, "y" * 200_000))
+    results = (StepResult("c", HOSTILE, extra={"is_error": True}), StepResult(None, "y" * 200_000))
     odd = Step(message=HOSTILE, tool_calls=calls, observation=Observation(results))
     many = [Step(message="m" * 100_000)] * 100
     path = kit.make_ledger(tmp_path)

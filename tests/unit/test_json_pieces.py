@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from labledger.text import json_pieces
+from labledger.text.json_text import json_pieces
 
 VALUES = (
     *(None, True, 1, -2.5, "", "a\nb", "ä\u2028", [], {}, [[]], [{}], {"a": []}, {"a": {}}),

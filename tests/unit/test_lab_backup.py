@@ -30,7 +30,7 @@ from labledger.files.lab_folder import LabFolder
 from labledger.files.lab_trust import LabTrust
 from labledger.files.tars import write_archive
 from labledger.ledger.database import migrations
-from labledger.ledger.database.model import Dispatch, NewRun, Variant
+from labledger.ledger.database.run_info import Dispatch, NewRun, Variant
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import canonical_json, json_schemas

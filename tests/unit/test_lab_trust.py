@@ -24,8 +24,8 @@ from labledger.files.lab_folder import LabFolder
 from labledger.files.lab_trust import LabTrust, trust_new
 from labledger.files.permissions import PermissionStore
 from labledger.gateway.client import GatewayClient
-from labledger.ledger.notifications import Notice, NoticeEvent, Outbox
 from labledger.ledger.reader import LedgerReader
+from labledger.ledger.rows.notifications import Notice, NoticeEvent, NotificationOutbox
 from labledger.records import JsonObject
 
 OTHER_USER = 4711
@@ -434,7 +434,7 @@ def test_receivers_of_a_copied_ledger_are_not_told(copied: LabFolder, told: Told
     [warning] = session(copied)
     assert warning == LabTrust.of(copied).sentence()
     assert told.count == 0
-    with Outbox.open(copied.ledger) as outbox:
+    with NotificationOutbox.open(copied.ledger) as outbox:
         assert len(outbox.waiting()) == 1
     [needed] = labledger.needed_permissions(copied.root)
     assert needed.sentence.endswith(f"(receivers: the command {told.program})")

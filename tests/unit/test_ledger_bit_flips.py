@@ -18,11 +18,11 @@ from tiers import tiered
 from labledger.api.ledger import Ledger, open_ledger
 from labledger.errors import LabLedgerError
 from labledger.files.lab_folder import LabFolder
-from labledger.ledger import committed_rows
+from labledger.ledger.checking.slot_checks import UNREADABLE
 from labledger.ledger.database import tables, views_and_triggers
-from labledger.ledger.database.model import Dispatch, Owner, Stop
+from labledger.ledger.database.run_info import Dispatch, Owner, Stop
 from labledger.ledger.database.sqlite import DRIVER
-from labledger.ledger.slot_checks import UNREADABLE
+from labledger.ledger.reading import committed_rows
 from labledger.records import canonical_json
 from labledger.records.attempt_result import RECORD_KINDS, Phase
 from labledger.records.outcomes import RunStatus, SlotStatus

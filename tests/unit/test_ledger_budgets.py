@@ -9,11 +9,11 @@ import pytest
 import sample_ledgers as kit
 
 from labledger.errors import LeaseLost, LedgerError
-from labledger.ledger.database.model import Spent
+from labledger.ledger.checking.verify import verify
+from labledger.ledger.database.run_info import Spent
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verify import verify
 from labledger.ledger.writer import LedgerWriter
-from labledger.records.attempt_result import Metric
+from labledger.records.attempt_result import MetricValue
 from labledger.records.outcomes import RunStatus, SlotStatus
 
 
@@ -89,7 +89,9 @@ def test_what_waits_for_its_commit_is_spent(writer: LedgerWriter, reader: Ledger
     writer.stage(lease, kit.result(2), final=True)
     lost = {"status": SlotStatus.INFRA_ERROR, "reason": "container_failed", "metrics": ()}
     writer.stage(lease, kit.result(3, **lost), final=True)
-    writer.stage(lease, kit.result(4, metrics=(Metric("tokens_in", "events", -9),)), final=True)
+    writer.stage(
+        lease, kit.result(4, metrics=(MetricValue("tokens_in", "events", -9),)), final=True
+    )
     assert reader.spent(kit.RUN) == {"cost_usd": Spent(0, 0, 1), "tokens": Spent(10, 1, 0)}
     so_far = {"cost_usd": Spent(0, 0, 3), "tokens": Spent(22, 2, 1)}
     assert reader.spent_so_far(kit.RUN) == so_far
@@ -105,7 +107,7 @@ def test_what_earlier_attempts_spent_is_known_once_they_are_committed(
     """Metrics are those of the last attempt; the evidence of the others has what they spent."""
     lease = kit.begin_run(writer, 2)
     amounts = {"cost_usd": 0.5, "tokens_in": 7, "candidates": 3}
-    metrics = tuple(Metric(name, "events", value) for name, value in amounts.items())
+    metrics = tuple(MetricValue(name, "events", value) for name, value in amounts.items())
     killed = {"status": SlotStatus.INFRA_ERROR, "reason": "container_killed"}
     writer.stage(lease, kit.result(0, **killed, metrics=metrics), final=False)
     writer.stage(lease, kit.result(0, **killed, attempt=2, metrics=()), final=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from labledger.ledger.database.connection import Engine
+from labledger.ledger.database.connection import Database
 from labledger.ledger.database.sqlite import DRIVER, readonly_engine, writable_engine
 
 
@@ -27,14 +27,14 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def reading(path: Path) -> Iterator[Engine]:
+def reading(path: Path) -> Iterator[Database]:
     engine = readonly_engine(path)
     yield engine
     engine.dispose()
 
 
 @pytest.fixture
-def writing(path: Path) -> Iterator[Engine]:
+def writing(path: Path) -> Iterator[Database]:
     engine = writable_engine(path)
     yield engine
     engine.dispose()
@@ -43,7 +43,7 @@ def writing(path: Path) -> Iterator[Engine]:
 WORDS = "SELECT n, word FROM parent ORDER BY n"
 
 
-def test_rows_have_names_and_are_tuples(reading: Engine) -> None:
+def test_rows_have_names_and_are_tuples(reading: Database) -> None:
     """A row is a tuple of its values, with an attribute for each column."""
     with reading.connect() as connection:
         row = connection.execute(WORDS).first()
@@ -58,7 +58,7 @@ def test_rows_have_names_and_are_tuples(reading: Engine) -> None:
                 connection.execute(f"{WORDS} {sql}").one()
 
 
-def test_a_failed_transaction_leaves_nothing(writing: Engine, reading: Engine) -> None:
+def test_a_failed_transaction_leaves_nothing(writing: Database, reading: Database) -> None:
     """Neither an error inside a transaction nor one of its commit keeps any of it, or its lock."""
     with writing.connect() as connection:
         with pytest.raises(DRIVER.IntegrityError, match="UNIQUE"), connection.begin():
@@ -74,7 +74,9 @@ def test_a_failed_transaction_leaves_nothing(writing: Engine, reading: Engine) -
         assert connection.execute("SELECT count(*) FROM child").scalar_one() == 2
 
 
-def test_a_reader_keeps_to_one_state_until_it_is_closed(writing: Engine, reading: Engine) -> None:
+def test_a_reader_keeps_to_one_state_until_it_is_closed(
+    writing: Database, reading: Database
+) -> None:
     """Rows that were not fetched do not keep an old state once their connection is closed."""
     connection = reading.connect()
     rows = iter(connection.execute(WORDS))
@@ -91,7 +93,7 @@ def test_a_reader_keeps_to_one_state_until_it_is_closed(writing: Engine, reading
         assert again.execute("SELECT count(*) FROM parent").scalar() == 3
 
 
-def test_a_disposed_engine_keeps_no_file_open(reading: Engine) -> None:
+def test_a_disposed_engine_keeps_no_file_open(reading: Database) -> None:
     """What is in use when its engine is disposed of is closed after its use."""
     connection = reading.connect()
     reading.dispose()
@@ -101,7 +103,7 @@ def test_a_disposed_engine_keeps_no_file_open(reading: Engine) -> None:
         connection.driver.execute("SELECT 1")
 
 
-def test_regular_expressions_can_be_asked(reading: Engine) -> None:
+def test_regular_expressions_can_be_asked(reading: Database) -> None:
     """SQL's REGEXP is Python's search; of NULL it says nothing."""
     with reading.connect() as connection:
         sql = "SELECT 'slot 12' REGEXP '[0-9]+$', 'slot' REGEXP '[0-9]', NULL REGEXP 'x'"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import sample_ledgers as kit
 
+from labledger.ledger.checking.verify import verify
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verify import verify
 
 KILLED_WRITER = """
 import os, signal, sys

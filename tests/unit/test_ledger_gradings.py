@@ -11,7 +11,7 @@ from ledger_templates import built_once
 from regraded_ledgers import DIGESTS
 
 from labledger.errors import LedgerError
-from labledger.ledger.database.model import Grading
+from labledger.ledger.database.run_info import Grading
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.reader import LedgerReader
 from labledger.records.outcomes import RunStatus, SlotStatus

@@ -8,7 +8,7 @@ import pytest
 import sample_ledgers as kit
 
 from labledger.errors import LeaseHeld, LeaseLost, LedgerError, RunNotFound
-from labledger.ledger.database.model import Dispatch, Lease, Owner, Stop
+from labledger.ledger.database.run_info import Dispatch, Lease, Owner, Stop
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.outcomes import RunStatus, SlotStatus

@@ -12,7 +12,7 @@ import pytest
 import sample_ledgers as kit
 
 from labledger.errors import LedgerError, LedgerMissing, RunNotFound
-from labledger.ledger.database.model import VariantCounts
+from labledger.ledger.database.run_info import VariantCounts
 from labledger.ledger.database.sqlite import driver_risk
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter

@@ -19,12 +19,12 @@ from ledger_templates import built_once
 from labledger.errors import LedgerError, RunNotFound
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
-from labledger.ledger import slot_checks
+from labledger.ledger.checking import slot_checks
+from labledger.ledger.checking.verify import LedgerFinding, verify
 from labledger.ledger.database import statements
-from labledger.ledger.database.model import Dispatch, Lease, Owner, Stop
+from labledger.ledger.database.run_info import Dispatch, Lease, Owner, Stop
 from labledger.ledger.database.sqlite import DRIVER, readonly_engine, writable_engine
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verify import Finding, verify
 from labledger.records.attempt_result import Artifact
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.outcomes import RequestKind, RunStatus, SlotStatus
@@ -210,7 +210,7 @@ def test_damage_hides_nothing(path: Path, statement: str, slot: int | None) -> N
     )
     findings = verify(path).findings
     changed = "the records are not those that were committed"
-    assert Finding(kit.RUN, 0, changed) in findings
+    assert LedgerFinding(kit.RUN, 0, changed) in findings
     assert [f for f in findings if f.run_id == kit.RUN and f.schedule_idx == slot]
     assert {f.schedule_idx for f in findings} <= {None, 0, slot, None if slot is None else slot + 1}
     report = verify_lab(LabFolder.find(path.parent), None)
@@ -520,7 +520,7 @@ def test_processes_find_what_one_does(
     )
     alone = verify(path, processes=1)
     assert {finding.schedule_idx for finding in alone.findings} >= {0, 1, 3, 4, 5}
-    monkeypatch.setattr("labledger.ledger.verify._COMMITS_PER_RANGE", 1)
+    monkeypatch.setattr("labledger.ledger.checking.verify._COMMITS_PER_RANGE", 1)
     monkeypatch.setattr(sys, "executable", program)
     assert verify(path, processes=3) == alone
 
@@ -589,7 +589,7 @@ def test_a_lost_or_changed_file_of_the_store_is_found(path: Path) -> None:
     [file] = (path.parent / "artifacts" / "sha256").glob("*/*")
     file.write_bytes(b"small")
     [changed] = verify(path).findings
-    assert changed == Finding(kit.RUN, 3, f"artifact {file.name} was changed in the store")
+    assert changed == LedgerFinding(kit.RUN, 3, f"artifact {file.name} was changed in the store")
     file.unlink()
     [missing] = verify(path).findings
     assert "is missing from the store" in missing.message
@@ -650,11 +650,11 @@ def test_what_a_run_was_started_with_is_looked_at(frozen: Path, content: bytes, 
     store.path(sha256).write_bytes(content.upper())
     message = f"{what}: artifact {sha256} was changed in the store"
     assert set(verify(frozen).findings) == {
-        Finding(run_id, None, message) for run_id in (kit.RUN, "other")
+        LedgerFinding(run_id, None, message) for run_id in (kit.RUN, "other")
     }
     store.path(sha256).unlink()
     message = f"{what}: artifact {sha256} is missing from the store {store.root}"
-    assert verify(frozen, "other").findings == (Finding("other", None, message),)
+    assert verify(frozen, "other").findings == (LedgerFinding("other", None, message),)
 
 
 def test_no_file_outside_of_the_store_is_read(tmp_path: Path) -> None:

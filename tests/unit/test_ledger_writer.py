@@ -11,7 +11,7 @@ import pytest
 import sample_ledgers as kit
 
 from labledger.errors import LedgerError, RunExists
-from labledger.ledger.database.model import Dispatch, StagedAttempt
+from labledger.ledger.database.run_info import Dispatch, StagedAttempt
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
@@ -20,7 +20,7 @@ from labledger.records.attempt_result import (
     RECORD_KINDS,
     Artifact,
     AttemptResult,
-    Metric,
+    MetricValue,
     Phase,
     SlotRecords,
 )
@@ -117,7 +117,7 @@ def test_metric_values_keep_their_type(
 ) -> None:
     """An integer, a float and text come back as they were, to the last bit."""
     lease = kit.begin_run(writer)
-    result = kit.result(0, metrics=(Metric('odd "id"', "result", value),))
+    result = kit.result(0, metrics=(MetricValue('odd "id"', "result", value),))
     committed = writer.commit_result(lease, result)
     [read] = reader.slot_records(kit.RUN)
     assert read == committed

@@ -17,9 +17,9 @@ from labledger.cli.console import out_json, out_json_parts
 from labledger.export import mirrors
 from labledger.export.mirrors import MirrorWriter
 from labledger.files.lab_folder import LabFolder
-from labledger.ledger import committed_rows
 from labledger.ledger.database.sqlite import readonly_engine
 from labledger.ledger.reader import LedgerReader
+from labledger.ledger.reading import committed_rows
 from labledger.records.attempt_result import EventFile
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.model_costs import PICODOLLARS, known_cost

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from labledger.gateway.families import FAMILIES
-from labledger.gateway.families.event_stream import Event, EventReader
-from labledger.gateway.families.family import Asked, Feature, Refused
+from labledger.gateway.families.event_stream import EventReader, StreamEvent
+from labledger.gateway.families.family import Asked, CallRefused, Feature
 from labledger.gateway.families.requests.bodies import HIDDEN_TOKENS
 from labledger.gateway.families.requests.media import ANTHROPIC_IMAGE_TOKENS, IMAGE_TOKENS
-from labledger.gateway.scripted.agent_actions import Call, Said
+from labledger.gateway.scripted.agent_actions import Said, ScriptedCall
 from labledger.gateway.scripted.scripted_answers import FORMS, Reply
 from labledger.records.model_calls import Api, Usage
 
@@ -29,7 +29,9 @@ USAGES = {
     Api.OPENAI_CHAT: Usage(1234, 56, output=910, reasoning=11),
     Api.GEMINI: Usage(1234, 56, output=910, reasoning=11),
 }
-SAID = Said("Let me see what there is, \r\n\r\n data: {}, in it.", Call("Bash", {"command": "ls"}))
+SAID = Said(
+    "Let me see what there is, \r\n\r\n data: {}, in it.", ScriptedCall("Bash", {"command": "ls"})
+)
 
 
 def ask(api: Api, body: dict[str, Any], path: str | None = None) -> Asked:
@@ -124,7 +126,7 @@ def test_a_usage_beside_the_reason_of_the_end_is_not_final(api: Api) -> None:
     """Another one may follow, so it counts only if the transfer shows that nothing does."""
     reader = FAMILIES[api].reader()
     for document in FINISHED[api]:
-        reader.take_event(Event("", json.dumps(document)))
+        reader.take_event(StreamEvent("", json.dumps(document)))
     assert reader.usage is None
     assert reader.raw_usage
     reader.ended = reader.transferred = True
@@ -403,7 +405,7 @@ def test_a_request_that_could_be_read_in_two_ways_is_refused(
     api: Api, body: dict[str, Any]
 ) -> None:
     """What the gateway checks and what a provider reads cannot be different members."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(CallRefused) as refused:
         ask(api, body)
     assert refused.value.status == 400
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from labledger.experiment.model_settings import ModelSettings
-from labledger.records.attempt_result import Metric
+from labledger.records.attempt_result import MetricValue
 from labledger.records.model_calls import CallState, ModelCall, Usage
 from labledger.records.model_costs import (
     PICODOLLARS,
@@ -70,14 +70,14 @@ def test_the_metrics_of_an_attempt_are_those_of_all_its_calls() -> None:
     assert known_cost(calls, TABLE) == (cost, True)
     counted = model_metrics(calls, TABLE)
     assert counted == (
-        Metric("tokens_in", SOURCE, 2000),
-        Metric("tokens_out", SOURCE, 200),
-        Metric("cost_usd", SOURCE, cost / PICODOLLARS),
+        MetricValue("tokens_in", SOURCE, 2000),
+        MetricValue("tokens_out", SOURCE, 200),
+        MetricValue("cost_usd", SOURCE, cost / PICODOLLARS),
     )
     unknown = replace(call, usage=None)
     assert known_cost((*calls, unknown), TABLE) == (cost, False)
     assert model_metrics((*calls, unknown), TABLE) == ()
-    claim, steps = Metric("cost_usd", "result", 5), Metric("steps", "result", 7)
+    claim, steps = MetricValue("cost_usd", "result", 5), MetricValue("steps", "result", 7)
     claimed = replace(claim, metric_id="claimed_cost_usd")
     assert beside_counted((claim, steps), counted) == (claimed, steps, *counted)
 

@@ -10,20 +10,15 @@ from typing import Any
 
 import pytest
 
-from labledger.experiment.schedule import Retry
-from labledger.gateway.canonical_requests import CanonicalRequest
-from labledger.gateway.recordings import (
-    MissedRequest,
-    Recorded,
-    Recording,
-    ReplayMiss,
-)
+from labledger.experiment.design_settings import Retry
+from labledger.gateway.messages.canonical_requests import CanonicalRequest
+from labledger.gateway.messages.recordings import MissedRequest, Recorded, Recording, ReplayMiss
 from labledger.records.canonical_json import digest
 from labledger.records.model_calls import CallState, ModelCall, Usage
 from labledger.records.model_costs import NO_PRICES, call_cost, model_metrics
 from labledger.records.model_grants import RECORD
 from labledger.records.outcomes import Reason, SlotStatus
-from labledger.runner.retries import RetryPolicy
+from labledger.runner.coordination.retries import RetryPolicy
 from labledger.trial.evidence.gateway_calls import ReplayUse, record_lines
 from labledger.trial.evidence.redaction import Redactor
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from labledger.gateway.families import FAMILIES
-from labledger.gateway.families.family import Asked, Feature, Refused
+from labledger.gateway.families.family import Asked, CallRefused, Feature
 from labledger.gateway.families.requests.bodies import HIDDEN_TOKENS
 from labledger.gateway.families.requests.image_headers import image_size
 from labledger.gateway.families.requests.media import IMAGE_TOKENS, STORED_ITEM_TOKENS, WINDOW
@@ -64,7 +64,7 @@ def test_a_count_that_is_no_whole_number_is_refused(api: Api, value: Any) -> Non
         beside = {} if name.casefold() in {"max_tokens", "maxoutputtokens"} else {"max_tokens": 10}
         if api is Api.GEMINI and (name, value) == ("thinking_budget", -1):
             continue  # The model may then choose, within the other limit.
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(CallRefused) as refused:
             limited(api, **{**beside, name: value})
         assert (refused.value.status, refused.value.reason) == (400, "not_understood")
 
@@ -75,7 +75,7 @@ def test_counts_in_nested_members_are_read(holder: str) -> None:
     nested = {"budget_tokens": 70_000}
     for api in (Api.ANTHROPIC_MESSAGES, Api.OPENAI_RESPONSES, Api.OPENAI_CHAT):
         assert ask(api, {OWN_LIMIT[api]: 10, holder: nested}).max_output == 70_000
-        with pytest.raises(Refused):
+        with pytest.raises(CallRefused):
             ask(api, {OWN_LIMIT[api]: 10, holder: {"budget_tokens": "70000"}})
         unstated = ask(api, {holder: {"max_tokens": 10}})
         assert (unstated.max_output, unstated.least_output) == (None, 10)
@@ -88,7 +88,7 @@ def test_counts_in_nested_members_are_read(holder: str) -> None:
 def test_a_limit_of_nothing_is_none(api: Api, value: Any) -> None:
     """Null is absent, and 0 too: some servers take it for absent, and answer at any length."""
     assert limited(api, **{OWN_LIMIT[api]: value}).max_output is None
-    with pytest.raises(Refused):
+    with pytest.raises(CallRefused):
         limited(api, n=0)
 
 
@@ -102,7 +102,7 @@ def test_the_largest_limit_and_the_most_answers_count() -> None:
     assert ask(chat, {"max_tokens": 5, "MAX_NEW_TOKENS": 600}).max_output == 600
     assert ask(Api.OPENAI_RESPONSES, {"max_tokens": 5}).max_output is None
     assert limited(Api.GEMINI, max_output_tokens=3, candidateCount=8).answers == 8
-    with pytest.raises(Refused):
+    with pytest.raises(CallRefused):
         ask(chat, {"n": 10**6, "max_tokens": 10**6})
 
 
@@ -379,7 +379,7 @@ def test_references_to_a_tool_count_for_its_description() -> None:
 )
 def test_a_second_request_in_the_first_is_refused(api: Api, body: dict[str, Any]) -> None:
     """No member says something else to a proxy, or to a reader that ignores case."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(CallRefused) as refused:
         ask(api, body)
     assert refused.value.status == 400
 
@@ -388,13 +388,13 @@ def test_a_second_request_in_the_first_is_refused(api: Api, body: dict[str, Any]
 def test_a_model_in_the_body_that_is_not_the_model_of_the_path_is_refused(named: Any) -> None:
     """A server that reads the body's `model` would ask another model than the granted one."""
     for body in ({"model": named}, {"Model": named}):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(CallRefused) as refused:
             ask(Api.GEMINI, body)
         assert refused.value.reason == "model_not_granted"
     counting = FAMILIES[Api.GEMINI].endpoint("/v1beta/models/m-1:countTokens")
     assert counting is not None
     inner = {"generateContentRequest": {"model": named, "contents": []}}
-    with pytest.raises(Refused):
+    with pytest.raises(CallRefused):
         FAMILIES[Api.GEMINI].read_request(counting, inner, 100)
 
 
@@ -418,7 +418,7 @@ def test_a_refusal_spells_members_as_the_request_does(
     api: Api, body: dict[str, Any], spelled: str
 ) -> None:
     """A user can search for the name that a message quotes."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(CallRefused) as refused:
         ask(api, body)
     assert spelled in refused.value.message
 

@@ -14,7 +14,7 @@ from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.task_row import instruction
 from labledger.experiment.trial_settings import VariantSettings
 from labledger.records.model_calls import Api
-from labledger.records.model_grants import DEFAULT_PROVIDERS, CallLimits, KeySource, Waiting
+from labledger.records.model_grants import DEFAULT_PROVIDERS, CallLimits, KeySource, LimitWaits
 
 LOCAL = {"api": ["openai-chat", "openai-responses"], "upstream": "http://127.0.0.1:1"}
 MODELS = {
@@ -55,7 +55,7 @@ def test_what_is_read(folder: Folder) -> None:
     assert anthropic.key == KeySource(file="~/key")
     assert (local.apis, local.key) == ((Api.OPENAI_CHAT, Api.OPENAI_RESPONSES), None)
     assert models.limits == CallLimits(usd=2, tokens=1000)
-    assert (models.run_limits, models.waiting) == (CallLimits(requests=7), Waiting.COUNTED)
+    assert (models.run_limits, models.waiting) == (CallLimits(requests=7), LimitWaits.COUNTED)
     (price,) = models.prices or ()
     assert (price.model, price.input, price.output) == ("small", 150_000, 600_000)
     assert models.caps_dollars

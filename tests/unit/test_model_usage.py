@@ -22,17 +22,17 @@ from labledger.export import mirrors
 from labledger.export.mirrors import MirrorWriter
 from labledger.files.lab_folder import LabFolder
 from labledger.gateway.status import CallTotals
-from labledger.ledger import model_usage
-from labledger.ledger.counts import calls_spending
-from labledger.ledger.database.model import Spent
+from labledger.ledger.checking.verify import verify
+from labledger.ledger.database.run_info import Spent
 from labledger.ledger.database.sqlite import DRIVER
-from labledger.ledger.model_usage import use_of_trial
 from labledger.ledger.query import query
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verify import verify
+from labledger.ledger.reading.counts import calls_spending
+from labledger.ledger.rows import model_usage
+from labledger.ledger.rows.model_usage import use_of_trial
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import canonical_json
-from labledger.records.attempt_result import AttemptResult, Metric
+from labledger.records.attempt_result import AttemptResult, MetricValue
 from labledger.records.model_calls import NO_TOKENS, CallState, ModelCall, Usage
 from labledger.records.model_costs import (
     NO_PRICES,
@@ -46,10 +46,10 @@ from labledger.records.model_costs import (
     price_order,
 )
 from labledger.records.outcomes import RunStatus, SlotStatus
-from labledger.runner.earlier_trials import StoredTrials
+from labledger.runner.coordination.earlier_trials import StoredTrials
 from labledger.trial.collect import trial_metrics
 from labledger.trial.evidence import metrics
-from labledger.trial.evidence.gateway_calls import ModelUse
+from labledger.trial.evidence.gateway_calls import AttemptCalls
 from labledger.trial.evidence.trajectory_collection import counted_totals
 from labledger.trial.trial_kinds import RegradedTrial
 from labledger.upkeep.import_runs import import_source
@@ -299,7 +299,7 @@ def test_a_call_that_labledger_would_not_write_is_not_imported(
     insert = model_usage.model_call_rows
     with kit.open_writer(path) as writer, monkeypatch.context() as patched:
         patched.setattr(
-            "labledger.ledger.slot_rows.model_call_rows",
+            "labledger.ledger.rows.slot_rows.model_call_rows",
             lambda *words: [row._replace(**change) for row in insert(*words)],
         )
         lease = kit.begin_run(writer)
@@ -431,7 +431,7 @@ def test_metrics_are_what_the_gateway_counted(calls: Any, values: Any) -> None:
 def test_what_the_agent_claims_is_kept_apart(writer: LedgerWriter, reader: LedgerReader) -> None:
     """A metric of the same name becomes a claim: the counted one is in facts, sums and spending."""
     lease = kit.begin_run(writer, prices=kit.PRICES)
-    own = (Metric("cost_usd", "events", 32.0), Metric("tokens_in", "events", 5))
+    own = (MetricValue("cost_usd", "events", 32.0), MetricValue("tokens_in", "events", 5))
     result = kit.with_calls(kit.result(0, metrics=own), kit.model_call())
     writer.commit_result(lease, result)
     cost = known_cost(result.model_calls, kit.PRICES)[0] / PICODOLLARS
@@ -565,10 +565,10 @@ def test_commands_say_why_a_cost_is_not_known(tmp_path: Path) -> None:
 def test_the_evidence_counts_why_costs_are_not_known() -> None:
     """Only evidence of calls with a reason has them, and a contradiction is no refusal."""
     odd = kit.model_call(2, cost_unknown="it is odd", detail="input fell from 9 to 5")
-    summary = ModelUse((kit.model_call(), odd, odd)).as_json()
+    summary = AttemptCalls((kit.model_call(), odd, odd)).as_json()
     assert summary["cost_unknown"] == {"it is odd": 2}
     assert "detail" not in summary
-    assert "cost_unknown" not in ModelUse((kit.model_call(),)).as_json()
+    assert "cost_unknown" not in AttemptCalls((kit.model_call(),)).as_json()
 
 
 def test_a_call_of_no_attempt_is_refused(writer: LedgerWriter) -> None:

@@ -25,8 +25,13 @@ from labledger.execution.notification_delivery import (
 from labledger.execution.receivers import Receiver as ReceiverOfRun
 from labledger.files.lab_folder import LabFolder
 from labledger.files.lab_trust import trust_new
-from labledger.ledger.database.model import Lease
-from labledger.ledger.notifications import Notice, NoticeEvent, Outbox, Waiting
+from labledger.ledger.database.run_info import Lease
+from labledger.ledger.rows.notifications import (
+    Notice,
+    NoticeEvent,
+    NotificationOutbox,
+    WaitingNotification,
+)
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus
@@ -77,7 +82,7 @@ def told(payloads: list[JsonObject]) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def courier(lab: LabFolder, server: Receiver) -> Iterator[Courier]:
-    with Outbox.open(lab.ledger) as outbox:
+    with NotificationOutbox.open(lab.ledger) as outbox:
         yield Courier(lab, outbox, Values(server))
 
 
@@ -270,21 +275,21 @@ def test_delivery_goes_on_when_the_ledger_works_again(
 ) -> None:
     """While it cannot be written or opened, nothing is sent twice; then the next ones are sent."""
     is_full, opened = threading.Event(), []
-    store_delivered, of_ledger = Outbox.store_delivered, Outbox.open
+    store_delivered, of_ledger = NotificationOutbox.store_delivered, NotificationOutbox.open
 
-    def store(outbox: Outbox, waiting: Waiting) -> None:
+    def store(outbox: NotificationOutbox, waiting: WaitingNotification) -> None:
         if is_full.is_set():
             raise LedgerError("the ledger's disk is full")
         store_delivered(outbox, waiting)
 
-    def open_outbox(path: Path) -> Outbox:
+    def open_outbox(path: Path) -> NotificationOutbox:
         opened.append(path)
         if len(opened) == 2:
             raise ZeroDivisionError("a fault")
         return of_ledger(path)
 
-    monkeypatch.setattr(Outbox, "store_delivered", store)
-    monkeypatch.setattr(Outbox, "open", open_outbox)
+    monkeypatch.setattr(NotificationOutbox, "store_delivered", store)
+    monkeypatch.setattr(NotificationOutbox, "open", open_outbox)
     monkeypatch.setattr(notification_delivery, "_ERROR_REST_S", 0.05)
     events: list[JsonObject] = []
     announce(writer, leases[0], 1, 2)

@@ -15,13 +15,13 @@ from labledger.errors import LeaseLost, LedgerError
 from labledger.execution.budget import Budget
 from labledger.execution.failure_limits import ErrorRate, RunNotices
 from labledger.files.lab_folder import LabFolder
-from labledger.ledger.database.model import Dispatch, Lease, Spent, Stop
+from labledger.ledger.checking.verify import verify
+from labledger.ledger.database.run_info import Dispatch, Lease, Spent, Stop
 from labledger.ledger.database.sqlite import DRIVER
-from labledger.ledger.notifications import Notice, NoticeEvent, Outbox
-from labledger.ledger.verify import verify
+from labledger.ledger.rows.notifications import Notice, NoticeEvent, NotificationOutbox
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject, json_schemas
-from labledger.records.attempt_result import Metric
+from labledger.records.attempt_result import MetricValue
 from labledger.records.outcomes import RequestKind, RunStatus, SlotStatus
 from labledger.records.pass_rate import PassCounts
 from labledger.upkeep.import_runs import import_source
@@ -223,7 +223,7 @@ def test_a_receiver_gets_one_after_the_other(
     later = replace(NOTICE, subject="elsewhere")
     writer.announce(lease, [NOTICE])
     writer.announce(lease, [later])
-    with Outbox.open(path) as outbox:
+    with NotificationOutbox.open(path) as outbox:
         two, one = outbox.waiting()
         assert (two.receiver, one.receiver) == (TWO, ONE)
         outbox.store_failed(one, "no answer", "2999-01-01T00:00:00.000Z")
@@ -252,7 +252,7 @@ def test_most_of_a_budget_is_told_once_for_each_limit() -> None:
     assert of_tokens.text == "80% of the budget is used, 80 of 100 tokens"
     notices.written([of_tokens])
     assert notices.new() == []
-    notices.budget.add(replace(kit.result(0), metrics=(Metric("cost_usd", "result", 0.02),)))
+    notices.budget.add(replace(kit.result(0), metrics=(MetricValue("cost_usd", "result", 0.02),)))
     [of_cost] = notices.new()
     assert of_cost.details["spent"]["total"] == pytest.approx(8.01)
     assert of_cost.subject != notices_of({"cost_usd": 20.0}, cost_usd=19).new()[0].subject

@@ -22,6 +22,7 @@ from waiting import wait_until
 
 from labledger.errors import InvalidInput
 from labledger.files.artifact_store import ArtifactStore
+from labledger.files.partial_files import PartialFile
 from labledger.hosts.coordinator_side.host_link import HostLink
 from labledger.hosts.coordinator_side.host_results import ResultTransfer
 from labledger.hosts.coordinator_side.input_supply import InputSupply
@@ -40,13 +41,7 @@ from labledger.hosts.host_messages import (
 from labledger.hosts.host_service import HostService, HostSettings
 from labledger.hosts.host_transport import ClusterConnection
 from labledger.hosts.message_bytes import decode
-from labledger.hosts.object_store import (
-    BadObject,
-    ObjectStore,
-    PartialFile,
-    StoreUnusable,
-    try_object_store,
-)
+from labledger.hosts.object_store import BadObject, ObjectStore, StoreUnusable, try_object_store
 from labledger.records.attempt_result import Artifact, AttemptResult, EventFile
 from labledger.records.canonical_json import dump_bytes, sha256_hex
 from labledger.records.identity import Slot

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from labledger.cli.option_groups import Gate, missed_gates, parse_gates, require_known_variants
+from labledger.cli.option_groups import (
+    PassRateGate,
+    missed_gates,
+    parse_gates,
+    require_known_variants,
+)
 from labledger.errors import InvalidInput
 from labledger.records.pass_rate import PassCounts
 
@@ -17,7 +22,7 @@ def counts(**variants: tuple[int, int]) -> dict[str, PassCounts]:
 def test_both_forms() -> None:
     """A rate for every variant, and one for a variant by name, which may hold equals signs."""
     gates = parse_gates(["0.8", "base=1", "a=b=.5"])
-    assert gates == [Gate(None, 0.8), Gate("base", 1.0), Gate("a=b", 0.5)]
+    assert gates == [PassRateGate(None, 0.8), PassRateGate("base", 1.0), PassRateGate("a=b", 0.5)]
 
 
 @pytest.mark.parametrize("word", ["", "80", "-0.1", "1.01", "nan", "base=", "base=high", "80%"])
@@ -30,18 +35,20 @@ def test_what_is_no_rate_is_refused(word: str) -> None:
 def test_a_gate_is_for_every_variant_or_one() -> None:
     """Each variant that misses is named with its share; reaching the rate is enough."""
     rates = counts(base=(8, 10), treat=(7, 10))
-    assert missed_gates([Gate(None, 0.8)], rates) == [
+    assert missed_gates([PassRateGate(None, 0.8)], rates) == [
         "treat passed 7 of 10 trials that count (70.0%), which is under 80.0%"
     ]
-    assert missed_gates([Gate("base", 0.8)], rates) == []
-    assert missed_gates([Gate("base", 0.9), Gate("treat", 0.9)], rates)[1].startswith("treat")
+    assert missed_gates([PassRateGate("base", 0.8)], rates) == []
+    assert missed_gates([PassRateGate("base", 0.9), PassRateGate("treat", 0.9)], rates)[
+        1
+    ].startswith("treat")
 
 
 def test_a_gate_goes_by_the_pass_rate() -> None:
     """What the pass rate leaves out lifts no gate and lowers none; a rate of nothing misses it."""
-    assert missed_gates([Gate("base", 0.4)], counts(base=(4, 10))) == []
-    assert missed_gates([Gate("base", 0.5)], counts(base=(4, 10))) != []
-    assert missed_gates([Gate(None, 0.0)], counts(base=(0, 0))) == [
+    assert missed_gates([PassRateGate("base", 0.4)], counts(base=(4, 10))) == []
+    assert missed_gates([PassRateGate("base", 0.5)], counts(base=(4, 10))) != []
+    assert missed_gates([PassRateGate(None, 0.0)], counts(base=(0, 0))) == [
         "base has no pass rate: none of its trials counts"
     ]
 
@@ -49,13 +56,15 @@ def test_a_gate_goes_by_the_pass_rate() -> None:
 def test_chosen_results_reach_no_rate() -> None:
     """If slots with a result were run again, every gate is missed; without gates none is."""
     rates = counts(base=(10, 10))
-    (miss,) = missed_gates([Gate("base", 0.1), Gate(None, 0)], rates, has_chosen_results=True)
+    (miss,) = missed_gates(
+        [PassRateGate("base", 0.1), PassRateGate(None, 0)], rates, has_chosen_results=True
+    )
     assert "despite their verdicts" in miss
     assert missed_gates([], rates, has_chosen_results=True) == []
 
 
 def test_a_variant_that_is_not_there_is_refused() -> None:
     """A mistyped name is an error before anything runs."""
-    require_known_variants([Gate("base", 0.0), Gate(None, 0.5)], ["base", "treat"])
+    require_known_variants([PassRateGate("base", 0.0), PassRateGate(None, 0.5)], ["base", "treat"])
     with pytest.raises(InvalidInput, match="found variant 'bas'; expected base or treat"):
-        require_known_variants([Gate("bas", 0.0)], ["base", "treat"])
+        require_known_variants([PassRateGate("bas", 0.0)], ["base", "treat"])

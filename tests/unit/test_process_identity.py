@@ -12,7 +12,7 @@ import pytest
 from waiting import ended_with_block, wait_until
 
 from labledger.execution import process_identity
-from labledger.ledger.database.model import Owner
+from labledger.ledger.database.run_info import Owner
 
 
 @pytest.fixture

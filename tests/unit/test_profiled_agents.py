@@ -11,7 +11,7 @@ from benchmark_files import HUMANEVAL, write_lines
 from labledger import untested_sentences
 from labledger.agents.profiles import load_profile
 from labledger.api.experiment_sources import given_benchmark
-from labledger.benchmarks.formats import Benchmark
+from labledger.benchmarks.formats import TranslatedBenchmark
 from labledger.benchmarks.translate import store_experiment, translate
 from labledger.checks.model_checks import check_agents
 from labledger.errors import InvalidInput
@@ -29,7 +29,7 @@ def location(tmp_path: Path) -> str:
     return f"humaneval:{write_lines(tmp_path / 'HumanEval.jsonl', HUMANEVAL)}"
 
 
-def benchmark_with(location: str, *agents: str) -> Benchmark:
+def benchmark_with(location: str, *agents: str) -> TranslatedBenchmark:
     found = given_benchmark(location, RunOptions(agents=agents))
     assert found is not None
     return found

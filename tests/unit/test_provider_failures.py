@@ -24,7 +24,7 @@ from labledger.records.model_calls import (
     opened_line,
 )
 from labledger.records.outcomes import Reason, SlotStatus
-from labledger.trial.evidence.gateway_calls import ModelUse
+from labledger.trial.evidence.gateway_calls import AttemptCalls
 from labledger.trial.evidence.grading import GradingOutcome
 from labledger.trial.evidence.redaction import Redactor
 
@@ -83,7 +83,7 @@ def judged(
     folder: Path, *calls: ModelCall, after_s: float = SOON, first: Any = None
 ) -> GradingOutcome:
     """How a trial ends that its grader failed, and whose agent made these calls."""
-    use = ModelUse.read(written(folder, calls, first), Redactor({"RUN_SECRET": SECRET}))
+    use = AttemptCalls.read(written(folder, calls, first), Redactor({"RUN_SECRET": SECRET}))
     assert use.problems == ()
     score = {"verdict": "fail"}
     outcome = GradingOutcome(SlotStatus.COMPLETED, None, None, score=score)
@@ -92,7 +92,7 @@ def judged(
 
 def test_an_account_that_was_refused_explains_a_grader_that_failed(tmp_path: Path) -> None:
     """An agent without an answer may leave what the grader cannot read."""
-    use = ModelUse.read(written(tmp_path, [refused(1)]), Redactor({}))
+    use = AttemptCalls.read(written(tmp_path, [refused(1)]), Redactor({}))
     outcome = GradingOutcome(SlotStatus.GRADE_ERROR, Reason.INVALID_JSON, "no JSON")
     ended = use.judge(outcome, clock.later(BEGAN, 1 + SOON))
     assert (ended.status, ended.reason) == (SlotStatus.INFRA_ERROR, Reason.PROVIDER_FAILED)
@@ -104,7 +104,7 @@ def test_no_failed_call_explains_memory_that_an_agent_used_up(
     tmp_path: Path, reason: Reason
 ) -> None:
     """An agent that had its trial killed does not gain from its provider's failure."""
-    use = ModelUse.read(written(tmp_path, [refused(1)]), Redactor({}))
+    use = AttemptCalls.read(written(tmp_path, [refused(1)]), Redactor({}))
     outcome = GradingOutcome(SlotStatus.AGENT_ERROR, reason, "killed")
     assert use.judge(outcome, clock.later(BEGAN, 1 + SOON)) is outcome
 
@@ -179,7 +179,7 @@ def test_a_model_that_the_variant_does_not_use_excuses_nobody(tmp_path: Path) ->
     journal = tmp_path / JOURNAL
     journal.parent.mkdir()
     journal.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    use = ModelUse.read(tmp_path, Redactor({}))
+    use = AttemptCalls.read(tmp_path, Redactor({}))
     assert use.failure(clock.later(BEGAN, SOON)) is None
     assert use.as_json()["faults"] == {"configuration": 1}
 
@@ -201,7 +201,7 @@ def test_the_evidence_says_how_calls_went(tmp_path: Path) -> None:
         refused(3, fault=None),
         call(4, state=CallState.CUT),
     ]
-    use = ModelUse.read(written(tmp_path / "some", calls), Redactor({}))
+    use = AttemptCalls.read(written(tmp_path / "some", calls), Redactor({}))
     summary = use.as_json()
     assert {key: summary[key] for key in ("calls", "answered", "refused_by_provider")} == {
         "calls": 4,
@@ -210,7 +210,7 @@ def test_the_evidence_says_how_calls_went(tmp_path: Path) -> None:
     }
     assert summary["faults"] == {"provider": 1}
     assert summary["detail"] == f"No credit for {SECRET}."
-    none = ModelUse.read(tmp_path / "none", Redactor({})).as_json()
+    none = AttemptCalls.read(tmp_path / "none", Redactor({})).as_json()
     assert (none["calls"], none["answered"]) == (0, 0)
     assert "detail" not in none
 
@@ -247,5 +247,5 @@ def test_an_old_journal_that_a_new_gateway_continued(tmp_path: Path) -> None:
     journal = tmp_path / JOURNAL
     journal.parent.mkdir()
     journal.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    use = ModelUse.read(tmp_path, Redactor({}))
+    use = AttemptCalls.read(tmp_path, Redactor({}))
     assert use.failure(clock.later(BEGAN, SOON)) is None

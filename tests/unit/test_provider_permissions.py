@@ -25,7 +25,7 @@ from labledger.experiment.task_row import Task
 from labledger.files import permissions
 from labledger.gateway.keys import read_keys
 from labledger.gateway.provider_permissions import permissions_of
-from labledger.ledger.database.model import Variant
+from labledger.ledger.database.run_info import Variant
 from labledger.records.model_calls import Api
 from labledger.records.model_grants import DEFAULT_PROVIDERS, KeySource, ProviderConfig
 from labledger.records.outcomes import RunStatus

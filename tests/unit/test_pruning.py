@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labledger.execution.failure_limits import Pruning
-from labledger.experiment.schedule import Prune
+from labledger.experiment.design_settings import Prune
 from labledger.records.outcomes import SlotStatus
 
 

@@ -12,10 +12,10 @@ import sample_ledgers as kit
 from labledger.errors import LedgerReplaced
 from labledger.export.mirrors import MirrorWriter, create_run_folder
 from labledger.files.lab_folder import LabFolder
+from labledger.ledger.checking.verify import verify
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verify import verify
-from labledger.runner.ownership import rescue_run
+from labledger.runner.coordination.ownership import rescue_run
 from labledger.upkeep.import_runs import import_source
 from labledger.upkeep.verify_lab import verify_lab
 
@@ -116,5 +116,7 @@ def test_a_run_folder_without_chain(path: Path) -> None:
     lab = LabFolder(path.parent)
     (lab.run_folder("lost") / "facts").mkdir(parents=True)
     (finding,) = verify_lab(lab, None).findings
-    assert finding.startswith(f"{lab.run_folder('lost')}: the ledger does not have the run of this folder")
+    assert finding.startswith(
+        f"{lab.run_folder('lost')}: the ledger does not have the run of this folder"
+    )
     assert "restore the ledger from a copy that has it" in finding

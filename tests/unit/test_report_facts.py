@@ -19,7 +19,7 @@ from labledger import ReportOptions, clock, open_ledger
 from labledger.compare.statistics.samples import Estimate
 from labledger.errors import InvalidInput
 from labledger.records import JsonObject, json_schemas
-from labledger.records.attempt_result import Metric
+from labledger.records.attempt_result import MetricValue
 from labledger.records.outcomes import RunStatus
 from labledger.report import outcome_tally, run_report, sentences, time_and_metrics
 from labledger.report.report_document import Metric as ReportedMetric
@@ -42,7 +42,7 @@ def test_counted_and_claimed_are_side_by_side(path: Path) -> None:
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, prices=kit.PRICES)
         for idx, claimed in enumerate((32.0, 0.0008275, None)):
-            own = () if claimed is None else (Metric("cost_usd", "events", claimed),)
+            own = () if claimed is None else (MetricValue("cost_usd", "events", claimed),)
             made = kit.with_calls(kit.result(idx, metrics=own), kit.model_call())
             writer.commit_result(lease, made)
         writer.leases.release(lease, RunStatus.INTERRUPTED)
@@ -139,9 +139,9 @@ def test_the_unknown_is_not_zero(path: Path) -> None:
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer)
         costs = {
-            0: (Metric("cost_usd", "events", 0.25),),
-            1: (Metric("cost_usd", "events", "a lot"),),
-            2: (Metric("cost_usd", "events", -50),),
+            0: (MetricValue("cost_usd", "events", 0.25),),
+            1: (MetricValue("cost_usd", "events", "a lot"),),
+            2: (MetricValue("cost_usd", "events", -50),),
         }
         for idx in range(3):
             writer.commit_result(lease, kit.result(idx, metrics=costs.get(idx, ())))

@@ -18,10 +18,9 @@ from commands import command_env, run_forked
 from markdown_it import MarkdownIt
 
 from labledger import ReportOptions, comparison_texts, open_ledger, resources
-from labledger import text as figures
 from labledger.compare.compare_options import Estimand
 from labledger.errors import InvalidInput, LabLedgerError
-from labledger.ledger.database.model import Variant
+from labledger.ledger.database.run_info import Variant
 from labledger.records import JsonObject
 from labledger.records.attempt_result import Artifact
 from labledger.records.identity import Slot, TrialIds
@@ -32,7 +31,8 @@ from labledger.report.page import trials_that_fit
 from labledger.report.report_document import with_plain_text
 from labledger.report.report_queries import ReportedCommits
 from labledger.report.run_report import collect
-from labledger.text import plain_text
+from labledger.text import figures
+from labledger.text.escaping import plain_text
 
 pytestmark = pytest.mark.usefixtures("one_chart_process")
 

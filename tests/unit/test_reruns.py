@@ -22,9 +22,9 @@ from labledger import InvalidInput, QueryFailed, RerunSelection, open_ledger
 from labledger.api.run_state import SORT_KEYS
 from labledger.compare.compare_options import CompareOptions
 from labledger.errors import LedgerError
-from labledger.ledger.database.model import Variant
+from labledger.ledger.checking.verify import verify
+from labledger.ledger.database.run_info import Variant
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verify import verify
 from labledger.records.outcomes import RunStatus
 from labledger.runner.rerun import new_part, new_slots
 

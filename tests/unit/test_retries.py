@@ -10,13 +10,13 @@ import sample_ledgers as kit
 from test_coordinator import plan_of
 
 from labledger.execution.dispatch_pauses import REFUSALS_BEFORE_PAUSE
-from labledger.experiment.schedule import Retry
+from labledger.experiment.design_settings import Retry
 from labledger.experiment.task_row import Task
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot
 from labledger.records.model_calls import CallFault
 from labledger.records.outcomes import Reason, SlotStatus
-from labledger.runner.retries import RetryPolicy, RetryQueue
+from labledger.runner.coordination.retries import RetryPolicy, RetryQueue
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.stored_trial import StoredTrial
 from labledger.trial.trial_kinds import FreshTrial, RegradedTrial

@@ -14,7 +14,7 @@ import pytest
 from sample_trials import BUSYBOX, Trials
 
 from labledger.benchmarks.harbor import rewards
-from labledger.experiment.grading_settings import Grading, ResultSource
+from labledger.experiment.grading_settings import GradingSettings, ResultSource
 from labledger.records.grader_failures import Complaint
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
@@ -37,7 +37,7 @@ def spec(tmp_path: Path) -> AttemptSpec:
 
 def grade(spec: AttemptSpec, exit_status: int = 0, **source: object) -> GradingOutcome:
     results = ResultSource(source="rewards", folder="/logs/verifier", log="log.txt", **source)
-    settings = replace(spec.settings, grading=Grading(results=results))
+    settings = replace(spec.settings, grading=GradingSettings(results=results))
     object.__setattr__(spec, "settings", settings)
     redactor = Redactor({"KEY": "my-secret-value"})
     trial = GradedTrial(

@@ -19,20 +19,20 @@ from test_coordinator import SLOTS, WIDTH, Run, Trials, plan_of
 
 import labledger
 from labledger import HostLost, InvalidInput, open_ledger
-from labledger.execution.executor import HostState
+from labledger.execution.host_state import HostState
+from labledger.execution.unfinished_slots import UnfinishedSlot
 from labledger.experiment.runtime_sections import Resources, Runtime
 from labledger.experiment.trial_settings import TrialSettings, VariantSettings
-from labledger.ledger.database.model import Dispatch
+from labledger.ledger.checking.verify import verify
+from labledger.ledger.database.run_info import Dispatch
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verify import verify
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import SlotStatus, StopCause
-from labledger.runner.attempt_queues import SlotQueue
+from labledger.runner.coordination.attempt_queues import SlotQueue
 from labledger.runner.run_hosts import require_reachable_attempts
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.upkeep.container_cleanup import UnfinishedSlot
 
 HOSTS = ("node-a/00000001", "node-b/00000002")
 SLOTS_OF_HOST = 3
@@ -354,7 +354,10 @@ def test_settings_are_kept_with_the_run(writer: LedgerWriter, reader: LedgerRead
 
 def test_runs_on_this_machine_load_nothing_of_clusters() -> None:
     """What `run`, `resume`, `regrade` and `clean` import has neither Dask nor our part of it."""
-    modules = "labledger.api.runs, labledger.runner.session, labledger.upkeep.container_cleanup"
+    modules = (
+        "labledger.api.runs, labledger.runner.coordination.session, "
+        "labledger.upkeep.container_cleanup"
+    )
     wanted = "('dask', 'distributed', 'labledger.hosts')"
     program = f"import sys, {modules}\nprint([m for m in sys.modules if m.startswith({wanted})])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

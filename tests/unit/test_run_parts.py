@@ -18,11 +18,11 @@ from labledger.errors import LedgerError
 from labledger.export import mirrors
 from labledger.export.mirrors import CHAIN_PATH
 from labledger.files.lab_folder import LabFolder
+from labledger.ledger.checking.verify import verify
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.exchange.histories import RunRelation
 from labledger.ledger.query import query
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verify import verify
 from labledger.records import json_schemas
 from labledger.records.identity import Slot
 from labledger.records.outcomes import RunStatus

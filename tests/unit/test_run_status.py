@@ -16,13 +16,13 @@ from labledger import RunOutcome, clock, open_ledger
 from labledger.cli import outcome_text
 from labledger.cli.run_progress import RunProgress
 from labledger.export.summary import build_summary
-from labledger.ledger.database.model import Dispatch, Lease, Spent, Stop
+from labledger.ledger.database.run_info import Dispatch, Lease, Spent, Stop
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.records.attempt_result import Metric
+from labledger.records.attempt_result import MetricValue
 from labledger.records.model_calls import JOURNAL, CallState, asked_line, ended_line, opened_line
 from labledger.records.outcomes import RequestKind, RunStatus, SlotStatus, StopCause
-from labledger.text import counted_of
+from labledger.text.words import counted_of
 from labledger.trial.contract import trial_folder
 
 
@@ -131,7 +131,7 @@ def test_show_lists_the_calls_of_a_trial(path: Path, writer: LedgerWriter) -> No
     lease = kit.begin_run(writer, prices=kit.PRICES)
     lost = kit.result(0, status=SlotStatus.INFRA_ERROR)
     writer.stage(lease, kit.with_calls(lost, kit.model_call()), final=False)
-    own = (Metric("cost_usd", "events", 32.0),)
+    own = (MetricValue("cost_usd", "events", 32.0),)
     calls = [kit.model_call(number) for number in range(1, 25)]
     writer.commit_result(lease, kit.with_calls(kit.result(0, attempt=2, metrics=own), *calls))
     done = run_forked("show", kit.RUN, "0", folder=path.parent.parent)

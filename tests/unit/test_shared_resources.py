@@ -14,7 +14,7 @@ from labledger.checks import host_checks
 from labledger.checks.check_results import CheckResult
 from labledger.checks.engine_checks import check_shared_resources, check_unlimited
 from labledger.checks.preflight import Preflight
-from labledger.execution.executor import HostState
+from labledger.execution.host_state import HostState
 from labledger.hosts import connect
 from labledger.hosts.host_messages import Described
 from labledger.hosts.host_transport import FoundHost

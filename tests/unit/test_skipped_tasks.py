@@ -19,9 +19,9 @@ import labledger
 from labledger import RunOptions
 from labledger.errors import InvalidInput
 from labledger.export.summary import build_summary
-from labledger.ledger import notifications
+from labledger.ledger.checking.verify import verify
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verify import verify
+from labledger.ledger.rows import notifications
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.pass_rate import PassCounts
 from labledger.records.task_coverage import SkippedTask, TaskCoverage

@@ -12,7 +12,7 @@ from swebench_files import CALC, FIXED, Repository, git
 
 from labledger.benchmarks import solution_search
 from labledger.benchmarks.benchmark_variations import task_contents
-from labledger.benchmarks.formats import Benchmark, BenchmarkReference, read_benchmark
+from labledger.benchmarks.formats import BenchmarkReference, TranslatedBenchmark, read_benchmark
 from labledger.benchmarks.solution_search import (
     AGENT,
     Kind,
@@ -30,7 +30,7 @@ SCRIPT = f"#!/bin/bash\nset -eu\ncat >/app/answer.py <<'EOF'\n{BODY}EOF\necho do
 SHORT = "#!/bin/sh\necho done >answer.txt\n"
 
 
-def benchmark_of(folder: Path, solution: str | None) -> Benchmark:
+def benchmark_of(folder: Path, solution: str | None) -> TranslatedBenchmark:
     write_task(folder / "one", solution=solution)
     return read_benchmark(BenchmarkReference("harbor", str(folder / "one")))
 

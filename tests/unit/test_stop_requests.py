@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from labledger.execution.run_events import StopRequest, on_signals
-from labledger.runner.attempt_queues import PendingAttempts, Removals
+from labledger.runner.coordination.attempt_queues import PendingAttempts, Removals
 
 
 def test_a_third_press_asks_for_nothing_more() -> None:

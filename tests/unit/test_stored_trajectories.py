@@ -22,7 +22,7 @@ from labledger.records.attempt_result import Artifact, AttemptResult
 from labledger.report.logs import LogSelection, pack
 from labledger.report.report_queries import ReportedCommits
 from labledger.report.run_report import MIB, collect
-from labledger.trajectories.atif import Agent, Head, Metrics, Step, document_problems
+from labledger.trajectories.atif import Head, Metrics, Step, TrajectoryAgent, document_problems
 from labledger.trajectories.trajectory_writer import DocumentWriter
 
 STEPS = [Step.from_json({"step_id": 0, **step}) for step in (ASKED, ANSWERED)]
@@ -36,7 +36,7 @@ def with_steps(
     `ext` is added to what the evidence says about the trajectory.
     """
     writer = DocumentWriter(lambda value: value)
-    document = b"".join(writer.pieces(steps, lambda: Head(Agent("probe", "1.0"))))
+    document = b"".join(writer.pieces(steps, lambda: Head(TrajectoryAgent("probe", "1.0"))))
     artifact = Artifact.inline(document)
     if store is not None:
         store.put_bytes(document)

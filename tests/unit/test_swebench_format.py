@@ -14,8 +14,8 @@ from tiers import thorough
 
 from labledger.benchmarks.formats import (
     AgentKinds,
-    Benchmark,
     BenchmarkFormat,
+    TranslatedBenchmark,
     parse_reference,
     read_benchmark,
 )
@@ -48,13 +48,13 @@ def dataset_file(rows: list[Row], tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.fixture(scope="module")
-def benchmark(dataset_file: Path) -> Benchmark:
+def benchmark(dataset_file: Path) -> TranslatedBenchmark:
     reference = parse_reference(f"swebench:{dataset_file}")
     assert reference is not None
     return read_benchmark(reference)
 
 
-def translated(benchmark: Benchmark, *agents: str) -> TranslatedExperiment:
+def translated(benchmark: TranslatedBenchmark, *agents: str) -> TranslatedExperiment:
     return translate(benchmark, default_image="unused", agents=agents)
 
 
@@ -75,7 +75,7 @@ def refused(read: Callable[[], Any]) -> str:
     return raised.value.message
 
 
-def test_the_experiment_of_a_data_set(benchmark: Benchmark, tmp_path: Path) -> None:
+def test_the_experiment_of_a_data_set(benchmark: TranslatedBenchmark, tmp_path: Path) -> None:
     """Rows become tasks that resolve, in their images, with a grader in another container."""
     assert isinstance(SWEBENCH, BenchmarkFormat)
     assert isinstance(SWEBENCH, AgentKinds)
@@ -94,7 +94,7 @@ def test_the_experiment_of_a_data_set(benchmark: Benchmark, tmp_path: Path) -> N
     assert ">>>>> Test Exit Code" in script
 
 
-def test_what_an_agent_can_read(benchmark: Benchmark, tmp_path: Path) -> None:
+def test_what_an_agent_can_read(benchmark: TranslatedBenchmark, tmp_path: Path) -> None:
     """A task as containers get it names no test, patch, script or hint."""
     from labledger.experiment.task_row import Task
 
@@ -111,7 +111,7 @@ def test_what_an_agent_can_read(benchmark: Benchmark, tmp_path: Path) -> None:
         assert is_hidden == name.startswith("tasks/"), name
 
 
-def test_patches_of_agents_that_are_not_chosen(benchmark: Benchmark) -> None:
+def test_patches_of_agents_that_are_not_chosen(benchmark: TranslatedBenchmark) -> None:
     """The reference patch is neither in the tasks nor in the files without the agent gold."""
     with_gold, without = translated(benchmark, "gold"), translated(benchmark, "empty")
     assert "tasks/tiny__calc-1/agents/gold/model.patch" in with_gold.files
@@ -123,7 +123,7 @@ def test_patches_of_agents_that_are_not_chosen(benchmark: Benchmark) -> None:
 
 @pytest.mark.parametrize("shape", ["jsonl", "array", "by id"])
 def test_predictions_of_a_model(
-    benchmark: Benchmark, dataset_file: Path, tmp_path: Path, shape: str
+    benchmark: TranslatedBenchmark, dataset_file: Path, tmp_path: Path, shape: str
 ) -> None:
     """Each form that the package accepts becomes a variant named after the model."""
     items = predictions("some/model 4", {"tiny__calc-1": "a patch\n"})
@@ -145,7 +145,7 @@ def test_predictions_of_a_model(
     assert not [name for name in experiment.files if "/gold/" in name]
 
 
-def test_tasks_of_one_repository_are_a_cluster(benchmark: Benchmark) -> None:
+def test_tasks_of_one_repository_are_a_cluster(benchmark: TranslatedBenchmark) -> None:
     """The experiment names the field by itself, and every task has a text there."""
     experiment = translated(benchmark)
     document = yaml.safe_load(experiment.files["experiment.yaml"])
@@ -198,7 +198,7 @@ def test_predictions_of_several_models_and_twice(tmp_path: Path) -> None:
     assert "several models: a, b" in message
 
 
-def test_gold_beside_predictions(benchmark: Benchmark, tmp_path: Path) -> None:
+def test_gold_beside_predictions(benchmark: TranslatedBenchmark, tmp_path: Path) -> None:
     """Each of two agents with patches has its own files at the same path, and they resolve."""
     path = write_rows(tmp_path / "p.jsonl", predictions("m", {"tiny__calc-1": "a patch\n"}))
     both = translated(SWEBENCH.add_agent(benchmark, "predictions", str(path)), "gold", "m")
@@ -208,7 +208,9 @@ def test_gold_beside_predictions(benchmark: Benchmark, tmp_path: Path) -> None:
     assert entries[0]["path"] == entries[1]["path"]
 
 
-def test_parquet_is_read_like_json(rows: list[Row], benchmark: Benchmark, tmp_path: Path) -> None:
+def test_parquet_is_read_like_json(
+    rows: list[Row], benchmark: TranslatedBenchmark, tmp_path: Path
+) -> None:
     """The same rows in Parquet, with lists of tests, are the same tasks."""
     import pyarrow
     from pyarrow import parquet

@@ -6,7 +6,7 @@ import pytest
 import sample_ledgers as kit
 
 from labledger.errors import LeaseHeld, LeaseLost, RunNotFound
-from labledger.ledger.database.model import Lease, LeaseInfo, Owner
+from labledger.ledger.database.run_info import Lease, LeaseInfo, Owner
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.outcomes import RunStatus

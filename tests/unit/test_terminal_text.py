@@ -13,7 +13,7 @@ from commands import HOSTILE, Case, Shown, run_forked, show
 
 from labledger.api.ledger import open_ledger
 from labledger.ledger.database.views_and_triggers import VIEWS
-from labledger.text import escape_json, escape_line, escape_lines, escape_values
+from labledger.text.escaping import escape_json, escape_line, escape_lines, escape_values
 
 NO_ENGINE = {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
 

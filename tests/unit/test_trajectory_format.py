@@ -16,7 +16,7 @@ from labledger.trajectories.agent_document import (
     AgentDocument,
     find_problems,
 )
-from labledger.trajectories.atif import Agent, Head, Step, document_problems
+from labledger.trajectories.atif import Head, Step, TrajectoryAgent, document_problems
 from labledger.trajectories.trajectory_writer import INDEX_COLUMNS, DocumentWriter
 
 
@@ -187,7 +187,7 @@ def test_flat_memory() -> None:
     """A trajectory of 20 MB is checked, read and written in a few megabytes."""
     text = "m" * 50_000
     writer = DocumentWriter(lambda value: value)
-    agent = Head(Agent("probe", "1.0"))
+    agent = Head(TrajectoryAgent("probe", "1.0"))
     raw = b"".join(writer.pieces(steps_of(400, text), lambda: agent))
     assert len(raw) > 20_000_000
     tracemalloc.start()
@@ -208,7 +208,7 @@ def test_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labledger.trajectories.trajectory_writer.MAX_BYTES", 5000)
     monkeypatch.setattr("labledger.trajectories.trajectory_writer.MAX_INDEX", 700)
     writer = DocumentWriter(lambda value: value)
-    head = Head(Agent("probe", "1.0"))
+    head = Head(TrajectoryAgent("probe", "1.0"))
     document = json.loads(b"".join(writer.pieces(steps_of(100, "x" * 90), lambda: head)))
     assert len(document["steps"]) == writer.steps == 100 - writer.left_out
     assert writer.left_out > 0
@@ -254,7 +254,7 @@ def test_secrets() -> None:
         lambda value: json.loads(json.dumps(value).replace(secret, "[redacted:KEY]"))
     )
     step = Step(source="user", message=f"key {secret} end")
-    document = b"".join(writer.pieces([step], lambda: Head(Agent(secret, "1.0"))))
+    document = b"".join(writer.pieces([step], lambda: Head(TrajectoryAgent(secret, "1.0"))))
     assert b"s3cret" not in document + writer.index
     assert b"key [redacted:KEY] end" in document
     assert b"key [redacted:KEY] end" in writer.index

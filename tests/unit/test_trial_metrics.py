@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from labledger.experiment.plan_sections import MetricDefinition
-from labledger.records.attempt_result import Event, Metric, Phase
+from labledger.records.attempt_result import Event, MetricValue, Phase
 from labledger.trial.evidence.metrics import (
     Sources,
     compute_metrics,
@@ -109,8 +109,8 @@ def test_definitions_keep_their_order() -> None:
         {"id": "a", "from": "score", "pointer": "/primary_metric_value"},
     ]
     assert compute_metrics(map(MetricDefinition.from_json, definitions), SOURCES) == (
-        Metric("z", "runner", 200),
-        Metric("a", "score", 0.25),
+        MetricValue("z", "runner", 200),
+        MetricValue("a", "score", 0.25),
     )
 
 

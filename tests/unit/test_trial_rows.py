@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import sample_ledgers as kit
 
-from labledger.ledger import slot_rows
+from labledger.ledger.rows import slot_rows
 from labledger.records.attempt_result import AttemptResult, Phase
 from labledger.records.identity import Stamp
 from labledger.records.outcomes import Reason, SlotStatus

@@ -15,8 +15,8 @@ from sample_trials import Trials, predicts, prepare_trial_folder, problems, scor
 from test_agent_logs import LOGS
 from test_trajectory_format import ANSWERED, ASKED, trajectory
 
-from labledger.gateway.canonical_requests import CanonicalRequest
-from labledger.gateway.recordings import Recording
+from labledger.gateway.messages.canonical_requests import CanonicalRequest
+from labledger.gateway.messages.recordings import Recording
 from labledger.records.attempt_result import AttemptResult, digest_of
 from labledger.records.model_calls import (
     JOURNAL,

@@ -9,7 +9,6 @@ import pytest
 from scipy import special
 from tiers import thorough
 
-from labledger import text
 from labledger.compare.statistics import (
     paired_means,
     paired_rates,
@@ -17,6 +16,7 @@ from labledger.compare.statistics import (
     samples,
     sign_flip_test,
 )
+from labledger.text import figures
 
 ALL = 0.95
 SWEBENCH = (231, 75, 44, 34, 32, 22, 22, 19, 10, 8, 2, 1)
@@ -120,12 +120,12 @@ def test_four_tasks_to_none_are_no_difference() -> None:
 
 def test_printed_figures_are_on_the_side_of_the_decision() -> None:
     """A p value below the level is not printed as the level, nor a bound above 0 as 0."""
-    assert text.p_value(0.04996, 0.05) == "0.04996"
-    assert text.p_value(0.0501, 0.05) == "0.050"
-    assert text.p_value(0.031, 0.05) == "0.031"
-    assert text.percent_range(0.0004, 0.339, signed=True) == "+0.04 to +33.9"
-    assert text.percent_range(-0.0, 0.1) == "0.0 to 10.0"
-    assert text.significant(-0.0) == "0"
+    assert figures.p_value(0.04996, 0.05) == "0.04996"
+    assert figures.p_value(0.0501, 0.05) == "0.050"
+    assert figures.p_value(0.031, 0.05) == "0.031"
+    assert figures.percent_range(0.0004, 0.339, signed=True) == "+0.04 to +33.9"
+    assert figures.percent_range(-0.0, 0.1) == "0.0 to 10.0"
+    assert figures.significant(-0.0) == "0"
 
 
 def test_rounding_is_no_difference() -> None:

@@ -14,10 +14,16 @@ import pytest
 from tiers import tiered
 
 from labledger.gateway.families import FAMILIES
-from labledger.gateway.families.event_stream import Event, EventReader
-from labledger.gateway.families.family import Refused
-from labledger.gateway.refusals import read_refusal
-from labledger.gateway.scripted.agent_actions import Call, NoTool, Said, is_auxiliary, said_in
+from labledger.gateway.families.event_stream import EventReader, StreamEvent
+from labledger.gateway.families.family import CallRefused
+from labledger.gateway.providers.refusals import read_refusal
+from labledger.gateway.scripted.agent_actions import (
+    NoTool,
+    Said,
+    ScriptedCall,
+    is_auxiliary,
+    said_in,
+)
 from labledger.gateway.scripted.received_requests import read_conversation
 from labledger.gateway.scripted.script import parse_script
 from labledger.gateway.scripted.scripted_answers import FORMS, Reply
@@ -47,7 +53,7 @@ ODD = (
     [[[]]],
     {"type": ["text"]},
 )
-SAID = Said("Let me see.", Call("Bash", {"command": "ls"}))
+SAID = Said("Let me see.", ScriptedCall("Bash", {"command": "ls"}))
 REPLY = Reply("1", "m", SAID, Usage(1234, 56, output=910, reasoning=11))
 PATHS = {
     Api.ANTHROPIC_MESSAGES: "/v1/messages",
@@ -274,13 +280,13 @@ def changed(value: Any) -> Iterator[Any]:
             yield copied
 
 
-def events(api: Api) -> list[Event]:
+def events(api: Api) -> list[StreamEvent]:
     """A whole stream of the scripted provider."""
     stream = b"".join(FORMS[api].events(REPLY))
     return list(EventReader().feed(stream))
 
 
-def read_answer(api: Api, *parts: Event, whole: Any = None) -> None:
+def read_answer(api: Api, *parts: StreamEvent, whole: Any = None) -> None:
     """Read all that can be read of an answer."""
     reader, steps = FAMILIES[api].reader(), READERS[api].answer()
     for part in parts:
@@ -308,12 +314,12 @@ def test_answers(api: Api) -> None:
     for part in kinds.values():
         at = whole.index(part)
         for document in changed(part.document):
-            odd = Event(part.name, json.dumps(document))
+            odd = StreamEvent(part.name, json.dumps(document))
             read_answer(api, *whole[:at][-3:], odd, *whole[-2:])
     for answer in (FORMS[api].whole(REPLY), RICH[api]):
         for document in changed(answer):
             read_answer(api, whole=document)
-            read_answer(api, Event("", json.dumps(document)))
+            read_answer(api, StreamEvent("", json.dumps(document)))
 
 
 @pytest.mark.parametrize("api", Api)
@@ -325,7 +331,7 @@ def test_requests(api: Api) -> None:
     for document in changed(REQUESTS[api]):
         if not isinstance(document, dict):
             continue
-        with suppress(Refused):
+        with suppress(CallRefused):
             family.read_request(endpoint, document, len(json.dumps(document)))
         family.read_settings(document)
         assert joined(READERS[api].messages(document)) is not None

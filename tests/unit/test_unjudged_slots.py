@@ -15,7 +15,7 @@ from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.grader_failures import GraderFailure
 from labledger.records.outcomes import RunStatus, SlotStatus
-from labledger.runner.earlier_trials import StoredTrials
+from labledger.runner.coordination.earlier_trials import StoredTrials
 
 PASSED, FAILED, SAID_ERROR, NO_VERDICT, BROKEN = range(5)
 """The slots of the run by what its own grader did; the last one's log says that it did not work."""

@@ -10,7 +10,7 @@ import sample_ledgers as kit
 
 from labledger import open_ledger, unread_sentences
 from labledger.export.summary import build_summary, is_summary, summary_bytes
-from labledger.ledger.database.model import UnreadResults
+from labledger.ledger.database.run_info import UnreadResults
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.attempt_result import AttemptResult

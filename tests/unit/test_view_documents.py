@@ -27,11 +27,11 @@ from watched_labs import RUN, WatchedRun
 
 from labledger import clock, comparison_texts, open_ledger, request_control
 from labledger.errors import InvalidInput
-from labledger.ledger.database.model import Dispatch
-from labledger.records.attempt_result import Artifact, Metric
+from labledger.ledger.database.run_info import Dispatch
+from labledger.records.attempt_result import Artifact, MetricValue
 from labledger.records.outcomes import Reason, RunStatus, SlotStatus
-from labledger.text import escape_values
-from labledger.trajectories.atif import Agent, Head, Step
+from labledger.text.escaping import escape_values
+from labledger.trajectories.atif import Head, Step, TrajectoryAgent
 from labledger.trajectories.trajectory_writer import DocumentWriter
 
 TASKS, COMMITTED = 30, 12
@@ -44,7 +44,7 @@ def trajectory() -> Artifact:
         Step.from_json({"step_id": 0, "source": "agent", "message": f"step number {n}"})
         for n in range(1, STEPS + 1)
     ]
-    head = Head(Agent("probe", "1.0"))
+    head = Head(TrajectoryAgent("probe", "1.0"))
     writer = DocumentWriter(lambda value: value)
     return Artifact.inline(b"".join(writer.pieces(steps, lambda: head)))
 
@@ -75,7 +75,10 @@ def lab_with_runs(folder: Path) -> Path:
                 "evidence": (record,),
                 "artifacts": (*result.artifacts, steps, patch),
                 "ended_at": clock.utc_now(),
-                "metrics": (Metric("cost_usd", "events", 0.25), Metric("tokens_in", "events", 10)),
+                "metrics": (
+                    MetricValue("cost_usd", "events", 0.25),
+                    MetricValue("tokens_in", "events", 10),
+                ),
             }
             if idx == 7:
                 changes |= {
@@ -88,7 +91,7 @@ def lab_with_runs(folder: Path) -> Path:
         for idx in (COMMITTED, COMMITTED + 1, COMMITTED + 2):
             entry = Dispatch(idx, 1, f"container-{idx}", "elsewhere", kit.TIMES[0])
             writer.journal_dispatch(lease, [entry])
-        spent = (Metric("cost_usd", "events", 0.25),)
+        spent = (MetricValue("cost_usd", "events", 0.25),)
         writer.stage(lease, kit.result(COMMITTED + 1, metrics=spent), final=True)
     return path.parent
 

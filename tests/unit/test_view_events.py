@@ -18,14 +18,14 @@ from view_servers import RunningServer
 from waiting import wait_until
 
 from labledger.execution.process_identity import this_process
-from labledger.ledger.database.model import Dispatch, Lease, Owner
+from labledger.ledger.database.run_info import Dispatch, Lease, Owner
 from labledger.ledger.database.sqlite import DRIVER, log_size
-from labledger.ledger.progress_rows import ProgressRow
+from labledger.ledger.reading.progress_rows import ProgressRow
 from labledger.ledger.writer import LedgerWriter
-from labledger.records.attempt_result import Metric
+from labledger.records.attempt_result import MetricValue
 from labledger.records.outcomes import RequestKind, RunStatus
 from labledger.trial import contract
-from labledger.view.caches import Answer, SharedAnswers
+from labledger.view.caches import PageAnswer, SharedAnswers
 from labledger.view.watcher import Listener
 
 TOTAL = 40
@@ -235,7 +235,9 @@ def test_a_comparison_and_costs_are_of_now(
     monkeypatch.setattr("labledger.view.caches._MULTIPLE", 1e9)
     compared = []
     for idx in range(4):
-        writer.commit_result(lease, kit.result(idx, metrics=(Metric("cost_usd", "events", 1.0),)))
+        writer.commit_result(
+            lease, kit.result(idx, metrics=(MetricValue("cost_usd", "events", 1.0),))
+        )
         server.document("/")
         (comparison,) = server.document(f"/compare?side={kit.RUN}")["comparison"]["comparisons"]
         compared.append(comparison)
@@ -452,9 +454,9 @@ def test_pages_share_answers_until_the_next_change() -> None:
         nonlocal told
         shared = SharedAnswers(lambda: told)
 
-        async def make() -> Answer:
+        async def make() -> PageAnswer:
             await asyncio.sleep(0)
-            return Answer(str(next(made)).encode(), "text/plain", 200)
+            return PageAnswer(str(next(made)).encode(), "text/plain", 200)
 
         answers = await asyncio.gather(*(shared.get("changes", make) for _ in range(10)))
         assert {answer.body for answer in answers} == {b"1"}
@@ -471,9 +473,9 @@ def test_a_page_that_is_closed_ends_no_answer_of_others() -> None:
     async def run() -> None:
         shared, may_end = SharedAnswers(lambda: 0), asyncio.Event()
 
-        async def make() -> Answer:
+        async def make() -> PageAnswer:
             await may_end.wait()
-            return Answer(b"", "text/plain", 200)
+            return PageAnswer(b"", "text/plain", 200)
 
         first = asyncio.create_task(shared.get("changes", make))
         second = asyncio.create_task(shared.get("changes", make))

@@ -22,7 +22,7 @@ from waiting import wait_until
 
 from labledger import plan_run
 from labledger.errors import LedgerError, SecretsUnknown
-from labledger.ledger.database.model import Dispatch
+from labledger.ledger.database.run_info import Dispatch
 from labledger.ledger.reader import LedgerReader
 from labledger.records.attempt_result import Artifact
 from labledger.trial import contract
@@ -148,7 +148,7 @@ SECRET = "s3cr3t-value-of-a-key"
 def test_a_secret_is_redacted_where_reading_begins(tmp_path: Path, cut: int) -> None:
     """No part of a secret is shown, wherever in it what is passed over ends."""
     redactor = Redactor({"KEY": SECRET})
-    attempt = live_outputs.Attempt(kit.RUN, 0, 1, tmp_path)
+    attempt = live_outputs.LiveAttempt(kit.RUN, 0, 1, tmp_path)
     attempt.state.mkdir(parents=True)
     # Reading begins so far before the end of the file.
     end = live_outputs.CHUNK + redactor.margin
@@ -167,9 +167,9 @@ def reader(lab: Path) -> Iterator[LedgerReader]:
         yield opened
 
 
-def attempts(folder: Path, count: int) -> list[live_outputs.Attempt]:
+def attempts(folder: Path, count: int) -> list[live_outputs.LiveAttempt]:
     """So many attempts, each of which has printed a line."""
-    made = [live_outputs.Attempt(kit.RUN, number, 1, folder) for number in range(count)]
+    made = [live_outputs.LiveAttempt(kit.RUN, number, 1, folder) for number in range(count)]
     for attempt in made:
         attempt.state.mkdir(parents=True)
         (attempt.state / "agent.stdout").write_text(f"line of {attempt.schedule_idx}\n")

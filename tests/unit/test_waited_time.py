@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from labledger.gateway import container_processors
-from labledger.gateway.container_processors import ContainerProcessors
-from labledger.gateway.waited_time import WaitedTime
+from labledger.gateway.accounting import container_processors
+from labledger.gateway.accounting.container_processors import ContainerProcessors
+from labledger.gateway.accounting.waited_time import WaitedTime
 from labledger.records.model_grants import CONTAINER
 
 ID = "0123456789abcdef" * 4

@@ -16,10 +16,10 @@ import sample_ledgers as kit
 from labledger.errors import LedgerDiskFull, LedgerError
 from labledger.execution.local_executor import LocalExecutor
 from labledger.ledger.database import sqlite
-from labledger.ledger.database.model import Lease
+from labledger.ledger.database.run_info import Lease
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.attempt_result import Artifact
-from labledger.runner.ownership import Heartbeat
+from labledger.runner.coordination.ownership import Heartbeat
 from labledger.trial.free_disk_space import FullDisks
 
 LIMIT = 1 << 20

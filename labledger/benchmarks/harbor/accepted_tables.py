@@ -15,7 +15,8 @@ from typing import Any
 
 from labledger.experiment.authored_fields import FieldPath
 from labledger.records import JsonObject, json_schemas
-from labledger.text import escape_line, near_names
+from labledger.text.escaping import escape_line
+from labledger.text.words import near_names
 
 _ENDLESS = 1e12
 """The number that replaces infinity."""

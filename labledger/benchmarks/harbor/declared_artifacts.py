@@ -15,7 +15,7 @@ PUBLISHED = "/logs/artifacts"
 
 
 @dataclass(frozen=True, slots=True)
-class Artifact:
+class HarborArtifact:
     """A path that is taken from the agent's container."""
 
     source: str
@@ -31,10 +31,10 @@ class Artifact:
 
 
 def split_artifacts(
-    declared: Sequence[Artifact],
-) -> tuple[tuple[Artifact, ...], tuple[tuple[Artifact, Artifact], ...]]:
+    declared: Sequence[HarborArtifact],
+) -> tuple[tuple[HarborArtifact, ...], tuple[tuple[HarborArtifact, HarborArtifact], ...]]:
     """Return the artifacts that Harbor takes, and pairs of an artifact and one left out for it."""
-    published = Artifact(PUBLISHED)
+    published = HarborArtifact(PUBLISHED)
     is_declared = any(artifact.source.rstrip("/") == PUBLISHED for artifact in declared)
     claimed = [] if is_declared else [published]
     taken, left_out = [], []
@@ -49,13 +49,13 @@ def split_artifacts(
     return tuple(taken), tuple(left_out)
 
 
-def _overlap(first: Artifact, second: Artifact) -> bool:
+def _overlap(first: HarborArtifact, second: HarborArtifact) -> bool:
     """Return whether Harbor stores two artifacts in places that overlap."""
     a, b = first.stored_at, second.stored_at
     return a.is_relative_to(b) or b.is_relative_to(a)
 
 
-def _covers(first: Artifact, second: Artifact) -> bool:
+def _covers(first: HarborArtifact, second: HarborArtifact) -> bool:
     """Return whether an earlier artifact contains a later one, in the same place."""
     outer, inner = PurePosixPath(first.source), PurePosixPath(second.source)
     if (first.service or "main") != (second.service or "main"):

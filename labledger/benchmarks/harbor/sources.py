@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from labledger.benchmarks.harbor.accepted_tables import accept_tables
 from labledger.benchmarks.harbor.other_benchmarks import other_benchmark
-from labledger.benchmarks.harbor.task_files import TaskFiles
+from labledger.benchmarks.harbor.task_files import HarborTaskFiles
 from labledger.errors import InvalidInput, Problem
 from labledger.files import lab_folder
 from labledger.files.durable_files import filled_folder
@@ -196,7 +196,7 @@ class ListedTask:
             message = f"{self.listing} lists it, and it is no task folder"
             raise _problem(self.folder, message, "download it there")
         if self.digest is not None:
-            actual = f"sha256:{TaskFiles(self.folder).digest()}"
+            actual = f"sha256:{HarborTaskFiles(self.folder).digest()}"
             if actual != self.digest:
                 message = f"its content has the digest {actual}, and {self.listing} says "
                 raise _problem(self.folder, message + self.digest)

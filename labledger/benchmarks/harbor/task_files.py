@@ -47,7 +47,7 @@ _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 @dataclass
-class TaskFiles:
+class HarborTaskFiles:
     """The files of one task folder. Raises `InvalidInput` for links that lead out of it."""
 
     folder: Path

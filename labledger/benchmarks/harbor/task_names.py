@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labledger.benchmarks.harbor.sources import TASK_FILE, ListedTask
-from labledger.benchmarks.harbor.task_files import TaskFiles
+from labledger.benchmarks.harbor.task_files import HarborTaskFiles
 from labledger.errors import InvalidInput
 
 _TASK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,199}")
@@ -86,7 +86,7 @@ def _task_file(task: ListedTask) -> bytes:
     if task.name is not None:
         return b""
     try:
-        return TaskFiles(task.folder).require_file(TASK_FILE).read_bytes()
+        return HarborTaskFiles(task.folder).require_file(TASK_FILE).read_bytes()
     except (InvalidInput, OSError):
         return b""
 

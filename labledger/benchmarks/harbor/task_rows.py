@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from labledger.benchmarks.harbor.declared_artifacts import Artifact
-from labledger.benchmarks.harbor.task_files import DOCKERFILE, TaskFiles, files_digest
+from labledger.benchmarks.harbor.declared_artifacts import HarborArtifact
+from labledger.benchmarks.harbor.task_files import DOCKERFILE, HarborTaskFiles, files_digest
 from labledger.benchmarks.harbor.task_names import unique_folder
 from labledger.benchmarks.harbor.task_toml import (
     MAX_TIMEOUT_S,
@@ -30,7 +30,7 @@ from labledger.benchmarks.harbor.task_toml import (
 )
 from labledger.benchmarks.harbor.unsupported import healthcheck_limit_s
 from labledger.experiment.authored_fields import UNLIMITED
-from labledger.experiment.consistency_checks import is_root
+from labledger.experiment.container_users import is_root
 from labledger.files.durable_files import FileContent
 from labledger.records import JsonObject
 
@@ -119,7 +119,7 @@ _NETWORKS = {
 
 
 @dataclass(frozen=True, slots=True)
-class ImageBuild:
+class HarborBuild:
     """The build of one image."""
 
     context: str
@@ -136,14 +136,14 @@ class TranslatedTask:
     row: JsonObject
     files: dict[str, FileContent] = field(default_factory=dict)
     """The files beside the experiment file, by name."""
-    images: dict[str, ImageBuild] = field(default_factory=dict)
+    images: dict[str, HarborBuild] = field(default_factory=dict)
     """The builds by the name of the image."""
     oracle_env: dict[str, str] = field(default_factory=dict)
     """The variables that the variant `oracle` needs from outside."""
 
 
 def translate_task(
-    task_id: str, config: TaskConfig, files: TaskFiles, verifier: VerifierImage
+    task_id: str, config: TaskConfig, files: HarborTaskFiles, verifier: VerifierImage
 ) -> TranslatedTask:
     """Return the translation of a supported task. Raises `InvalidInput` for its files."""
     folder = f"tasks/{unique_folder(task_id)}"
@@ -197,7 +197,7 @@ def _without_canary(text: str) -> str:
 
 def _image(
     task: TranslatedTask,
-    files: TaskFiles,
+    files: HarborTaskFiles,
     folder: str,
     built_from: str | None,
     docker_image: str | None,
@@ -214,7 +214,7 @@ def _image(
 
 
 def _image_with_files(
-    task: TranslatedTask, files: TaskFiles, folder: str, environment: Environment
+    task: TranslatedTask, files: HarborTaskFiles, folder: str, environment: Environment
 ) -> str:
     """Return the image of `[environment]`, with the files of `environment/` in its working folder.
 
@@ -253,7 +253,7 @@ def _add_build(
     timeout_s: float,
 ) -> None:
     _add_files(task, folder, context)
-    task.images[name] = ImageBuild(folder, files_digest(context), timeout_s)
+    task.images[name] = HarborBuild(folder, files_digest(context), timeout_s)
 
 
 def _image_name(task_id: str, built_from: str, digest: str) -> str:
@@ -264,7 +264,12 @@ def _image_name(task_id: str, built_from: str, digest: str) -> str:
 
 
 def _task_files(
-    task: TranslatedTask, config: TaskConfig, files: TaskFiles, folder: str, *, has_tests: bool
+    task: TranslatedTask,
+    config: TaskConfig,
+    files: HarborTaskFiles,
+    folder: str,
+    *,
+    has_tests: bool,
 ) -> list[JsonObject]:
     """Return the entries of the row's `files`, and add the files."""
     entries: list[JsonObject] = []
@@ -418,12 +423,12 @@ def _separate(config: TaskConfig) -> JsonObject:
     )
 
 
-def _artifacts(declared: tuple[Artifact, ...]) -> list[JsonObject]:
+def _artifacts(declared: tuple[HarborArtifact, ...]) -> list[JsonObject]:
     """Return the artifacts of a separate verifier, with the folders of every task."""
-    return _outermost((*declared, Artifact(ARTIFACTS), Artifact(AGENT_LOGS)))
+    return _outermost((*declared, HarborArtifact(ARTIFACTS), HarborArtifact(AGENT_LOGS)))
 
 
-def _kept_artifacts(declared: tuple[Artifact, ...]) -> list[JsonObject]:
+def _kept_artifacts(declared: tuple[HarborArtifact, ...]) -> list[JsonObject]:
     """Return the artifacts for a shared verifier, without those in an output folder."""
     folders = [PurePosixPath(folder) for folder in (ARTIFACTS, AGENT_LOGS, VERIFIER_LOGS)]
     return _outermost(
@@ -433,12 +438,12 @@ def _kept_artifacts(declared: tuple[Artifact, ...]) -> list[JsonObject]:
     )
 
 
-def _outermost(artifacts: Iterable[Artifact]) -> list[JsonObject]:
+def _outermost(artifacts: Iterable[HarborArtifact]) -> list[JsonObject]:
     """Return artifacts in the form of an experiment, without artifacts inside another one.
 
     As in Harbor, an artifact may be missing. The tests decide what that means.
     """
-    entries: list[Artifact] = []
+    entries: list[HarborArtifact] = []
     for artifact in artifacts:
         path = PurePosixPath(artifact.source)
         if not any(path.is_relative_to(PurePosixPath(kept.source)) for kept in entries):

@@ -16,15 +16,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
 from labledger.benchmarks.harbor.accepted_tables import accept_tables
-from labledger.benchmarks.harbor.declared_artifacts import Artifact, split_artifacts
-from labledger.benchmarks.harbor.task_files import TaskFiles
+from labledger.benchmarks.harbor.declared_artifacts import HarborArtifact, split_artifacts
+from labledger.benchmarks.harbor.task_files import HarborTaskFiles
 from labledger.engine.allowed_hosts import AllowedHosts, BadEntry
 from labledger.errors import Problem
 from labledger.experiment.authored_fields import FieldPath, unusable, user_name
 from labledger.records import JsonObject
 from labledger.records.json_codec import Section, normalize_number
 from labledger.records.json_schemas import located_problems, read_toml_document
-from labledger.text import quoted
+from labledger.text.words import quoted
 
 
 class NetworkMode(StrEnum):
@@ -90,7 +90,7 @@ class Environment:
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
+class HarborAgent:
     """The settings of the agent's phase, in the table `[agent]`."""
 
     timeout_s: float | None = None
@@ -131,10 +131,10 @@ class TaskConfig:
     name: str | None = None
     """`org/name`, if the file has a section `[task]`."""
     verifier: Verifier = Verifier()
-    agent: Agent = Agent()
+    agent: HarborAgent = HarborAgent()
     environment: Environment = Environment()
     solution_env: Mapping[str, str] = field(default_factory=dict)
-    artifacts: tuple[Artifact, ...] = ()
+    artifacts: tuple[HarborArtifact, ...] = ()
     steps: int = 0
     """The number of `[[steps]]`."""
 
@@ -163,7 +163,7 @@ class VerifierImage:
     """Whether the image contains the tests."""
 
 
-def verifier_image(config: TaskConfig, files: TaskFiles) -> VerifierImage:
+def verifier_image(config: TaskConfig, files: HarborTaskFiles) -> VerifierImage:
     """Return the image of a task's verifier, by Harbor's precedence."""
     verifier = config.verifier
     if verifier.mode is VerifierMode.SHARED:
@@ -208,7 +208,7 @@ class _Reader:
             schema_version=self._schema_version(top),
             name=top.get("task", {}).get("name"),
             verifier=verifier,
-            agent=Agent(
+            agent=HarborAgent(
                 timeout_s=_seconds(agent, "timeout_sec") if "timeout_sec" in agent else None,
                 user=_user(agent),
                 network=self._network(agent, ("agent",)),
@@ -332,7 +332,7 @@ class _Reader:
                 allowed.append(normalized)
         return NetworkPolicy(NetworkMode(mode), tuple(dict.fromkeys(allowed)))
 
-    def _artifacts(self, entries: Sequence[Any], verifier: Verifier) -> tuple[Artifact, ...]:
+    def _artifacts(self, entries: Sequence[Any], verifier: Verifier) -> tuple[HarborArtifact, ...]:
         """Return the artifacts that Harbor takes.
 
         The verdicts of shared verifiers do not depend on artifacts, so an unusable one is ignored
@@ -359,7 +359,7 @@ class _Reader:
         )
         return usable
 
-    def _artifact(self, table: JsonObject, number: int) -> Artifact:
+    def _artifact(self, table: JsonObject, number: int) -> HarborArtifact:
         destination = table.get("destination") or None
         if destination is not None:
             path, parts = ("artifacts", number, "destination"), PurePosixPath(destination).parts
@@ -369,7 +369,7 @@ class _Reader:
             elif destination.rstrip("/") == "manifest.json":
                 self.problems.append((path, "manifest.json is reserved"))
         exclude = tuple(table.get("exclude", ()))
-        return Artifact(table["source"], destination, exclude, table.get("service"))
+        return HarborArtifact(table["source"], destination, exclude, table.get("service"))
 
 
 def is_usable(path: str) -> bool:

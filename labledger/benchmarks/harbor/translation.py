@@ -1,4 +1,4 @@
-"""The format `harbor`: make a `Benchmark` from the task folders of a location."""
+"""The format `harbor`: make a `TranslatedBenchmark` from the task folders of a location."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from labledger import resources
-from labledger.benchmarks.formats import Benchmark, BenchmarkAgent, ReadingNote, RefusedTask
+from labledger.benchmarks.formats import (
+    BenchmarkAgent,
+    ReadingNote,
+    RefusedTask,
+    TranslatedBenchmark,
+)
 from labledger.benchmarks.harbor import task_rows
 from labledger.benchmarks.harbor.sources import TASK_FILE, Clones, TaskSource, find_tasks
-from labledger.benchmarks.harbor.task_files import TaskFiles
+from labledger.benchmarks.harbor.task_files import HarborTaskFiles
 from labledger.benchmarks.harbor.task_names import NamedTask, digest_of, name_tasks
 from labledger.benchmarks.harbor.task_rows import (
     AGENT_LOGS,
@@ -18,7 +23,7 @@ from labledger.benchmarks.harbor.task_rows import (
     HEALTH_CHECK,
     ORACLE,
     VERIFIER_LOGS,
-    ImageBuild,
+    HarborBuild,
     TranslatedTask,
     translate_task,
 )
@@ -55,7 +60,7 @@ class HarborFormat:
     name: str = "harbor"
     agents: tuple[str, ...] = AGENTS
 
-    def read(self, location: str) -> Benchmark:
+    def read(self, location: str) -> TranslatedBenchmark:
         """Return the benchmark at a location. Clones Git repositories into the user's cache.
 
         Raises `InvalidInput` if the location has no tasks. Tasks that cannot be run are in
@@ -63,7 +68,7 @@ class HarborFormat:
         """
         return self.read_selected(location, ())
 
-    def read_selected(self, location: str, globs: Sequence[str]) -> Benchmark:
+    def read_selected(self, location: str, globs: Sequence[str]) -> TranslatedBenchmark:
         """Return the benchmark, but read and clone only the tasks that `globs` select."""
         source = find_tasks(location)
         named = name_tasks(source.tasks)
@@ -92,7 +97,7 @@ def _read_task(task: NamedTask, clones: Clones) -> _ReadTask:
         notes.append(ReadingNote(message, task.task_id, is_ignored=False))
     reasons: list[str] = []
     try:
-        files = TaskFiles(task.listed.checked_folder(clones))
+        files = HarborTaskFiles(task.listed.checked_folder(clones))
         toml = read_task_toml(files.require_file(TASK_FILE))
         notes += [_note(task.task_id, problem) for problem in toml.ignored]
         notes += [
@@ -147,7 +152,7 @@ def _unusable_env(config: TaskConfig) -> list[str]:
     ]
 
 
-def _benchmark(source: TaskSource, outcomes: Sequence[_ReadTask]) -> Benchmark:
+def _benchmark(source: TaskSource, outcomes: Sequence[_ReadTask]) -> TranslatedBenchmark:
     """Return the benchmark without its version.
 
     The common parts do not depend on the selected tasks, so that a run can be extended.
@@ -162,7 +167,7 @@ def _benchmark(source: TaskSource, outcomes: Sequence[_ReadTask]) -> Benchmark:
     files[HEALTH_CHECK] = resources.health_check_script().read_bytes()
     for task in tasks:
         files |= task.files
-    return Benchmark(
+    return TranslatedBenchmark(
         name=source.name,
         version="",
         split="test",
@@ -199,7 +204,7 @@ def _builds(tasks: Iterable[TranslatedTask]) -> JsonObject:
 
     An image that several tasks build from different files can only be pulled.
     """
-    builds: dict[str, set[ImageBuild]] = {}
+    builds: dict[str, set[HarborBuild]] = {}
     for task in tasks:
         for ref, build in task.images.items():
             builds.setdefault(ref, set()).add(build)

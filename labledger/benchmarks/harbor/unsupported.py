@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from labledger.benchmarks.harbor.task_files import TaskFiles
+from labledger.benchmarks.harbor.task_files import HarborTaskFiles
 from labledger.benchmarks.harbor.task_toml import (
     MAX_TIMEOUT_S,
     Environment,
@@ -17,14 +17,14 @@ from labledger.benchmarks.harbor.task_toml import (
     VerifierMode,
     is_usable,
 )
-from labledger.text import counted
+from labledger.text.words import counted
 
 COMPOSE_FILE = "docker-compose.yaml"
 _MIN_MEMORY_MB = 6
 
 
 def unsupported(
-    config: TaskConfig, files: TaskFiles, verifier_image: VerifierImage
+    config: TaskConfig, files: HarborTaskFiles, verifier_image: VerifierImage
 ) -> Iterator[str]:
     """Yield every reason why a task cannot be run."""
     if config.steps:
@@ -83,7 +83,7 @@ def healthcheck_limit_s(environment: Environment) -> float:
     return check.start_period_s + check.start_interval_s + check.timeout_s + tries + 60
 
 
-def _agent(config: TaskConfig, files: TaskFiles) -> Iterator[str]:
+def _agent(config: TaskConfig, files: HarborTaskFiles) -> Iterator[str]:
     if not files.has("instruction.md") and not config.steps:
         yield "instruction.md: is missing"
     timeout_s = config.agent.timeout_s
@@ -91,7 +91,9 @@ def _agent(config: TaskConfig, files: TaskFiles) -> Iterator[str]:
         yield f"[agent].timeout_sec: found {timeout_s:g}; needs more than 0"
 
 
-def _verifier(config: TaskConfig, files: TaskFiles, verifier_image: VerifierImage) -> Iterator[str]:
+def _verifier(
+    config: TaskConfig, files: HarborTaskFiles, verifier_image: VerifierImage
+) -> Iterator[str]:
     verifier = config.verifier
     if verifier.timeout_s <= 0:
         yield f"[verifier].timeout_sec: found {verifier.timeout_s:g}; needs more than 0"

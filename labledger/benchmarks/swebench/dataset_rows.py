@@ -23,12 +23,12 @@ from labledger.benchmarks.swebench.harness import (
     PreparedRow,
     prepare_rows,
 )
-from labledger.benchmarks.task_file import TaskRow, json_rows, read_content, tasks_of_rows
+from labledger.benchmarks.task_file import TaskFileRow, json_rows, read_content, tasks_of_rows
 from labledger.errors import InvalidInput, Problem
 from labledger.files.project_files import ProjectFiles
 from labledger.records import JsonObject
 from labledger.resources import require_for
-from labledger.text import counted
+from labledger.text.words import counted
 
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
 _LISTED = 3
@@ -178,7 +178,7 @@ class SwebenchRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Dataset:
+class SweBenchRows:
     """The usable rows of a file, as the package prepared them, and the refused ones."""
 
     rows: tuple[tuple[SwebenchRow, PreparedRow], ...]
@@ -190,13 +190,13 @@ class Dataset:
     """Notes about unused columns, and about the defaults of missing columns."""
 
 
-def read_dataset(location: str) -> Dataset:
+def read_dataset(location: str) -> SweBenchRows:
     """Return the rows of a file. Raises `InvalidInput` with every problem, and `ExtraMissing`."""
     require_for("reading swebench:FILE", "swebench", "swebench")
     what, path = f"cannot read swebench:{location}", Path(location)
     content = read_content(what, path, ProjectFiles.of_location(path, f"swebench:{location}"))
     if content[:4] == b"PAR1":
-        numbered: Iterator[TaskRow | Problem] = _parquet_rows(what, path, content)
+        numbered: Iterator[TaskFileRow | Problem] = _parquet_rows(what, path, content)
     else:
         numbered = json_rows(path, as_json_text(what, path, content))
     all_rows = tasks_of_rows(what, path, numbered, _read_row, "swebench", id_key="instance_id")
@@ -228,7 +228,7 @@ def read_dataset(location: str) -> Dataset:
     split = splits.pop() if len(splits) == 1 else "test"
     digest = hashlib.sha256(content).hexdigest()
     notes = tuple(_notes(path, all_rows))
-    return Dataset(tuple(usable), tuple(refused), split, digest, notes)
+    return SweBenchRows(tuple(usable), tuple(refused), split, digest, notes)
 
 
 def _of_another_version(path: Path, rows: Sequence[SwebenchRow]) -> Problem:
@@ -258,7 +258,7 @@ def _notes(path: Path, rows: Sequence[SwebenchRow]) -> Iterator[ReadingNote]:
         yield ReadingNote(message, where=str(path), is_ignored=False)
 
 
-def _parquet_rows(what: str, path: Path, content: bytes) -> Iterator[TaskRow]:
+def _parquet_rows(what: str, path: Path, content: bytes) -> Iterator[TaskFileRow]:
     """Yield the rows of a Parquet file. The line of each is its number."""
     require_for(f"reading {path.name}", "swebench", "pyarrow")
     import pyarrow
@@ -269,10 +269,10 @@ def _parquet_rows(what: str, path: Path, content: bytes) -> Iterator[TaskRow]:
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise InvalidInput(what, [Problem(str(path), f"is no Parquet file: {error}")]) from error
     for number, fields in enumerate(rows, 1):
-        yield TaskRow(path, number, fields)
+        yield TaskFileRow(path, number, fields)
 
 
-def _read_row(row: TaskRow) -> SwebenchRow:
+def _read_row(row: TaskFileRow) -> SwebenchRow:
     missing = tuple(c for c in (*_NEEDED, *_TESTS) if row.fields.get(c) is None)
     known = {*_NEEDED, *_DEFAULTS, *_TESTS, *_NOT_USED}
     unknown = tuple(column for column in row.fields if column not in known)
@@ -295,7 +295,7 @@ def _read_row(row: TaskRow) -> SwebenchRow:
     return SwebenchRow(fields, split, _assets(row), missing, unknown, frozenset(given))
 
 
-def _tests(row: TaskRow, column: str) -> list[str]:
+def _tests(row: TaskFileRow, column: str) -> list[str]:
     """Return a list of tests. Data sets have it as a list or as JSON text."""
     value = _parsed(row.fields.get(column))
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
@@ -304,7 +304,7 @@ def _tests(row: TaskRow, column: str) -> list[str]:
     return value
 
 
-def _assets(row: TaskRow) -> tuple[str, ...]:
+def _assets(row: TaskFileRow) -> tuple[str, ...]:
     """Return the paths of the binary files of the row's patches."""
     value = _parsed(row.fields.get("image_assets") or {})
     if not isinstance(value, dict):

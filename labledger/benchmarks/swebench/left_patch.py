@@ -13,7 +13,7 @@ from tarfile import TarFile, TarInfo
 
 from labledger.files.tars import PieceStream, content_of, each_member, open_stream
 from labledger.files.untrusted_files import PREDICTION_CAP
-from labledger.text import format_size
+from labledger.text.figures import format_size
 
 PATCH_NAME = "model.patch"
 NOTES_NAME = "patch_notes"

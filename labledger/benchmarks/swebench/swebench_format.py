@@ -11,18 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from labledger.benchmarks.formats import Benchmark, BenchmarkAgent, unused_id
+from labledger.benchmarks.formats import BenchmarkAgent, TranslatedBenchmark, unused_id
 from labledger.benchmarks.swebench.dataset_rows import (
-    Dataset,
     Predictions,
     SwebenchRow,
+    SweBenchRows,
     read_dataset,
     read_predictions,
 )
 from labledger.benchmarks.swebench.harness import PreparedRow, harness_version
 from labledger.experiment.phase_commands import DEPS
 from labledger.records import JsonObject
-from labledger.text import counted_of
+from labledger.text.words import counted_of
 
 AGENTS = ("gold", "empty")
 REPOSITORY = "/testbed"
@@ -45,12 +45,12 @@ _SCRIPTS = Path(__file__).parent
 _PROGRAMS = ("agent.sh", _PATCH_PROGRAM, "grade.sh")
 
 
-def swebench_benchmark(dataset: Dataset) -> Benchmark:
+def swebench_benchmark(dataset: SweBenchRows) -> TranslatedBenchmark:
     """Return the benchmark of a data set, with the agents `gold` and `empty`."""
     files = {name: (_SCRIPTS / name).read_bytes() for name in _PROGRAMS}
     for row, prepared in dataset.rows:
         files[f"{_grader_folder(row.instance_id)}/eval.sh"] = prepared.eval_script.encode()
-    benchmark = Benchmark(
+    benchmark = TranslatedBenchmark(
         name="swebench",
         version=f"sha256:{dataset.digest[:16]}",
         split=dataset.split,
@@ -71,7 +71,9 @@ def swebench_benchmark(dataset: Dataset) -> Benchmark:
     return replace(with_gold, agents=(with_gold.agents[-1], *benchmark.agents))
 
 
-def with_predictions(benchmark: Benchmark, predictions: Predictions) -> Benchmark:
+def with_predictions(
+    benchmark: TranslatedBenchmark, predictions: Predictions
+) -> TranslatedBenchmark:
     """Return a benchmark with the predictions of a model as another agent at the end."""
     predicted = sum(task["id"] in predictions.patches for task in benchmark.tasks)
     description = (
@@ -84,8 +86,8 @@ def with_predictions(benchmark: Benchmark, predictions: Predictions) -> Benchmar
 
 
 def with_patches(
-    benchmark: Benchmark, agent: BenchmarkAgent, patches: Mapping[str, str]
-) -> Benchmark:
+    benchmark: TranslatedBenchmark, agent: BenchmarkAgent, patches: Mapping[str, str]
+) -> TranslatedBenchmark:
     """Return a benchmark with one more agent at the end, whose answers are patches.
 
     `patches` has them by task id. They are files of the tasks that only this agent gets. A task
@@ -185,14 +187,19 @@ class SwebenchFormat:
     agents: tuple[str, ...] = AGENTS
     agent_kinds: tuple[str, ...] = ("predictions",)
 
-    def read(self, location: str) -> Benchmark:
+    def read(self, location: str) -> TranslatedBenchmark:
         """Return the benchmark in a file.
 
         Raises `InvalidInput` with every problem, and `ExtraMissing`.
         """
         return swebench_benchmark(read_dataset(location))
 
-    def add_agent(self, benchmark: Benchmark, kind: str, argument: str) -> Benchmark:  # noqa: ARG002
+    def add_agent(
+        self,
+        benchmark: TranslatedBenchmark,
+        kind: str,  # noqa: ARG002
+        argument: str,
+    ) -> TranslatedBenchmark:
         """Return a benchmark with the agent of a file of predictions at the end.
 
         Raises `InvalidInput`.

@@ -10,7 +10,7 @@ import labledger
 from labledger.cli import arguments
 from labledger.cli.console import out, out_json, say, table
 from labledger.cli.help_pages import CommandLine
-from labledger.text import format_size
+from labledger.text.figures import format_size
 
 if TYPE_CHECKING:
     from labledger import AgentInfo

@@ -16,7 +16,8 @@ import typer
 from labledger import Exit
 from labledger.cli import arguments
 from labledger.cli.console import out, out_json, say
-from labledger.text import counted, counted_of, format_size
+from labledger.text.figures import format_size
+from labledger.text.words import counted, counted_of
 
 if TYPE_CHECKING:
     from labledger import BackupProgress, RestoredRun

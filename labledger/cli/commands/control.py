@@ -17,7 +17,7 @@ from labledger import Exit
 from labledger.cli import arguments
 from labledger.cli.console import add_lab_dir, confirm, out, out_json, say
 from labledger.cli.option_groups import with_option_groups
-from labledger.text import counted
+from labledger.text.words import counted
 
 if TYPE_CHECKING:
     from labledger import ControlReply, JsonObject

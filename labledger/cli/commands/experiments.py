@@ -24,7 +24,8 @@ from labledger.cli.console import (
     table,
 )
 from labledger.cli.option_groups import Chosen, Running, with_option_groups
-from labledger.text import clock_time, counted
+from labledger.text.figures import clock_time
+from labledger.text.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ import labledger
 from labledger.cli import arguments
 from labledger.cli.console import out_json, print_checks, say, table
 from labledger.cli.help_pages import CommandLine
-from labledger.text import counted
+from labledger.text.words import counted
 
 if TYPE_CHECKING:
     from labledger import GatewayStatus, KeyPace, VariantTotals

@@ -18,7 +18,7 @@ import typer
 from labledger import InvalidInput, Problem
 from labledger.cli import arguments
 from labledger.cli.console import exact_stdout, out, say, table
-from labledger.text import counted
+from labledger.text.words import counted
 
 if TYPE_CHECKING:
     from datetime import datetime

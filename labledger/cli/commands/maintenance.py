@@ -17,7 +17,8 @@ from labledger import Exit
 from labledger.cli import arguments
 from labledger.cli.console import confirm, out, out_json, print_checks, say
 from labledger.cli.help_pages import CommandLine
-from labledger.text import counted, counted_of, format_size
+from labledger.text.figures import format_size
+from labledger.text.words import counted, counted_of
 
 if TYPE_CHECKING:
     from labledger import ImportedRun

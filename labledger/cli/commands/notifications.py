@@ -14,7 +14,7 @@ from labledger import Exit
 from labledger.cli import arguments
 from labledger.cli.console import out, out_json, table
 from labledger.cli.help_pages import CommandLine
-from labledger.text import counted
+from labledger.text.words import counted
 
 notifications = CommandLine(
     name="notifications", help="Notifications about runs for the receivers of --notify."

@@ -11,7 +11,7 @@ import labledger
 from labledger import Exit, InvalidInput, Problem
 from labledger.cli import arguments
 from labledger.cli.console import confirm, out, out_json, say
-from labledger.text import counted
+from labledger.text.words import counted
 
 if TYPE_CHECKING:
     from labledger import Permission

@@ -13,7 +13,7 @@ import typer
 
 from labledger import InvalidInput, Problem
 from labledger.cli import arguments
-from labledger.text import counted
+from labledger.text.words import counted
 
 _DEFAULT_PAGE = Path("report.html")
 

@@ -17,7 +17,8 @@ from labledger import BUDGET_PARAMETERS, InvalidInput, Problem
 from labledger.cli import arguments
 from labledger.cli.console import confirm, out, out_json, out_json_parts, out_lines, say, table
 from labledger.cli.option_groups import Chosen, Running, variants_of, with_option_groups
-from labledger.text import counted, duration, usd, whole_number
+from labledger.text.figures import duration, usd, whole_number
+from labledger.text.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,7 +24,8 @@ from labledger.cli.console import (
     say,
     table,
 )
-from labledger.text import counted, model_labels, usd
+from labledger.text.figures import usd
+from labledger.text.words import counted, model_labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

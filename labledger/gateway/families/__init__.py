@@ -3,6 +3,8 @@
 In: bodies and streams as they pass. Out: `Asked`, `Usage` and the error form of a refusal. Nothing
 here opens a connection or changes a byte. Each API has one module, with one `Family`. Read
 `family`, `answer_reader` and `requests.bodies` first.
+
+Read first: `family`, `anthropic_messages`, `event_stream`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, ClassVar
 
-from labledger.gateway.families.event_stream import Event
+from labledger.gateway.families.event_stream import StreamEvent
 from labledger.gateway.families.usage_numbers import (
     MAX_SEARCHES,
     SaidUsage,
@@ -84,7 +84,7 @@ class AnswerReader(ABC):
         """Charges that the usage does not count."""
 
     @abstractmethod
-    def take_event(self, event: Event) -> None:
+    def take_event(self, event: StreamEvent) -> None:
         """Read an event of a stream."""
 
     @abstractmethod

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from labledger.gateway.families.answer_reader import AnswerReader, CallSettings
-from labledger.gateway.families.event_stream import Event
+from labledger.gateway.families.event_stream import StreamEvent
 from labledger.gateway.families.family import (
     Endpoint,
     Family,
@@ -124,7 +124,7 @@ class _Reader(AnswerReader):
         super().__init__()
         self._stopped = self._has_output = self._has_searched = False
 
-    def take_event(self, event: Event) -> None:
+    def take_event(self, event: StreamEvent) -> None:
         document = mapping(event.document)
         kind = document.get("type")
         if "usage" in document and not is_one_of(kind, "message_start", "message_delta"):

@@ -45,8 +45,8 @@ def form_of(start: bytes) -> BodyForm | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """An event of a stream."""
+class StreamEvent:
+    """A server-sent event: its name and its data."""
 
     name: str
     data: str
@@ -89,7 +89,7 @@ class EventReader:
         self._data: list[bytes] = []
         self._size = 0
 
-    def feed(self, piece: bytes) -> Iterator[Event]:
+    def feed(self, piece: bytes) -> Iterator[StreamEvent]:
         """Yield the events that a piece completes."""
         if not piece:
             return
@@ -105,7 +105,7 @@ class EventReader:
                 yield event
         self._extend(lines[-1])
 
-    def end(self) -> Iterator[Event]:
+    def end(self) -> Iterator[StreamEvent]:
         """Yield the event that the end of the body completes, if there is one."""
         if self._line:
             self._take(bytes(self._line))
@@ -123,7 +123,7 @@ class EventReader:
         if len(self._line) <= MAX_EVENT:
             self._line += piece
 
-    def _take(self, line: bytes) -> Event | None:
+    def _take(self, line: bytes) -> StreamEvent | None:
         if not self._begun:
             line, self._begun = line.removeprefix(_BOM), True
         if not line:
@@ -138,9 +138,9 @@ class EventReader:
                 self._data.append(value)
         return None
 
-    def _end(self) -> Event | None:
+    def _end(self) -> StreamEvent | None:
         data, size = self._data, self._size
         name, self._name, self._data, self._size = self._name, "", [], 0
         if not data or size > MAX_EVENT:
             return None
-        return Event(name, b"\n".join(data).decode("utf-8", "replace"))
+        return StreamEvent(name, b"\n".join(data).decode("utf-8", "replace"))

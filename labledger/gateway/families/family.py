@@ -91,7 +91,7 @@ class Asked:
     """The digests that the next request is compared with; None if not needed."""
 
 
-class Refused(Exception):
+class CallRefused(Exception):
     """A request that is not forwarded. The message is for the agent's log."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
@@ -108,7 +108,7 @@ class Family:
     query: frozenset[str]
     """The parameters that a request's query may have."""
     read_request: Callable[[Endpoint, JsonObject, int], Asked]
-    """Returns the facts of a body, given its endpoint and its size in bytes. Raises `Refused`."""
+    """Return the facts of a body, given its endpoint and size in bytes. Raises `CallRefused`."""
     read_settings: Callable[[JsonObject], CallSettings]
     """Returns the settings with which a body asks for its answer."""
     reader: Callable[[], AnswerReader]

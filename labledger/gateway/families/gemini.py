@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from labledger.gateway.families.answer_reader import AnswerReader, CallSettings
-from labledger.gateway.families.event_stream import Event
+from labledger.gateway.families.event_stream import StreamEvent
 from labledger.gateway.families.family import (
+    CallRefused,
     Endpoint,
     Family,
-    Refused,
     asked_tiers,
     is_one_of,
     items,
@@ -99,7 +99,7 @@ class _Reader(AnswerReader):
         super().__init__()
         self._ended = self._has_results = self._is_document = False
 
-    def take_event(self, event: Event) -> None:
+    def take_event(self, event: StreamEvent) -> None:
         self._take(mapping(event.document))
 
     def take_whole(self, document: Any) -> None:
@@ -174,7 +174,7 @@ def _read_settings(body: JsonObject) -> CallSettings:
         request = members(body)
         config = members(request.get("generationconfig"))
         thinking = members(config.get("thinkingconfig"))
-    except Refused:
+    except CallRefused:
         return CallSettings()
     effort = word_or_none(thinking.get("thinkinglevel"))
     if effort is None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from labledger.gateway.families.answer_reader import AnswerReader, CallSettings
-from labledger.gateway.families.event_stream import Event
+from labledger.gateway.families.event_stream import StreamEvent
 from labledger.gateway.families.family import (
     Endpoint,
     Family,
@@ -122,7 +122,7 @@ class _Reader(AnswerReader):
         super().__init__()
         self._answered = self._has_last = False
 
-    def take_event(self, event: Event) -> None:
+    def take_event(self, event: StreamEvent) -> None:
         if event.data.strip() == "[DONE]":
             self.finished = True
             return

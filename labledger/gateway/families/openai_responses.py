@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from labledger.gateway.families.answer_reader import AnswerReader, CallSettings
-from labledger.gateway.families.event_stream import Event
+from labledger.gateway.families.event_stream import StreamEvent
 from labledger.gateway.families.family import (
     Endpoint,
     Family,
@@ -100,7 +100,7 @@ class _Reader(AnswerReader):
         super().__init__()
         self._searches_by_item = 0
 
-    def take_event(self, event: Event) -> None:
+    def take_event(self, event: StreamEvent) -> None:
         document = mapping(event.document)
         kind = document.get("type", event.name)
         if kind == "error":

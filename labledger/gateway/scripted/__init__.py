@@ -3,4 +3,6 @@
 In: a script, a file in YAML or JSON. Out: an HTTP server that speaks the four APIs, streamed and
 not, with the script's usage and faults. It asks no model. The gateway must not import it. Read
 `script`, `provider` and `agent_actions` first.
+
+Read first: `script`, `provider`, `agent_actions`.
 """

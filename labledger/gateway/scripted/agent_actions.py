@@ -42,7 +42,7 @@ _MAX_DEPTH = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ScriptedCall:
     """A call of a tool."""
 
     name: str
@@ -58,7 +58,7 @@ class Said:
     """The content of one answer of the model."""
 
     text: str = ""
-    call: Call | None = None
+    call: ScriptedCall | None = None
 
 
 class NoTool(Exception):
@@ -74,7 +74,7 @@ def is_auxiliary(conversation: Conversation) -> bool:
 def said_in(turn: Turn, conversation: Conversation) -> Said:
     """Return a turn's answer in a conversation. Raises `NoTool` if the agent cannot run it."""
     if turn.tool is not None:
-        return Said(call=Call(turn.tool["name"], turn.tool.get("arguments", {})))
+        return Said(call=ScriptedCall(turn.tool["name"], turn.tool.get("arguments", {})))
     if turn.shell is not None:
         return _command(turn.shell, conversation)
     if turn.write is not None:
@@ -93,10 +93,10 @@ def _command(command: str, conversation: Conversation) -> Said:
         kind = declared.get("type") if isinstance(declared, dict) else None
         is_list = str(kind).lower() == "array"
         given = {name: ["sh", "-c", command] if is_list else command}
-        return Said(call=Call(tool.name, _filled(tool.schema, given), tool.namespace))
+        return Said(call=ScriptedCall(tool.name, _filled(tool.schema, given), tool.namespace))
     if (tool := _program_tool(conversation)) is not None:
         program = f"text(await {_PROGRAM_CALL}{json.dumps({'cmd': command})}));"
-        return Said(call=Call(tool.name, {}, tool.namespace, program))
+        return Said(call=ScriptedCall(tool.name, {}, tool.namespace, program))
     for fence in _TEXT_COMMANDS:
         if fence in conversation.text:
             return Said(text=f"The next command:\n\n```{fence.removeprefix('```')}\n{command}\n```")
@@ -123,7 +123,7 @@ def _end(text: str, conversation: Conversation) -> Said:
         return _command(f"echo {_SUBMIT}", conversation)
     for tool in conversation.tools:
         if tool.name == "finish":
-            return Said(call=Call(tool.name, _filled(tool.schema, {"message": text})))
+            return Said(call=ScriptedCall(tool.name, _filled(tool.schema, {"message": text})))
     return Said(text=text)
 
 

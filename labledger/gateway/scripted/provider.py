@@ -20,7 +20,7 @@ from aiohttp import web
 from labledger.errors import LabLedgerError
 from labledger.gateway.scripted.agent_actions import NoTool, Said, is_auxiliary, said_in
 from labledger.gateway.scripted.received_requests import Conversation, api_of, read_conversation
-from labledger.gateway.scripted.script import Fault, Script, Task, Turn
+from labledger.gateway.scripted.script import Fault, Script, ScriptedTask, Turn
 from labledger.gateway.scripted.scripted_answers import ENDLESS_TEXT, FORMS, Reply
 from labledger.records import JsonObject
 from labledger.records.canonical_json import sha256_hex
@@ -137,7 +137,7 @@ class ScriptedProvider:
             streamed=conversation.streamed
         )
 
-    def _next_fault(self, task: Task | None, turn: Turn, number: int) -> Fault | None:
+    def _next_fault(self, task: ScriptedTask | None, turn: Turn, number: int) -> Fault | None:
         """Return the fault of a request for a turn, and count it; None without one."""
         place = ("" if task is None else task.name, number)
         remaining = self._faults_met[place]

@@ -15,7 +15,7 @@ from typing import Any
 from labledger.errors import InvalidInput, LabLedgerError, Problem
 from labledger.records.bounded_yaml import NotYaml, load_yaml
 from labledger.records.model_calls import Usage
-from labledger.text import near_names
+from labledger.text.words import near_names
 
 VERSION = 1
 """The only version of scripts."""
@@ -78,7 +78,7 @@ _FAULTS = {"status", "cut_after", "error_after", "wrong_json", "endless", "hang"
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class ScriptedTask:
     """The turns of the conversations that a text identifies."""
 
     name: str
@@ -99,13 +99,13 @@ class Task:
 class Script:
     """The answers of a scripted provider."""
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[ScriptedTask, ...]
     auxiliary: Turn = Turn(text="OK", usage=Usage(input=1, output=1))
     """The answer to requests that belong to no task, such as for titles or summaries."""
     keys: tuple[str, ...] = ()
     """The accepted keys. If empty, every request is accepted, also without a key."""
 
-    def task_of(self, model: str, text: str) -> Task | None:
+    def task_of(self, model: str, text: str) -> ScriptedTask | None:
         """Return the first task that a request belongs to."""
         return next(
             (
@@ -157,14 +157,14 @@ class _Reader:
         keys = self._list(members.get("keys"), "keys", self._text)
         return Script(tasks, keys=keys, **auxiliary)
 
-    def _task(self, value: Any, at: str) -> Task:
-        members = self._members(value, at, _names(Task))
+    def _task(self, value: Any, at: str) -> ScriptedTask:
+        members = self._members(value, at, _names(ScriptedTask))
         turns = self._list(members.get("turns"), f"{at}.turns", self._turn)
         if not turns:
             self._report(f"{at}.turns", "expected at least one turn")
         match = self._text(members.get("match"), f"{at}.match")
         model = members.get("model")
-        return Task(
+        return ScriptedTask(
             name=self._text(members.get("name", match), f"{at}.name"),
             match=match,
             turns=turns,

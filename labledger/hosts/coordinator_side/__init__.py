@@ -3,4 +3,6 @@
 In: attempts of the runner. Out: their results, with the artifacts in the coordinator's store. Read
 `cluster_executor`, `host_link` and `host_exchanges` first. Nothing here is kept on disk, except the
 shares of caps. May not import the host's side, or Dask.
+
+Read first: `cluster_executor`, `host_link`, `host_results`.
 """

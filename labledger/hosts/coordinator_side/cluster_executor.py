@@ -17,7 +17,8 @@ from pathlib import Path
 
 from labledger import clock
 from labledger.errors import LabLedgerError
-from labledger.execution.executor import HostState, Limits, RunRecords
+from labledger.execution.executor import RunRecords
+from labledger.execution.host_state import HostState, Limits
 from labledger.execution.local_executor import drain
 from labledger.files.artifact_store import ArtifactStore
 from labledger.hosts.coordinator_side.host_cleanup import (
@@ -40,7 +41,7 @@ from labledger.hosts.coordinator_side.host_shares import HostShares
 from labledger.hosts.coordinator_side.store_relay import StoreRelay
 from labledger.hosts.host_messages import (
     AttemptKey,
-    Cancellation,
+    InterruptedAttempt,
     Kill,
     Removal,
     RunSetup,
@@ -201,9 +202,9 @@ class ClusterExecutor:
         return self._leave(spec, Removal(spec, keep_folder))
 
     def cancel(self, spec: AttemptSpec, reason: str) -> Future[None]:
-        return self._leave(spec, Cancellation(spec, reason))
+        return self._leave(spec, InterruptedAttempt(spec, reason))
 
-    def _leave(self, spec: AttemptSpec, order: Removal | Cancellation) -> Future[None]:
+    def _leave(self, spec: AttemptSpec, order: Removal | InterruptedAttempt) -> Future[None]:
         future = Future[None]()
         future.set_running_or_notify_cancel()
         with self._state.lock:

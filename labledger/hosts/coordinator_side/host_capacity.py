@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from labledger import clock
-from labledger.execution.executor import HostState, Limits, capacity_of, needs_of
+from labledger.execution.host_state import HostState, Limits, capacity_of, needs_of
 from labledger.hosts.coordinator_side.host_link import HostLink
 from labledger.hosts.host_messages import input_digests
 from labledger.trial.attempt_spec import AttemptSpec

@@ -30,10 +30,10 @@ from labledger.hosts.coordinator_side.host_shares import HostShares
 from labledger.hosts.coordinator_side.input_supply import HostPreparation, InputSupply
 from labledger.hosts.coordinator_side.store_relay import StoreRelay
 from labledger.hosts.host_messages import (
+    AttemptFailure,
     AttemptKey,
     Exchange,
     ExchangeReply,
-    Failure,
     HostRefused,
     ResultMessage,
     SupersededEpoch,
@@ -291,7 +291,7 @@ class HostExchanges:
             link.received.discard(key)
             link.confirmed.add(key)
 
-    def _uncollected(self, link: HostLink, failure: Failure) -> OutputUnreadable:
+    def _uncollected(self, link: HostLink, failure: AttemptFailure) -> OutputUnreadable:
         """Return the error for an attempt that its host cannot continue."""
         run_id = self._state.setup.run.run_id
         return OutputUnreadable(

@@ -17,12 +17,12 @@ from functools import partial
 from typing import Any
 
 from labledger import clock
-from labledger.execution.executor import HostState
+from labledger.execution.host_state import HostState
 from labledger.hosts.host_messages import (
     AttemptKey,
-    Cancellation,
     Described,
     Exchange,
+    InterruptedAttempt,
     Kill,
     Removal,
     RunSetup,
@@ -79,7 +79,7 @@ class Pending:
 class Leaving:
     """A removal or a cancellation that has not ended."""
 
-    order: Removal | Cancellation
+    order: Removal | InterruptedAttempt
     future: Future[None]
     is_delivered: bool = False
 
@@ -317,7 +317,7 @@ class HostLink:
             attempts=tuple(attempt.spec for attempt in chosen),
             delivered_before=frozenset(one.spec.key for one in chosen if one.was_delivered),
             removals=tuple(order for order in orders if isinstance(order, Removal)),
-            cancellations=tuple(order for order in orders if isinstance(order, Cancellation)),
+            cancellations=tuple(order for order in orders if isinstance(order, InterruptedAttempt)),
             kills=tuple(kills) if with_orders else (),
             received=frozenset(self.received),
             confirmed=frozenset(self.confirmed),
@@ -336,7 +336,7 @@ class HostLink:
         for spec in request.attempts:
             if (pending := self.pending.get(spec.key)) is not None:
                 pending.is_delivered = True
-        orders: list[Removal | Cancellation] = [*request.removals, *request.cancellations]
+        orders: list[Removal | InterruptedAttempt] = [*request.removals, *request.cancellations]
         for order in orders:
             if (leaving := self.leaving.get(order.spec.key)) is not None:
                 leaving.is_delivered = True

@@ -19,6 +19,7 @@ from typing import get_type_hints
 from labledger import clock
 from labledger.errors import MalformedJson, SchemaInvalid
 from labledger.files.artifact_store import ArtifactStore
+from labledger.files.partial_files import PartialFile
 from labledger.hosts.coordinator_side.host_link import HostLink
 from labledger.hosts.coordinator_side.store_relay import (
     StoreRelay,
@@ -35,8 +36,7 @@ from labledger.hosts.host_messages import (
     RunKey,
 )
 from labledger.hosts.host_transport import ClusterConnection, HostUnreachable
-from labledger.hosts.message_bytes import Mismatch, codec
-from labledger.hosts.object_store import PartialFile
+from labledger.hosts.message_bytes import TypeMismatch, codec
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.attempt_result import Artifact, AttemptResult, EventFile
 from labledger.records.model_calls import Api
@@ -76,7 +76,7 @@ def read_result(message: ResultMessage, spec: AttemptSpec, staged_events: Path) 
         _require_types(result)
         _require_records(result)
         _require_calls(result)
-    except (MalformedJson, SchemaInvalid, Mismatch) as error:
+    except (MalformedJson, SchemaInvalid, TypeMismatch) as error:
         raise BadResult(f"is none: {error}") from error
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise BadResult(f"is none: {type(error).__name__}: {error}") from error
@@ -119,17 +119,17 @@ def _require_types(result: AttemptResult) -> None:
         for event in result.events:
             # Their codec would encode and decode each body once more.
             if type(event.row_seq) is not int or type(event.body) is not dict:
-                raise Mismatch("an event has another type")
+                raise TypeMismatch("an event has another type")
         numbers = [event.row_seq for event in result.events]
         if len(set(numbers)) != len(numbers):
-            raise Mismatch("two events have the same number")
+            raise TypeMismatch("two events have the same number")
     durations = [phase.duration_ms for phase in result.phases.values()]
     if min([*numbers, *durations, result.duration_ms, result.events_dropped]) < 0:
-        raise Mismatch("a number is negative")
+        raise TypeMismatch("a number is negative")
     if clock.parse(result.started_at).utcoffset() != clock.parse(result.ended_at).utcoffset():
-        raise Mismatch("its times are not comparable")
+        raise TypeMismatch("its times are not comparable")
     if result.status in NEVER_RUN:
-        raise Mismatch(f"no trial ends as {result.status}")
+        raise TypeMismatch(f"no trial ends as {result.status}")
 
 
 _TYPES = get_type_hints(AttemptResult)
@@ -141,14 +141,14 @@ _CODECS = {
 
 
 def _require_records(result: AttemptResult) -> None:
-    """Raise `SchemaInvalid` or `Mismatch` unless its records are valid and belong to it."""
+    """Raise `SchemaInvalid` or `TypeMismatch` unless its records are valid and belong to it."""
     stamp = _stamp(result)
     for kind, schema in _SCHEMAS.items():
         records: tuple[JsonObject, ...] = getattr(result, kind)
         for record in records:
             json_schemas.require_valid(record, schema)
             if any(record[name] != value for name, value in stamp.items()):
-                raise Mismatch(f"a record of its {kind} belongs to another trial")
+                raise TypeMismatch(f"a record of its {kind} belongs to another trial")
 
 
 def _stamp(result: AttemptResult) -> JsonObject:
@@ -162,7 +162,7 @@ def _stamp(result: AttemptResult) -> JsonObject:
 
 
 def _require_calls(result: AttemptResult) -> None:
-    """Raise `SchemaInvalid` or `Mismatch` for calls to models that no gateway would record."""
+    """Raise `SchemaInvalid` or `TypeMismatch` for calls to models that no gateway would record."""
     stamp = _stamp(result) | {"ts": result.ended_at, "schema_version": _CALL_SCHEMA}
     for call in result.model_calls:
         document = {"reserved": None} | call.as_json()
@@ -172,10 +172,10 @@ def _require_calls(result: AttemptResult) -> None:
         for usage in (call.usage, call.reserved):
             counts += () if usage is None else astuple(usage)
         if any(count is not None and count > _MAX_COUNT for count in counts):
-            raise Mismatch("a call to a model has a number that is too large")
+            raise TypeMismatch("a call to a model has a number that is too large")
     numbers = [call.call for call in result.model_calls]
     if numbers != sorted(set(numbers)):
-        raise Mismatch("two calls to models have the same number, or they are not in order")
+        raise TypeMismatch("two calls to models have the same number, or they are not in order")
 
 
 def _require_names(result: AttemptResult, spec: AttemptSpec) -> None:

@@ -22,6 +22,7 @@ from labledger.engine.engine import Engine
 from labledger.errors import LabLedgerError
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.durable_files import file_pieces
+from labledger.files.partial_files import read_chunk
 from labledger.hosts.coordinator_side.host_discovery import RETRY_S, ClusterState
 from labledger.hosts.coordinator_side.host_link import HostLink
 from labledger.hosts.coordinator_side.store_relay import (
@@ -40,7 +41,6 @@ from labledger.hosts.host_messages import (
     WrongSession,
 )
 from labledger.hosts.host_transport import ClusterConnection, HostUnreachable
-from labledger.hosts.object_store import read_chunk
 from labledger.records.model_grants import KeySource
 
 _FIRST_IMAGE_POLL_S = 0.5

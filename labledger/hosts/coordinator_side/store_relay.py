@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from labledger import clock
+from labledger.files.partial_files import PartialFile
 from labledger.hosts.coordinator_side.host_link import HostLink
 from labledger.hosts.host_messages import (
     AttemptKey,
@@ -29,7 +30,6 @@ from labledger.hosts.object_store import (
     MIN_BYTES,
     BadObject,
     ObjectStore,
-    PartialFile,
     StoreUnusable,
     require_object_store,
 )

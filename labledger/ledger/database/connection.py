@@ -23,10 +23,10 @@ _MAX_IDLE = 5
 """The number of closed connections that are reused."""
 
 
-class Result:
+class RowStream:
     """The rows of a statement, fetched one by one; columns can be read by name."""
 
-    def __init__(self, cursor: Any, on_close: Callable[[Result], None]) -> None:
+    def __init__(self, cursor: Any, on_close: Callable[[RowStream], None]) -> None:
         self._cursor = cursor
         self._on_close = on_close
         columns = cursor.description
@@ -112,18 +112,18 @@ class Connection:
         """The driver's own connection."""
         self._writes = writes
         self._on_close = on_close
-        self._results: set[Result] = set()
+        self._results: set[RowStream] = set()
         self.closed = False
         if not writes:
             driver.execute("BEGIN")
 
-    def execute(self, statement: str, parameters: Params | None = None) -> Result:
+    def execute(self, statement: str, parameters: Params | None = None) -> RowStream:
         """Execute a statement, once for each item if `parameters` is a list."""
         if isinstance(parameters, list) and parameters:
             cursor = self.driver.executemany(statement, parameters)
         else:
             cursor = self.driver.execute(statement, parameters or ())
-        result = Result(cursor, self._results.discard)
+        result = RowStream(cursor, self._results.discard)
         if cursor.description is not None:
             self._results.add(result)
         return result
@@ -172,7 +172,7 @@ class Connection:
         self.close()
 
 
-class Engine:
+class Database:
     """Opens connections to one database file. May be used from any thread."""
 
     def __init__(self, open_driver: Callable[[], Any], *, writes: bool) -> None:

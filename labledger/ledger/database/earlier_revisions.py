@@ -20,7 +20,7 @@ from labledger.errors import LedgerDamaged, LedgerError, LedgerOutdated
 from labledger.ledger.database import migrations
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import file_identities, reading
-from labledger.text import format_size
+from labledger.text.figures import format_size
 
 MAX_BYTES = 1 << 30
 """A larger ledger is not copied: that could take minutes, and fill the disk."""

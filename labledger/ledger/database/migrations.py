@@ -26,7 +26,7 @@ from labledger.files import lab_folder
 from labledger.files.durable_files import refuse_existing, sync_folder
 from labledger.files.output_files import make_folder_for
 from labledger.ledger.database import views_and_triggers
-from labledger.ledger.database.connection import Connection, Engine
+from labledger.ledger.database.connection import Connection, Database
 from labledger.ledger.database.sqlite import (
     APPLICATION_ID,
     DRIVER,
@@ -137,7 +137,7 @@ def require_current_connection(connection: Connection, path: Path) -> None:
         )
 
 
-def any_revision_engine(path: Path) -> Engine:
+def any_revision_engine(path: Path) -> Database:
     """Return an engine that reads a ledger of any revision, as one of the current revision.
 
     An earlier one is read in an upgraded copy. Raises `LedgerMissing`, `LedgerTooNew`, and

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from labledger.errors import LedgerDamaged, LedgerDiskFull, LedgerError, LedgerMissing, NotALedger
-from labledger.ledger.database.connection import Connection, Engine
+from labledger.ledger.database.connection import Connection, Database
 from labledger.ledger.database.statements import combine, row_digest
 
 APPLICATION_ID = 0x4C4C4447
@@ -80,12 +80,12 @@ def driver_risk(version: tuple[int, ...] | None = None) -> str | None:
     )
 
 
-def writable_engine(path: Path, *, foreign_keys: bool = True) -> Engine:
+def writable_engine(path: Path, *, foreign_keys: bool = True) -> Database:
     """Return an engine whose transactions take the write lock at once. It creates no file."""
     return _engine(path, "mode=rw", foreign_keys=foreign_keys, pragmas=_WRITER_PRAGMAS)
 
 
-def readonly_engine(path: Path) -> Engine:
+def readonly_engine(path: Path) -> Database:
     """Return an engine that cannot write; each of its transactions reads one snapshot.
 
     Raises `LedgerMissing` if there is no file, and `LedgerError` if it cannot be opened.
@@ -181,7 +181,7 @@ def translated(action: str, path: Path, hint: str | None = None) -> Iterator[Non
 
 def _engine(
     path: Path, mode: str, *, foreign_keys: bool = True, pragmas: tuple[str, ...] = ()
-) -> Engine:
+) -> Database:
     uri = f"file:{quote(str(path.absolute()))}?{mode}"
     reading = not pragmas
 
@@ -211,7 +211,7 @@ def _engine(
             raise
         return connection
 
-    return Engine(connect, writes=not reading)
+    return Database(connect, writes=not reading)
 
 
 def _unhex(text: str | None) -> bytes | None:

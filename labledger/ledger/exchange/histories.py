@@ -12,11 +12,12 @@ from enum import StrEnum
 from itertools import zip_longest
 from typing import Any
 
-from labledger.ledger import digest_chain
 from labledger.ledger.database import statements
-from labledger.ledger.database.connection import Connection, Result
+from labledger.ledger.database.connection import Connection, RowStream
 from labledger.ledger.database.table_rows import KEYS
-from labledger.ledger.lookup import Tombstone, find_run_no, newest_tombstone, run_number
+from labledger.ledger.rows import digest_chain
+from labledger.ledger.rows.lookup import find_run_no, run_number
+from labledger.ledger.rows.tombstones import Tombstone, newest_tombstone
 
 
 class RunRelation(StrEnum):
@@ -62,7 +63,7 @@ class StoredRun:
         """Return a run of a ledger. Raises `RunNotFound`."""
         return cls(connection, run_number(connection, run_id))
 
-    def execute(self, sql: str, *values: object) -> Result:
+    def execute(self, sql: str, *values: object) -> RowStream:
         """Execute a statement whose first value is the run's number."""
         return self.connection.execute(sql, (self.run_no, *values))
 

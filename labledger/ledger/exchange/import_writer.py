@@ -15,18 +15,18 @@ from pathlib import Path
 from labledger import fault_points
 from labledger.errors import LedgerError
 from labledger.files.artifact_store import ArtifactStore
-from labledger.ledger import leases, run_rows
-from labledger.ledger.control_requests import copy_requests
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection, batched
-from labledger.ledger.database.model import Owner
+from labledger.ledger.database.run_info import Owner
 from labledger.ledger.database.table_rows import KEYS, SLOT_TABLES
-from labledger.ledger.digest_chain import PLANNED_TABLES, read_chain_head
 from labledger.ledger.exchange import histories, mirror_reader
 from labledger.ledger.exchange.histories import History, RunRelation, StoredRun
-from labledger.ledger.exchange.source import Source
-from labledger.ledger.leases import UnitOfWork
-from labledger.ledger.lookup import run_number
+from labledger.ledger.exchange.source import ImportSource
+from labledger.ledger.rows import leases, run_rows
+from labledger.ledger.rows.control_requests import copy_requests
+from labledger.ledger.rows.digest_chain import PLANNED_TABLES, read_chain_head
+from labledger.ledger.rows.leases import UnitOfWork
+from labledger.ledger.rows.lookup import run_number
 from labledger.records.attempt_result import REFERENCE
 from labledger.records.outcomes import RunStatus
 
@@ -113,13 +113,13 @@ _DELETE_LEASE = "DELETE FROM lease WHERE run_no = ?"
 
 
 class ImportWriter:
-    """Imports runs of a `Source`; a reader never sees the result of an interrupted method."""
+    """Imports runs of a `ImportSource`; a reader never sees the result of an interrupted method."""
 
     def __init__(self, work: UnitOfWork, store: ArtifactStore) -> None:
         self._work = work
         self._store = store
 
-    def copy_artifacts(self, source: Source, run_id: str, start: int) -> int:
+    def copy_artifacts(self, source: ImportSource, run_id: str, start: int) -> int:
         """Copy the missing artifacts that the run, and its records from slot `start` on, refer to.
 
         Large artifacts are durable files before the ledger refers to them. Returns the number of
@@ -140,7 +140,9 @@ class ImportWriter:
         with self._work.transaction(f"read {chain.parent}") as connection:
             return mirror_reader.rebuild(connection, chain, mirrors)
 
-    def import_run(self, source: Source, run_id: str, is_dead: Callable[[Owner], bool]) -> History:
+    def import_run(
+        self, source: ImportSource, run_id: str, is_dead: Callable[[Owner], bool]
+    ) -> History:
         """Import the run or its new commits in one transaction; return the comparison before that.
 
         Writes nothing for a conflict, which the caller handles, or if nothing is new. Raises
@@ -166,7 +168,7 @@ class ImportWriter:
             fault_points.fault_point("inside_import")
             return history
 
-    def _copy_artifacts(self, source: Source, digests: Sequence[str], run_id: str) -> int:
+    def _copy_artifacts(self, source: ImportSource, digests: Sequence[str], run_id: str) -> int:
         """Import artifacts in one transaction; return how many the source does not have."""
         artifacts, missing = [], 0
         for sha256 in self._missing(digests):
@@ -192,7 +194,7 @@ class ImportWriter:
                 if connection.execute(_HAS_ARTIFACT_SQL, (bytes.fromhex(sha256),)).first() is None
             ]
 
-    def _copy_file(self, source: Source, sha256: str) -> int:
+    def _copy_file(self, source: ImportSource, sha256: str) -> int:
         """Copy a file of the source's artifact store into this one; return its size."""
         if self._store.keeps(sha256):
             return self._store.path(sha256).stat().st_size
@@ -210,7 +212,7 @@ class ImportWriter:
         return size
 
 
-def frozen_digests(source: Source, run_id: str) -> Iterator[str]:
+def frozen_digests(source: ImportSource, run_id: str) -> Iterator[str]:
     """Yield the digests of the frozen files and workspaces of a run, with which it is resumed."""
     run_no = run_number(source.connection, run_id)
     texts = run_rows.read_resolved_texts(source.connection, run_no)
@@ -219,7 +221,7 @@ def frozen_digests(source: Source, run_id: str) -> Iterator[str]:
         yield from _FROZEN_DIGEST.findall(text)
 
 
-def referenced_digests(source: Source, run_id: str, start: int) -> Iterator[list[str]]:
+def referenced_digests(source: ImportSource, run_id: str, start: int) -> Iterator[list[str]]:
     """Yield, in batches, the digests that a run's records from slot `start` on refer to."""
     run_no = run_number(source.connection, run_id)
     for table in ("evidence_record", "prediction", "score"):

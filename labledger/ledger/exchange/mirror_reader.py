@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from labledger.errors import LedgerError, MalformedJson
-from labledger.ledger import digest_chain, run_rows, slot_rows
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection, batched
-from labledger.ledger.digest_chain import (
+from labledger.ledger.rows import digest_chain, run_rows, slot_rows
+from labledger.ledger.rows.digest_chain import (
     COMMIT_COLUMNS,
     JSON_COLUMNS,
     OPTIONAL_COLUMNS,

@@ -28,19 +28,20 @@ from labledger.errors import (
     SchemaInvalid,
 )
 from labledger.files.artifact_store import ArtifactStore
-from labledger.ledger import leases, stored_runs
-from labledger.ledger.committed_rows import Commit
+from labledger.ledger.checking.run_checks import definitions, expected_definitions
+from labledger.ledger.checking.slot_checks import UNREADABLE
+from labledger.ledger.checking.verify import VerificationResult, verify_snapshot
 from labledger.ledger.database import migrations, statements
 from labledger.ledger.database.connection import Connection
-from labledger.ledger.database.model import Owner
+from labledger.ledger.database.run_info import Owner
 from labledger.ledger.database.sqlite import readonly_engine, translated
-from labledger.ledger.lookup import run_number
-from labledger.ledger.model_usage import call_of_record
-from labledger.ledger.run_checks import definitions, expected_definitions
-from labledger.ledger.run_rows import read_total_slots
-from labledger.ledger.slot_checks import UNREADABLE
-from labledger.ledger.stored_runs import Regrades
-from labledger.ledger.verify import Verification, verify_snapshot
+from labledger.ledger.reading import stored_runs
+from labledger.ledger.reading.committed_rows import Commit
+from labledger.ledger.reading.stored_runs import StoredRegrades
+from labledger.ledger.rows import leases
+from labledger.ledger.rows.lookup import run_number
+from labledger.ledger.rows.model_usage import call_of_record
+from labledger.ledger.rows.run_rows import read_total_slots
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.attempt_result import MAX_RECORD_DEPTH
 from labledger.records.identity import RUN_ID
@@ -180,7 +181,7 @@ class SourceStore(ArtifactStore):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ImportSource:
     """A snapshot of another ledger, or of one that was rebuilt from mirrors."""
 
     path: Path
@@ -195,7 +196,7 @@ class Source:
         rows = self.connection.execute("SELECT run_id FROM run ORDER BY run_no")
         return list(rows.scalars())
 
-    def regrades(self, run_id: str) -> Regrades | None:
+    def regrades(self, run_id: str) -> StoredRegrades | None:
         """Return which run a regrading grades again; None for a run whose agents ran."""
         return stored_runs.read_regrades(self.connection, run_number(self.connection, run_id))
 
@@ -229,7 +230,7 @@ class Source:
                     hint="import it when it has stopped; `run_ids=` selects other runs",
                 )
 
-    def verify(self, run_ids: Sequence[str]) -> Verification:
+    def verify(self, run_ids: Sequence[str]) -> VerificationResult:
         """Verify some runs: digests, and whether labledger could have written their rows."""
         store = self.store if self.has_artifacts else None
         try:
@@ -243,7 +244,7 @@ class Source:
 
 
 @contextmanager
-def open_source_ledger(path: Path, store: Path, scratch: Path) -> Iterator[Source]:
+def open_source_ledger(path: Path, store: Path, scratch: Path) -> Iterator[ImportSource]:
     """Open the ledger at `path`; one of an older revision is upgraded in a copy in `scratch`.
 
     Raises `LedgerMissing`, `LedgerTooNew`, and `LedgerError` for a file that is not a ledger.
@@ -262,7 +263,7 @@ def open_source_ledger(path: Path, store: Path, scratch: Path) -> Iterator[Sourc
         ):
             migrations.require_current_connection(connection, path)
             require_same_tables(connection, path)
-            yield Source(path, connection, SourceStore(store))
+            yield ImportSource(path, connection, SourceStore(store))
     finally:
         engine.dispose()
 

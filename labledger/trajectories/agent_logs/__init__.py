@@ -2,6 +2,8 @@
 
 Each module reads one form. Lines that it does not understand are counted in `LogFacts.unread`. Only
 a failing disk raises an error. All content is the agent's claim.
+
+Read first: `claude_code`, `codex`, `openhands`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 In: recorded bodies and streams, which an agent and a provider wrote. Out: messages. No content
 raises an error here.
+
+Read first: `message`, `anthropic_messages`, `openai_chat`.
 """
 
 from __future__ import annotations

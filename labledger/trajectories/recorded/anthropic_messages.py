@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from labledger.gateway.families.event_stream import Event
+from labledger.gateway.families.event_stream import StreamEvent
 from labledger.gateway.families.family import items, mapping
 from labledger.records import JsonObject
 from labledger.trajectories.drafts import content_text
 from labledger.trajectories.json_reading import as_arguments, objects
 from labledger.trajectories.recorded.message import (
     ApiReader,
-    Call,
     Message,
     Returned,
+    TrajectoryCall,
     id_of,
     source_of,
 )
@@ -38,7 +38,9 @@ def _take_block(target: Message, block: JsonObject) -> None:
         case "thinking" | "redacted_thinking":
             target.reasoning.append(content_text(block.get("thinking")))
         case "tool_use" | "server_tool_use":
-            target.calls.append(Call(id_of(block.get("id")), block.get("name"), block.get("input")))
+            target.calls.append(
+                TrajectoryCall(id_of(block.get("id")), block.get("name"), block.get("input"))
+            )
         case "tool_result":
             target.returned.append(
                 Returned(
@@ -60,7 +62,7 @@ class _Answer:
         self._blocks: dict[int, JsonObject] = {}
         self._pieces: dict[int, list[str]] = {}
 
-    def take_event(self, event: Event) -> None:
+    def take_event(self, event: StreamEvent) -> None:
         document = mapping(event.document)
         index, delta = document.get("index"), mapping(document.get("delta"))
         if not isinstance(index, int):

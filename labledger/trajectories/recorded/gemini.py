@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from labledger.gateway.families.event_stream import Event
+from labledger.gateway.families.event_stream import StreamEvent
 from labledger.gateway.families.family import items, mapping
 from labledger.records import JsonObject
 from labledger.trajectories.drafts import content_text, name_of
 from labledger.trajectories.json_reading import objects
 from labledger.trajectories.recorded.message import (
     ApiReader,
-    Call,
     Message,
     Returned,
+    TrajectoryCall,
     id_of,
     source_of,
 )
@@ -36,7 +36,9 @@ def _take_parts(target: Message, parts: Any) -> None:
         call = mapping(part.get("functionCall", part.get("function_call")))
         response = mapping(part.get("functionResponse", part.get("function_response")))
         if call:
-            target.calls.append(Call(id_of(call.get("id")), call.get("name"), call.get("args")))
+            target.calls.append(
+                TrajectoryCall(id_of(call.get("id")), call.get("name"), call.get("args"))
+            )
         elif response:
             target.returned.append(_returned(dict(response)))
         elif isinstance(part.get("text"), str):
@@ -62,7 +64,7 @@ class _Answer:
     def __init__(self) -> None:
         self._said = Message("agent")
 
-    def take_event(self, event: Event) -> None:
+    def take_event(self, event: StreamEvent) -> None:
         self.take_whole(event.document)
 
     def take_whole(self, document: Any) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from labledger.gateway.families.event_stream import Event
+from labledger.gateway.families.event_stream import StreamEvent
 from labledger.records import JsonObject
 from labledger.trajectories.drafts import Draft, name_of
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TrajectoryCall:
     """A tool call of the model."""
 
     id: str | None
@@ -40,7 +40,7 @@ class Message:
     """`system`, `user` or `agent`."""
     texts: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
+    calls: list[TrajectoryCall] = field(default_factory=list)
     returned: list[Returned] = field(default_factory=list)
 
     @property
@@ -74,7 +74,7 @@ class Message:
 class AnswerParts(Protocol):
     """Assembles an answer."""
 
-    def take_event(self, event: Event) -> None:
+    def take_event(self, event: StreamEvent) -> None:
         """Read an event of a stream."""
 
     def take_whole(self, document: Any) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from labledger.gateway.families.event_stream import Event
+from labledger.gateway.families.event_stream import StreamEvent
 from labledger.gateway.families.family import items, mapping
 from labledger.records import JsonObject
 from labledger.trajectories.drafts import content_text
 from labledger.trajectories.json_reading import as_arguments, objects
 from labledger.trajectories.recorded.message import (
     ApiReader,
-    Call,
     Message,
     Returned,
+    TrajectoryCall,
     id_of,
     source_of,
 )
@@ -40,7 +40,7 @@ def _message(message: JsonObject) -> Message:
     for call in objects(message.get("tool_calls")):
         function = mapping(call.get("function")) or mapping(call.get("custom"))
         arguments = as_arguments(function.get("arguments", function.get("input")))
-        parsed.calls.append(Call(id_of(call.get("id")), function.get("name"), arguments))
+        parsed.calls.append(TrajectoryCall(id_of(call.get("id")), function.get("name"), arguments))
     return parsed
 
 
@@ -50,7 +50,7 @@ class _Answer:
         self._texts: dict[str, list[str]] = {}
         self._calls: dict[int, JsonObject] = {}
 
-    def take_event(self, event: Event) -> None:
+    def take_event(self, event: StreamEvent) -> None:
         choices = map(mapping, items(mapping(event.document).get("choices")))
         choice = next((candidate for candidate in choices if candidate.get("index", 0) == 0), {})
         delta = mapping(choice.get("delta"))

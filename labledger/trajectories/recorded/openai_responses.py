@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from labledger.gateway.families.event_stream import Event
+from labledger.gateway.families.event_stream import StreamEvent
 from labledger.gateway.families.family import items, mapping
 from labledger.records import JsonObject
 from labledger.trajectories.drafts import content_text
 from labledger.trajectories.json_reading import as_arguments, objects
 from labledger.trajectories.recorded.message import (
     ApiReader,
-    Call,
     Message,
     Returned,
+    TrajectoryCall,
     id_of,
     source_of,
 )
@@ -45,7 +45,7 @@ def _message(item: JsonObject) -> Message:
     if str(kind).endswith("_call"):
         name = item.get("name") or str(kind)
         given = item.get("arguments", item.get("input", item.get("action")))
-        return Message("agent", calls=[Call(call, name, as_arguments(given))])
+        return Message("agent", calls=[TrajectoryCall(call, name, as_arguments(given))])
     return Message("user", [content_text(item)])
 
 
@@ -53,7 +53,7 @@ class _Answer:
     def __init__(self) -> None:
         self._items: list[JsonObject] = []
 
-    def take_event(self, event: Event) -> None:
+    def take_event(self, event: StreamEvent) -> None:
         document = mapping(event.document)
         kind = document.get("type", event.name)
         if kind == "response.output_item.done" and isinstance(document.get("item"), dict):

@@ -20,7 +20,7 @@ from labledger.trial.evidence.declared_artifacts import TakenArtifacts
 from labledger.trial.evidence.tampering import (
     Checked,
     FilesystemChanges,
-    Isolation,
+    TrialIsolation,
     inspect_changes,
 )
 
@@ -33,7 +33,7 @@ _GRADER_HAD_NOT_BEGUN = (ExitStatus.NOT_GRADED | {ExitStatus.AGENT_ENDED}) - {
 
 
 def facts_of_trial(
-    engine: Engine, isolation: Isolation, container_exit: ContainerExit
+    engine: Engine, isolation: TrialIsolation, container_exit: ContainerExit
 ) -> JsonObject:
     """Return the isolation facts of a trial whose container has stopped.
 
@@ -57,7 +57,7 @@ def facts_of_trial(
 
 
 def facts_of_separate_grader(
-    engine: Engine, isolation: Isolation, container_exit: ContainerExit
+    engine: Engine, isolation: TrialIsolation, container_exit: ContainerExit
 ) -> JsonObject:
     """Return the isolation facts of a trial whose grader had its own container.
 
@@ -74,7 +74,9 @@ def facts_of_separate_grader(
     }
 
 
-def facts_without_agent(engine: Engine, isolation: Isolation, recorded: JsonObject) -> JsonObject:
+def facts_without_agent(
+    engine: Engine, isolation: TrialIsolation, recorded: JsonObject
+) -> JsonObject:
     """Return the isolation facts of a trial whose agent ran in another container.
 
     Before its grader, the new container holds the image and, with a workspace in the image, the
@@ -97,7 +99,7 @@ def facts_without_agent(engine: Engine, isolation: Isolation, recorded: JsonObje
     return facts | {key: recorded[key] for key in ("mode",) if key in recorded}
 
 
-def unknown_isolation_facts(isolation: Isolation, why: str) -> JsonObject:
+def unknown_isolation_facts(isolation: TrialIsolation, why: str) -> JsonObject:
     """Return the isolation facts of a trial that has no container to inspect."""
     return _facts(isolation, _agent_user(isolation, None), FilesystemChanges(None, unchecked=why))
 
@@ -108,7 +110,9 @@ def _of_changes(facts: JsonObject) -> JsonObject:
     return {key: facts[key] for key in keys if key in facts}
 
 
-def _facts(isolation: Isolation, agent_user: str | None, changes: FilesystemChanges) -> JsonObject:
+def _facts(
+    isolation: TrialIsolation, agent_user: str | None, changes: FilesystemChanges
+) -> JsonObject:
     mode = isolation.mode
     is_kept = isolation.keeps_processes and mode in {GradingMode.SAME, GradingMode.DELIVERED}
     facts: JsonObject = {
@@ -134,7 +138,7 @@ def _facts(isolation: Isolation, agent_user: str | None, changes: FilesystemChan
     return facts
 
 
-def _agent_user(isolation: Isolation, engine: Engine | None) -> str | None:
+def _agent_user(isolation: TrialIsolation, engine: Engine | None) -> str | None:
     """Return the user that the agent ran as, or None if only a removed image defines it.
 
     Without an engine, the image is not inspected.

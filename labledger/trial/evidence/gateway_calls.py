@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from labledger.clock import parse
-from labledger.gateway.recordings import (
+from labledger.gateway.messages.recordings import (
     OTHER_ORDER,
     MissedRequest,
     Recorded,
@@ -68,7 +68,7 @@ _AFFECTED = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class ModelUse:
+class AttemptCalls:
     """The calls of an attempt, and their problems.
 
     A failed call excuses the agent only if all of these conditions hold:

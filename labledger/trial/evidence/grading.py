@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from labledger.errors import MalformedJson, SchemaInvalid
 from labledger.experiment.grading_settings import ResultSource
-from labledger.experiment.plan_sections import Benchmark
+from labledger.experiment.plan_sections import BenchmarkPlan
 from labledger.files import untrusted_files
 from labledger.files.untrusted_files import UnsafeFile, UntrustedFile
 from labledger.records import JsonObject, canonical_json, json_schemas
@@ -83,7 +83,7 @@ class GradedTrial:
 
     stamp: Stamp
     """The common fields of its rows."""
-    benchmark: Benchmark
+    benchmark: BenchmarkPlan
     bindings: JsonObject
     """The bindings of its variant."""
     source: ResultSource
@@ -295,7 +295,7 @@ def merged_ids(ids_in_row: object, accepted: Sequence[TrialIds]) -> object:
 
 
 def reference_prediction(
-    stamp: Stamp, benchmark: Benchmark, references: Mapping[str, str], *, has_result: bool
+    stamp: Stamp, benchmark: BenchmarkPlan, references: Mapping[str, str], *, has_result: bool
 ) -> JsonObject:
     """Return a prediction that refers to the agent's result, or else to its changes.
 
@@ -313,7 +313,9 @@ def reference_prediction(
     return stamped_row(stamp, benchmark, PREDICTION_SCHEMA, {"prediction": prediction})
 
 
-def stamped_row(stamp: Stamp, benchmark: Benchmark, schema: str, members: JsonObject) -> JsonObject:
+def stamped_row(
+    stamp: Stamp, benchmark: BenchmarkPlan, schema: str, members: JsonObject
+) -> JsonObject:
     """Return a row with the identity of its trial. Raises `SchemaInvalid` if it is invalid."""
     row = stamp.as_json(schema) | {"benchmark": benchmark.identity} | members
     json_schemas.require_valid(row, schema)

@@ -18,7 +18,7 @@ from typing import Any
 from labledger.experiment.plan_sections import MetricDefinition
 from labledger.files.untrusted_files import read_ascii
 from labledger.records import JsonObject
-from labledger.records.attempt_result import Event, Metric, Phase
+from labledger.records.attempt_result import Event, MetricValue, Phase
 from labledger.records.resource_pressure import FIELDS, PHASES
 from labledger.trial import contract
 
@@ -36,8 +36,8 @@ class Sources:
 
 def compute_metrics(
     definitions: Iterable[MetricDefinition], sources: Sources
-) -> tuple[Metric, ...]:
-    """Return one `Metric` for each definition that has a value.
+) -> tuple[MetricValue, ...]:
+    """Return one `MetricValue` for each definition that has a value.
 
     Reads events once, one by one, because there may be very many.
     """
@@ -51,7 +51,7 @@ def compute_metrics(
     for definition, of_events in zip(definitions, aggregates, strict=True):
         value = _storable(of_events.value if of_events else _value(definition, sources))
         if value is not None:
-            metrics.append(Metric(definition.metric_id, definition.source, value))
+            metrics.append(MetricValue(definition.metric_id, definition.source, value))
     return tuple(metrics)
 
 

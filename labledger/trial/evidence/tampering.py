@@ -246,7 +246,7 @@ class FilesystemChanges:
 
 
 @dataclass(frozen=True, slots=True)
-class Isolation:
+class TrialIsolation:
     """How the agent of a trial was kept apart from its grader, as its experiment says."""
 
     folder: Path
@@ -272,7 +272,7 @@ class Isolation:
 
 def inspect_changes(
     engine: Engine,
-    isolation: Isolation,
+    isolation: TrialIsolation,
     container: str,
     checked: Checked,
     state: ContainerState | None = None,

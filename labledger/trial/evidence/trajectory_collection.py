@@ -20,11 +20,11 @@ from labledger.files.untrusted_files import UntrustedFile
 from labledger.records.model_calls import JOURNAL, ModelCall, read_calls
 from labledger.records.model_costs import PICODOLLARS, PriceTable, known_cost
 from labledger.records.model_grants import RECORD
-from labledger.text import counted
+from labledger.text.words import counted
 from labledger.trajectories import agent_document, recorded_calls
 from labledger.trajectories.agent_document import AgentDocument
 from labledger.trajectories.agent_logs import LogReader, find_reader
-from labledger.trajectories.atif import Agent, FinalMetrics, Head, Step
+from labledger.trajectories.atif import FinalMetrics, Head, Step, TrajectoryAgent
 from labledger.trajectories.json_reading import TOO_LONG, LogFacts
 from labledger.trajectories.recorded_calls import MatchedCalls, read_record
 from labledger.trajectories.step_text import cut_notice
@@ -215,7 +215,7 @@ class _Collector:
         version = agent.version if agent.version != "unknown" else facts.version or "unknown"
         failure = {"failure": facts.failure} if facts.failure else {}
         return Head(
-            agent=Agent(agent.name, version, agent.model or facts.model),
+            agent=TrajectoryAgent(agent.name, version, agent.model or facts.model),
             session_id=facts.session_id,
             final_metrics=facts.claimed,
             extra=failure or None,

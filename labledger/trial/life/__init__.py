@@ -2,5 +2,7 @@
 
 In: an `AttemptSpec` and a `TrialContext`. Out: an `AttemptResult`. Only this package starts,
 awaits, kills and removes containers of trials. It finds them by their labels and addresses them by
-their ids. Read first: `worker`, `container_start`, `adoption`.
+their ids.
+
+Read first: `worker`, `container_start`, `adoption`.
 """

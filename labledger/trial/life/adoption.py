@@ -29,7 +29,7 @@ from labledger.trial.life import (
     two_part_trials,
 )
 from labledger.trial.life.container_start import find_container
-from labledger.trial.life.start_limiter import TrialContext
+from labledger.trial.life.trial_context import TrialContext
 
 _FOLDER_DELETED = "its trial folder was deleted, with what its agent had done"
 _CONTAINER_AND_FOLDER_GONE = (

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from labledger.agents.launch import folder_of
 from labledger.errors import EngineUnavailable, LabLedgerError
-from labledger.experiment.consistency_checks import USER_OF_IMAGE, is_root
+from labledger.experiment.container_users import USER_OF_IMAGE, is_root
 from labledger.experiment.grading_settings import WAIT_S, Sealing, find_reader
 from labledger.experiment.runtime_sections import Resources, Rights
 from labledger.records import JsonObject

@@ -20,7 +20,7 @@ from labledger.engine.engine_errors import (
     retry_engine_errors,
 )
 from labledger.engine.engine_facts import ContainerState
-from labledger.experiment.consistency_checks import is_root
+from labledger.experiment.container_users import is_root
 from labledger.experiment.grading_settings import GradingMode
 from labledger.files import artifact_tars
 from labledger.trial.attempt_spec import AttemptSpec
@@ -29,7 +29,7 @@ from labledger.trial.evidence.change_collection import StoppedContainer
 from labledger.trial.free_disk_space import OutputUnreadable
 from labledger.trial.life import image_files
 from labledger.trial.life.container_config import container_config
-from labledger.trial.life.start_limiter import TrialContext
+from labledger.trial.life.trial_context import TrialContext
 from labledger.trial.trial_plan import ImageFacts
 
 

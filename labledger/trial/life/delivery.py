@@ -27,7 +27,7 @@ from labledger.trial.evidence.tampering import inspect_changes
 from labledger.trial.free_disk_space import trial_stays
 from labledger.trial.life import inputs, model_access, trial_networks
 from labledger.trial.life.container_start import monotonic_start
-from labledger.trial.life.start_limiter import TrialContext
+from labledger.trial.life.trial_context import TrialContext
 from labledger.trial.life.two_part_trials import AgentPart, combined_exit
 from labledger.trial.output_folders import artifact_source, isolation_of
 

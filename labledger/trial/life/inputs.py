@@ -25,7 +25,7 @@ from labledger.trial import attempt_notes, contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life import image_files, model_access, shared_files, trial_networks
 from labledger.trial.life.helper_containers import ModelsHelper
-from labledger.trial.life.start_limiter import TrialContext
+from labledger.trial.life.trial_context import TrialContext
 from labledger.trial.output_folders import output_mounts
 
 _ENTRYPOINT_ARGUMENTS = ("sh", "-c", "sleep infinity")

@@ -23,8 +23,8 @@ from labledger.records.model_grants import (
     GRANT,
     UNSTATED_OUTPUT,
     CallLimits,
+    LimitWaits,
     ModelGrant,
-    Waiting,
 )
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
@@ -82,7 +82,7 @@ def _grant(spec: AttemptSpec, token: str, *, shares_caps: bool) -> ModelGrant:
             provider.name for provider in models.granted_providers
         ).prices,
         unstated_output=models.unstated_output or UNSTATED_OUTPUT,
-        waiting=models.waiting or Waiting.EXCLUDED,
+        waiting=models.waiting or LimitWaits.EXCLUDED,
         # A gateway that starts again finds in the attempt's own record which answers it has had.
         record=bool(models.record or spec.replays),
         replay=_record(spec),

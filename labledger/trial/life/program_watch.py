@@ -20,7 +20,7 @@ from labledger.errors import LedgerError
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.fingerprints import Fingerprint, fingerprint
 from labledger.records import canonical_json
-from labledger.text import duration
+from labledger.text.figures import duration
 from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life import shared_files

@@ -25,7 +25,7 @@ from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.declared_artifacts import take_artifacts
 from labledger.trial.life import container_start, inputs, model_access, trial_networks
 from labledger.trial.life.container_start import find_container, name_taken_error
-from labledger.trial.life.start_limiter import TrialContext
+from labledger.trial.life.trial_context import TrialContext
 from labledger.trial.life.two_part_trials import (
     AgentPart,
     combined_exit,

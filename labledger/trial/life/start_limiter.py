@@ -11,18 +11,14 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from queue import SimpleQueue
 
 from labledger import clock
 from labledger.engine.engine import Engine
 from labledger.errors import EngineUnavailable, LabLedgerError
-from labledger.gateway.client import GatewayClient
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.free_disk_space import FullDisks
 from labledger.trial.life.helper_containers import ModelsHelper, restart_stopped_proxies
-from labledger.trial.life.program_watch import ProgramWatch
 
 
 class StartRefused(LabLedgerError):
@@ -430,26 +426,3 @@ def _left_s(spec: AttemptSpec, start: float, limit_s: float) -> float:
     """
     waited_s = attempt_notes.waited_s(spec.folder) if spec.uses_models else 0.0
     return start + limit_s + waited_s - clock.monotonic()
-
-
-@dataclass(frozen=True, slots=True)
-class TrialContext:
-    """The collaborators of an attempt, for the thread that works on it."""
-
-    engine: Engine
-    """No other thread may use it meanwhile."""
-    limiter: StartLimiter
-    """Shared by all attempts of the executor."""
-    full_disks: FullDisks
-    """Shared by everything in this process that works on the run."""
-    report_restart: Callable[[AttemptSpec, str], None]
-    """Called with each restart reason, as soon as it is durable. Thread-safe."""
-    gateway: GatewayClient | None = None
-    """The gateway of this host; None if no agent has models."""
-    programs: ProgramWatch | None = None
-    """Watches the files that trials of the run share; None for no watch."""
-
-    def record_restart(self, spec: AttemptSpec, reason: str) -> None:
-        """Record durably why an attempt is started again, and report it."""
-        attempt_notes.add_restart_reason(spec.folder, reason)
-        self.report_restart(spec, reason)

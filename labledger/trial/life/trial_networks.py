@@ -26,7 +26,7 @@ from labledger.trial.life.helper_containers import (
     ModelsHelper,
     remove_helpers,
 )
-from labledger.trial.life.start_limiter import TrialContext
+from labledger.trial.life.trial_context import TrialContext
 
 Part = Literal["agent", "grader"]
 """The user of a network: `agent` for setup and agent, `grader` for the grader."""

@@ -26,7 +26,7 @@ from labledger.trial.evidence.declared_artifacts import TakenArtifacts
 from labledger.trial.evidence.tampering import FilesystemChanges, inspect_changes
 from labledger.trial.life import inputs, model_access, trial_networks
 from labledger.trial.life.container_start import kill_overdue
-from labledger.trial.life.start_limiter import TrialContext
+from labledger.trial.life.trial_context import TrialContext
 from labledger.trial.output_folders import isolation_of
 
 _AGENT_PART = "first_part.json"

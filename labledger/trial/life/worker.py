@@ -37,7 +37,7 @@ from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.collect import collect_result, infra_error_result, redactor_for
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
-from labledger.trial.evidence.gateway_calls import ModelUse
+from labledger.trial.evidence.gateway_calls import AttemptCalls
 from labledger.trial.free_disk_space import DISK_FULL_ERRNOS, output_unreadable_error
 from labledger.trial.life import (
     container_start,
@@ -51,7 +51,8 @@ from labledger.trial.life.adoption import adopt, finish_stopped_container, folde
 from labledger.trial.life.container_config import permission_container_config
 from labledger.trial.life.container_start import find_container, name_taken_error
 from labledger.trial.life.helper_containers import ModelsHelper
-from labledger.trial.life.start_limiter import StartRefused, TrialContext, WaitAbandoned
+from labledger.trial.life.start_limiter import StartRefused, WaitAbandoned
+from labledger.trial.life.trial_context import TrialContext
 from labledger.trial.stored_trial import EvidenceIncomplete
 
 _IN_PARTS = frozenset({Sealing.AFTER_AGENT, Sealing.DELIVERED, Sealing.SEPARATE})
@@ -136,14 +137,14 @@ def _collect_result(
         raise output_unreadable_error(spec, error) from error
 
 
-def _model_use(spec: AttemptSpec, context: TrialContext) -> ModelUse | None:
+def _model_use(spec: AttemptSpec, context: TrialContext) -> AttemptCalls | None:
     """End the agent's access to models, and return its calls; None if it has no models."""
     if not spec.uses_models:
         return None
     helper = ModelsHelper.of(spec)
     is_lost = helper.is_lost(context.engine)
     closed = model_access.close(spec, context.gateway)
-    return ModelUse.read(
+    return AttemptCalls.read(
         spec.folder,
         redactor_for(spec),
         problem=closed.problem,

@@ -10,7 +10,7 @@ from labledger.compare.comparison_text import ComparisonText, comparison_texts
 from labledger.compare.ranking import ranking_text
 from labledger.errors import LabLedgerError
 from labledger.records import JsonObject
-from labledger.view.ledgers import Source
+from labledger.view.ledgers import DocumentSource
 from labledger.view.pages import error_member
 from labledger.view.parameters import Parameters
 
@@ -20,7 +20,7 @@ _MAX_TASKS = 1000
 _MAX_CHOICES = 200
 
 
-def document(source: Source, parameters: Parameters) -> JsonObject:
+def document(source: DocumentSource, parameters: Parameters) -> JsonObject:
     """Return a comparison of the sides, or only the choices if no side is given."""
     sides = tuple(side for side in parameters.texts("side") if side)
     options = _options(parameters)
@@ -70,12 +70,12 @@ def _options(parameters: Parameters) -> CompareOptions:
     )
 
 
-def _version(source: Source) -> object:
+def _version(source: DocumentSource) -> object:
     """Return a value that changes whenever the compared slots change."""
     return tuple(sorted((row.run_id, row.committed, row.total) for row in source.reader.progress()))
 
 
-def _compare(source: Source, sides: tuple[str, ...], options: CompareOptions) -> JsonObject:
+def _compare(source: DocumentSource, sides: tuple[str, ...], options: CompareOptions) -> JsonObject:
     comparison = source.ledger.compare(*sides, options=options)
     ranking = ranking_text(comparison)
     return {

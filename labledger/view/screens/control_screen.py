@@ -12,10 +12,10 @@ from typing import Any
 
 from labledger.api.control import ControlReply, request_control
 from labledger.errors import InvalidInput, Problem
-from labledger.ledger.control_requests import ControlRequest, Latch
+from labledger.ledger.rows.control_requests import ControlRequest, Latch
 from labledger.records import JsonObject
 from labledger.records.outcomes import BUDGET_PARAMETERS, RequestKind
-from labledger.view.ledgers import Source
+from labledger.view.ledgers import DocumentSource
 from labledger.view.parameters import Parameters
 
 PARAMETERS = (
@@ -26,7 +26,7 @@ _MAX_REQUESTS = 50
 _NONE = "none"
 
 
-def ask(source: Source, parameters: Parameters) -> ControlReply:
+def ask(source: DocumentSource, parameters: Parameters) -> ControlReply:
     """Make the request of a form; with `dry_run`, only return what would happen.
 
     Raises `InvalidInput`, `RunNotFound`, and what `request_control` raises.
@@ -50,7 +50,7 @@ def is_dry(parameters: Parameters) -> bool:
 
 
 def preview(
-    source: Source, parameters: Parameters, fields: Sequence[tuple[str, str]]
+    source: DocumentSource, parameters: Parameters, fields: Sequence[tuple[str, str]]
 ) -> JsonObject:
     """Return the document of the page that shows the effect of a request before it is made."""
     reply = ask(source, parameters)

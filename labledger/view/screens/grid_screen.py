@@ -6,10 +6,10 @@ from bisect import bisect_left
 from dataclasses import dataclass, replace
 
 from labledger.errors import InvalidInput, Problem
-from labledger.ledger.control_requests import Controls
-from labledger.ledger.progress_rows import BEGUN, LEGEND, NEVER_RAN, NOT_BEGUN, TaskCells
+from labledger.ledger.reading.progress_rows import BEGUN, LEGEND, NEVER_RAN, NOT_BEGUN, TaskCells
+from labledger.ledger.rows.control_requests import Controls
 from labledger.records import JsonObject
-from labledger.view.ledgers import Source, read_graded_run
+from labledger.view.ledgers import DocumentSource, read_graded_run
 from labledger.view.parameters import Parameters
 
 PARAMETERS = ("from", "limit", "outcome", "q", "row")
@@ -17,7 +17,7 @@ PAGE = 200
 _MAX_PAGE = 1000
 
 
-def document(source: Source, parameters: Parameters) -> JsonObject:
+def document(source: DocumentSource, parameters: Parameters) -> JsonObject:
     """Return a page of matching tasks with their cells, from a task or from a row on."""
     graded, run = read_graded_run(source.reader, parameters.run_id)
     scored_id = graded.run.run_id

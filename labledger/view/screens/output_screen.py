@@ -9,15 +9,15 @@ from labledger.errors import LabLedgerError, LedgerError
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.attempt_result import digest_of
-from labledger.view.ledgers import Source
-from labledger.view.live_outputs import CHUNK, Attempt
+from labledger.view.ledgers import DocumentSource
+from labledger.view.live_outputs import CHUNK, LiveAttempt
 from labledger.view.parameters import Parameters
 
 PARAMETERS = ("phase", "stream", "from", "of")
 STREAMS = ("stdout", "stderr")
 
 
-def document(source: Source, parameters: Parameters) -> JsonObject:
+def document(source: DocumentSource, parameters: Parameters) -> JsonObject:
     """Return a part of one output of a slot: live while its trial runs, stored afterwards.
 
     `of` names the source of the text: an attempt, or the stored output. If the source has changed
@@ -36,7 +36,7 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
     dispatch = source.reader.last_dispatches(run_id, idx).get(idx)
     if dispatch is None:
         return head | _part("", "nothing", 0, 0, is_ended=False)
-    attempt = Attempt(run_id, idx, dispatch.attempt, source.lab.run_folder(run_id))
+    attempt = LiveAttempt(run_id, idx, dispatch.attempt, source.lab.run_folder(run_id))
     of = f"attempt {dispatch.attempt}"
     start = parameters.number("from", 0) if parameters.text("of") in (None, of) else 0
     if attempt.phase is None:

@@ -15,25 +15,30 @@ from labledger.compare.pairs import clusters_of_runs
 from labledger.compare.statistics import rates
 from labledger.compare.statistics.samples import Estimate
 from labledger.errors import ExtraMissing
-from labledger.execution.executor import capacity_of
+from labledger.execution.host_state import capacity_of
 from labledger.experiment.plan_sections import StoredFacts
-from labledger.ledger.control_requests import ControlRequest, Controls, Latch
-from labledger.ledger.counts import exhausted_kinds
-from labledger.ledger.database.model import (
+from labledger.ledger.database.run_info import (
     FailedGradings,
     Spent,
     ToldSince,
     UnreadResults,
     VariantCounts,
 )
-from labledger.ledger.model_usage import ModelUse
-from labledger.ledger.progress_rows import CommittedSlot, Failure, OpenSlot, SeriesPoint
+from labledger.ledger.reading.counts import exhausted_kinds
+from labledger.ledger.reading.progress_rows import (
+    CommittedSlot,
+    FailureCount,
+    OpenSlot,
+    SeriesPoint,
+)
+from labledger.ledger.rows.control_requests import ControlRequest, Controls, Latch
+from labledger.ledger.rows.model_usage import ModelUse
 from labledger.records import JsonObject
 from labledger.records.model_answers import VariantAnswers
 from labledger.resources import require_analysis
 from labledger.trial.attempt_notes import phase_s
-from labledger.view.ledgers import Source, read_graded_run
-from labledger.view.live_outputs import Attempt
+from labledger.view.ledgers import DocumentSource, read_graded_run
+from labledger.view.live_outputs import LiveAttempt
 from labledger.view.screens.runs_screen import (
     TO_THE_SECOND,
     finished_of_owner,
@@ -54,7 +59,7 @@ class RunFacts:
     slots. `counts_as_of` says how many slots the totals include.
     """
 
-    def __init__(self, source: Source, name: str) -> None:
+    def __init__(self, source: DocumentSource, name: str) -> None:
         """`name` is a run, meaning its current grading, or a specific grading of a run."""
         self.source = source
         self.reader = source.reader
@@ -96,10 +101,10 @@ class RunFacts:
         """The slots whose trial was dispatched and has not ended, according to the ledger."""
         return [slot for slot in self.open_slots if slot.is_running]
 
-    def attempt(self, slot: OpenSlot) -> Attempt:
+    def attempt(self, slot: OpenSlot) -> LiveAttempt:
         """Return the attempt of a slot, whose folder may be on this machine."""
         folder = self.source.lab.run_folder(self.run_id)
-        return Attempt(self.run_id, slot.schedule_idx, slot.attempt, folder)
+        return LiveAttempt(self.run_id, slot.schedule_idx, slot.attempt, folder)
 
     def has_begun(self, slot: OpenSlot) -> bool:
         """Return whether a dispatched trial has started, as far as this machine knows."""
@@ -157,7 +162,7 @@ class RunFacts:
         return self._counted[0]
 
     @cached_property
-    def failures(self) -> list[Failure]:
+    def failures(self) -> list[FailureCount]:
         return self.kept("failures", lambda: self.reader.failures(self.scored_id))
 
     @cached_property

@@ -12,10 +12,10 @@ from itertools import pairwise
 
 from labledger import clock
 from labledger.errors import LabLedgerError
-from labledger.ledger.progress_rows import OpenSlot, SeriesPoint
+from labledger.ledger.reading.progress_rows import OpenSlot, SeriesPoint
 from labledger.records import JsonObject
 from labledger.records.json_codec import to_json
-from labledger.view.ledgers import Source
+from labledger.view.ledgers import DocumentSource
 from labledger.view.live_outputs import PREPARING
 from labledger.view.parameters import Parameters
 from labledger.view.screens import control_screen, grid_screen, run_sentences
@@ -29,7 +29,7 @@ PARAMETERS = ("after", "limit")
 """The parameters of `changes`."""
 
 
-def document(source: Source, parameters: Parameters) -> JsonObject:
+def document(source: DocumentSource, parameters: Parameters) -> JsonObject:
     """Return the state of a run, with the results of its variants so far."""
     facts = RunFacts(source, parameters.run_id)
     last_failed = facts.last_failed
@@ -47,13 +47,13 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
     }
 
 
-def now(source: Source, parameters: Parameters) -> JsonObject:
+def now(source: DocumentSource, parameters: Parameters) -> JsonObject:
     """Return what changes between the commits of a run."""
     facts = RunFacts(source, parameters.run_id)
     return _now(facts) | run_sentences.sentences(facts)
 
 
-def changes(source: Source, parameters: Parameters) -> JsonObject:
+def changes(source: DocumentSource, parameters: Parameters) -> JsonObject:
     """Return the committed slots from number `after` on, and the totals."""
     facts = RunFacts(source, parameters.run_id)
     after = parameters.number("after", 0)

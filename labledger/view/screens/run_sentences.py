@@ -20,17 +20,8 @@ from labledger.errors import LabLedgerError
 from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.records.pass_rate import PassCounts
-from labledger.text import (
-    clock_time,
-    count,
-    counted,
-    counted_of,
-    date_and_time,
-    duration,
-    exact,
-    percent,
-    usd,
-)
+from labledger.text.figures import clock_time, count, date_and_time, duration, exact, percent, usd
+from labledger.text.words import counted, counted_of
 from labledger.view.screens.run_facts import RunFacts
 
 _COMPARED_AT_ONCE = 5_000

@@ -12,13 +12,13 @@ from urllib.parse import urlencode
 from labledger import clock
 from labledger.api.run_state import SORT_KEYS, RunSelection, controls_of, sort_runs
 from labledger.errors import InvalidInput, Problem, RunNotFound
-from labledger.ledger.control_requests import Controls
-from labledger.ledger.database.model import RunInfo
-from labledger.ledger.progress_rows import OpenSlot, ProgressRow
+from labledger.ledger.database.run_info import RunInfo
 from labledger.ledger.reader import LedgerReader
+from labledger.ledger.reading.progress_rows import OpenSlot, ProgressRow
+from labledger.ledger.rows.control_requests import Controls
 from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus
-from labledger.view.ledgers import Source
+from labledger.view.ledgers import DocumentSource
 from labledger.view.parameters import Parameters
 
 PARAMETERS = ("q", "experiment", "status", "tag", "sort", "reverse", "after")
@@ -30,7 +30,7 @@ PAGE = 200
 """The maximum number of runs on a page."""
 
 
-def document(source: Source, parameters: Parameters) -> JsonObject:
+def document(source: DocumentSource, parameters: Parameters) -> JsonObject:
     """Return a page of the matching runs, with the cursor of the next page in `next`.
 
     `after` is the id of the last run on the previous page. If that run no longer exists, the first
@@ -124,7 +124,7 @@ def _searched(run: RunInfo) -> str:
 
 
 def _run(
-    source: Source, run: RunInfo, costs: dict[str, float], recent: tuple[int, str] | None
+    source: DocumentSource, run: RunInfo, costs: dict[str, float], recent: tuple[int, str] | None
 ) -> JsonObject:
     is_owned = source.ledger.is_owned(run)
     open_slots = source.reader.open_slots(run.run_id) if is_owned else []

@@ -12,19 +12,19 @@ from typing import Any
 from labledger.compare.run_caveats import grading_name
 from labledger.errors import LedgerError, MalformedJson
 from labledger.experiment.task_row import instruction
-from labledger.ledger.control_requests import Controls
-from labledger.ledger.database.model import Graded
+from labledger.ledger.database.run_info import Graded
 from labledger.ledger.reader import LedgerReader
+from labledger.ledger.rows.control_requests import Controls
 from labledger.records import JsonObject
 from labledger.records.attempt_result import RECORD_KINDS, digest_of
 from labledger.records.identity import Slot
 from labledger.records.outcomes import SlotStatus
-from labledger.text import counted
+from labledger.text.words import counted
 from labledger.trajectories.agent_document import AgentDocument
 from labledger.trajectories.atif import Step, text_of
 from labledger.trajectories.step_text import cut_notice, figures, stored_cuts
 from labledger.trial.contract import PHASE_NAMES
-from labledger.view.ledgers import Source, read_graded_run
+from labledger.view.ledgers import DocumentSource, read_graded_run
 from labledger.view.parameters import Parameters
 from labledger.view.screens.output_screen import STREAMS, stored_references, whole_characters
 
@@ -38,7 +38,7 @@ _MAX_RECORDS, _MAX_READ, _MAX_RECORD_BYTES = 200, 1 << 20, 256 << 10
 """The limits for each kind of record: number, bytes read, and characters shown."""
 
 
-def document(source: Source, parameters: Parameters) -> JsonObject:
+def document(source: DocumentSource, parameters: Parameters) -> JsonObject:
     """Return a slot's document. `beside` adds the same task under another variant."""
     graded, run = read_graded_run(source.reader, parameters.run_id)
     slot = source.reader.slot(graded.run.run_id, parameters.schedule_idx)
@@ -66,7 +66,7 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
     return page
 
 
-def now(source: Source, parameters: Parameters) -> JsonObject:
+def now(source: DocumentSource, parameters: Parameters) -> JsonObject:
     """Return a slot's state and its newest attempt, for an open page to follow."""
     reader = source.reader
     graded, run = read_graded_run(reader, parameters.run_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from labledger import clock
 from labledger.errors import LabLedgerError
 from labledger.records import JsonObject
-from labledger.view.ledgers import Source
+from labledger.view.ledgers import DocumentSource
 from labledger.view.pages import error_member
 from labledger.view.parameters import Parameters
 from labledger.view.query_process import QueryAnswer, Question, ask
@@ -20,7 +20,7 @@ _MAX_ROWS, _MAX_BYTES = 1_000, 4 << 20
 _MAX_CSV_ROWS, _MAX_CSV_BYTES = 100_000, 32 << 20
 
 
-def document(source: Source, parameters: Parameters) -> JsonObject:
+def document(source: DocumentSource, parameters: Parameters) -> JsonObject:
     """Return the first rows of a query, and the views that queries can use."""
     sql = parameters.text("q")
     views = source.kept.get(("views",), None, source.ledger.views).value
@@ -57,7 +57,7 @@ def document(source: Source, parameters: Parameters) -> JsonObject:
     }
 
 
-def csv_text(source: Source, parameters: Parameters) -> bytes:
+def csv_text(source: DocumentSource, parameters: Parameters) -> bytes:
     """Return all rows of a query as exact CSV. Raises `QueryFailed` and `LedgerError`."""
     sql = parameters.text("q") or ""
     return _ask(source, sql, "csv", _MAX_CSV_ROWS, _MAX_CSV_BYTES).text
@@ -68,6 +68,6 @@ def is_query(parameters: Parameters) -> bool:
     return parameters.text("q") is not None
 
 
-def _ask(source: Source, sql: str, form: str, max_rows: int, max_bytes: int) -> QueryAnswer:
+def _ask(source: DocumentSource, sql: str, form: str, max_rows: int, max_bytes: int) -> QueryAnswer:
     path = str(source.reader.path.absolute())
     return ask(Question(path, sql, form, max_rows, max_bytes, _TIME_LIMIT_S))

@@ -16,7 +16,7 @@ from labledger.compare.estimates import Sample
 from labledger.compare.statistics import planned_power, variance_components
 from labledger.compare.statistics.samples import Estimate
 from labledger.compare.statistics.variance_components import Components
-from labledger.experiment.schedule import Look
+from labledger.experiment.design_settings import Look
 
 _OPTIONS = CompareOptions()
 _SUITE = CompareOptions(estimand=Estimand.SUITE)

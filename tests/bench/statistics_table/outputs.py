@@ -23,7 +23,7 @@ from bench.statistics_table.growth import (
 )
 from bench.statistics_table.populations import Array, Chance, Trials
 from bench.statistics_table.tallies import Tally
-from labledger.cli.option_groups import Gate as LeastRate
+from labledger.cli.option_groups import PassRateGate as LeastRate
 from labledger.cli.option_groups import missed_gates
 from labledger.compare import decision, estimates
 from labledger.compare.compare_options import CompareOptions, Estimand, Gate

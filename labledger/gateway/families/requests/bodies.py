@@ -15,9 +15,9 @@ from typing import Any
 from labledger.gateway.families.family import (
     MAX_NAME,
     Asked,
+    CallRefused,
     Endpoint,
     Feature,
-    Refused,
     items,
 )
 from labledger.gateway.families.request_trace import Turns
@@ -92,13 +92,13 @@ _NO_MEMBERS = Members({}, {})
 def members(value: Any) -> Members:
     """Return the members of an object, with all names in one spelling; empty for other values.
 
-    Raises `Refused` if it has one member in two spellings.
+    Raises `CallRefused` if it has one member in two spellings.
     """
     if not isinstance(value, dict):
         return _NO_MEMBERS
     by_spelling = {_spelling(name): member for name, member in value.items()}
     if len(by_spelling) != len(value):
-        raise Refused(400, "ambiguous", "labledger: an object has one member in two spellings")
+        raise CallRefused(400, "ambiguous", "labledger: an object has one member in two spellings")
     return Members(by_spelling, value)
 
 
@@ -123,7 +123,7 @@ class ContentPart:
 
 
 def parts(value: Any, hidden: Hidden) -> Iterator[ContentPart]:
-    """Yield all objects in a value, except in hidden members. Raises `Refused`."""
+    """Yield all objects in a value, except in hidden members. Raises `CallRefused`."""
     pending: list[tuple[Any, bool]] = [(value, False)]
     while pending:
         value, is_item = pending.pop()
@@ -149,7 +149,7 @@ def is_among(value: Any, *allowed: str | None) -> bool:
 
 
 def count(holder: Members, name: str, least: int = 0) -> int | None:
-    """Return a count; None if it is null or absent. Raises `Refused` if it is no such integer."""
+    """Return a count; None if it is null or absent. Raises `CallRefused` for anything else."""
     value = holder.get(name)
     if value is None:
         return None
@@ -157,7 +157,7 @@ def count(holder: Members, name: str, least: int = 0) -> int | None:
         return value
     spelled = holder.spelled(name)
     message = f"labledger: `{spelled}` is not a whole number from {least} to {MAX_TOKENS:,}"
-    raise Refused(400, "not_understood", message)
+    raise CallRefused(400, "not_understood", message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def bounds(
 
     The largest number counts, because servers read different members. A bound of 0 does not
     count, because some servers ignore it. A member of `dynamic` may be -1, which lets the model
-    choose. Raises `Refused`.
+    choose. Raises `CallRefused`.
     """
     most, answers = 0, 1
     for holder in (body, *(members(body.get(name)) for name in _NESTED)):
@@ -242,25 +242,27 @@ class RequestFacts:
 
 
 def requested(endpoint: Endpoint, body: JsonObject, size: int, read: RequestFacts) -> Asked:
-    """Return the facts of a request with `size` bytes. Raises `Refused`.
+    """Return the facts of a request with `size` bytes. Raises `CallRefused`.
 
     Refuses a request that names no model or several, or that hides a second request.
     """
     top = members(body)
     model = endpoint.model if endpoint.model is not None else body.get("model")
     if not isinstance(model, str) or not model or len(model) > MAX_NAME:
-        raise Refused(400, "no_model", "labledger: the body names no model")
+        raise CallRefused(400, "no_model", "labledger: the body names no model")
     if any(top.get(name) for name in _MORE_MODELS):
-        raise Refused(400, "model_not_granted", "labledger: the body names more than one model")
+        raise CallRefused(400, "model_not_granted", "labledger: the body names more than one model")
     for name in _SECOND_REQUESTS:
         if top.get(name) is not None:
             message = f"labledger: `{top.spelled(name)}` would change the request"
-            raise Refused(400, "ambiguous", message)
+            raise CallRefused(400, "ambiguous", message)
     streamed = top.get("stream") is True if endpoint.streamed is None else endpoint.streamed
     limits = read.bounds
     largest = max(limits.max_output or 0, limits.least_output) + limits.extra_output
     if largest * limits.answers > MAX_TOKENS:
-        raise Refused(400, "not_understood", f"labledger: it asks for over {MAX_TOKENS:,} tokens")
+        raise CallRefused(
+            400, "not_understood", f"labledger: it asks for over {MAX_TOKENS:,} tokens"
+        )
     has_sound = any(medium.is_sound for medium in read.media)
     features = read.features
     is_outside = bool(features & _OUTSIDE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from labledger.gateway.families.family import Asked, Endpoint, Feature, Refused, items
+from labledger.gateway.families.family import Asked, CallRefused, Endpoint, Feature, items
 from labledger.gateway.families.request_trace import Turns
 from labledger.gateway.families.requests.bodies import (
     Members,
@@ -74,18 +74,18 @@ _NO_TOKENS_OF_CONFIG = frozenset(
 
 
 def read_request(endpoint: Endpoint, body: JsonObject, size: int) -> Asked:
-    """Return the facts of a body. Raises `Refused`."""
+    """Return the facts of a body. Raises `CallRefused`."""
     outer = members(body)
     inner = outer.get("generatecontentrequest") if endpoint.counts_tokens else None
     top = members(inner) if isinstance(inner, dict) else outer
     if not all(_is_named(endpoint.model, holder.get("model")) for holder in (outer, top)):
         message = "labledger: the body names another model than the path"
-        raise Refused(400, "model_not_granted", message)
+        raise CallRefused(400, "model_not_granted", message)
     config = members(top.get("generationconfig"))
     if not isinstance(top.get("generationconfig"), dict | None):
-        raise Refused(400, "not_understood", "labledger: `generationConfig` is not an object")
+        raise CallRefused(400, "not_understood", "labledger: `generationConfig` is not an object")
     if any(config.get(name) is not None for name in _OTHER_MODELS):
-        raise Refused(400, "model_not_granted", "labledger: the body lets another model answer")
+        raise CallRefused(400, "model_not_granted", "labledger: the body lets another model answer")
     facts = RequestFacts(
         bounds=bounds(config, ("maxoutputtokens",), dynamic=("thinkingbudget",)),
         needs=tuple(_features(top, config)),
