@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from generate import write_all
+from sphinx.application import Sphinx
 
 import labledger
 
@@ -31,3 +33,14 @@ html_copy_source = False
 html_show_copyright = False
 
 write_all(Path(__file__).parent)
+
+
+def setup(app: Sphinx) -> None:
+    """Keep napoleon from taking the words before a colon for the type of an attribute."""
+
+    def begin_with_empty_line(*event: Any) -> None:
+        _, kind, *_, lines = event
+        if kind == "attribute":
+            lines.insert(0, "")
+
+    app.connect("autodoc-process-docstring", begin_with_empty_line, priority=400)

@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOMS = ("labledger", "scripts", "tests", "docs", "examples")
-GENERATED = re.compile(r"docs/contributing/(architecture|changelog|contributing|security)\.md")
+GENERATED = re.compile(
+    r"docs/(reference/generated/|contributing/(architecture|changelog|contributing|security)\.md)"
+)
 MAX_SENTENCE_WORDS = 35
 MAX_CELL_WORDS = 30
 MAX_MODULE_WORDS, MAX_PACKAGE_WORDS = 60, 90

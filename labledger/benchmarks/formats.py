@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -384,3 +385,15 @@ def unused_id(name: str, used: Collection[str]) -> str:
     return next(
         candidate for candidate in chain([name[:_MAX_ID]], numbered) if candidate not in used
     )
+
+
+def __getattr__(name: str) -> object:
+    """Return `TranslatedBenchmark` under its name in versions before 0.4, with a warning."""
+    if name == "Benchmark":
+        warnings.warn(
+            "labledger.benchmarks.formats.Benchmark is now called TranslatedBenchmark",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return TranslatedBenchmark
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

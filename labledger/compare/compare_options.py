@@ -72,10 +72,10 @@ class Estimand(StrEnum):
     """The quantity that a comparison estimates, and its sample."""
 
     TASKS = "tasks"
-    """Tasks like these: would B do better on other tasks? The compared tasks are the sample.
+    """Tasks like these. Would B do better on other tasks? The compared tasks are the sample.
     Replications make a task's result more precise, but do not count as tasks."""
     SUITE = "suite"
-    """This fixed suite of tasks: is B better on these tasks, or is the difference chance? The
+    """This fixed suite of tasks. Is B better on these tasks, or is the difference chance? The
     replications are the sample, so it needs several. This is the usual question of a regression
     test."""
 

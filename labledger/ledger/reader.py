@@ -71,11 +71,10 @@ from labledger.ledger.rows.digest_chain import (
     read_chain_records,
 )
 from labledger.ledger.rows.grader_history import count_failed_gradings, find_told_since
+from labledger.ledger.rows.ledger_identity import ledger_id, read_backup_time
 from labledger.ledger.rows.lookup import (
     current_grading_run_no,
     grading_run_no,
-    ledger_id,
-    read_backup_time,
     read_root_id,
     run_number,
 )

@@ -23,7 +23,8 @@ from labledger.ledger.database.sqlite import empty_log, shrink_log, translated, 
 from labledger.ledger.rows import control_requests, notifications, run_rows, slot_commits
 from labledger.ledger.rows.control_requests import ControlRequest
 from labledger.ledger.rows.leases import IsDead, LeaseWriter, UnitOfWork
-from labledger.ledger.rows.lookup import ledger_id, run_number
+from labledger.ledger.rows.ledger_identity import ledger_id
+from labledger.ledger.rows.lookup import run_number
 from labledger.ledger.rows.notifications import Notice, ReceiverSource
 from labledger.ledger.rows.slot_commits import SlotCommit
 from labledger.ledger.rows.tombstones import Tombstone

@@ -21,7 +21,7 @@ from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import reading
-from labledger.ledger.rows.lookup import ledger_id
+from labledger.ledger.rows.ledger_identity import ledger_id
 from labledger.records import JsonObject, canonical_json
 from labledger.records.model_calls import JOURNAL, ModelCall, read_calls
 from labledger.trial import attempt_notes

@@ -28,7 +28,7 @@ from labledger.ledger.database.run_info import RunInfo
 from labledger.ledger.database.sqlite import translated, writable_engine
 from labledger.ledger.exchange.source import ImportSource, open_source_ledger
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.rows.lookup import BACKED_UP_AT, ORIGINAL_ID, ledger_id
+from labledger.ledger.rows.ledger_identity import BACKED_UP_AT, ORIGINAL_ID, ledger_id
 from labledger.ledger.rows.notifications import NotificationOutbox
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject

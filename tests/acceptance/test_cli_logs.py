@@ -115,7 +115,7 @@ def test_what_cannot_be_printed(project: Project) -> None:
         assert coordinator.finish() == 0, coordinator.stderr
     for words, part in (
         (("loged", 0), "did you mean logged?"),
-        ((RUN, 7), "slot"),
+        ((RUN, 7), "trial"),
         ((RUN, 0, "--phase", "agnet"), "expected one of setup, agent, grader, events"),
     ):
         done = project.command("logs", *words)

@@ -62,7 +62,7 @@ def test_all_is_well(project: Project) -> None:
     checked = [line.split()[1].rstrip(":") for line in done.stdout.splitlines()]
     assert {"experiment", "environment", "ledger", "disk", "docker", "image"} <= set(checked)
     assert all(line.startswith("ok") for line in done.stdout.splitlines())
-    assert "2 slots" in done.stdout
+    assert "= 2 trials" in done.stdout
     assert f"next: labledger run {project.experiment}" in done.stderr
     assert not project.lab.exists()
 

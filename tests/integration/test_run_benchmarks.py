@@ -293,7 +293,7 @@ def test_a_killed_run_of_a_benchmark_is_resumed(tmp_path: Path, image_ids: dict[
 
 
 FORMAT = """
-from labledger.benchmarks.formats import Benchmark, BenchmarkAgent
+from labledger.benchmarks.formats import TranslatedBenchmark, BenchmarkAgent
 
 class Tiny:
     name = "tiny"
@@ -308,7 +308,7 @@ printf '{"verdict": "%s", "primary_metric_name": "resolved", "primary_metric_val
   $verdict $value >"$AGENTLAB_BENCHMARK_SCORE_PATH"
 '''
         command = ["sh", "-c", 'echo "$1" >answer', "-", "$answer"]
-        return Benchmark(
+        return TranslatedBenchmark(
             name="tiny", version="1", split="test",
             tasks=({"id": "a", "task": location}, {"id": "b"}),
             files={"grader.sh": grader.encode()},

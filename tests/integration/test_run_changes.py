@@ -163,7 +163,7 @@ def test_a_name_without_a_value_stops_a_resume(
     monkeypatch.delenv("PACE", raising=False)
     from labledger import RunOptions, resume
 
-    with pytest.raises(InvalidInput, match=r"\$PACE is not set \(give it with `env={'PACE': …}`\)"):
+    with pytest.raises(InvalidInput, match=r"\$PACE is not set \(pass it with `env={'PACE': …}`\)"):
         resume("stopped", RunOptions(lab_dir=stopped.lab))
 
 

@@ -222,11 +222,11 @@ def test_a_grader_that_fails_takes_no_pass_away(project: Project, engine_log: En
 
     done = project.command(*command, LICENCE="down")
     assert done.returncode == 3, done.stderr
-    assert "2 of 10 slots not graded" in done.stderr
+    assert "2 of 10 trials not graded" in done.stderr
     assert "labledger resume first.g2   (grades only the remaining trials)" in done.stderr
     assert query(project, asked) == before
     status = project.command("status", "first.g2").stdout
-    assert "stopped early (unjudged): 2 of 10 slots not graded" in status
+    assert "stopped early (unjudged): 2 of 10 trials not graded" in status
     assert "trial 0: grade_error (grader_exit_nonzero): the grader's command failed" in status
     assert engine_log.starts(project, "first.g2") == {(idx, 1): 1 for idx in range(10)}
     assert "licence server did not answer" in project.output("logs", "first.g2", "0")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import shlex
 import shutil
-import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,6 +14,7 @@ import pytest
 from commands import run_forked
 from freeze_lab import ARCHIVES
 from tiers import tiered
+from unpacking import unpack
 
 import labledger
 from labledger import LedgerOutdated, clock
@@ -47,8 +47,7 @@ WRITES = [
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A lab folder as an earlier version wrote it."""
-    with tarfile.open(ARCHIVES / f"{VERSION}.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="tar")
+    unpack(ARCHIVES / f"{VERSION}.tar.xz", tmp_path)
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     monkeypatch.setattr(tempfile, "tempdir", None)

@@ -31,4 +31,6 @@ def test_a_room_says_where_to_begin(room: Path) -> None:
     assert text is not None
     last = text.split("\n\n")[-1]
     assert re.fullmatch(r"Read first: `\w+`, `\w+`, `\w+`\.", last), last
-    assert [name for name in re.findall(r"\w+(?=`)", last) if not (room / f"{name}.py").exists()] == []
+    assert [
+        name for name in re.findall(r"\w+(?=`)", last) if not (room / f"{name}.py").exists()
+    ] == []

@@ -33,7 +33,7 @@ from labledger.experiment.resolve import resolve
 PROJECT = Path(__file__).parents[2]
 
 TINY = """
-from labledger.benchmarks.formats import Benchmark, BenchmarkAgent
+from labledger.benchmarks.formats import TranslatedBenchmark, BenchmarkAgent
 
 class Format:
     name = "tiny"
@@ -44,7 +44,7 @@ class Format:
             raise ZeroDivisionError("no such luck")
         if location == "none":
             return None
-        return Benchmark(
+        return TranslatedBenchmark(
             name="tiny", version="1", split="test", tasks=({"id": "one", "task": location},),
             files={"run.sh": b"true"}, agents=(BenchmarkAgent("echo"),),
             defaults={
@@ -360,3 +360,10 @@ def test_a_failed_preflight_leaves_no_benchmark(tmp_path: Path) -> None:
     done = run_forked("run", "humaneval:h.jsonl", folder=tmp_path, TMPDIR=str(tmp_path))
     assert done.returncode == 3, done.stderr
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_earlier_name_of_a_translated_benchmark_warns() -> None:
+    """A package with a format of its own still works with the name that the class had."""
+    with pytest.warns(DeprecationWarning, match="is now called TranslatedBenchmark"):
+        from labledger.benchmarks.formats import Benchmark
+    assert Benchmark is TranslatedBenchmark

@@ -1,4 +1,4 @@
-"""Look up runs and gradings by name, deleted runs, the ledger's id, and contents of trials.
+"""Look up runs and gradings by name.
 
 All queries run inside the caller's transaction. An unknown name raises `RunNotFound` with similar
 names. Tombstones of deleted runs form a chain of digests, and no run number is used twice. So a run
@@ -13,34 +13,10 @@ from pathlib import Path
 from labledger.errors import LedgerError, RunNotFound
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import reading
-from labledger.ledger.rows.tombstones import (
-    newest_tombstone,
-)
+from labledger.ledger.rows.tombstones import newest_tombstone
 from labledger.text.words import near_names
 
-_LEDGER_ID = re.compile(r"[0-9a-f]{32}")
 _GENERATION = re.compile(r"(.+)\.g([1-9][0-9]{0,8})")
-
-
-def ledger_id(connection: Connection) -> str:
-    """Return the ledger's id (32 hex digits), which never changes.
-
-    Raises `LedgerError` if the row that holds it is missing or holds something else.
-    """
-    value = connection.execute(LEDGER_ID_SQL).scalar()
-    if not isinstance(value, str) or _LEDGER_ID.fullmatch(value) is None:
-        raise LedgerError(
-            f"the ledger is damaged: its table ledger_meta says {value!r} where it should say the "
-            "ledger's id",
-            hint="`labledger verify` lists what differs; restore a copy of the ledger",
-        )
-    return value
-
-
-def read_backup_time(connection: Connection) -> str | None:
-    """Return the time of the backup that a ledger was restored from; None for any other ledger."""
-    value = connection.execute(_BACKED_UP_SQL).scalar()
-    return None if value is None else str(value)
 
 
 def current_grading_run_no(connection: Connection, name: str) -> int:
@@ -136,19 +112,3 @@ def find_run_no(connection: Connection, run_id: str) -> int | None:
     """Return the `run_no` of a run; None if the ledger does not hold it."""
     run_no = connection.execute("SELECT run_no FROM run WHERE run_id = ?", (run_id,)).scalar()
     return None if run_no is None else int(run_no)
-
-
-# -- deleted runs
-
-
-ORIGINAL_ID = "original_id"
-"""The key of a restored ledger's first id; absent in a ledger that never was restored.
-
-The digests of its tombstones begin with that id."""
-BACKED_UP_AT = "backed_up_at"
-"""The key of the time of the backup from which a ledger was restored."""
-LEDGER_ID_SQL = "SELECT value FROM ledger_meta WHERE key = 'ledger_id'"
-_BACKED_UP_SQL = f"SELECT value FROM ledger_meta WHERE key = '{BACKED_UP_AT}'"  # noqa: S608
-
-
-# -- contents of single trials

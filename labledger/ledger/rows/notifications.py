@@ -19,7 +19,8 @@ from labledger.ledger.database.connection import Connection, Database
 from labledger.ledger.database.run_info import Stop
 from labledger.ledger.database.sqlite import reading, translated, writable_engine
 from labledger.ledger.rows.control_requests import ControlRequest
-from labledger.ledger.rows.lookup import ledger_id, run_number
+from labledger.ledger.rows.ledger_identity import ledger_id
+from labledger.ledger.rows.lookup import run_number
 from labledger.records import JsonObject, canonical_json
 from labledger.records.pass_rate import PassCounts
 from labledger.records.task_coverage import TaskCoverage

@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass
 
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
-from labledger.ledger.rows.lookup import ORIGINAL_ID
+from labledger.ledger.rows.ledger_identity import ORIGINAL_ID
 from labledger.records import canonical_json
 
 
