@@ -95,7 +95,7 @@ def findings_in(path: Path) -> Iterator[Finding]:
     """Yield the findings in a page or a module."""
     content = path.read_text("utf-8")
     is_module = path.suffix == ".py"
-    for text in _python_texts(content) if is_module else _page_texts(content):
+    for text in texts(path):
         for sentence in _sentences(text.content):
             if sentence in STORED:
                 continue
@@ -110,6 +110,12 @@ def findings_in(path: Path) -> Iterator[Finding]:
         most = MAX_PACKAGE_WORDS if path.name == "__init__.py" else MAX_MODULE_WORDS
         if _word_count(_CODE_LINES.sub("", ast.get_docstring(tree) or "")) > most:
             yield Finding(path, 1, "long module docstring", f"more than {most} words")
+
+
+def texts(path: Path) -> Iterator[Text]:
+    """Yield the texts for people in a page or a module."""
+    content = path.read_text("utf-8")
+    return _python_texts(content) if path.suffix == ".py" else _page_texts(content)
 
 
 def _rules_broken(sentence: str) -> Iterator[str]:
