@@ -200,7 +200,7 @@ engines: dict[str, SimulatedEngine] = {}
 
 
 class EngineClient:
-    """A connection to the engine of this machine, in the place of `labledger.engine.Engine`."""
+    """A connection to this machine's engine, in the place of `labledger.engine.engine.Engine`."""
 
     def __init__(self) -> None:
         self._engine = engines[world().current.process.machine.name]
