@@ -4,7 +4,7 @@ In: a ledger reader, and the arguments of `labledger compare` or `labledger plan
 `Comparison` (document `comparison_v1`) or a `SizePlan`. May not import Docker or anything that runs
 trials.
 
-Read `sides`, `compare` and `decision` first. `statistics` computes with numbers alone.
+`statistics` computes with numbers alone.
 
 Read first: `compare`, `comparison_document`, `decision`.
 """

@@ -2,7 +2,7 @@
 
 In: requests in the forms of the providers' APIs, and the grants of attempts. Out: the providers'
 answers, and a journal of calls with their usage. Must not import the ledger, containers or the
-runner. Read `attempt`, `calls` and `upstream` first.
+runner.
 
 Read first: `process`, `client`, `status`.
 """
