@@ -1,8 +1,7 @@
 """The APIs of model providers: the content of requests, the usage in answers, and errors.
 
 In: bodies and streams as they pass. Out: `Asked`, `Usage` and the error form of a refusal. Nothing
-here opens a connection or changes a byte. Each API has one module, with one `Family`. Read
-`family`, `answer_reader` and `requests.bodies` first.
+here opens a connection or changes a byte. Each API has one module, with one `Family`.
 
 Read first: `family`, `anthropic_messages`, `event_stream`.
 """
