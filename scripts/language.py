@@ -48,8 +48,8 @@ _SQL = ("SELECT", "CREATE", "INSERT", "WITH ", "UPDATE", "DELETE", "CASE ")
 _SQL_WORDS = re.compile(r"\b(?:FROM|JOIN|WHERE|WHEN|AND|THEN)\b")
 _PROGRAM_SIGNS = re.compile(r"[{}$=;<>|&\\]")
 MAX_PROGRAM_SIGNS = 0.03
-"""A text of several lines with a larger share of these signs is a program, not prose."""
-_PROGRAM_START = re.compile(r"(?:#!|import |from \S+ import |def |\[ |\| )")
+"""A long text, or one of several lines, with a larger share of these signs is a program."""
+_PROGRAM_START = re.compile(r"(?:#!|import |from \S+ import |def |\[ |\| |set -|cat /)")
 _CODE_LINES = re.compile(
     r"^ *\|.*$|^ *(?:>>>|\.\.\.) .*$|^ {4,}(?:python|scripts/|PYTHONPATH=)\S* .*$", re.MULTILINE
 )
@@ -212,7 +212,8 @@ def _is_prose(text: str) -> bool:
         return False
     plain = re.sub(r"``[^`]+``|`[^`]+`", "", text)
     signs = len(_PROGRAM_SIGNS.findall(plain))
-    return "\n" not in text.strip() or signs <= MAX_PROGRAM_SIGNS * len(plain)
+    is_short = "\n" not in text.strip() and _word_count(text) <= MAX_SENTENCE_WORDS
+    return is_short or signs <= MAX_PROGRAM_SIGNS * len(plain)
 
 
 def _restated_names(path: Path, tree: ast.Module) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """Engines that tests and scripts start leave the machine's own engine alone.
 
-What is tested runs in a stand-in for the machine: namespaces with a bridge `docker0`, as another
-engine has it. Nothing else changes anything there, and no fault reaches the machine itself.
+The tests run in a stand-in for the machine: namespaces with a bridge `docker0`, like another
+engine's. Nothing else changes there, and no fault reaches the machine itself.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ HOLDS = ("run", "--detach", "--stop-signal", "KILL", "--network", "none", BUSYBO
 
 
 def in_stand_in(function: Callable[..., Any], *words: object, module: str = __name__) -> Any:
-    """Call a function of a module of tests in a stand-in for the machine; return its result."""
+    """Call a function of a test module in a stand-in for the machine, and return its result."""
     code = (
         f"import json, sys; import {module} as it; "
         f"print(json.dumps(it.{function.__name__}(*sys.argv[1:])))"
@@ -62,10 +62,10 @@ def in_stand_in(function: Callable[..., Any], *words: object, module: str = __na
 
 
 def machine_state() -> dict[str, list[str]]:
-    """Return links, addresses, routes, firewall rules, mounts and what lies in /run.
+    """Return links, addresses, routes, firewall rules, mounts and the files in /run.
 
-    Mounts of the machine's containers are left out: the kernel takes one out of every namespace
-    as soon as its container is removed.
+    Mounts of the machine's containers are left out, because the kernel removes one from every
+    namespace as soon as its container is removed.
     """
     commands = {
         "links": "ip -o link",
@@ -84,7 +84,7 @@ def machine_state() -> dict[str, list[str]]:
 
 
 def cgroups(wanted: Callable[[str], bool]) -> list[str]:
-    """Return the names of those control groups, in any hierarchy."""
+    """Return which of these control groups exist in any hierarchy."""
     there = {name for _, folders, _ in os.walk(CGROUPS) for name in folders}
     return sorted(filter(wanted, there))
 
@@ -111,7 +111,7 @@ def use_own_engine(folder: str) -> dict[str, Any]:
 def test_an_engine_of_a_test_changes_nothing_of_the_machine(
     tmp_path: Path, image_ids: dict[str, str]
 ) -> None:
-    """Started, used, restarted and ended, it leaves network, mounts and groups as they were."""
+    """Starting, using, restarting and ending it leaves network, mounts and groups as they were."""
     seen = in_stand_in(use_own_engine, tmp_path)
     assert any("docker0" in link for link in seen["before"]["links"])
     assert any("docker0" in rule for rule in seen["before"]["rules"])
@@ -121,14 +121,14 @@ def test_an_engine_of_a_test_changes_nothing_of_the_machine(
 
 
 def hold_a_container(folder: str) -> None:
-    """Leave an engine with a running container as a killed test does."""
+    """Leave an engine with a running container like a killed test."""
     with own_engine(Path(folder)) as engine:
         engine.docker(*HOLDS)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def other_processes() -> list[str]:
-    """Return the commands of all live processes but the first."""
+    """Return the commands of all live processes except the first."""
     commands = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         if path.parent.name == "1":
@@ -150,12 +150,12 @@ def outlive_a_killed_test(folder: str) -> list[str]:
 
 
 def test_an_engine_of_a_killed_test_ends_with_it(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """Neither `dockerd` nor a container outlives a test that was killed; the next tidies up."""
+    """Neither `dockerd` nor a container outlives a killed test, and the next test tidies up."""
     assert in_stand_in(outlive_a_killed_test, tmp_path) == []
 
 
 def start_engine(folder: str, had_bridge: str) -> dict[str, Any]:
-    """Run `scripts/engine` where `dockerd` cannot make a bridge, for want of iptables."""
+    """Run `scripts/engine` where `dockerd` cannot make a bridge because there is no iptables."""
     for place in ("/run", "/var/lib/docker"):
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], check=True)
     tools = Path(folder) / "bin"
@@ -175,7 +175,8 @@ def start_engine(folder: str, had_bridge: str) -> dict[str, Any]:
 
 
 def test_the_engine_script_keeps_a_bridge_that_was_there(tmp_path: Path) -> None:
-    """Where `dockerd` does not start and a bridge is there, the script refuses to go without."""
+    """If `dockerd` does not start and a bridge exists, the script refuses to start one without
+    it."""
     seen = in_stand_in(start_engine, tmp_path, "bridge")
     assert seen["status"] == 1
     assert seen["has_bridge"]
@@ -184,7 +185,7 @@ def test_the_engine_script_keeps_a_bridge_that_was_there(tmp_path: Path) -> None
 
 
 def test_the_engine_script_does_without_a_bridge_where_none_was(tmp_path: Path) -> None:
-    """Where a bridge cannot be made, the engine is started without one."""
+    """If a bridge cannot be made, the engine starts without one."""
     seen = in_stand_in(start_engine, tmp_path, "")
     assert seen["status"] == 0, seen["stderr"]
     assert "--bridge=none" in seen["stdout"]
