@@ -49,7 +49,9 @@ _SQL_WORDS = re.compile(r"\b(?:FROM|JOIN|WHERE|WHEN|AND|THEN)\b")
 _PROGRAM_SIGNS = re.compile(r"[{}$=;<>|&\\]")
 MAX_PROGRAM_SIGNS = 0.03
 """A long text, or one of several lines, with a larger share of these signs is a program."""
-_PROGRAM_START = re.compile(r"(?:#!|import |from \S+ import |def |\[ |\| |set -|cat /)")
+_PROGRAM_START = re.compile(
+    r"(?:#!|import |from \S+ import |def |\[ |\| |set -|cat /|mkdir |echo |\w+ = )"
+)
 _CODE_LINES = re.compile(
     r"^ *\|.*$|^ *(?:>>>|\.\.\.) .*$|^ {4,}(?:python|scripts/|PYTHONPATH=)\S* .*$", re.MULTILINE
 )
@@ -206,7 +208,7 @@ def _comments(content: str) -> Iterator[Text]:
 
 
 def _is_prose(text: str) -> bool:
-    if len(text.split()) < 4 or text.lstrip().upper().startswith(_SQL):
+    if len(text.split()) < 4 or text.lstrip().startswith(_SQL):
         return False
     if _PROGRAM_START.match(text.lstrip()) or len(_SQL_WORDS.findall(text)) > 1:
         return False
