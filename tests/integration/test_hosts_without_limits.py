@@ -43,7 +43,7 @@ def ignore_limits(proxy: EngineProxy) -> str:
         return body | {"HostConfig": body["HostConfig"] | NO_LIMITS}
 
     proxy.change = change
-    return "started a container with limits, and in it those of memory, pids and cpus were not in"
+    return "started a container without enforcing its limits of memory, pids and cpus"
 
 
 @pytest.fixture
