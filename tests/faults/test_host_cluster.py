@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from engine_cgroups import CGROUP_PREFIX
 from host_cluster.cluster import Cluster, Plan
-from test_own_engine import cgroups, in_stand_in, machine_state, other_processes
+from machine_stand_in import cgroups, in_stand_in, machine_state, other_processes
 from tiers import thorough
 from waiting import wait_until
 
@@ -59,7 +59,7 @@ def outlive_a_killed_maker(folder: str) -> dict[str, Any]:
 
 def test_a_cluster_leaves_the_machine_as_it_was(tmp_path: Path, image_ids: dict[str, str]) -> None:
     """A cluster whose maker was killed can be used, and `down` removes all of it."""
-    seen = in_stand_in(outlive_a_killed_maker, tmp_path, module=__name__)
+    seen = in_stand_in(outlive_a_killed_maker, tmp_path)
     assert seen["own_file"]
     assert not seen["folder"], "a host sees a folder of the machine"
     assert seen["engines"] == [0]

@@ -6,20 +6,18 @@ engine's. Nothing else changes there, and no fault reaches the machine itself.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_cgroups import CGROUP_PREFIX, CGROUPS, remove_left_cgroups
-from own_engine import IN_NAMESPACES, own_engine
+from engine_cgroups import CGROUP_PREFIX, remove_left_cgroups
+from machine_stand_in import cgroups, in_stand_in, machine_state, other_processes
+from own_engine import own_engine
 from sample_trials import BUSYBOX
 from tiers import thorough
 
@@ -27,66 +25,7 @@ pytestmark = [pytest.mark.docker, thorough, pytest.mark.usefixtures("as_root")]
 
 FAULTS = Path(__file__).parent
 ENGINE_SCRIPT = FAULTS.parent.parent / "scripts" / "engine"
-BRIDGE = """
-set -e
-echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6
-ip link set lo up
-ip link add docker0 type bridge
-ip address add 192.0.2.1/24 dev docker0
-ip link set docker0 up
-iptables -N DOCKER
-iptables -A FORWARD -o docker0 -j DOCKER
-iptables -t nat -A POSTROUTING -s 192.0.2.0/24 ! -o docker0 -j MASQUERADE
-"""
-OF_CONTAINERS = " (/var/lib|/run)/docker/"
 HOLDS = ("run", "--detach", "--stop-signal", "KILL", "--network", "none", BUSYBOX, "sleep", "60")
-
-
-def in_stand_in(function: Callable[..., Any], *words: object, module: str = __name__) -> Any:
-    """Call a function of a test module in a stand-in for the machine, and return its result."""
-    code = (
-        f"import json, sys; import {module} as it; "
-        f"print(json.dumps(it.{function.__name__}(*sys.argv[1:])))"
-    )
-    places = os.pathsep.join([str(FAULTS), str(FAULTS.parent)])
-    command = [*IN_NAMESPACES, "sh", "-c", f'{{ {BRIDGE} }} >&2; exec "$@"', "sh"]
-    done = subprocess.run(
-        [*command, sys.executable, "-c", code, *map(str, words)],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": places},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def machine_state() -> dict[str, list[str]]:
-    """Return links, addresses, routes, firewall rules, mounts and the files in /run.
-
-    Mounts of the machine's containers are left out, because the kernel removes one from every
-    namespace as soon as its container is removed.
-    """
-    commands = {
-        "links": "ip -o link",
-        "addresses": "ip -o address",
-        "routes": "ip route show table all",
-        "rules": "for table in filter nat mangle raw; do iptables -t $table -S; done",
-        "mounts": f"cut -d' ' -f4- /proc/self/mountinfo | grep -Ev '{OF_CONTAINERS}'",
-        "run": "ls -A /run",
-    }
-    return {
-        name: subprocess.run(
-            ["sh", "-c", command], capture_output=True, text=True, check=True
-        ).stdout.splitlines()
-        for name, command in commands.items()
-    }
-
-
-def cgroups(wanted: Callable[[str], bool]) -> list[str]:
-    """Return which of these control groups exist in any hierarchy."""
-    there = {name for _, folders, _ in os.walk(CGROUPS) for name in folders}
-    return sorted(filter(wanted, there))
 
 
 def use_own_engine(folder: str) -> dict[str, Any]:
@@ -125,17 +64,6 @@ def hold_a_container(folder: str) -> None:
     with own_engine(Path(folder)) as engine:
         engine.docker(*HOLDS)
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def other_processes() -> list[str]:
-    """Return the commands of all live processes except the first."""
-    commands = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        if path.parent.name == "1":
-            continue
-        with suppress(FileNotFoundError, ProcessLookupError):  # It has ended meanwhile.
-            commands.append(path.read_text().replace("\0", " ").strip())
-    return sorted(filter(None, commands))
 
 
 def outlive_a_killed_test(folder: str) -> list[str]:
