@@ -1,4 +1,4 @@
-"""A trial with a separate grader, whose two containers, folder or host are interfered with."""
+"""Interference with the two containers, the folder or the host of a separately graded trial."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def again(spec: AttemptSpec) -> AttemptSpec:
 
 
 def is_graded(trials: Trials, result: AttemptResult) -> None:
-    """The trial completed as without interference, and its agent ran once."""
+    """Fail unless the trial completed as if undisturbed, and its agent ran once."""
     assert brief(result) == ("completed", None, 0), result.message
     assert result.verdict == "pass"
     assert trials.content(result, "grader_stdout") == b"right\n"
@@ -51,7 +51,7 @@ def is_graded(trials: Trials, result: AttemptResult) -> None:
 
 @contextmanager
 def held_grader(trials: Trials) -> Iterator[tuple[AttemptSpec, Future[AttemptResult]]]:
-    """A trial whose grader runs and waits."""
+    """Return a trial whose grader runs and waits."""
     spec = trials.spec(AGENT, HOLDS, **SEPARATE)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec)
@@ -64,7 +64,7 @@ def let_go(spec: AttemptSpec) -> None:
 
 
 def abandoned(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> AttemptSpec:
-    """A trial that lost its coordinator while its grader ran and waited."""
+    """Return a trial that lost its coordinator while its grader ran and waited."""
     monkeypatch.setattr("labledger.trial.life.start_limiter._MAX_ENGINE_WAIT_S", 0.2)
     limiter = StartLimiter(1)
     spec = trials.spec(AGENT, HOLDS, **SEPARATE)
@@ -77,7 +77,7 @@ def abandoned(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> AttemptSpec:
 
 
 def test_running_grader_is_waited_for(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A later coordinator waits for the grader that runs, and starts no other one."""
+    """A later coordinator waits for the running grader, and starts no other one."""
     spec = abandoned(trials, monkeypatch)
     before = ENGINE.inspect(grader_of(spec))
     let_go(spec)
@@ -92,7 +92,7 @@ def test_running_grader_is_waited_for(trials: Trials, monkeypatch: pytest.Monkey
 def test_containers_removed_while_nobody_watched(
     trials: Trials, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """The agent is not needed any more, and the grader runs again on the same artifacts."""
+    """The agent is no longer needed, and the grader runs again on the same artifacts."""
     spec = abandoned(trials, monkeypatch)
     names = {"agent": [spec.container_name], "grader": [grader_of(spec)]}
     docker("rm", "--force", "--volumes", *names.get(what, [spec.container_name, grader_of(spec)]))
@@ -111,7 +111,7 @@ def test_containers_removed_while_nobody_watched(
 
 
 def test_grader_that_was_never_started(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One whose start was given up with its coordinator, as by Docker 26, did not run before."""
+    """A grader whose start was abandoned with its coordinator, as by Docker 26, did not run."""
     spec = trials.spec(AGENT, GRADER, **SEPARATE)
     start = container_start.start_container
 
@@ -156,7 +156,7 @@ def test_grader_removed_under_a_live_coordinator(trials: Trials) -> None:
 
 
 def test_killed_grader(trials: Trials) -> None:
-    """`docker kill` of the grader's container is nobody's verdict."""
+    """`docker kill` of the grader's container leads to no verdict."""
     with held_grader(trials) as (spec, running):
         docker("kill", grader_of(spec))
         result = running.result()
@@ -166,7 +166,7 @@ def test_killed_grader(trials: Trials) -> None:
 
 
 def test_killed_agent(trials: Trials) -> None:
-    """`docker kill` of the agent's container takes no artifacts and starts no grader."""
+    """After `docker kill` of the agent's container, no artifacts are taken and no grader starts."""
     spec = trials.spec("touch /agentlab/out/holds; sleep 60", **SEPARATE)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec)
@@ -178,7 +178,7 @@ def test_killed_agent(trials: Trials) -> None:
 
 
 def test_paused_grader(trials: Trials) -> None:
-    """After a pause of its container, a grader that fails says nothing about the agent."""
+    """If its container was paused, a grader that fails says nothing about the agent."""
     failing = HOLDS.replace(GRADES, "exit 3")
     spec = trials.spec(AGENT, failing, **SEPARATE)
     with ThreadPoolExecutor(1) as pool:
@@ -207,7 +207,7 @@ def test_disk_is_full_while_artifacts_are_taken(trials: Trials) -> None:
 
 
 def test_engine_refuses_the_graders_container(trials: Trials) -> None:
-    """Where the grader's container cannot be made, nothing of the agent's work is lost."""
+    """If the grader's container cannot be made, nothing of the agent's work is lost."""
     spec = trials.spec(AGENT, GRADER, **SEPARATE)
     docker("create", "--name", grader_of(spec), "labledger/busybox:1", "true")
     try:
@@ -221,7 +221,7 @@ def test_engine_refuses_the_graders_container(trials: Trials) -> None:
 def test_folder_deleted_while_the_grader_waits(
     trials: Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without its folder nothing is known of the trial: both containers go, and it runs again."""
+    """Without its folder, a trial is unknown. Both containers are removed, and it runs again."""
     spec = abandoned(trials, monkeypatch)
     delete_folder(spec.folder)
     with ThreadPoolExecutor(1) as pool:

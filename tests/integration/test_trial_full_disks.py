@@ -1,4 +1,4 @@
-"""A trial while which a disk was seen full: by whom, when, and what is known of that later."""
+"""A disk was seen full during a trial: when, by which coordinator, and the later record."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FULL_MEANWHILE = ("infra_error", "disk_full", 10)
 
 
 def test_a_disk_that_was_full_before(trials: Trials) -> None:
-    """What was seen before a trial began is no excuse for it."""
+    """A full disk before a trial began is no excuse for the trial."""
     spec = trials.spec("exit 4")
     disks = FullDisks()
     disks.record_full(spec.plan.run_dir)
@@ -37,7 +37,7 @@ def test_a_disk_that_was_full_before(trials: Trials) -> None:
 
 @pytest.mark.parametrize("place", ["run_dir", "engine_root"])
 def test_whichever_disk_it_was(trials: Trials, place: str) -> None:
-    """The disk of the trial's folders counts, and the one of the engine's."""
+    """The disk of the trial's folders counts, and so does the engine's disk."""
     spec = trials.spec(f"{HOLD} exit 4")
     spec = replace(spec, plan=replace(spec.plan, engine_root=Path("/dev/shm")))
     disks = FullDisks()
@@ -73,7 +73,7 @@ def abandoned(
 
 
 def is_running(spec: AttemptSpec) -> bool:
-    """True when the engine has noted that it started the container."""
+    """Return True if the engine has noted that it started the container."""
     return ENGINE.inspect_existing(spec.container_name).status == "running"
 
 
@@ -81,7 +81,7 @@ def is_running(spec: AttemptSpec) -> bool:
 def test_seen_before_it_was_adopted(
     trials: Trials, monkeypatch: pytest.MonkeyPatch, sealed: JsonObject
 ) -> None:
-    """A trial that this process lost and found again began when its container did."""
+    """An adopted trial began when its container did, also for the time of a full disk."""
     spec = trials.spec(f"{HOLD} exit 4", GRADES, **sealed)
     disks = abandoned(spec, monkeypatch, "holds", "holds")
     (spec.folder / "workspace" / "go").touch()
@@ -92,7 +92,7 @@ def test_seen_before_it_was_adopted(
 def test_seen_by_the_coordinator_of_the_first_part(
     trials: Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The note of the first part says it to a coordinator that knows nothing of before."""
+    """The note of the first part informs a coordinator that knows nothing of the time before."""
     second = "touch second; until [ -e on ]; do sleep 0.02; done; "
     spec = trials.spec(f"{HOLD} exit 4", second + GRADES, **AFTER)
     abandoned(spec, monkeypatch, "holds", "second")
@@ -101,7 +101,7 @@ def test_seen_by_the_coordinator_of_the_first_part(
 
 
 def test_an_engine_that_has_no_room(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the engine could not create is gone when anybody looks: that it failed is noted."""
+    """A container that the engine could not create is gone later, so the failure is noted."""
 
     def full(*_: object) -> str:
         raise EngineDiskFull("could not create container: no space left on device")

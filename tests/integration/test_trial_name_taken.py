@@ -1,4 +1,4 @@
-"""Containers that are not what their names say: created late, renamed, or somebody else's."""
+"""Containers that are not what their names say: created late, renamed, or foreign."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.docker
 
 
 def test_a_container_that_appears_late_is_no_error(trials: Trials) -> None:
-    """A name that is taken by a container that never ran is given to the trial after all."""
+    """A name that is taken by a container that never ran goes to the trial after all."""
     spec = trials.spec("echo once >>starts")
     prepare_trial_folder(spec)
     ENGINE.create(spec.container_name, container_config(spec))
@@ -38,14 +38,14 @@ def test_a_container_that_appears_late_is_no_error(trials: Trials) -> None:
 
 @pytest.fixture
 def lost() -> StartLimiter:
-    """The limiter of a run that belongs to somebody else."""
+    """The limiter of a run that has another owner."""
     limiter = StartLimiter(1)
     limiter.abandon()
     return limiter
 
 
 def test_a_trial_of_a_lost_run_touches_nothing(trials: Trials, lost: StartLimiter) -> None:
-    """The container and the folder that another coordinator has just made stay as they are."""
+    """The container and the folder that another coordinator has just made stay unchanged."""
     spec = trials.spec("echo once")
     prepare_trial_folder(spec)
     container = ENGINE.create(spec.container_name, container_config(spec))
@@ -60,7 +60,8 @@ def test_a_trial_of_a_lost_run_touches_nothing(trials: Trials, lost: StartLimite
 
 
 def test_a_folder_appears_whole_or_not_at_all(trials: Trials, lost: StartLimiter) -> None:
-    """Who lost the run while it prepared a trial leaves no folder, and none is written over."""
+    """A coordinator that lost the run while it prepared a trial leaves no folder, and overwrites
+    none."""
     spec = trials.spec("echo once")
     with pytest.raises(WaitAbandoned):
         prepare_trial_folder(spec, lost)
@@ -79,7 +80,7 @@ def rename(container: str, name: str) -> None:
 
 @pytest.fixture
 def foreign(image_ids: dict[str, str]) -> Iterator[str]:
-    """The id of a container that somebody else runs."""
+    """The id of a container that another program runs."""
     config = {"Image": image_ids[BUSYBOX], "Entrypoint": ["sleep", "60"]}
     container = ENGINE.create("", config | {"HostConfig": {"NetworkMode": "none"}})
     ENGINE.start(container)
@@ -88,7 +89,7 @@ def foreign(image_ids: dict[str, str]) -> Iterator[str]:
 
 
 def test_containers_that_changed_names(trials: Trials) -> None:
-    """Containers that have each other's name are each collected and removed as what they are."""
+    """Containers that swapped names are each collected and removed by their labels."""
     passes = trials.spec("true")
     fails = trials.spec("exit 3")
     for spec in (passes, fails):
@@ -106,7 +107,7 @@ def test_containers_that_changed_names(trials: Trials) -> None:
 
 
 def test_a_running_container_that_is_renamed(trials: Trials) -> None:
-    """A container that got another name is waited for, and no second one is begun."""
+    """A container that got another name is waited for, and no second one begins."""
     spec = trials.spec("echo once >>starts; until [ -e go ]; do sleep 0.02; done")
     prepare_trial_folder(spec)
     container = ENGINE.create(spec.container_name, container_config(spec))
@@ -124,7 +125,8 @@ def test_a_running_container_that_is_renamed(trials: Trials) -> None:
 def test_a_foreign_container_of_that_name_is_left_alone(
     trials: Trials, foreign: str, may_exist: bool
 ) -> None:
-    """Who has a trial's name without its labels is not touched; the trial says what to do."""
+    """A container with a trial's name but without its labels stays, and the trial says what to
+    do."""
     spec = replace(trials.spec("true"), container_may_exist=may_exist)
     rename(foreign, spec.container_name)
     result = run_attempt(spec)
@@ -137,7 +139,7 @@ def test_a_foreign_container_of_that_name_is_left_alone(
 
 
 def test_containers_that_cannot_be_told_apart(trials: Trials) -> None:
-    """Where two containers carry a trial's labels and neither its name, nothing is done to them."""
+    """If two containers carry a trial's labels and neither its name, both stay unchanged."""
     spec = trials.spec("true")
     prepare_trial_folder(spec)
     for name in ("one", "other"):

@@ -14,8 +14,7 @@ import grown_ledgers as grown
 import pytest
 import sample_ledgers as kit
 from commands import HOSTILE, run_forked
-from test_agent_logs import LOGS, read
-from test_stored_trajectories import STEPS, with_steps
+from sample_trajectories import LOGS, STEPS, read, with_steps
 
 from labledger import open_ledger
 from labledger.errors import ExtraMissing

@@ -17,8 +17,7 @@ import sample_ledgers as kit
 from commands import run_forked
 from google.protobuf.json_format import Parse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from test_agent_logs import LOGS, read
-from test_stored_trajectories import STEPS, with_steps
+from sample_trajectories import LOGS, STEPS, read, with_steps
 
 from labledger import LabLedgerError, open_ledger
 from labledger.records.model_calls import ModelCall, Usage

@@ -6,48 +6,20 @@ import base64
 import gzip
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sample_ledgers as kit
 import view_servers
 from commands import HOSTILE, run_forked
-from test_agent_logs import LOGS, read
-from test_trajectory_format import ANSWERED, ASKED
+from sample_trajectories import ANSWERED, ASKED, LOGS, STEPS, read, with_steps
 
 from labledger import ReportOptions, open_ledger
 from labledger.errors import LedgerError
-from labledger.records import JsonObject, json_schemas
-from labledger.records.attempt_result import Artifact, AttemptResult
+from labledger.records import json_schemas
 from labledger.report.logs import LogSelection, pack
 from labledger.report.report_queries import ReportedCommits
 from labledger.report.run_report import MIB, collect
-from labledger.trajectories.atif import Head, Metrics, Step, TrajectoryAgent, document_problems
-from labledger.trajectories.trajectory_writer import DocumentWriter
-
-STEPS = [Step.from_json({"step_id": 0, **step}) for step in (ASKED, ANSWERED)]
-
-
-def with_steps(
-    idx: int, steps: list[Step], store: Any = None, ext: JsonObject | None = None, **changes: Any
-) -> AttemptResult:
-    """A result with a trajectory, whose document is kept in the store if one is given.
-
-    `ext` is added to what the evidence says about the trajectory.
-    """
-    writer = DocumentWriter(lambda value: value)
-    document = b"".join(writer.pieces(steps, lambda: Head(TrajectoryAgent("probe", "1.0"))))
-    artifact = Artifact.inline(document)
-    if store is not None:
-        store.put_bytes(document)
-        artifact = Artifact(artifact.sha256, artifact.size, None)
-    index = Artifact.inline(writer.index)
-    result = kit.result(idx, **changes)
-    [evidence] = result.evidence
-    evidence["evidence"] |= {"trajectory": artifact.reference, "trajectory_steps": index.reference}
-    evidence["ext"] = {"trajectory": {"origin": "agent", "steps": writer.steps}, **(ext or {})}
-    artifacts = (*result.artifacts, artifact, index)
-    return kit.result(idx, **changes, evidence=(evidence,), artifacts=artifacts)
+from labledger.trajectories.atif import Metrics, Step, document_problems
 
 
 @pytest.fixture

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 from left_files import leave_files, trials_without_engine
+from sample_trajectories import ANSWERED, ASKED, LOGS, trajectory
 from sample_trials import Trials, predicts, prepare_trial_folder, problems, scores, script
-from test_agent_logs import LOGS
-from test_trajectory_format import ANSWERED, ASKED, trajectory
 
 from labledger.gateway.messages.canonical_requests import CanonicalRequest
 from labledger.gateway.messages.recordings import Recording
