@@ -23,17 +23,15 @@ from labledger.files.lab_folder import LabFolder
 from labledger.ledger.reading.counts import exhausted_kinds
 from labledger.ledger.reading.progress_rows import OpenSlot
 from labledger.ledger.rows.control_requests import (
-    ENDED_STAY,
     AnySlot,
     ControlRequest,
     Latch,
     cancellation_of,
-    describe,
-    kept_sentence,
 )
 from labledger.records import JsonObject
 from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import RequestKind
+from labledger.text.control_phrases import ENDED_STAY, kept_sentence, request_phrase
 from labledger.text.figures import clock_time
 from labledger.text.words import counted
 
@@ -261,7 +259,7 @@ class _Preview:
                 return self._cancel_text(running, is_applied=is_applied)
             case _:
                 since = "from the next trial on" if is_owned else "once the run is resumed"
-                return f"{describe(self.kind, self.what)}, {since}{self._spent_already()}"
+                return f"{request_phrase(self.kind, self.what)}, {since}{self._spent_already()}"
 
     def _cancel_text(self, running: int, *, is_applied: bool) -> str:
         """Return what will happen, or has happened, to the trials that are cancelled."""
