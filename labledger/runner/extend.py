@@ -15,12 +15,14 @@ from pathlib import Path
 from labledger import __version__, resources
 from labledger.compare.extension_power import ExtensionLooks, extension_power
 from labledger.errors import (
+    MAX_REASON,
     ExperimentChanged,
     InvalidInput,
     LeaseHeld,
     NothingToExtend,
     Parameter,
     Problem,
+    require_text,
 )
 from labledger.execution.agent_needs import prices_of
 from labledger.execution.budget import check_limits
@@ -45,23 +47,6 @@ from labledger.runner.run_hosts import cluster_of
 from labledger.runner.run_options import RunOptions
 from labledger.runner.run_outcome import RunOutcome
 from labledger.runner.run_start import Append, RunStart, resolve_experiment
-
-MAX_BECAUSE = 1_000
-"""The largest number of characters of the reason for a part."""
-
-
-def because_problems(because: str | None) -> Iterator[Problem]:
-    """Yield the problems of the reason that a user gives for a part."""
-    if because is None:
-        return
-    length = len(because.strip())
-    if not length or len(because) > MAX_BECAUSE:
-        message = f"found {length:,} characters; expected 1 to {MAX_BECAUSE:,}"
-        yield Problem(Parameter("because"), message)
-    try:
-        because.encode()
-    except UnicodeEncodeError:
-        yield Problem(Parameter("because"), "found bytes that are not UTF-8; expected text")
 
 
 def require_budget(reader: LedgerReader, run: RunInfo, new_limits: Mapping[str, float]) -> None:
@@ -179,8 +164,8 @@ def extend_run(
 
     `path` may be a temporary copy; see `run_start.start_run` for `store_source`.
     """
-    if problems := list(because_problems(because)):
-        raise InvalidInput("the reason", problems)
+    if because is not None:
+        require_text("the reason", Parameter("because"), because, MAX_REASON)
     extension = prepare_extension(run_id, path, options)
     run, growth = extension._run, extension._growth
     _refuse_owned(run, options)

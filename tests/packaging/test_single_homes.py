@@ -11,8 +11,16 @@ PACKAGE = Path(__file__).parents[2] / "labledger"
 HOMES = {
     r"is paused since": "text/control_phrases.py",
     r"killed, or its machine": "text/control_phrases.py",
-    r"\bdeclared lost: \{": "text/notice_sentences.py",
+    r"stopped before all trials": "text/notice_sentences.py",
     r"the request of \{": "text/control_phrases.py",
+    r"(?i)fail-under.*found": "cli/pass_rate_gates.py",
+    r"grader_pressure": "trial/evidence/kernel_counters.py",
+    r"out_of_memory and ": "trial/evidence/container_exit.py",
+    r"/ PICODOLLARS\b": "records/model_costs.py",
+    r"10 ?\*\* ?12\b": "records/model_costs.py",
+    r"expected a text of at most": "errors.py",
+    r"= 6 << 20": "experiment/consistency_checks.py",
+    r"\bMAX_DEPTH \+": "records/attempt_result.py",
 }
 """By a pattern of its text, the module that alone may hold a rule."""
 
