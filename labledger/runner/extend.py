@@ -86,14 +86,14 @@ class RunExtension(JsonForm):
     looks: ExtensionLooks | None
     """Whether the extension was planned before the run, and otherwise its cost in power. None if
     the libraries for comparisons are not installed."""
-    _run: RunInfo = field(repr=False)
-    _growth: Growth = field(repr=False)
+    growth: Growth = field(repr=False)
+    """The further cells, and the experiment that has them."""
 
     _JSON = ("run_id", "first_idx", "slot_count", "variants", "tasks", "digest", "looks")
 
     def slots(self) -> Iterator[Slot]:
         """Yield the new slots in schedule order."""
-        return self._growth.slots()
+        return self.growth.slots()
 
 
 def prepare_extension(run_id: str, path: Path | None, options: RunOptions) -> RunExtension:
@@ -148,8 +148,7 @@ def prepare_extension(run_id: str, path: Path | None, options: RunOptions) -> Ru
         tasks=tuple(task.task_id for task in experiment.tasks if task.task_id in added.tasks),
         digest=experiment.digest,
         looks=looks,
-        _run=run,
-        _growth=added,
+        growth=added,
     )
 
 
@@ -167,7 +166,9 @@ def extend_run(
     if because is not None:
         require_text("the reason", Parameter("because"), because, MAX_REASON)
     extension = prepare_extension(run_id, path, options)
-    run, growth = extension._run, extension._growth
+    growth = extension.growth
+    with LedgerReader.open(LabFolder.find(options.lab_dir).ledger) as reader:
+        run = reader.run(run_id)
     _refuse_owned(run, options)
     if extension.looks is not None and extension.looks.look is None:
         options.on_event(run_event("warning", message=extension.looks.sentence))
@@ -178,7 +179,7 @@ def extend_run(
             digests = digests_so_far(ExperimentPlan.of_document(run.resolved), reader, run_id)
         images = _check_requirements(start, run, growth.experiment)
         if store_source is not None:
-            growth = prepare_extension(run_id, store_source(start.lab), options)._growth
+            growth = prepare_extension(run_id, store_source(start.lab), options).growth
         frozen = freeze_agents(growth.experiment.plan, options.on_event, digests)
         growth = replace(growth, experiment=replace(growth.experiment, plan=frozen))
         part = _new_part(growth, images, options, because)

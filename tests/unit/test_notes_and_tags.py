@@ -55,7 +55,7 @@ def test_notes_are_kept_in_order(lab: Path) -> None:
 
 
 def test_what_is_refused(lab: Path) -> None:
-    """An empty note, one that is not UTF-8, an unusable tag, a contradiction and an unknown run change nothing."""
+    """An unusable note or tag, a contradiction and an unknown run change nothing."""
     for call in (
         lambda: labledger.add_note(kit.RUN, " \n", lab_dir=lab),
         lambda: labledger.add_note(kit.RUN, "\udc80", lab_dir=lab),

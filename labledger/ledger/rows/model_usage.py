@@ -216,9 +216,7 @@ def use_of_trial(
 ) -> Iterator[ModelUse]:
     """Yield the use of each model by one trial of a variant."""
     uses = (
-        ModelUse(
-            *(variant_id, call.provider, call.model), **_of_call(call, call_cost(call, prices))
-        )
+        ModelUse(variant_id, call.provider, call.model, **_of_call(call, call_cost(call, prices)))
         for call in calls
     )
     yield from (replace(use, trials=1) for use in together(uses))
