@@ -219,13 +219,7 @@ def plan_run(experiment: str | Path, options: RunOptions | None = None) -> RunPl
         >>> [slot.task_id for slot in plan.slots()]
         ['two-sum', 'two-sum', 'fizz-buzz', 'fizz-buzz']
     """
-    from labledger.runner.run_options import RunOptions
-    from labledger.runner.run_start import resolve_experiment
-
-    options = options or RunOptions()
-    source, options = read_source(experiment, options)
-    with experiment_path(source) as path:
-        resolved = resolve_experiment(path, options)
+    resolved = resolved_experiment(experiment, options)
     return RunPlan(
         digest=resolved.digest,
         resolved=resolved.document,
@@ -236,6 +230,18 @@ def plan_run(experiment: str | Path, options: RunOptions | None = None) -> RunPl
         warnings=tuple(map(str, resolved.warnings())),
         _experiment=resolved,
     )
+
+
+def resolved_experiment(
+    experiment: str | Path, options: RunOptions | None = None
+) -> ResolvedExperiment:
+    """Return the resolved experiment of a run. The arguments are as for `plan_run`."""
+    from labledger.runner.run_options import RunOptions
+    from labledger.runner.run_start import resolve_experiment
+
+    source, options = read_source(experiment, options or RunOptions())
+    with experiment_path(source) as path:
+        return resolve_experiment(path, options)
 
 
 def preflight(
@@ -281,7 +287,7 @@ def preflight(
     from labledger.checks import model_checks
     from labledger.runner.env_files import gather
 
-    plan = plan_run(experiment, options)._experiment.plan
+    plan = resolved_experiment(experiment, options).plan
     environment = gather(options.env, options.env_files)
     is_asked = plan.replays is None
     name = str(experiment)

@@ -34,6 +34,7 @@ from labledger.cli.run_progress import (
     waiting_requests_text,
     without_verdict,
 )
+from labledger.text.control_phrases import OWNER_DIED
 from labledger.text.figures import percent, usd
 from labledger.text.words import counted, counted_of, model_labels
 
@@ -317,9 +318,7 @@ def _why_stopped(state: RunState) -> str | None:
         return f"stopped early ({run.stop.cause}): {run.stop.message}"
     if run.status is RunStatus.RUNNING and not state.owned:
         since = f" since {run.lease.renewed_at}" if run.lease else ""
-        return (
-            f"its coordinator has sent no heartbeat{since}: it was killed, or its machine is gone"
-        )
+        return f"its coordinator has sent no heartbeat{since}: {OWNER_DIED}"
     return None
 
 

@@ -29,7 +29,7 @@ from labledger.records import JsonObject
 from labledger.records.attempt_result import SlotRecords
 from labledger.records.identity import Slot
 from labledger.records.model_calls import ModelCall
-from labledger.records.model_costs import PICODOLLARS, PriceTable, call_cost
+from labledger.records.model_costs import PriceTable, call_cost, in_usd
 from labledger.records.outcomes import RunStatus, SlotStatus, Verdict
 from labledger.records.pass_rate import has_passed
 from labledger.resources import require_for
@@ -421,7 +421,7 @@ class _Usage:
             input_tokens_cache_write=usage.cache_write + usage.cache_write_1h,
             input_tokens_cache_read=usage.cache_read,
             reasoning_tokens=usage.reasoning,
-            total_cost=None if cost is None else cost / PICODOLLARS,
+            total_cost=None if cost is None else in_usd(cost),
         )
         self.known.setdefault(model, []).append(used)
 

@@ -15,12 +15,14 @@ from pathlib import Path
 from labledger import __version__, resources
 from labledger.compare.extension_power import ExtensionLooks, extension_power
 from labledger.errors import (
+    MAX_REASON,
     ExperimentChanged,
     InvalidInput,
     LeaseHeld,
     NothingToExtend,
     Parameter,
     Problem,
+    require_text,
 )
 from labledger.execution.agent_needs import prices_of
 from labledger.execution.budget import check_limits
@@ -45,23 +47,6 @@ from labledger.runner.run_hosts import cluster_of
 from labledger.runner.run_options import RunOptions
 from labledger.runner.run_outcome import RunOutcome
 from labledger.runner.run_start import Append, RunStart, resolve_experiment
-
-MAX_BECAUSE = 1_000
-"""The largest number of characters of the reason for a part."""
-
-
-def because_problems(because: str | None) -> Iterator[Problem]:
-    """Yield the problems of the reason that a user gives for a part."""
-    if because is None:
-        return
-    length = len(because.strip())
-    if not length or len(because) > MAX_BECAUSE:
-        message = f"found {length:,} characters; expected 1 to {MAX_BECAUSE:,}"
-        yield Problem(Parameter("because"), message)
-    try:
-        because.encode()
-    except UnicodeEncodeError:
-        yield Problem(Parameter("because"), "found bytes that are not UTF-8; expected text")
 
 
 def require_budget(reader: LedgerReader, run: RunInfo, new_limits: Mapping[str, float]) -> None:
@@ -101,14 +86,14 @@ class RunExtension(JsonForm):
     looks: ExtensionLooks | None
     """Whether the extension was planned before the run, and otherwise its cost in power. None if
     the libraries for comparisons are not installed."""
-    _run: RunInfo = field(repr=False)
-    _growth: Growth = field(repr=False)
+    growth: Growth = field(repr=False)
+    """The further cells, and the experiment that has them."""
 
     _JSON = ("run_id", "first_idx", "slot_count", "variants", "tasks", "digest", "looks")
 
     def slots(self) -> Iterator[Slot]:
         """Yield the new slots in schedule order."""
-        return self._growth.slots()
+        return self.growth.slots()
 
 
 def prepare_extension(run_id: str, path: Path | None, options: RunOptions) -> RunExtension:
@@ -163,8 +148,7 @@ def prepare_extension(run_id: str, path: Path | None, options: RunOptions) -> Ru
         tasks=tuple(task.task_id for task in experiment.tasks if task.task_id in added.tasks),
         digest=experiment.digest,
         looks=looks,
-        _run=run,
-        _growth=added,
+        growth=added,
     )
 
 
@@ -179,10 +163,12 @@ def extend_run(
 
     `path` may be a temporary copy; see `run_start.start_run` for `store_source`.
     """
-    if problems := list(because_problems(because)):
-        raise InvalidInput("the reason", problems)
+    if because is not None:
+        require_text("the reason", Parameter("because"), because, MAX_REASON)
     extension = prepare_extension(run_id, path, options)
-    run, growth = extension._run, extension._growth
+    growth = extension.growth
+    with LedgerReader.open(LabFolder.find(options.lab_dir).ledger) as reader:
+        run = reader.run(run_id)
     _refuse_owned(run, options)
     if extension.looks is not None and extension.looks.look is None:
         options.on_event(run_event("warning", message=extension.looks.sentence))
@@ -193,7 +179,7 @@ def extend_run(
             digests = digests_so_far(ExperimentPlan.of_document(run.resolved), reader, run_id)
         images = _check_requirements(start, run, growth.experiment)
         if store_source is not None:
-            growth = prepare_extension(run_id, store_source(start.lab), options)._growth
+            growth = prepare_extension(run_id, store_source(start.lab), options).growth
         frozen = freeze_agents(growth.experiment.plan, options.on_event, digests)
         growth = replace(growth, experiment=replace(growth.experiment, plan=frozen))
         part = _new_part(growth, images, options, because)

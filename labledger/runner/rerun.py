@@ -15,7 +15,14 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from labledger import __version__
-from labledger.errors import InvalidInput, Parameter, Problem, QueryFailed
+from labledger.errors import (
+    MAX_REASON,
+    InvalidInput,
+    Parameter,
+    Problem,
+    QueryFailed,
+    text_problems,
+)
 from labledger.execution.budget import check_limits
 from labledger.experiment.plan import ExperimentPlan
 from labledger.ledger.database.run_info import NewPart, RunInfo, Spent
@@ -25,7 +32,7 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records.identity import Slot
 from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import NOT_STARTED, WITHOUT_RESULT, SlotStatus
-from labledger.runner.extend import because_problems, require_budget
+from labledger.runner.extend import require_budget
 from labledger.runner.run_hosts import cluster_of, require_host
 from labledger.runner.run_options import RunOptions
 from labledger.runner.run_outcome import RunOutcome
@@ -89,7 +96,8 @@ class RerunSelection(JsonForm):
             hint = "give the reason with `because=`: every report shows it at its head"
             message = "repeating results that have a verdict needs a reason"
             problems.append(Problem(Parameter("despite_verdict"), message, hint=hint))
-        problems += because_problems(self.because)
+        if self.because is not None:
+            problems += text_problems(Parameter("because"), self.because, MAX_REASON)
         if problems:
             raise InvalidInput("which trials to run again", problems)
 

@@ -234,7 +234,13 @@ class RunStart:
         with LedgerWriter.open(self.lab.ledger, self.store) as writer:
             append_part = register(writer)
             session = Session(
-                *(self.lab, self.engine, writer, self.store, run_id, self.values, self.options),
+                self.lab,
+                self.engine,
+                writer,
+                self.store,
+                run_id,
+                self.values,
+                self.options,
                 new_limits=limits or {},
                 receivers=self.receivers,
                 append_part=append_part,

@@ -49,7 +49,7 @@ from labledger.trial.evidence.grading import (
     outcome_by_exit_status,
     reference_prediction,
 )
-from labledger.trial.evidence.metrics import pressure_of
+from labledger.trial.evidence.kernel_counters import pressure_of
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.evidence.trajectory_collection import (
     LoggedAgent,
@@ -253,7 +253,7 @@ def _outcome(
                 SlotStatus.INFRA_ERROR, Reason.CONTAINER_PAUSED, f"{message}; {WAS_PAUSED}"
             )
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.DEADLINE, message)
-    if container_exit.out_of_memory and container_exit.exit_status in ExitStatus.OF_ENGINE:
+    if container_exit.was_killed_for_memory:
         return limit_hits.out_of_memory(spec, container_exit)
     if container_exit.exit_status in ExitStatus.OF_ENGINE:
         message = f"the container was ended from outside (status {container_exit.exit_status})"

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from labledger.experiment.grading_settings import Sealing
 from labledger.experiment.runtime_sections import Resources
-from labledger.files.untrusted_files import read_ascii
 from labledger.records import JsonObject
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.text.words import counted
@@ -21,8 +20,8 @@ from labledger.trial import contract
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.grading import GradingOutcome
+from labledger.trial.evidence.kernel_counters import counter_texts
 
-_CAP = 32 * 1024
 _LINE = re.compile(r"(memory|processes)(setup|agent|grader) (oom_kill|max) ([0-9]{1,18})")
 _COUNTERS = {("memory", "oom_kill"), ("processes", "max")}
 _HELD = re.compile(r"held (memory|pids) ([0-9]{1,18})")
@@ -47,10 +46,13 @@ class LimitHits:
         """Return the hits of a trial that `trial.sh` ended; no hits for any other trial."""
         if not container_exit.is_by_script:
             return cls({}, {})
-        files = [(spec.folder, "pressure")] if spec.runs_agent else []
-        if not spec.runs_agent or has_grader_start(spec, container_exit):
-            files.append((spec.grader_folder, "grader_pressure"))
-        return cls.parse(read_ascii(folder / "state", name, _CAP) for folder, name in files)
+        has_own_start = not spec.runs_agent or has_grader_start(spec, container_exit)
+        return cls.parse(
+            counter_texts(
+                spec.folder if spec.runs_agent else None,
+                spec.grader_folder if has_own_start else None,
+            )
+        )
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> LimitHits:

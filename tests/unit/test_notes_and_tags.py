@@ -55,9 +55,10 @@ def test_notes_are_kept_in_order(lab: Path) -> None:
 
 
 def test_what_is_refused(lab: Path) -> None:
-    """An empty note, an unusable tag, a contradiction and an unknown run change nothing."""
+    """An unusable note or tag, a contradiction and an unknown run change nothing."""
     for call in (
         lambda: labledger.add_note(kit.RUN, " \n", lab_dir=lab),
+        lambda: labledger.add_note(kit.RUN, "\udc80", lab_dir=lab),
         lambda: labledger.add_note(kit.RUN, "x" * 10_001, lab_dir=lab),
         lambda: labledger.change_tags(kit.RUN, ["two words"], lab_dir=lab),
         lambda: labledger.change_tags(kit.RUN, ["a"], ["a"], lab_dir=lab),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labledger.cli.option_groups import (
+from labledger.cli.pass_rate_gates import (
     PassRateGate,
     missed_gates,
     parse_gates,

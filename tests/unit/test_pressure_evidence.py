@@ -10,7 +10,7 @@ import pytest
 from sample_trials import Trials
 
 from labledger.records.resource_pressure import FIELDS, short_of_processors, was_short
-from labledger.trial.evidence.metrics import parse_counters, parse_phases, pressure_of
+from labledger.trial.evidence.kernel_counters import parse_counters, parse_phases, pressure_of
 
 VERSION_2 = """\
 begin 100000 cpu  1000 10 500 20000 100 5 15 70 9 9

@@ -188,7 +188,9 @@ def test_a_killed_coordinator_is_noticed(
     for document in (server.document(f"/runs/{kit.RUN}"), server.document(f"/runs/{kit.RUN}/now")):
         assert (document["lost"], document["owned"], document["owner"]) == (True, False, None)
         (notice,) = document["sentences"]["notices"]
-        assert re.match(r"No coordinator has run it since \d+ \w+ 20\d\d, \d\d:\d\d UTC: ", notice)
+        assert re.match(
+            r"Its coordinator has sent no heartbeat since \d+ \w+ 20\d\d, \d\d:\d\d UTC: ", notice
+        )
         assert f"`labledger resume {kit.RUN}`" in notice
         assert (document["running"], document["progress"]["running"]) == ([], 0)
         assert "1 trial was started and has no result yet" in document["sentences"]["pace"][1]

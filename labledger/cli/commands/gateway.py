@@ -91,7 +91,7 @@ def _show(status: GatewayStatus) -> None:
 def _row(variant: VariantTotals) -> tuple[str, ...]:
     totals = variant.totals
     unknown = f" + {totals.unknown} unknown" if totals.unknown else ""
-    cost = f"${totals.cost / 1e12:.4f}"
+    cost = f"${totals.cost_usd:.4f}"
     if totals.unpriced or totals.unknown:
         cost += f" + {totals.unpriced + totals.unknown} unknown"
     return (

@@ -89,7 +89,7 @@ def query(
         moment = arguments.parse_since(as_of, "--as-of")
         statement = read_statement(sql, file)
         write_result(
-            *(ledger, statement, params, format, out_path), generation=generation, as_of=moment
+            ledger, statement, params, format, out_path, generation=generation, as_of=moment
         )
 
 

@@ -38,7 +38,13 @@ from labledger.hosts.host_messages import (
 from labledger.hosts.host_transport import ClusterConnection, HostUnreachable
 from labledger.hosts.message_bytes import TypeMismatch, codec
 from labledger.records import JsonObject, canonical_json, json_schemas
-from labledger.records.attempt_result import Artifact, AttemptResult, EventFile
+from labledger.records.attempt_result import (
+    MAX_LINE_BYTES,
+    MAX_RECORD_DEPTH,
+    Artifact,
+    AttemptResult,
+    EventFile,
+)
 from labledger.records.model_calls import Api
 from labledger.records.outcomes import NEVER_RUN
 from labledger.trial.attempt_spec import AttemptSpec
@@ -48,9 +54,6 @@ from labledger.trial.output_folders import event_file_for
 
 MAX_FILE_BYTES = 64 << 30
 """The largest artifact or file of events that is fetched, in bytes."""
-_MAX_DEPTH = canonical_json.MAX_DEPTH + 8
-"""The depth of a result: of JSON that a container wrote, and of the records around it."""
-_MAX_EVENT_LINE = 64 << 20
 _CALL_SCHEMA = "model_call_record_v1"
 _MAX_COUNT = 1 << 53
 """The largest believable number of tokens or milliseconds of a call."""
@@ -71,7 +74,7 @@ def read_result(message: ResultMessage, spec: AttemptSpec, staged_events: Path) 
     Raises `BadResult` if the message holds no result, or a result of another attempt.
     """
     try:
-        document = canonical_json.loads(message.result, max_depth=_MAX_DEPTH)
+        document = canonical_json.loads(message.result, max_depth=MAX_RECORD_DEPTH)
         result = AttemptResult.from_json(document, staged_events)
         _require_types(result)
         _require_records(result)
@@ -89,7 +92,7 @@ def require_events(file: EventFile) -> None:
     """Raise `BadResult` unless a file of events holds the stated number of JSON objects."""
     count = 0
     with file.path.open("rb") as content:
-        while line := content.readline(_MAX_EVENT_LINE):
+        while line := content.readline(MAX_LINE_BYTES):
             try:
                 body = canonical_json.loads(line)
             except MalformedJson as error:

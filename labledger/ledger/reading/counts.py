@@ -27,7 +27,7 @@ from labledger.ledger.rows.model_usage import has_calls, read_prices
 from labledger.ledger.rows.slot_rows import spent_by_metrics
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.model_calls import ModelCall
-from labledger.records.model_costs import PICODOLLARS, PriceTable, known_cost
+from labledger.records.model_costs import PICODOLLARS, PriceTable, in_usd, known_cost
 from labledger.records.outcomes import NEVER_RUN, NOT_STARTED, SlotStatus, Verdict
 from labledger.records.pass_rate import PassCounts
 from labledger.records.resource_pressure import TIMEOUTS, TimeoutCounts
@@ -293,7 +293,7 @@ def calls_spending(calls: Sequence[ModelCall], prices: PriceTable) -> dict[str, 
     used = [call.charged for call in calls if not call.replayed]
     tokens = sum(usage.total for usage in used if usage is not None)
     return {
-        "cost_usd": Spent.of(cost / PICODOLLARS, is_complete=is_complete),
+        "cost_usd": Spent.of(in_usd(cost), is_complete=is_complete),
         "tokens": Spent.of(tokens, is_complete=None not in used),
     }
 

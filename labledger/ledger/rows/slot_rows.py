@@ -149,7 +149,11 @@ def metric_rows(run_no: int, result: AttemptResult) -> list[MetricRow]:
     return [
         # SQLite has no booleans: true would be read back as 1, which is another JSON value.
         MetricRow(
-            *(run_no, result.schedule_idx, seq, metric.metric_id, metric.source),
+            run_no,
+            result.schedule_idx,
+            seq,
+            metric.metric_id,
+            metric.source,
             int(metric.value) if isinstance(metric.value, bool) else metric.value,
         )
         for seq, metric in enumerate(result.metrics)

@@ -77,7 +77,10 @@ class Session:
             # Closed last, because it also delivers that the run has ended.
             delivery = stack.enter_context(
                 DeliveryThread(
-                    *(self.lab, self.run_id, self.values, self.options.on_event),
+                    self.lab,
+                    self.run_id,
+                    self.values,
+                    self.options.on_event,
                     named=self.receivers.of_run or (),
                 )
             )

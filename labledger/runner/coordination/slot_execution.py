@@ -151,13 +151,20 @@ class SlotExecution:
         )
         stored_trials = self._stored_trials()
         slot_queue = SlotQueue(
-            *(reader, run, plans, self.unfinished),
+            reader,
+            run,
+            plans,
+            self.unfinished,
             stored_trials=stored_trials,
             recorded_trials=RecordedTrials.of(experiment, reader),
             file_sets=TrialFileSets.of(experiment, reader.slots(run.run_id)),
         )
         control = RunControl(
-            *(reader, run, commit_queue, executor, self.options.stop_request),
+            reader,
+            run,
+            commit_queue,
+            executor,
+            self.options.stop_request,
             emit=self.options.on_event,
             max_concurrency=self.options.max_concurrency,
         )

@@ -23,8 +23,8 @@ from bench.statistics_table.growth import (
 )
 from bench.statistics_table.populations import Array, Chance, Trials
 from bench.statistics_table.tallies import Tally
-from labledger.cli.option_groups import PassRateGate as LeastRate
-from labledger.cli.option_groups import missed_gates
+from labledger.cli.pass_rate_gates import PassRateGate as LeastRate
+from labledger.cli.pass_rate_gates import missed_gates
 from labledger.compare import decision, estimates
 from labledger.compare.compare_options import CompareOptions, Estimand, Gate
 from labledger.compare.comparison_document import Compared, Comparison, Conclusion, SideReport
