@@ -174,6 +174,14 @@ _COUNTERS = {
 """Field and unit of the counters of control groups of both versions."""
 
 
+def counter_texts(folder: Path, grader_folder: Path | None = None) -> list[str]:
+    """Return the counters that `trial.sh` wrote at the end of each start, as untrusted text."""
+    texts = [read_ascii(folder / "state", "pressure", _CAP)]
+    if grader_folder is not None:
+        texts.append(read_ascii(grader_folder / "state", "grader_pressure", _CAP))
+    return texts
+
+
 def pressure_of(folder: Path, grader_folder: Path | None = None) -> JsonObject:
     """Return the evidence `ext.pressure` of a trial; {} if nothing is known.
 
@@ -182,9 +190,7 @@ def pressure_of(folder: Path, grader_folder: Path | None = None) -> JsonObject:
     are left out. `grader_folder` belongs to a grader with its own start or container, whose counts
     are added.
     """
-    texts = [read_ascii(folder / "state", "pressure", _CAP)]
-    if grader_folder is not None:
-        texts.append(read_ascii(grader_folder / "state", "grader_pressure", _CAP))
+    texts = counter_texts(folder, grader_folder)
     parts = list(map(parse_counters, texts))
     names = [name for name in FIELDS if all(name in part for part in parts)]
     numbers = {name: sum(part[name] for part in parts) for name in names}
