@@ -254,8 +254,8 @@ def _lines(kind: str, trial: CommittedTrial | None, rows: Iterable[Any]) -> Coll
 # -- flat tables
 
 FORMAT = "labledger_table_v2"
-"""The name of the format below. Later versions may append columns to a table. A format whose columns
-or types differ in another way gets another name.
+"""The name of the format below. Later versions may append columns to a table. A format that differs
+in another way gets another name.
 """
 
 
