@@ -1,5 +1,7 @@
 """Generate the JSON Schemas of reports, comparisons and size plans from the types they describe.
 
+The schema of trials is written by hand, except for the numbers of `ResourceUse`.
+
     python scripts/schemas.py            write the files
     python scripts/schemas.py --print    print them instead
 
@@ -28,6 +30,7 @@ from labledger.compare.size_plan import SizePlan
 from labledger.records import JsonObject
 from labledger.records.json_codec import ALWAYS, members_of
 from labledger.records.json_schemas import LATER
+from labledger.records.resource_use import NUMBERS
 from labledger.report.report_document import Report
 from labledger.report.report_queries import TRIAL_FIELDS, ReportedTrial
 
@@ -45,16 +48,34 @@ DOCUMENTS: Mapping[str, tuple[type, str]] = {
     ),
 }
 
+TRIALS = "trial_record_v1"
 TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
 
 
 def main() -> None:
-    texts = {name: json.dumps(schema(name), indent=2) + "\n" for name in DOCUMENTS}
+    schemas = {name: schema(name) for name in DOCUMENTS} | {TRIALS: trial_schema()}
+    texts = {name: json.dumps(document, indent=2) + "\n" for name, document in schemas.items()}
     if sys.argv[1:] == ["--print"]:
         sys.stdout.write(json.dumps(texts))
         return
     for name, text in texts.items():
         (FOLDER / f"{name}.jsonschema").write_text(text, "utf-8")
+
+
+def trial_schema() -> JsonObject:
+    """Return the schema of trials, with today's numbers of a trial and of its attempts."""
+    document: JsonObject = json.loads((FOLDER / f"{TRIALS}.jsonschema").read_text("utf-8"))
+    numbers = {
+        name: {
+            "type": TYPES[number.type],
+            "minimum": 0,
+            "description": f"{number.meaning}; absent if not known",
+        }
+        for name, number in NUMBERS.items()
+    }
+    for described in (document, document["$defs"]["attempt"]):
+        described["properties"] |= numbers
+    return document
 
 
 def schema(name: str) -> JsonObject:

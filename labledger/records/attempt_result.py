@@ -21,6 +21,7 @@ from labledger.records.identity import TrialIds
 from labledger.records.json_codec import JsonForm
 from labledger.records.model_calls import ModelCall
 from labledger.records.outcomes import SlotStatus
+from labledger.records.resource_use import ResourceUse
 
 _PREFIX = "artifact://sha256/"
 REFERENCE = re.compile(_PREFIX + "([0-9a-f]{64})")
@@ -164,6 +165,7 @@ class AttemptResult:
     artifacts: tuple[Artifact, ...] = ()
     model_calls: tuple[ModelCall, ...] = ()
     """The agent's calls to models, in order, as the gateway counted them."""
+    resource_use: ResourceUse = field(default_factory=ResourceUse)
 
     @property
     def verdict(self) -> str | None:
@@ -182,9 +184,11 @@ class AttemptResult:
         """
         version = 2 if isinstance(self.events, EventFile) else 1
         calls = [call.as_json() for call in self.model_calls]
+        resource_use = self.resource_use.as_json()
         return {
             "version": 3 if calls else version,
             **({"model_calls": calls} if calls else {}),
+            **({"resource_use": resource_use} if resource_use else {}),
             "ids": self.ids.as_json(),
             "status": self.status.value,
             **{name: getattr(self, name) for name in _PLAIN_FIELDS},
@@ -233,6 +237,7 @@ class AttemptResult:
                     Artifact(sha256, size, None) for sha256, size in data["artifacts"]
                 ),
                 "model_calls": tuple(map(ModelCall.from_json, data.get("model_calls", ()))),
+                "resource_use": ResourceUse.from_json(data.get("resource_use", {})),
             }
         )
 
@@ -244,7 +249,7 @@ _PLAIN_FIELDS = tuple(
     if field.name
     not in {
         *("ids", "status", "phases", "metrics", "events", "artifacts", "model_calls"),
-        *_RECORD_FIELDS,
+        *("resource_use", *_RECORD_FIELDS),
     }
 )
 """Fields whose JSON form is their value. A new field of `AttemptResult` becomes one."""

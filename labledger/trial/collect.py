@@ -20,6 +20,7 @@ from labledger.records import JsonObject, canonical_json, grader_failures, json_
 from labledger.records.attempt_result import AttemptResult, MetricValue, Phase
 from labledger.records.model_costs import beside_counted, model_metrics
 from labledger.records.outcomes import Reason, SlotStatus
+from labledger.records.resource_use import ResourceUse
 from labledger.trajectories.atif import FinalMetrics
 from labledger.trial import contract, limit_hits
 from labledger.trial.attempt_notes import (
@@ -49,8 +50,9 @@ from labledger.trial.evidence.grading import (
     outcome_by_exit_status,
     reference_prediction,
 )
-from labledger.trial.evidence.kernel_counters import pressure_of
+from labledger.trial.evidence.kernel_counters import counter_texts, pressure_of
 from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.evidence.resource_counters import resource_use
 from labledger.trial.evidence.trajectory_collection import (
     LoggedAgent,
     collect_trajectory,
@@ -142,6 +144,7 @@ def collect_result(
         events=events,
         events_dropped=dropped,
         model_calls=() if models is None else models.calls,
+        resource_use=_resource_use(spec, container_exit),
     )
 
 
@@ -178,7 +181,8 @@ def _add_circumstances(
         evidence.ext["models"] = models.as_json()
         for problem in models.problems:
             evidence.add_problem("models", problem)
-    if pressure := _pressure(spec, container_exit):
+    folders = _counted_folders(spec, container_exit)
+    if folders and (pressure := pressure_of(*folders)):
         evidence.ext["pressure"] = pressure
     if hits := limit_hits.LimitHits.of_trial(spec, container_exit).as_json(spec):
         evidence.ext["limits_hit"] = hits
@@ -378,12 +382,20 @@ def _agent_ended_at(container_exit: ContainerExit, phases: Mapping[str, Phase]) 
     return clock.later(container_exit.started_at, duration_ms / 1000)
 
 
-def _pressure(spec: AttemptSpec, container_exit: ContainerExit) -> JsonObject:
-    """Return how short of processors and memory the trial was, as far as known."""
+def _counted_folders(spec: AttemptSpec, container_exit: ContainerExit) -> tuple[Path, ...]:
+    """Return the folders whose counters describe the whole trial; () if they do not.
+
+    The first has the counters of the agent's start, the second of the grader's own start.
+    """
     if not spec.runs_agent or not container_exit.is_by_script:
-        return {}
+        return ()
     in_parts = limit_hits.has_grader_start(spec, container_exit)
-    return pressure_of(spec.folder, spec.grader_folder if in_parts else None)
+    return (spec.folder, spec.grader_folder) if in_parts else (spec.folder,)
+
+
+def _resource_use(spec: AttemptSpec, container_exit: ContainerExit) -> ResourceUse:
+    folders = _counted_folders(spec, container_exit)
+    return resource_use(counter_texts(*folders) if folders else ())
 
 
 def last_folder(spec: AttemptSpec, container_exit: ContainerExit) -> Path:

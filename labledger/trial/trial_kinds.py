@@ -27,6 +27,7 @@ from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult, Event, EventFile, MetricValue, Phase
 from labledger.records.identity import TrialIds
 from labledger.records.outcomes import HINDERED, Reason, SlotStatus
+from labledger.records.resource_use import ResourceUse
 from labledger.trial import attempt_notes, contract
 from labledger.trial.attempt_spec import AttemptSpec, TrialKind
 from labledger.trial.collect import (
@@ -235,6 +236,7 @@ class RegradedTrial(TrialKind):
             ended_at=record["ended_at"],
             duration_ms=record["duration_ms"],
             phases=self.stored.phases,
+            resource_use=ResourceUse.of_record(record),
         )
 
     def fill(self, spec: AttemptSpec, folder: Path) -> None:

@@ -27,6 +27,7 @@ from sample_trials import (
 )
 from scripted_providers import ServedProvider, scripted_provider
 from sealed_trials import AFTER
+from small_disks import Mount, small_disks
 from tiers import thorough, tiered
 from waiting import wait_until
 
@@ -48,32 +49,12 @@ LOUD = "sleep 1; head -c 150000 /dev/urandom | base64; " + RIGHT
 TASKS = {f"t{n}": LOUD for n in range(4)}
 NO_THRESHOLD = ("--min-free", "0", "--patience", "60")
 
-Mount = Callable[[Path, int], Path]
-
 
 @pytest.fixture
 def small_disk(as_root: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
-    """Mount a file system of so many megabytes until the test has ended."""
-    mounted: list[Path] = []
-
-    def mount(place: Path, megabytes: int) -> Path:
-        image = tmp_path_factory.mktemp("disk") / "image"
-        with image.open("wb") as file:
-            file.truncate(megabytes << 20)
-        place.mkdir(parents=True, exist_ok=True)
-        for command in (
-            # By default, Ubuntu makes larger blocks and a larger journal.
-            ["mkfs.ext4", "-q", "-m", "0", "-b", "1024", image],
-            ["mount", "-o", "loop", image, place],
-        ):
-            subprocess.run(command, check=True)
-        mounted.append(place)
-        (place / "lost+found").rmdir()
-        return place
-
-    yield mount
-    for place in mounted:
-        subprocess.run(["umount", "--lazy", place], check=True)
+    """Mounts file systems of their own, of so many megabytes, until the test has ended."""
+    with small_disks(tmp_path_factory.mktemp("disks")) as mount:
+        yield mount
 
 
 @pytest.fixture

@@ -138,7 +138,7 @@ def test_views_and_triggers_change_only_with_a_revision() -> None:
     texts += views_and_triggers.TRIGGERS.values()
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     assert {migrations.HEAD: digest} == {
-        "0021": "7d62c85dd0223cfd3b6abb0ca04076e286284baa3940a51cac6027413b6bc54d"
+        "0022": "2418273cd6cca5ce0ae55d2e2a78a071c279076d5066267f6ab0acf488e08c24"
     }
 
 

@@ -55,6 +55,7 @@ from labledger.hosts.message_bytes import BadMessage, decode, encode
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot, TrialIds
 from labledger.records.model_calls import ModelCall, Usage
+from labledger.records.resource_use import ResourceUse
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.collect import infra_error_result
 from labledger.trial.free_disk_space import OutputUnreadable
@@ -64,6 +65,7 @@ from labledger.trial.trial_kinds import RegradedTrial
 
 IMAGES = {"labledger/busybox:1": "sha256:" + "1" * 64, "labledger/python:3": "sha256:" + "2" * 64}
 NOW = "2026-01-01T00:00:00.000Z"
+USE = ResourceUse(block_read_bytes=0)
 LINE = f"labledger {PROTOCOL} {__version__}\n".encode()
 
 
@@ -225,6 +227,7 @@ class MadeUpWorker:
         spec = self.accepted[key]
         here = replace(spec, plan=replace(spec.plan, store_root=self.store, run_dir=self.store))
         result = infra_error_result(here, NOW, "host_error", "made up")
+        result = replace(result, resource_use=USE)
         contents = {a.sha256: a.content for a in result.artifacts if a.content is not None}
         return ResultMessage(key, json.dumps(result.as_json()).encode(), contents)
 
@@ -322,7 +325,7 @@ def run(trials: Trials, tmp_path: Path) -> Run:
 
 def is_whole(future: Future[AttemptResult], spec: AttemptSpec) -> bool:
     result = future.result(PATIENCE_S)
-    return (result.ids, result.message) == (spec.ids, "made up")
+    return (result.ids, result.message, result.resource_use) == (spec.ids, "made up", USE)
 
 
 def test_a_request_replaces_the_number_of_the_run_and_its_removal_restores_it(run: Run) -> None:
@@ -537,6 +540,9 @@ BAD_RESULTS: dict[str, Callable[[ResultMessage], ResultMessage]] = {
     "an artifact outside": _changed(artifacts=[["../../x", 1]]),
     "an endless artifact": _changed(artifacts=[["0" * 64, 10**15]]),
     "a field more": _changed(more=1),
+    "a number of no resource": _changed(resource_use={"hours": 1}),
+    "less than nothing written": _changed(resource_use={"block_write_bytes": -1}),
+    "a list of numbers": _changed(resource_use=[1, 2]),
     "a text for a number": _changed(duration_ms="1"),
     "a number too large": _changed(duration_ms=10**30),
     "two events of one number": _changed(events=[[0, None, {}], [0, None, {}]]),

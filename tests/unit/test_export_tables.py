@@ -25,7 +25,9 @@ from labledger.export import exported_files
 from labledger.ledger.reading import committed_rows
 from labledger.records.attempt_result import MetricValue
 from labledger.records.outcomes import SlotStatus
+from labledger.records.resource_use import NUMBERS, ResourceUse
 
+USE = ResourceUse(0, 2**62 + 1)
 TEXT = 'comma, "quote"\r\nline é'
 
 
@@ -38,7 +40,9 @@ def ledger(path: Path) -> Iterator[Ledger]:
         calls = (kit.model_call(1), kit.model_call(2, **kit.UNKNOWN))
         lost = kit.result(1, status=SlotStatus.INFRA_ERROR, model_calls=calls)
         writer.stage(lease, lost, final=False)
-        writer.commit_result(lease, kit.result(1, attempt=2, model_calls=calls[:1]))
+        writer.commit_result(
+            lease, kit.result(1, attempt=2, model_calls=calls[:1], resource_use=USE)
+        )
         writer.commit_unexecuted(lease, 2, SlotStatus.SKIPPED_PRUNED, "pruned")
         metrics = (MetricValue("empty", "result", ""), MetricValue("large", "result", 2**60 + 1))
         writer.commit_result(lease, kit.result(3, message=TEXT, outcome="", metrics=metrics))
@@ -238,6 +242,13 @@ def test_the_columns_are_documented() -> None:
     for kind, table in committed_rows.TABLES.items():
         first = [f"`{column.name}`{kinds[column.type]}" for column in table.columns[:6]]
         assert f"Every table begins with {', '.join(first)}." in text
-        others = [f"{column.name}{kinds[column.type]}" for column in table.columns[6:]]
+        others = [
+            f"{column.name}{kinds[column.type]}"
+            for column in table.columns[6:]
+            if column.name not in NUMBERS
+        ]
+        names = [column.name for column in table.columns if column.name in NUMBERS]
+        assert names == ([*NUMBERS] if kind in {"trials", "attempts"} else [])
+        others += ["NUMBERS"] if names else []
         assert f"\n| `{kind}` |" in page
         assert f" {kind} {', '.join(others)} " in " ".join(page.split()), kind

@@ -26,6 +26,7 @@ from labledger.ledger.exchange.histories import RunRelation
 from labledger.records import json_schemas
 from labledger.records.attempt_result import Artifact, MetricValue
 from labledger.records.outcomes import RunStatus, SlotStatus
+from labledger.records.resource_use import ResourceUse
 from labledger.upkeep.import_runs import import_source
 from labledger.upkeep.verify_lab import verify_lab
 
@@ -37,13 +38,13 @@ def lab_with_a_run(folder: Path) -> Path:
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 5, prices=kit.PRICES)
         writer.commit_result(lease, kit.result(0, message="é\u2028\n", outcome=None))
-        lost = kit.result(1, status=SlotStatus.INFRA_ERROR)
+        lost = kit.result(1, status=SlotStatus.INFRA_ERROR, resource_use=ResourceUse(0, 2**63 - 1))
         odd = kit.model_call(2, request_id='é\x00"', raw_usage={"é": [1.0, 2**60, None]})
         writer.stage(lease, kit.with_calls(lost, kit.model_call(), odd), final=False)
         writer.commit_result(lease, kit.result(1, attempt=2))
         writer.commit_unexecuted(lease, 2, SlotStatus.SKIPPED_PRUNED, "pruned")
         metrics = (MetricValue("a", "result", 2**60 + 1), MetricValue("b", "result", 1.0))
-        made = kit.result(3, metrics=metrics, events=())
+        made = kit.result(3, metrics=metrics, events=(), resource_use=ResourceUse(None, 512))
         writer.commit_result(lease, kit.with_calls(made, kit.model_call(1, **kit.UNKNOWN)))
         stored = Artifact(*writer._store.put_stream(iter([b"large"])), None)
         evidence = (kit.evidence(4, stored),)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from labledger.records.model_costs import USUAL_METRICS
 from labledger.records.outcomes import SlotStatus, Verdict
+from labledger.records.resource_use import NUMBERS
 
 _COMMON = {
     **dict.fromkeys(SlotStatus, "committed slots with this status"),
@@ -15,6 +16,7 @@ _COMMON = {
     **dict.fromkeys(
         USUAL_METRICS, "the last attempt's metric of this name; null if unknown or negative"
     ),
+    **{name: f"{number.meaning}; null if not known" for name, number in NUMBERS.items()},
     "agent_duration_ms": "milliseconds in the agent's phase; null if it did not run",
     "agent_exit_status": "the agent's exit status; 124 after a time-out",
     "api": "the API of the provider by which the call was made",

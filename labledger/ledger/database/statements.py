@@ -17,6 +17,7 @@ from labledger.ledger.database.table_rows import COLUMNS, DIGESTED, KEYS
 from labledger.records import canonical_json
 from labledger.records.model_calls import CHARGED_NOTHING_SQL
 from labledger.records.pass_rate import PASSED_SQL
+from labledger.records.resource_use import NUMBERS
 
 
 def columns(table: str, *, start: int = 0, qualified: bool = False) -> str:
@@ -85,6 +86,7 @@ _FRAGMENTS = {
     **_read_fragments(),
     "passed": (["status", "verdict", "agent_exit_status"], PASSED_SQL),
     "charged_nothing": (["CALL"], CHARGED_NOTHING_SQL),
+    "resource_use": (["TABLE"], ", ".join(f"{{TABLE}}.{name}" for name in NUMBERS)),
 }
 
 

@@ -51,7 +51,7 @@ _COUNTERS = {
 """Field and unit of the counters of control groups of both versions."""
 
 
-def counter_texts(folder: Path | None, grader_folder: Path | None) -> list[str]:
+def counter_texts(folder: Path | None, grader_folder: Path | None = None) -> list[str]:
     """Return the counters that `trial.sh` wrote, one text for each start of a container.
 
     `folder` belongs to the agent's start; None if no agent ran. `grader_folder` belongs to a
