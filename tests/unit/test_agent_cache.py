@@ -121,7 +121,7 @@ def test_an_entry_by_its_digest(top: Path, tmp_path: Path) -> None:
     first.folder.parent.rename(first.folder.parent.with_name("of another Python"))
     other = put_agent(tmp_path, launch=RIGHT + "# more\n")
     assert find_change(frozen, top) is None
-    [found] = install([frozen], top)
-    assert found.tree_sha256 == first.tree_sha256 != other.tree_sha256
-    (found.folder / "launch").write_text("another")
+    [folder] = install([frozen], top)
+    assert folder.tree_sha256 == first.tree_sha256 != other.tree_sha256
+    (folder.folder / "launch").write_text("another")
     assert "were changed" in (find_change(frozen, top) or "")

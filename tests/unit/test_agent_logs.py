@@ -82,8 +82,8 @@ def test_usage_of_steps(name: str) -> None:
     """Each answer has the usage that its provider counted, in one way of counting."""
     steps, _ = read(name, LOGS[name].read_bytes())
     counted = [step.metrics for step in steps if step.source == "agent"]
-    found = [m and (m.prompt_tokens, m.cached_tokens, m.completion_tokens) for m in counted]
-    assert found == USAGE
+    counts = [m and (m.prompt_tokens, m.cached_tokens, m.completion_tokens) for m in counted]
+    assert counts == USAGE
 
 
 def test_usage_that_is_not_final() -> None:
@@ -215,11 +215,11 @@ TASK = {"type": "tool_use", "id": "task", "name": "Task", "input": {"prompt": "L
 )
 def test_answer_of_a_subagent(count: int, *, is_attached: bool) -> None:
     """A subagent's answer is the result of its call, or names the call if the subagent was long."""
-    own = {"parent_tool_use_id": "task"}
+    parent = {"parent_tool_use_id": "task"}
     work: list[JsonObject] = []
     for number in range(count):
         call = {"type": "tool_use", "id": f"call_{number}", "name": "Bash", "input": {}}
-        work += [said(number + 1, call, **own), returned(f"call_{number}", "listed", **own)]
+        work += [said(number + 1, call, **parent), returned(f"call_{number}", "listed", **parent)]
     steps, _ = claude(said(0, TASK), *work, returned("task", "It is in main.py."))
     assert problems(steps) == []
     [answered] = [

@@ -161,7 +161,7 @@ def test_all_problems_of_a_profile_are_named_at_once(write_profile: WriteProfile
     text = MINIMAL.replace("license", "licence").replace('"openai-chat"', '"openai"')
     text = text.replace('version = "1.0"', 'version = "latest"').replace('"integer"', '"int"')
 
-    found = "\n".join(problems_of(write_profile(text)))
+    text_of_problems = "\n".join(problems_of(write_profile(text)))
 
     for expected in (
         "licence: unknown key 'licence'; did you mean 'license'?",
@@ -170,7 +170,7 @@ def test_all_problems_of_a_profile_are_named_at_once(write_profile: WriteProfile
         'version: found "latest"',
         "options.steps.type",
     ):
-        assert expected in found
+        assert expected in text_of_problems
 
 
 @pytest.mark.parametrize(
@@ -188,8 +188,8 @@ def test_contradictions_in_a_profile_are_refused(
     write_profile: WriteProfile, before: str, after: str, expected: str
 ) -> None:
     """What each field allows, but not together, is a problem of the file."""
-    [found] = problems_of(write_profile(MINIMAL.replace(before, after, 1)))
-    assert expected in found
+    [problem] = problems_of(write_profile(MINIMAL.replace(before, after, 1)))
+    assert expected in problem
 
 
 def test_a_profile_without_a_program_is_refused(write_profile: WriteProfile) -> None:

@@ -60,7 +60,7 @@ def file(tmp_path: Path) -> Path:
 def members(file: Path) -> dict[str, bytes]:
     """The files of an archive, as any tar program reads them."""
     with tarfile.open(file) as tar:
-        return {each.name: tar.extractfile(each).read() for each in tar}  # type: ignore[union-attr]
+        return {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
 
 
 def test_a_run_is_archived_and_imported_as_it_was(
@@ -68,9 +68,13 @@ def test_a_run_is_archived_and_imported_as_it_was(
 ) -> None:
     """Rows, digests, notes and artifacts come back, and any tar program unpacks a lab."""
     before = rows(there)
-    found = archive_run(kit.RUN, file, lab_dir=there)
-    assert [(run.run_id, run.committed) for run in found.runs] == [(kit.RUN, 6)]
-    assert (found.artifacts, found.uncommitted_results, found.size) == (2, 0, file.stat().st_size)
+    archive = archive_run(kit.RUN, file, lab_dir=there)
+    assert [(run.run_id, run.committed) for run in archive.runs] == [(kit.RUN, 6)]
+    assert (archive.artifacts, archive.uncommitted_results, archive.size) == (
+        2,
+        0,
+        file.stat().st_size,
+    )
     import_source(here, file)
     assert rows(here.root) == rows(there) == before
     assert verify_lab(here, None).findings == ()
@@ -90,7 +94,7 @@ def test_regradings_go_with_their_run(tmp_path: Path, here: LabFolder, file: Pat
     with pytest.raises(InvalidInput, match="it is a regrading of run-1"):
         archive_run("run-1.g2", file, lab_dir=path.parent)
     archive_run(kit.RUN, file, lab_dir=path.parent)
-    assert [each.run_id for each in import_source(here, file)] == ["run-1", "run-1.g2"]
+    assert [imported.run_id for imported in import_source(here, file)] == ["run-1", "run-1.g2"]
     assert graded.counted(here.ledger) == {"run-1": "run-1.g2"}
 
 
@@ -106,8 +110,8 @@ def test_an_interrupted_run_is_archived_as_far_as_it_is_committed(
             archive_run("half", file, lab_dir=there)
         writer.leases.release(lease, RunStatus.INTERRUPTED)
     assert archive_run("half", file, lab_dir=there).uncommitted_results == 1
-    [found] = import_source(here, file)
-    assert (found.committed, found.total) == (2, 4)
+    [imported] = import_source(here, file)
+    assert (imported.committed, imported.total) == (2, 4)
 
 
 def test_what_cannot_be_archived(there: Path, file: Path) -> None:
@@ -143,7 +147,7 @@ def test_a_file_gets_its_name_when_it_is_complete(
         handle.write(b"other")
     with pytest.raises(ZeroDivisionError), durable_files.create_file(tmp_path / "no"):
         raise ZeroDivisionError
-    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
     assert path.read_bytes() == b"whole"
 
 

@@ -51,9 +51,9 @@ def test_an_attempt_that_never_had_notes_can_start(trial: Path) -> None:
 def test_unfinished_notes_of_a_killed_process_are_removed(trial: Path) -> None:
     """They have hidden names. Those of other attempts stay."""
     other = trial.with_name("000017-1")
-    for each in (trial, other):
-        attempt_notes.add_restart_reason(each, "killed")
-        (name,) = [name for name in notes(trial) if name.startswith(each.name)]
+    for attempt in (trial, other):
+        attempt_notes.add_restart_reason(attempt, "killed")
+        (name,) = [name for name in notes(trial) if name.startswith(attempt.name)]
         (trial.parents[1] / attempt_notes.FOLDER / f".{name}.0123456789abcdef").write_bytes(b"[")
     attempt_notes.remove_notes(trial)
     assert notes(trial) == [".000017-1.notes.0123456789abcdef", "000017-1.notes"]

@@ -185,18 +185,20 @@ CASES: dict[str, tuple[dict[str, Any], list[Finding | Remark], str]] = {
 def test_findings_and_remarks(name: str) -> None:
     """Each defect has its name, and what was seen; a task that behaves has none."""
     given, expected, detail = CASES[name]
-    found = list(findings_of(TaskFacts("t", limits_s=(10, 60), **given)))
-    assert [each.finding for each in found] == expected
-    assert [each.is_remark for each in found] == [isinstance(kind, Remark) for kind in expected]
-    assert detail in " ".join(each.detail for each in found)
+    findings = list(findings_of(TaskFacts("t", limits_s=(10, 60), **given)))
+    assert [finding.finding for finding in findings] == expected
+    assert [finding.is_remark for finding in findings] == [
+        isinstance(kind, Remark) for kind in expected
+    ]
+    assert detail in " ".join(finding.detail for finding in findings)
 
 
 def test_every_kind_is_named() -> None:
     """No finding and no remark is without a case, and each becomes JSON."""
     shown = {kind for _, kinds, _ in CASES.values() for kind in kinds}
     assert shown == {*Finding, *Remark} - {Remark.LEFT_OUT}
-    [found] = findings_of(TaskFacts("t", oracle(FAILED)["trials"]))
-    assert json.loads(json.dumps(found.as_json())) == {
+    [finding] = findings_of(TaskFacts("t", oracle(FAILED)["trials"]))
+    assert json.loads(json.dumps(finding.as_json())) == {
         "task_id": "t",
         "finding": "solution_fails",
         "agent": "oracle",
@@ -224,8 +226,8 @@ def test_findings_of_a_benchmark(tmp_path: Path) -> None:
         for task_id in rows
         for trial in (PASSED, NOTHING)
     ]
-    found = task_findings(benchmark, TrialSet(trials))
-    assert [(each.task_id, each.finding) for each in found] == [
+    findings = task_findings(benchmark, TrialSet(trials))
+    assert [(finding.task_id, finding.finding) for finding in findings] == [
         ("a", Finding.NO_SOLUTION),
         ("d", Finding.NO_SOLUTION),
         ("e", Finding.NO_SOLUTION),

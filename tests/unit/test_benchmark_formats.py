@@ -89,8 +89,8 @@ def refused(reference: str) -> str:
 def test_the_built_in_formats_are_those_of_the_entry_points() -> None:
     """A checkout and an installed package have the same plug-ins; each format fits the protocol."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
-    own = {group: project["entry-points"][group] for group in plug_ins.OWN}
-    assert own == plug_ins.OWN
+    declared = {group: project["entry-points"][group] for group in plug_ins.OWN}
+    assert declared == plug_ins.OWN
     for name, value in plug_ins.OWN[ENTRY_POINT_GROUP].items():
         module, _, attribute = value.partition(":")
         loaded = getattr(__import__(module, fromlist=[attribute]), attribute)

@@ -36,9 +36,9 @@ def path(tmp_path: Path) -> Path:
 
 
 def rows(path: Path, sql: str) -> list[tuple[Any, ...]]:
-    _, found = query(path, sql)
-    with closing(found):
-        return list(found)
+    _, rows = query(path, sql)
+    with closing(rows):
+        return list(rows)
 
 
 def passed(path: Path) -> dict[tuple[str, str, int], int | None]:
@@ -134,8 +134,10 @@ def test_every_view_and_every_command_has_the_same_rule(
         document = ledger.compare("run-1", options=CompareOptions())
     [compared] = document.comparisons
     assert compared.pairs == 4
-    said = {fact.name: fact.text for fact in facts(compared, document)}
-    assert said["with --errors all-as-failures"].startswith("base 25.0%, treat 12.5%, -12.5 points")
+    texts = {fact.name: fact.text for fact in facts(compared, document)}
+    assert texts["with --errors all-as-failures"].startswith(
+        "base 25.0%, treat 12.5%, -12.5 points"
+    )
     with open_ledger(path) as ledger:
         report = ledger.report("run-1")
     assert "(the usual benchmark rule): base 25.0%, treat 12.5%." in report["headline"]

@@ -615,13 +615,21 @@ def test_a_list_of_hosts_has_neither_of_two_that_are_one(run: Run) -> None:
     connection = ClusterConnection(run.cluster).open()
     try:
         names = dict.fromkeys(run.cluster.workers, "") | silent
-        found = {each.address: each for each in connection.run(connection.describe(names)).result()}
+        descriptions = {
+            description.address: description
+            for description in connection.run(connection.describe(names)).result()
+        }
     finally:
         connection.close()
-    assert [each.is_duplicate for _, each in sorted(found.items())] == [True, True, False, False]
-    assert found["B"].described is not None
-    assert (found["C"].name, found["C"].described) == ("c/cccccccc", None)
-    assert "A and A2" in (found["A"].problem or "")
+    assert [description.is_duplicate for _, description in sorted(descriptions.items())] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert descriptions["B"].described is not None
+    assert (descriptions["C"].name, descriptions["C"].described) == ("c/cccccccc", None)
+    assert "A and A2" in (descriptions["A"].problem or "")
 
 
 @pytest.mark.parametrize(
@@ -665,4 +673,4 @@ def test_no_work_with_hosts_ends_because_of_what_nobody_expected(
             executor.lose_host(run.a.name, "it burnt")
             with pytest.raises(HostLost):
                 lost.result(PATIENCE_S)
-    assert any("nobody thought of this" in each for each in run.warnings), run.warnings
+    assert any("nobody thought of this" in warning for warning in run.warnings), run.warnings

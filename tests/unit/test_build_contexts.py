@@ -36,11 +36,11 @@ def context(tmp_path: Path) -> BuildContext:
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
     """An experiment whose image is built from the folder `env`."""
-    made = Folder(tmp_path)
-    made.data["runtime"]["image"] = "app:1"
-    made.data["images"] = {"app:1": {"context": "env"}}
-    made.write("env/Dockerfile", "FROM scratch\n")
-    return made
+    folder = Folder(tmp_path)
+    folder.data["runtime"]["image"] = "app:1"
+    folder.data["images"] = {"app:1": {"context": "env"}}
+    folder.write("env/Dockerfile", "FROM scratch\n")
+    return folder
 
 
 def write(context: BuildContext, name: str, content: str = "") -> Path:

@@ -46,15 +46,15 @@ class Prepared(Trials):
 
 @pytest.fixture
 def run(writer: LedgerWriter, reader: LedgerReader, path: Path) -> Iterator[Run]:
-    made = Run(writer, reader, path.parent, WIDTH)
-    yield made
-    made.mirrors.close()
+    run = Run(writer, reader, path.parent, WIDTH)
+    yield run
+    run.mirrors.close()
 
 
 def statuses(reader: LedgerReader) -> list[tuple[str, str | None]]:
     """Status and reason of each committed slot, in their order."""
     records = reader.slot_records(kit.RUN)
-    return [(each.status.value, each.reason) for each in records]
+    return [(record.status.value, record.reason) for record in records]
 
 
 def test_a_run_of_which_all_is_cancelled_ends(
@@ -212,9 +212,13 @@ def test_a_slot_that_was_prepared_paused_and_then_cancelled_never_ran(
     assert run.coordinator.execute()
     run.mirrors.close()
     assert committed[-1] == CAPACITY
-    found = statuses(reader)
-    assert {found[idx] for idx in prepared} == {("cancelled", f"cancelled by {ANN} (request 2)")}
-    assert {status for idx, (status, _) in enumerate(found) if idx not in prepared} == {"completed"}
+    slot_statuses = statuses(reader)
+    assert {slot_statuses[idx] for idx in prepared} == {
+        ("cancelled", f"cancelled by {ANN} (request 2)")
+    }
+    assert {status for idx, (status, _) in enumerate(slot_statuses) if idx not in prepared} == {
+        "completed"
+    }
     assert verify(writer.path).findings == ()
 
 
@@ -247,10 +251,10 @@ def test_what_a_stopped_trial_has_cost_is_kept(
     A call that the gateway refused has cost nothing."""
     refused = kit.model_call(3, state=CallState.REFUSED, usage=None)
     calls = [kit.model_call(1), kit.model_call(2), refused]
-    told: dict[int, str] = {}
+    outcomes: dict[int, str] = {}
 
     def cancel(spec: AttemptSpec, reason: str) -> Future[None]:
-        told[spec.slot.schedule_idx] = reason
+        outcomes[spec.slot.schedule_idx] = reason
         return run.trials.remove(spec, keep_folder=False)
 
     def ask_or_end() -> None:
@@ -268,8 +272,8 @@ def test_what_a_stopped_trial_has_cost_is_kept(
     run.when_idle = ask_or_end
     assert not run.coordinator.execute()
     killing = f"`labledger stop` of {ANN} killed its container"
-    assert set(told.values()) == {f"{killing}; its agent had begun"}
-    assert 2 in told
+    assert set(outcomes.values()) == {f"{killing}; its agent had begun"}
+    assert 2 in outcomes
     assert reader.staged(kit.RUN) == {idx: StagedAttempt(1, final=False) for idx in (0, 1)}
     result = reader.staged_result(kit.RUN, 0)
     assert result is not None
@@ -313,8 +317,8 @@ def test_what_a_person_cancels_prunes_no_variant(
 
     run.when_idle = ask_and_end
     assert run.coordinator.execute()
-    found = [status for status, _ in statuses(reader)]
-    assert [idx for idx, status in enumerate(found) if status != "completed"] == [0, 2, 4]
+    slot_statuses = [status for status, _ in statuses(reader)]
+    assert [idx for idx, status in enumerate(slot_statuses) if status != "completed"] == [0, 2, 4]
     assert not run.commit_queue.pruning.is_pruned("base")
     assert set(reader.consecutive_failures(kit.RUN).values()) == {0}
 
@@ -344,6 +348,6 @@ def test_held_attempts_that_run_are_collected_once_the_engine_says_so(
     assert next_attempts.place(1, only_started=False, new_first=False) == []
     run.trials.going[0] = 1, Future()
     next_attempts.recheck_held()
-    assert [each.key for each in next_attempts.place(1, only_started=False, new_first=False)] == [
-        (0, 1)
-    ]
+    assert [
+        attempt.key for attempt in next_attempts.place(1, only_started=False, new_first=False)
+    ] == [(0, 1)]

@@ -104,11 +104,11 @@ def test_what_is_refused(content: bytes, word: str) -> None:
 )
 def test_a_name_that_cannot_be_stored_loses_no_other_member(content: bytes, value: Any) -> None:
     """Its member is null below a readable name, and the members beside it stay as they are."""
-    found, unstorable = canonical_json.loads_storable(content)
-    assert found == value
+    loaded, unstorable = canonical_json.loads_storable(content)
+    assert loaded == value
     assert unstorable.count == 1
     assert "is a member whose name has half" in unstorable.first[0]
-    canonical_json.dump_bytes(found)
+    canonical_json.dump_bytes(loaded)
 
 
 @pytest.mark.parametrize(

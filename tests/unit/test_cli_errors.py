@@ -24,11 +24,11 @@ def test_a_file_in_the_way(tmp_path: Path) -> None:
     begin(tmp_path / ".lab", "ours", 1)
     runs = tmp_path / ".lab" / "runs"
     runs.write_text("")
-    code, said = labledger(tmp_path, "import", tmp_path / "there")
+    code, printed = labledger(tmp_path, "import", tmp_path / "there")
     assert code == 3
-    assert "Errno" not in said
-    assert f"`labledger import` failed at {runs}: Not a directory" in said
-    assert f"{runs} is a file where a folder is needed; move it away, and try again" in said
+    assert "Errno" not in printed
+    assert f"`labledger import` failed at {runs}: Not a directory" in printed
+    assert f"{runs} is a file where a folder is needed; move it away, and try again" in printed
 
 
 @pytest.mark.parametrize("words", [("query", "--file"), ("run", ".", "--env-file")])
@@ -36,16 +36,16 @@ def test_a_named_file_that_is_not_there(tmp_path: Path, words: tuple[str, ...]) 
     """Its name and the reason, without the numbers of the operating system."""
     begin(tmp_path / ".lab", "ours", 1)
     labledger(tmp_path, "init", "experiment")
-    code, said = labledger(tmp_path / "experiment", *words, "absent")
+    code, printed = labledger(tmp_path / "experiment", *words, "absent")
     assert code == 2
-    assert said.endswith("  absent: No such file or directory\n")
+    assert printed.endswith("  absent: No such file or directory\n")
 
 
 @pytest.mark.parametrize("number", [*errno.errorcode, None])
 def test_every_error_has_words(number: int | None) -> None:
     """With a path or without, known or not, there is a reason and a hint."""
     for error in (OSError(number, "Reason", "/path"), OSError(number, "Reason"), OSError("Reason")):
-        found = system_failure(error)
-        assert "Errno" not in found.message
-        assert found.message.endswith("Reason")
-        assert found.hint
+        failure = system_failure(error)
+        assert "Errno" not in failure.message
+        assert failure.message.endswith("Reason")
+        assert failure.hint

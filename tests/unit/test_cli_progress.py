@@ -60,8 +60,8 @@ def tick(running: int, *, waiting: int, prepared: int = 0, **fields: object) -> 
 
 def view_of(*events: dict[str, Any]) -> RunProgress:
     view = RunProgress()
-    for told in events:
-        view.add(told)
+    for event in events:
+        view.add(event)
     return view
 
 
@@ -97,19 +97,19 @@ def test_the_time_left_is_shown_when_it_is_known(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    "told",
+    "event",
     [
         tick(2, waiting=0, held=True),
         run_event("budget_spent", message="0.5 of 0.4 USD are spent"),
         run_event("stopping", level=1),
     ],
-    ids=lambda told: told["event"],
+    ids=lambda event: event["event"],
 )
-def test_no_time_is_left_where_something_must_happen_first(told: dict[str, Any]) -> None:
+def test_no_time_is_left_where_something_must_happen_first(event: dict[str, Any]) -> None:
     """While something is paused, the budget is spent or the run stops, none is said."""
     view = view_of(STARTED, *(finished() for _ in range(4)), tick(2, waiting=0))
     assert view.remaining_s is not None
-    view.add(told)
+    view.add(event)
     assert view.remaining_s is None
 
 
@@ -188,12 +188,12 @@ def test_the_live_display_shows_where_the_run_stands(width: int) -> None:
     """Every phrase of the plain line is there, whole, whatever the width of the terminal."""
     shown = io.StringIO()
     watcher = run_display.LiveWatcher()
-    for told in (
+    for event in (
         STARTED,
         committed(2, "completed", "fail"),
         tick(3, waiting=1),
     ):
-        watcher(told)
+        watcher(event)
     Console(file=shown, width=width).print(watcher._draw())
     lines = shown.getvalue().splitlines()
     assert max(map(len, lines)) <= width
@@ -242,18 +242,18 @@ def test_failures_are_told_as_they_happen(capsys: pytest.CaptureFixture[str]) ->
     watcher(finished())
     watcher(run_event("warning", message="careful"))
     watcher(run_event("stopping", level=1))
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "trial 3 (treat, a): infra_error: container_killed, running it again" in told.err
-    assert "warning: careful" in told.err
-    assert "Ctrl-C again ends them now" in told.err
-    assert told.err.count("trial 3") == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "trial 3 (treat, a): infra_error: container_killed, running it again" in printed.err
+    assert "warning: careful" in printed.err
+    assert "Ctrl-C again ends them now" in printed.err
+    assert printed.err.count("trial 3") == 1
 
 
 def test_a_warning_names_options_as_they_are_typed() -> None:
     """The library's hint names parameters, and the command's hint names options."""
-    told = run_event("warning", message="run 2 at once (`max_concurrency=`)")
-    assert notable_line(told) == "warning: run 2 at once (--max-concurrency)"
+    event = run_event("warning", message="run 2 at once (`max_concurrency=`)")
+    assert notable_line(event) == "warning: run 2 at once (--max-concurrency)"
 
 
 def test_a_resume_says_what_it_found() -> None:
@@ -277,8 +277,8 @@ def test_the_hosts_of_a_cluster_are_shown_with_their_trials() -> None:
     assert "b/2: it does not answer (3 trials there) · c/3: its disk is full" in shown
     console = Console(file=io.StringIO(), width=100)
     watcher = run_display.LiveWatcher()
-    for told in (STARTED, tick(11, waiting=0, hosts=few)):
-        watcher(told)
+    for event in (STARTED, tick(11, waiting=0, hosts=few)):
+        watcher(event)
     console.print(watcher._draw())
     assert "b/2: it does not answer" in console.file.getvalue()  # type: ignore[attr-defined]
     many = [*few[1:], *(host(f"n/{number}", 1) for number in range(1000))]
@@ -292,8 +292,8 @@ def test_the_hosts_of_a_cluster_are_shown_with_their_trials() -> None:
 def test_json_is_one_event_a_line_without_ticks(capsys: pytest.CaptureFixture[str]) -> None:
     """A program that reads along gets whole lines of JSON, and nothing that says nothing."""
     watcher = run_display.JsonWatcher()
-    for told in (STARTED, tick(1, waiting=0), finished(task_id="ä\n")):
-        watcher(told)
+    for event in (STARTED, tick(1, waiting=0), finished(task_id="ä\n")):
+        watcher(event)
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["event"] for line in lines] == ["run_started", "trial_finished"]
     assert all(json.loads(line)["version"] == 1 for line in lines)
@@ -302,8 +302,8 @@ def test_json_is_one_event_a_line_without_ticks(capsys: pytest.CaptureFixture[st
 def test_quiet_says_warnings_alone(capsys: pytest.CaptureFixture[str]) -> None:
     """--quiet prints warnings and nothing else."""
     watcher = run_display.QuietWatcher()
-    for told in (STARTED, finished("infra_error"), run_event("warning", message="careful")):
-        watcher(told)
+    for event in (STARTED, finished("infra_error"), run_event("warning", message="careful")):
+        watcher(event)
     assert capsys.readouterr() == ("", "warning: careful\n")
 
 
@@ -317,8 +317,8 @@ def test_a_reader_that_went_away_does_not_end_the_run(
         os.close(reading)
         monkeypatch.setattr(sys, name, io.TextIOWrapper(os.fdopen(writing, "wb"), "utf-8"))
     watching = watcher()
-    for told in (STARTED, finished("infra_error"), committed(2, "completed", "pass")):
-        watching(told)
+    for event in (STARTED, finished("infra_error"), committed(2, "completed", "pass")):
+        watching(event)
     sys.stdout.close()
     sys.stderr.close()
 
@@ -341,11 +341,11 @@ def test_waiting_for_a_run_and_being_waited_for_are_said() -> None:
     who = {"run_id": "run-1", "host": "there", "pid": 99, "since": "T0", "expires_at": "T1"}
     waiting = run_event("waiting_for_lease", **who, seconds=24.6)
     wanted = run_event("run_wanted", **who)
-    for told, facts in ((waiting, ("T0", "25s")), (wanted, ("T0", "T1"))):
-        line = notable_line(told)
+    for event, facts in ((waiting, ("T0", "25s")), (wanted, ("T0", "T1"))):
+        line = notable_line(event)
         assert line is not None
         assert all(fact in line for fact in ("process 99 on there", *facts))
-        assert view_of(told).note == line
+        assert view_of(event).note == line
     assert view_of(waiting, STARTED).note == ""
 
 

@@ -35,10 +35,10 @@ ROWS = [('ä, "b"\nc', 1.5, b"\x00\xff"), ("[bold]x[/]", None, None)]
 
 def test_numbers_are_numbers_and_the_rest_is_text() -> None:
     """A parameter compares as its column does, whatever else it could mean in JSON."""
-    found = ledger_queries.parse_params(
+    params = ledger_queries.parse_params(
         ["a=1", "b=1.5", "c=true", "d=null", 'e="x"', "f=", "g=x=y"]
     )
-    assert found == {"a": 1, "b": 1.5, "c": "true", "d": "null", "e": '"x"', "f": "", "g": "x=y"}
+    assert params == {"a": 1, "b": 1.5, "c": "true", "d": "null", "e": '"x"', "f": "", "g": "x=y"}
 
 
 @pytest.mark.parametrize("word", ["a", "=1", "1a=2", "a b=c"])
@@ -122,10 +122,10 @@ def test_a_table_shows_text_as_it_is(capsys: pytest.CaptureFixture[str]) -> None
 def test_a_long_table_says_that_it_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
     """A table stops at a thousand rows and names the forms that do not."""
     print_rows(("n",), ((n,) for n in range(1001)), "table")
-    told = capsys.readouterr()
-    assert "999" in told.out
-    assert "1000" not in told.out
-    assert "--format csv" in told.err
+    printed = capsys.readouterr()
+    assert "999" in printed.out
+    assert "1000" not in printed.out
+    assert "--format csv" in printed.err
 
 
 def test_an_unknown_form_names_the_known() -> None:

@@ -264,14 +264,14 @@ TYPED = r"(?:`|^\$ |&& |next: |^  )labledger ([a-z]+) ?(\w*)"
 
 def commands() -> dict[str, typer.main.TyperCommand]:
     """Every command by its full name, such as `db upgrade`."""
-    found = {}
+    loaded = {}
     group = program()
     for name, command in group.commands.items():  # type: ignore[attr-defined]
         for inner, below in getattr(command, "commands", {"": command}).items():
-            found[f"{name} {inner}".strip()] = below
+            loaded[f"{name} {inner}".strip()] = below
         if getattr(command, "invoke_without_command", False):
-            found[name] = command
-    return found
+            loaded[name] = command
+    return loaded
 
 
 def options(command: typer.main.TyperCommand) -> set[str]:

@@ -55,9 +55,9 @@ def test_no_value_is_broken(content: Content, width: int) -> None:
 def test_a_long_run_id_is_not_broken(width: int) -> None:
     """A run's id is as long as its experiment's and 21 characters more."""
     run_id = "swe-rename-keyword-arguments-of-functions-20261120-093150-4cc5"
-    found = runs()
-    rows = [[run_id, *row[1:]] for row in found.rows]
-    assert any(run_id in line for line in drawn(Content(found.columns, rows, found.right), width))
+    listed = runs()
+    rows = [[run_id, *row[1:]] for row in listed.rows]
+    assert any(run_id in line for line in drawn(Content(listed.columns, rows, listed.right), width))
 
 
 def test_a_wide_table_is_one_line_a_row_where_there_is_room() -> None:

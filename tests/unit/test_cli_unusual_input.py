@@ -91,8 +91,8 @@ REFUSED = [
 
 def test_a_command_line_is_refused_in_our_words(folder: Path) -> None:
     """What was found and what was expected, and how to learn more."""
-    told = show([Case(words, folder) for words, _ in REFUSED])
-    for shown, (_, says) in zip(told, REFUSED, strict=True):
+    results = show([Case(words, folder) for words, _ in REFUSED])
+    for shown, (_, says) in zip(results, REFUSED, strict=True):
         assert shown.code == 2
         assert says in shown.text
         assert "--help` lists its arguments and options" in shown.text

@@ -229,10 +229,10 @@ def test_a_lost_host_is_granted_nothing(trials: Trials) -> None:
     assert link.may_start
     link.lost_because = "unplugged"
     assert link.has_orders(stopping=False)
-    told = link.next_exchange(setup, soon + 7200, stopping=False, with_orders=True)
-    assert (told.is_lost, told.grant_until, told.attempts) == (True, None, ())
+    exchange = link.next_exchange(setup, soon + 7200, stopping=False, with_orders=True)
+    assert (exchange.is_lost, exchange.grant_until, exchange.attempts) == (True, None, ())
     assert link.may_start, "it may not know yet"
-    link.record_delivery(told)
+    link.record_delivery(exchange)
     assert not link.may_start
     link.connect("address", Described("another-process", host("a"), 5.0, 5.0))
     assert link.has_orders(stopping=False)
@@ -249,8 +249,8 @@ def test_a_next_process_is_told_what_the_last_had_accepted(trials: Trials) -> No
     assert (len(first.attempts), first.is_marked, first.delivered_before) == (1, False, frozenset())
     link.record_delivery(first)
     assert link.connect("address", Described("another", host("a"), 5.0, 5.0)) == [(1, 1)]
-    for each in link.pending.values():
-        each.is_ready = True
+    for order in link.pending.values():
+        order.is_ready = True
     again = link.next_exchange(setup, 0.0, stopping=False, with_orders=True)
     assert (len(again.attempts), again.is_marked, again.mark) == (
         2,
@@ -450,24 +450,24 @@ def test_rooms_are_those_of_a_count_of_all_hosts(trials: Trials) -> None:
                     assert has_image or not link.awaits_image(spec.image_id)
                     link.pending[number, 1] = Pending(spec, Future(), is_ready=has_image)
         host_capacity.update(link)
-        usable = [each for each in links if each.problem is None]
-        slots = {each.name: each.state.slots for each in usable if each.state}
-        room = [each for each in usable if each.taken < capacity_of(slots[each.name])]
+        usable = [link for link in links if link.problem is None]
+        slots = {link.name: link.state.slots for link in usable if link.state}
+        room = [link for link in usable if link.taken < capacity_of(slots[link.name])]
         image = spec.image_id
-        free = [each for each in room if each.has_image(image) or not each.awaits_image(image)]
-        taken = {each.name: each.taken for each in links}
-        best = choose_host(spec, [each.state for each in free if each.state], taken, [])
+        free = [link for link in room if link.has_image(image) or not link.awaits_image(image)]
+        taken = {link.name: link.taken for link in links}
+        best = choose_host(spec, [link.state for link in free if link.state], taken, [])
         chosen = host_capacity.choose(spec)
         assert (chosen is None) == (best is None)
         if chosen is not None and best is not None:
             # Of hosts that are equal in everything but their names, any may be chosen.
             assert chosen in free
-            assert rank(chosen) == rank(next(each for each in links if each.name == best))
+            assert rank(chosen) == rank(next(link for link in links if link.name == best))
         assert host_capacity.has_room == bool(room)
         assert (host_capacity.slots, host_capacity.capacity) == (
             sum(slots.values()),
             sum(map(capacity_of, slots.values())),
         )
         assert host_capacity.blocked == sum(
-            each.taken for each in links if each.problem is not None
+            link.taken for link in links if link.problem is not None
         )

@@ -27,8 +27,8 @@ def test_pooled_rates_of_clusters_hold_what_they_say() -> None:
         level = chance.normal(0.6, 0.7, len(SWEBENCH))[names]
         groups = [[float(x)] for x in chance.random(len(names)) < special.expit(level)]
         for kind, clusters in (("tasks", None), ("clusters", names.astype(str).tolist())):
-            found = rates.pooled_rate(groups, 0.95, clusters)
-            held[kind] += (found.low or 0) <= truth <= (found.high or 1)
+            pooled = rates.pooled_rate(groups, 0.95, clusters)
+            held[kind] += (pooled.low or 0) <= truth <= (pooled.high or 1)
     assert held["clusters"] / draws >= 0.92
     assert held["tasks"] / draws < 0.7
 

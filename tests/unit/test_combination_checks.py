@@ -126,8 +126,8 @@ def test_refused_in_a_task(folder: Folder, case: str) -> None:
     runtime, grader, field, message = CASES[case]
     if grader.get("mode"):
         folder.data["benchmark"]["grader"]["mode"] = grader["mode"]
-    own = runtime | ({"grader": grader} if grader else {})
-    folder.tasks([{"id": "plain"}, {"id": "own", "runtime": own}])
+    with_grader = runtime | ({"grader": grader} if grader else {})
+    folder.tasks([{"id": "plain"}, {"id": "own", "runtime": with_grader}])
     (problem,) = folder.task_problems()
     assert (Path(problem.where).name, problem.line) == ("tasks.jsonl", 2)
     assert problem.field == f"runtime.{field}"
@@ -135,17 +135,17 @@ def test_refused_in_a_task(folder: Folder, case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "message"),
+    ("settings", "message"),
     [({"agent": {"user": "app"}}, "become root and read"), ({"user": "1000"}, "starts as 1000")],
     ids=str,
 )
 def test_a_task_whose_users_do_not_fit_rights(
-    folder: Folder, own: JsonObject, message: str
+    folder: Folder, settings: JsonObject, message: str
 ) -> None:
     """A task's own users are refused where Docker's rights would undo what they protect."""
     folder.data["runtime"] |= {"rights": "docker", "user": "root"}
     folder.data["benchmark"]["grader"] |= {"sealed": True}
-    folder.tasks([{"id": "plain"}, {"id": "own", "runtime": own}])
+    folder.tasks([{"id": "plain"}, {"id": "own", "runtime": settings}])
     problems = folder.task_problems()
     assert [problem.line for problem in problems] == [2] * len(problems)
     assert any(message in problem.message for problem in problems)

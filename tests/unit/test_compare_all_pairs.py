@@ -27,13 +27,13 @@ VARIANTS = {
 
 def compare(path: Path, *sides: str, **options: Any) -> Comparison:
     with open_ledger(path) as ledger:
-        found = ledger.compare(*sides, options=CompareOptions(all_pairs=True, **options))
-    json_schemas.require_valid(found.as_json(), "comparison_v1")
-    return found
+        document = ledger.compare(*sides, options=CompareOptions(all_pairs=True, **options))
+    json_schemas.require_valid(document.as_json(), "comparison_v1")
+    return document
 
 
-def grouped(found: Comparison) -> dict[str, str]:
-    return {standing.variant_id: "".join(standing.groups) for standing in found.ranking}
+def grouped(comparison: Comparison) -> dict[str, str]:
+    return {standing.variant_id: "".join(standing.groups) for standing in comparison.ranking}
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -66,34 +66,34 @@ def test_groups_stay_few() -> None:
 def test_all_pairs_are_one_family(path: Path) -> None:
     """Each pair, also alone, has an interval and a p value that are corrected for all pairs."""
     runs.make_run(path, VARIANTS)
-    found = compare(path, "run-1")
-    assert found.family == len(found.comparisons) == 6
-    assert len({frozenset(c.labels) for c in found.comparisons}) == 6
-    for compared in found.comparisons:
+    document = compare(path, "run-1")
+    assert document.family == len(document.comparisons) == 6
+    assert len({frozenset(c.labels) for c in document.comparisons}) == 6
+    for compared in document.comparisons:
         assert compared.test is not None
         assert compared.test.p_adjusted == pytest.approx(min(1, 6 * compared.test.p))
     with open_ledger(path) as ledger:
         alone = ledger.compare("run-1", "good", "fair")
     assert alone.family == 6
-    found = compare(path, "run-1", "good", "fair")
-    assert alone.comparisons[0].difference == pytest.approx(found.comparisons[0].difference)
+    document = compare(path, "run-1", "good", "fair")
+    assert alone.comparisons[0].difference == pytest.approx(document.comparisons[0].difference)
 
 
 def test_sides_are_ranked_in_overlapping_groups(path: Path) -> None:
     """Best first; sides share a letter where no difference is shown, which is not transitive."""
     runs.make_run(path, VARIANTS)
-    found = compare(path, "run-1")
-    assert grouped(found) == {"best": "a", "good": "ab", "fair": "b", "worst": "c"}
-    shown = {frozenset(c.labels): c.decision.verdict != "not_shown" for c in found.comparisons}
-    for a, b in itertools.combinations(found.ranking, 2):
+    document = compare(path, "run-1")
+    assert grouped(document) == {"best": "a", "good": "ab", "fair": "b", "worst": "c"}
+    shown = {frozenset(c.labels): c.decision.verdict != "not_shown" for c in document.comparisons}
+    for a, b in itertools.combinations(document.ranking, 2):
         assert shown[frozenset({a.variant_id, b.variant_id})] is not bool(
             set(a.groups) & set(b.groups)
         )
-    assert [(s.tasks, s.trials, s.mean and s.mean.value) for s in found.ranking[:2]] == [
+    assert [(s.tasks, s.trials, s.mean and s.mean.value) for s in document.ranking[:2]] == [
         (20, 20, 1.0),
         (20, 20, 0.8),
     ]
-    text = ranking_text(found)
+    text = ranking_text(document)
     assert text is not None
     assert text.title == "4 variants of run-1 on tasks like these, in 6 pairs"
     assert [row[:2] for row in text.pair_rows[:2]] == [("best", "good"), ("best", "fair")]
@@ -108,10 +108,10 @@ def test_all_pairs_of_some_sides(path: Path) -> None:
     runs.make_run(path, VARIANTS)
     runs.make_run(path, {"base": "P" * 19 + "F", "gone": "i" * 20}, "run-2")
     assert grouped(compare(path, "run-1", "best", "worst")) == {"best": "a", "worst": "b"}
-    found = compare(path, "run-1:worst", "run-2")
-    assert [str(s.side) for s in found.ranking] == ["run-2:base", "run-1:worst", "run-2:gone"]
-    assert [s.groups for s in found.ranking] == [("a",), ("b",), ("a", "b")]
-    assert found.ranking[2].mean is None
+    document = compare(path, "run-1:worst", "run-2")
+    assert [str(s.side) for s in document.ranking] == ["run-2:base", "run-1:worst", "run-2:gone"]
+    assert [s.groups for s in document.ranking] == [("a",), ("b",), ("a", "b")]
+    assert document.ranking[2].mean is None
     assert compare(path, "run-1+run-2", "best", "base").ranking[0].side == (
         "run-1+run-2",
         "best",
@@ -124,8 +124,8 @@ def test_lower_values_come_first_where_they_are_better(path: Path) -> None:
     numbers = {"x": [[float(n)] for n in range(12)], "y": [[n + 100.0] for n in range(12)]}
     runs.make_run(path, letters_of, numbers=numbers)
     assert [s.variant_id for s in compare(path, "run-1", metric="tokens").ranking] == ["y", "x"]
-    found = compare(path, "run-1", metric="tokens", lower_is_better=True)
-    assert grouped(found) == {"x": "a", "y": "b"}
+    document = compare(path, "run-1", metric="tokens", lower_is_better=True)
+    assert grouped(document) == {"x": "a", "y": "b"}
 
 
 def test_what_is_not_all_pairs_is_refused(path: Path) -> None:

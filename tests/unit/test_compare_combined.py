@@ -40,14 +40,14 @@ def make_shards(path: Path, **changes: Any) -> None:
 
 def compare(path: Path, *sides: str, **options: Any) -> Comparison:
     with open_ledger(path) as ledger:
-        found = ledger.compare(*sides, options=CompareOptions(**options))
-    json_schemas.require_valid(found.as_json(), "comparison_v1")
-    return found
+        document = ledger.compare(*sides, options=CompareOptions(**options))
+    json_schemas.require_valid(document.as_json(), "comparison_v1")
+    return document
 
 
 def only(path: Path, *sides: str, **options: Any) -> Compared:
-    (found,) = compare(path, *sides, **options).comparisons
-    return found
+    (comparison,) = compare(path, *sides, **options).comparisons
+    return comparison
 
 
 @pytest.mark.parametrize("estimand", list(Estimand))
@@ -55,15 +55,17 @@ def test_shards_are_compared_as_the_whole_run_is(path: Path, estimand: Estimand)
     """Figures, decisions, tasks and what is left out are those of the run done at once."""
     make_shards(path)
     whole = only(path, "whole", estimand=estimand)
-    found = only(path, "s1+s2", estimand=estimand)
-    assert found.tasks == 8
-    assert [side.run_id for side in found.a.runs] == ["s1", "s2"]
-    assert found.a.grading is None
-    named = {"run_id": "s1+s2", "grading": None, "runs": found.a.runs}
-    assert replace(whole.a, **named) == found.a
-    assert replace(whole.b, **named) == found.b
-    assert replace(whole, a=found.a, b=found.b) == found
-    assert only(path, "s2+s1", "base", "treat", estimand=estimand).difference == found.difference
+    comparison = only(path, "s1+s2", estimand=estimand)
+    assert comparison.tasks == 8
+    assert [side.run_id for side in comparison.a.runs] == ["s1", "s2"]
+    assert comparison.a.grading is None
+    named = {"run_id": "s1+s2", "grading": None, "runs": comparison.a.runs}
+    assert replace(whole.a, **named) == comparison.a
+    assert replace(whole.b, **named) == comparison.b
+    assert replace(whole, a=comparison.a, b=comparison.b) == comparison
+    assert (
+        only(path, "s2+s1", "base", "treat", estimand=estimand).difference == comparison.difference
+    )
 
 
 def test_runs_of_several_days_add_replications(path: Path) -> None:
@@ -90,11 +92,11 @@ def test_metrics_and_two_combinations_are_compared(path: Path) -> None:
         letters = half(["P"] * 6, parity)
         values = [[10.0 * task + 5 * (number > 1)] if letters[task] else [] for task in range(6)]
         runs.make_run(path, {"base": letters}, run_id, numbers={"base": values})
-    found = only(path, "a1+a2", "b1+b2", metric="tokens")
-    assert found.labels == ("a1+a2:base", "b1+b2:base")
-    assert found.tasks == 6
-    assert found.difference is not None
-    assert found.difference.value == 5
+    comparison = only(path, "a1+a2", "b1+b2", metric="tokens")
+    assert comparison.labels == ("a1+a2:base", "b1+b2:base")
+    assert comparison.tasks == 6
+    assert comparison.difference is not None
+    assert comparison.difference.value == 5
 
 
 def test_what_differs_between_the_runs_is_said(path: Path) -> None:
@@ -117,14 +119,14 @@ def test_what_differs_between_the_runs_is_said(path: Path) -> None:
     runs.make_run(path, letters, "one", resolved=document, digest="1" * 64)
     runs.make_run(path, letters, "two", resolved=other, digest="2" * 64, digests={"t01": "new"})
     runs.make_run(path, letters, "three", resolved=document, digest="1" * 64)
-    found = only(path, "one+two")
-    (warning,) = found.warnings
+    comparison = only(path, "one+two")
+    (warning,) = comparison.warnings
     assert warning.startswith("two is not the same experiment as one: agent.py changed")
     assert "design.replications was 1 and is 2" in warning
     assert "1 task was changed: t01" in warning
     # A task that is not the same in both is not compared at all.
-    assert [row.task_id for row in found.by_task if row.pairs] == ["t00", "t02"]
-    assert {left.reason for left in found.left_out} == {"task_changed"}
+    assert [row.task_id for row in comparison.by_task if row.pairs] == ["t00", "t02"]
+    assert {left.reason for left in comparison.left_out} == {"task_changed"}
     assert only(path, "one+three").warnings == ()
     # Documents of an early version may lack sections.
     runs.make_run(path, letters, "four", digest="4" * 64)

@@ -39,13 +39,13 @@ AHEAD = {"base": "F" * 6 + "P" * 14 + "-" * 20, "treat": "P" * 20 + "-" * 20}
 def test_an_unfinished_run_is_decided_by_a_sequence_alone(path: Path) -> None:
     """What a fixed-sample test calls better is not called so at an interim look."""
     runs.make_run(path, AHEAD)
-    (found,) = compare(path, "run-1").comparisons
+    (comparison,) = compare(path, "run-1").comparisons
     a, b = [(0.0,)] * 6 + [(1.0,)] * 14, [(1.0,)] * 20
     assert paired_rates.of_tasks(a, b, ALL).p < 0.05
-    assert (found.validity, found.decision.verdict) == ("anytime", "not_shown")
-    assert found.test is not None
-    assert found.test.name == paired_means.BETTING
-    assert found.test.p > 0.05
+    assert (comparison.validity, comparison.decision.verdict) == ("anytime", "not_shown")
+    assert comparison.test is not None
+    assert comparison.test.name == paired_means.BETTING
+    assert comparison.test.p > 0.05
     with open_ledger(lab_dir=path.parent) as ledger:
         headline = ledger.report("run-1")["headline"]
     assert "better" not in headline
@@ -55,9 +55,9 @@ def test_an_unfinished_run_is_decided_by_a_sequence_alone(path: Path) -> None:
 def test_much_evidence_is_shown_before_a_run_is_finished(path: Path) -> None:
     """Thirty tasks to none are enough for a sequence."""
     runs.make_run(path, {"base": "F" * 30 + "-" * 5, "treat": "P" * 30 + "-" * 5})
-    (found,) = compare(path, "run-1").comparisons
-    assert found.decision.verdict == "better"
-    assert found.detectable is None
+    (comparison,) = compare(path, "run-1").comparisons
+    assert comparison.decision.verdict == "better"
+    assert comparison.detectable is None
 
 
 def test_metrics_and_suites_are_not_decided_before_a_run_is_finished(path: Path) -> None:
@@ -68,11 +68,15 @@ def test_metrics_and_suites_are_not_decided_before_a_run_is_finished(path: Path)
     metric = compare(path, "run-1", metric="tokens", lower_is_better=True, fail_if_worse=1e9)
     suite = compare(path, "run-1", estimand=Estimand.SUITE)
     for document in (metric, suite):
-        (found,) = document.comparisons
-        assert (found.validity, found.decision.verdict, found.test) == ("none", "not_shown", None)
-        assert found.difference is not None
-        assert found.difference.low is None
-        assert "not decided before the runs are finished" in found.decision.text
+        (comparison,) = document.comparisons
+        assert (comparison.validity, comparison.decision.verdict, comparison.test) == (
+            "none",
+            "not_shown",
+            None,
+        )
+        assert comparison.difference is not None
+        assert comparison.difference.low is None
+        assert "not decided before the runs are finished" in comparison.decision.text
     assert not metric.gates[0].passed
     assert metric.as_json()["comparisons"][0]["validity"] == "none"
 
@@ -83,9 +87,9 @@ def test_a_part_of_a_cluster_does_not_count_yet(path: Path) -> None:
     runs.make_run(
         path, {"base": "F" * 22 + "-" * 18, "treat": "P" * 22 + "-" * 18}, payloads=payloads
     )
-    (found,) = compare(path, "run-1", cluster="task.repo").comparisons
-    assert (found.tasks, found.clusters) == (20, 5)
-    reasons = {left.reason: left.pairs for left in found.left_out}
+    (comparison,) = compare(path, "run-1", cluster="task.repo").comparisons
+    assert (comparison.tasks, comparison.clusters) == (20, 5)
+    reasons = {left.reason: left.pairs for left in comparison.left_out}
     assert reasons == {"not_committed": 18, "task_not_finished": 2}
 
 
@@ -103,8 +107,8 @@ def test_a_run_that_was_extended_is_decided_by_a_sequence(path: Path) -> None:
         for idx in range(8, 12):
             writer.commit_result(lease, kit.result(idx))
         writer.leases.release(lease, RunStatus.COMPLETED)
-    (found,) = compare(path, kit.RUN).comparisons
-    assert (found.validity, found.tasks) == ("anytime", 6)
+    (comparison,) = compare(path, kit.RUN).comparisons
+    assert (comparison.validity, comparison.tasks) == ("anytime", 6)
     (metric,) = compare(path, kit.RUN, metric="resolved").comparisons
     assert metric.validity == "fixed_sample"
     assert any("was extended" in warning for warning in metric.warnings)
@@ -137,12 +141,12 @@ def test_interval_and_test_of_a_sequence_cannot_disagree() -> None:
         for shift in (-0.4, 0.0, 0.25):
             values = np.clip(chance.normal(shift, 0.4, count), -1, 1).tolist()
             for clusters, largest in ((None, 1), (names, 3)):
-                found = paired_means.at_every_look(values, ALL, clusters, largest)
-                low, high = found.estimate.low, found.estimate.high
+                looks = paired_means.at_every_look(values, ALL, clusters, largest)
+                low, high = looks.estimate.low, looks.estimate.high
                 assert low is not None
                 assert high is not None
-                assert -1 <= low <= found.estimate.value <= high <= 1
-                assert (found.p < 0.05) is not (low <= 0 <= high)
+                assert -1 <= low <= looks.estimate.value <= high <= 1
+                assert (looks.p < 0.05) is not (low <= 0 <= high)
 
 
 def test_a_bet_on_single_pairs_is_a_known_mixture() -> None:

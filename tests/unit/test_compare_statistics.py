@@ -44,8 +44,8 @@ def test_paired_proportions_as_published(
 ) -> None:
     """Interval and exact test of well-known paired tables."""
     digits = max(len(f"{bound}") - len(f"{bound:.0f}") - 1 for bound in bounds)
-    found = paired_rates.tango_interval(first, second, pairs, ALL)
-    assert found == pytest.approx(bounds, abs=0.6 * 10**-digits)
+    interval = paired_rates.tango_interval(first, second, pairs, ALL)
+    assert interval == pytest.approx(bounds, abs=0.6 * 10**-digits)
     # The p value is that of McNemar's statistic, with the variance times n / (n - 1).
     reference = reference_mcnemar([[0, first], [second, 0]], exact=False, correction=False)
     z = math.sqrt(float(reference.statistic) * (pairs - 1) / pairs)
@@ -61,8 +61,8 @@ def of_pairs(gained: int, lost: int, size: int, confidence: float = ALL) -> samp
     return paired_rates.of_tasks(a, b, confidence)
 
 
-def leaves_out_zero(found: samples.Inference) -> bool:
-    low, high = found.estimate.low, found.estimate.high
+def leaves_out_zero(inference: samples.Inference) -> bool:
+    low, high = inference.estimate.low, inference.estimate.high
     return low is not None and high is not None and not low <= 0 <= high
 
 
@@ -71,17 +71,17 @@ def test_interval_and_test_of_rates_cannot_disagree(confidence: float) -> None:
     """Over every outcome of twelve pairs, and over replicated and clustered tasks."""
     for gained, lost in itertools.product(range(13), repeat=2):
         if gained + lost <= 12:
-            found = of_pairs(gained, lost, 12, confidence)
-            assert leaves_out_zero(found) == (found.p < 1 - confidence)
+            inference = of_pairs(gained, lost, 12, confidence)
+            assert leaves_out_zero(inference) == (inference.p < 1 - confidence)
     chance = np.random.default_rng(12)
     for _ in range(60):
         a = (chance.random((9, 3)) < 0.4).astype(float).tolist()
         b = (chance.random((9, 3)) < 0.8).astype(float).tolist()
         for clusters in (None, list("aaabbcdef")):
-            found = paired_rates.of_tasks(a, b, confidence, clusters)
-            assert leaves_out_zero(found) == (found.p < 1 - confidence)
-        found = paired_rates.of_suite(a, b, confidence)
-        assert leaves_out_zero(found) == (found.p < 1 - confidence)
+            inference = paired_rates.of_tasks(a, b, confidence, clusters)
+            assert leaves_out_zero(inference) == (inference.p < 1 - confidence)
+        inference = paired_rates.of_suite(a, b, confidence)
+        assert leaves_out_zero(inference) == (inference.p < 1 - confidence)
 
 
 @pytest.mark.parametrize("size", [10, 17, 40])
@@ -114,10 +114,10 @@ def score_statistic(gained: int, lost: int, size: int, difference: float) -> flo
         return -sum(n * math.log(max(p, 1e-300)) for n, p in cells if n)
 
     limits = (max(0.0, -difference), (1 - difference) / 2)
-    found = optimize.minimize_scalar(
+    minimum = optimize.minimize_scalar(
         unlikely, bounds=limits, method="bounded", options={"xatol": 1e-12}
     )
-    deviation = math.sqrt(size * (2 * found.x + difference - difference**2))
+    deviation = math.sqrt(size * (2 * minimum.x + difference - difference**2))
     return (gained - lost - size * difference) / deviation
 
 
@@ -164,22 +164,22 @@ def test_coverage_of_replications(tasks: int, replications: int) -> None:
         spread = chance.uniform(-0.4, 0.4, tasks)[:, np.newaxis]
         a = chance.random((tasks, replications)) < difficulty
         b = chance.random((tasks, replications)) < np.clip(difficulty + spread, 0, 1)
-        found = paired_rates.of_tasks(
+        inference = paired_rates.of_tasks(
             a.astype(float).tolist(), b.astype(float).tolist(), ALL
         ).estimate
-        assert found.low is not None
-        assert found.high is not None
-        held += found.low <= 0 <= found.high  # The difficulty and the spread are symmetric.
+        assert inference.low is not None
+        assert inference.high is not None
+        held += inference.low <= 0 <= inference.high  # The difficulty and the spread are symmetric.
     assert held / 300 > 0.93
 
 
 @thorough
 @pytest.mark.parametrize(
-    "own", tiered([False, True], default=[False]), ids=["shared difficulty", "own difficulty"]
+    "is_own", tiered([False, True], default=[False]), ids=["shared difficulty", "own difficulty"]
 )
-def test_false_alarms_with_replications(*, own: bool) -> None:
+def test_false_alarms_with_replications(*, is_own: bool) -> None:
     """Of 4,000 runs without a difference about one in twenty is called different; never .065."""
-    kind = comparison_error.own_difficulty if own else comparison_error.shared_difficulty
+    kind = comparison_error.own_difficulty if is_own else comparison_error.shared_difficulty
     design = comparison_error.Design("", 40, 3, kind(1))
     # The standard error is .0034: a test that errs at .08 passes once in 10⁵ times.
     assert 0.025 < design.false_alarms(4000) < 0.065
@@ -201,8 +201,8 @@ def test_replications_that_are_copies_add_nothing() -> None:
 
 def test_a_side_keeps_its_other_replications() -> None:
     """The rates of a task's trials are compared; replications are not paired one by one."""
-    found = paired_rates.of_tasks([[1.0, 1.0], [0.0]] * 6, [[0.0], [0.0, 0.0, 0.0]] * 6, ALL)
-    assert found.estimate.value == pytest.approx(-0.5)
+    inference = paired_rates.of_tasks([[1.0, 1.0], [0.0]] * 6, [[0.0], [0.0, 0.0, 0.0]] * 6, ALL)
+    assert inference.estimate.value == pytest.approx(-0.5)
 
 
 @thorough
@@ -215,8 +215,8 @@ def test_clusters_are_what_is_drawn(kind: str) -> None:
     for _ in range(200):
         shared = np.repeat(chance.normal(0, 1, 30), 10)
         if kind == "rates":
-            own = chance.random(300)
-            a, b = own < stats.norm.cdf(shared), own < stats.norm.cdf(-shared)
+            difficulties = chance.random(300)
+            a, b = difficulties < stats.norm.cdf(shared), difficulties < stats.norm.cdf(-shared)
             # B and A win in whole repositories, as often the one as the other.
             of = paired_rates.of_tasks
         else:
@@ -254,8 +254,8 @@ def test_likeliest_rates_are_what_a_search_finds() -> None:
         best = optimize.minimize_scalar(
             unlikely, bounds=limits, method="bounded", options={"xatol": 1e-12}
         )
-        found = float(paired_rates.likeliest_rates(table, difference)[0])
-        assert unlikely(found) == pytest.approx(best.fun, abs=1e-6)
+        likeliest = float(paired_rates.likeliest_rates(table, difference)[0])
+        assert unlikely(likeliest) == pytest.approx(best.fun, abs=1e-6)
 
 
 def test_a_suite_knows_three_tasks_that_fell() -> None:
@@ -290,8 +290,8 @@ def test_coverage_of_a_suite(kind: str) -> None:
     for _ in range(120):
         a = (chance.random((20, 3)) < rate_a[:, np.newaxis]).astype(float).tolist()
         b = (chance.random((20, 3)) < rate_b[:, np.newaxis]).astype(float).tolist()
-        found = paired_rates.of_suite(a, b, ALL).estimate
-        held += (found.low or 0) <= (rate_b - rate_a).mean() <= (found.high or 0)
+        estimate = paired_rates.of_suite(a, b, ALL).estimate
+        held += (estimate.low or 0) <= (rate_b - rate_a).mean() <= (estimate.high or 0)
     assert held / 120 > 0.92
 
 
@@ -311,18 +311,20 @@ def test_a_suite_with_replications_on_one_side_only() -> None:
 def test_a_suites_metric_is_a_welch_test_over_its_tasks() -> None:
     """Of one task it is Welch's test; of several, intervals hold their own difference."""
     a, b = [3.0, 5.0, 4.0, 7.0], [6.0, 8.5, 9.0]
-    found = paired_means.of_suite([a], [b], ALL)
+    inference = paired_means.of_suite([a], [b], ALL)
     reference = stats.ttest_ind(b, a, equal_var=False)
-    assert found.p == pytest.approx(reference.pvalue)
+    assert inference.p == pytest.approx(reference.pvalue)
     bounds = reference.confidence_interval(ALL)
-    assert (found.estimate.low, found.estimate.high) == pytest.approx((bounds.low, bounds.high))
+    assert (inference.estimate.low, inference.estimate.high) == pytest.approx(
+        (bounds.low, bounds.high)
+    )
     chance = np.random.default_rng(21)
     held = 0
     for _ in range(300):
         shift = np.where(np.arange(8) < 4, 5.0, -3.0)[:, np.newaxis]
         sides = (chance.normal(0, 1, (8, 3)), shift + chance.normal(0, 2, (8, 3)))
-        found = paired_means.of_suite(*(side.tolist() for side in sides), ALL)
-        held += (found.estimate.low or 0) <= 1.0 <= (found.estimate.high or 0)
+        inference = paired_means.of_suite(*(side.tolist() for side in sides), ALL)
+        held += (inference.estimate.low or 0) <= 1.0 <= (inference.estimate.high or 0)
     assert held / 300 == pytest.approx(0.95, abs=0.04)
 
 
@@ -367,9 +369,9 @@ def test_single_trials_of_skewed_tasks_do_not_show_what_is_not_there() -> None:
 
 def test_a_suite_whose_trials_never_vary() -> None:
     """Enough equal trials on both sides show a constant difference; too few do not."""
-    found = paired_means.of_suite([[1.0] * 3] * 4, [[3.0] * 3] * 4, ALL)
-    assert found.estimate == samples.Estimate(2.0, None, None)
-    assert found.p == pytest.approx(2 / 20**4)
+    inference = paired_means.of_suite([[1.0] * 3] * 4, [[3.0] * 3] * 4, ALL)
+    assert inference.estimate == samples.Estimate(2.0, None, None)
+    assert inference.p == pytest.approx(2 / 20**4)
     few = paired_means.of_suite([[1.0] * 2], [[3.0] * 2], ALL)
     assert (few.estimate.low, few.p) == (None, pytest.approx(2 / 6))
 
@@ -456,10 +458,10 @@ def test_the_interval_of_a_mean_is_the_test_turned_round() -> None:
     few = [0.3, 1.7, -0.4, 2.2, 0.9, 3.1, 1.2, -1.0]
     many = list(np.random.default_rng(14).normal(1, 2, 45))
     for values in (few, many):
-        found = of_differences(values).estimate
-        assert found.low is not None
-        assert found.high is not None
-        for bound, outward in ((found.low, -1e-4), (found.high, 1e-4)):
+        estimate = of_differences(values).estimate
+        assert estimate.low is not None
+        assert estimate.high is not None
+        for bound, outward in ((estimate.low, -1e-4), (estimate.high, 1e-4)):
             inside, outside = (
                 of_differences([v - bound - step for v in values]).p for step in (-outward, outward)
             )
@@ -473,12 +475,12 @@ def test_interval_and_test_of_means_cannot_disagree(confidence: float) -> None:
     for count in (7, 12, 25, 60):
         for _ in range(12):
             values = chance.normal(3 / math.sqrt(count), 1, count)
-            for found in (
+            for inference in (
                 of_differences(list(values), confidence),
                 of_differences(list(np.rint(2 * values)), confidence),
                 of_differences(list(values), confidence, [str(n % 20) for n in range(count)]),
             ):
-                assert leaves_out_zero(found) == (found.p < 1 - confidence)
+                assert leaves_out_zero(inference) == (inference.p < 1 - confidence)
 
 
 @pytest.mark.parametrize("tasks", [7, 20])
@@ -497,10 +499,10 @@ def test_skewed_differences_err_as_seldom_as_others(tasks: int, sigma: float) ->
     chance = np.random.default_rng(44)
     mean = math.exp(sigma**2 / 2)
     all_found = [of_differences(list(chance.lognormal(0, sigma, tasks) - mean)) for _ in range(300)]
-    assert np.mean([found.p < 0.05 for found in all_found]) < 0.06
-    for found in all_found:
-        if found.estimate.bounds is not None:
-            assert leaves_out_zero(found) == (found.p < 0.05)
+    assert np.mean([inference.p < 0.05 for inference in all_found]) < 0.06
+    for inference in all_found:
+        if inference.estimate.bounds is not None:
+            assert leaves_out_zero(inference) == (inference.p < 0.05)
 
 
 def test_symmetrical_differences_lose_little_power() -> None:
@@ -515,10 +517,10 @@ def test_symmetrical_differences_lose_little_power() -> None:
 
 def test_one_event_in_sixty_tasks_is_no_interval() -> None:
     """A single large difference tells that there is a long tail, and not how long it is."""
-    found = of_differences([0.0, 0.1] * 29 + [0.05, 100.0])
-    assert found.estimate.bounds is None
+    inference = of_differences([0.0, 0.1] * 29 + [0.05, 100.0])
+    assert inference.estimate.bounds is None
     # Nothing hides below the other differences, so that the mean is above 0 all the same.
-    assert found.p < 0.05
+    assert inference.p < 0.05
 
 
 def test_the_correction_for_skewness_and_its_inverse() -> None:
@@ -540,8 +542,10 @@ def test_the_correction_for_skewness_and_its_inverse() -> None:
 def test_one_huge_difference_does_not_part_interval_and_test() -> None:
     """Where p is below the level, the interval leaves out 0, also beside rounding."""
     for rest in ([-0.4, 0.1, 0.1, 0.1, 0.1], [-0.4, *[0.1] * 14]):
-        found = of_differences([*rest, 1e12])
-        assert found.estimate.bounds is None or (found.p < 0.05) == leaves_out_zero(found)
+        inference = of_differences([*rest, 1e12])
+        assert inference.estimate.bounds is None or (inference.p < 0.05) == leaves_out_zero(
+            inference
+        )
 
 
 def test_skewed_differences_are_called_so() -> None:
@@ -615,8 +619,8 @@ def test_power_of_many_pairs_is_connors() -> None:
     share, difference = 0.2, 0.04
     z_a, z_b = stats.norm.ppf([0.975, 0.8])
     size = (z_a * math.sqrt(share) + z_b * math.sqrt(share - difference**2)) ** 2 / difference**2
-    found = planned_power.rate_power(math.ceil(size), share, difference, ALL)
-    assert found == pytest.approx(0.8, abs=0.02)
+    power = planned_power.rate_power(math.ceil(size), share, difference, ALL)
+    assert power == pytest.approx(0.8, abs=0.02)
     assert planned_power.detectable_rate(size, share, ALL) == pytest.approx(difference, rel=0.03)
 
 

@@ -84,9 +84,9 @@ def encoded(name: bytes) -> bytes:
 def test_answers_that_cannot_be_read(answer: bytes, detail: str, hint: str) -> None:
     """The sentence names the compression, or what is wrong with the answer."""
     with served(answer) as port:
-        found = asked(f"http://127.0.0.1:{port}")
-    assert detail in found.detail
-    assert hint in (found.hint or "")
+        error = asked(f"http://127.0.0.1:{port}")
+    assert detail in error.detail
+    assert hint in (error.hint or "")
 
 
 def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
@@ -94,17 +94,17 @@ def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(write_certificate(tmp_path / "certificate.pem"))
     with served(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", context) as port:
-        found = asked(f"https://127.0.0.1:{port}")
-    assert found.detail.startswith("its certificate is not trusted (self")
-    assert "SSL_CERT_FILE" in (found.hint or "")
+        error = asked(f"https://127.0.0.1:{port}")
+    assert error.detail.startswith("its certificate is not trusted (self")
+    assert "SSL_CERT_FILE" in (error.hint or "")
 
 
 def test_a_server_without_tls() -> None:
     """A server of plain HTTP at an https:// address is named as such."""
     with served(b"HTTP/1.1 200 OK\r\n\r\n") as port:
-        found = asked(f"https://127.0.0.1:{port}")
-    assert "does not speak TLS" in found.detail
-    assert "http://" in (found.hint or "")
+        error = asked(f"https://127.0.0.1:{port}")
+    assert "does not speak TLS" in error.detail
+    assert "http://" in (error.hint or "")
 
 
 @pytest.mark.parametrize(
@@ -116,9 +116,9 @@ def test_a_server_without_tls() -> None:
 )
 def test_addresses_that_nothing_serves(upstream: str, detail: str) -> None:
     """The sentence says whether the name or the connection failed."""
-    found = asked(upstream)
-    assert detail in found.detail
-    assert "`upstream`" in (found.hint or "")
+    error = asked(upstream)
+    assert detail in error.detail
+    assert "`upstream`" in (error.hint or "")
 
 
 REFUSES = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
@@ -139,9 +139,9 @@ def test_proxies(monkeypatch: pytest.MonkeyPatch, proxy: str, detail: str) -> No
     """A proxy is named as the reason where it is one, without its user and password."""
     with served(REFUSES) as port:
         monkeypatch.setenv("https_proxy", proxy.replace("PORT", str(port)))
-        found = asked("https://models.example")
-    assert detail in found.detail
-    assert "proxy" in (found.hint or "") or "upstream" in (found.hint or "")
+        error = asked("https://models.example")
+    assert detail in error.detail
+    assert "proxy" in (error.hint or "") or "upstream" in (error.hint or "")
 
 
 def test_a_direct_connection_is_not_blamed_on_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,18 +79,18 @@ def test_exclusions() -> None:
         assert exclusions.excludes(path)
     for path in ("logs", "logs/agents", "srv/app/x", "device", "etc/hosts.allow"):
         assert not exclusions.excludes(path)
-    made = Change("logs", "added", "folder", 0o755)
-    assert exclusions.was_made_by_engine(made)
-    assert not exclusions.was_made_by_engine(replace(made, mode=0o700))
-    assert not exclusions.was_made_by_engine(replace(made, change="changed"))
-    assert not exclusions.was_made_by_engine(replace(made, path="other"))
+    change = Change("logs", "added", "folder", 0o755)
+    assert exclusions.was_made_by_engine(change)
+    assert not exclusions.was_made_by_engine(replace(change, mode=0o700))
+    assert not exclusions.was_made_by_engine(replace(change, change="changed"))
+    assert not exclusions.was_made_by_engine(replace(change, path="other"))
 
 
 def requests(wanted: dict[str, ChangeKind], *not_whole: str) -> list[tuple[str, bool]]:
-    found = engine_archives._requests(
+    requests = engine_archives._requests(
         wanted, lambda path: (False, path), lambda path: path in not_whole
     )
-    return [(request.path, request.whole) for request in found]
+    return [(request.path, request.whole) for request in requests]
 
 
 def test_few_requests() -> None:

@@ -352,7 +352,7 @@ def test_an_import_brings_what_was_applied(lab: Path, tmp_path: Path) -> None:
     other = tmp_path / "other" / ".lab"
     labledger.import_runs(lab, lab_dir=other)
     with open_ledger(lab_dir=other) as ledger:
-        assert [each.kind for each in ledger.control_requests(kit.RUN)] == [RequestKind.PAUSE]
+        assert [request.kind for request in ledger.control_requests(kit.RUN)] == [RequestKind.PAUSE]
     assert labledger.verify(lab_dir=other).findings == ()
 
 
@@ -402,9 +402,9 @@ def test_cancelling_a_rerun_leaves_no_verdict_out(tmp_path: Path) -> None:
     with kit.open_writer(path) as writer, LedgerReader.open(path) as reader:
         chosen = RerunSelection(despite_verdict=True, because="a look", where="1 = 1")
         slots = rerun_ledgers.append(writer, choose_slots(reader, kit.RUN, chosen))
-        kept = {each.schedule_idx for each in reader.slots_that_replace_verdicts(kit.RUN)}
+        kept = {slot.schedule_idx for slot in reader.slots_that_replace_verdicts(kit.RUN)}
         left_out = {s.schedule_idx for s in slots if s.supersedes in rerun_ledgers.ENVIRONMENT}
-        assert kept == {each.schedule_idx for each in slots} - left_out
+        assert kept == {slot.schedule_idx for slot in slots} - left_out
         with pytest.raises(InvalidInput, match="whose result counts in the pass rate"):
             ask(lab, "cancel", slot=[min(kept)])
         reply = ask(lab, "cancel", variant=["base", "treat"])
@@ -417,14 +417,14 @@ def test_cancelling_a_rerun_leaves_no_verdict_out(tmp_path: Path) -> None:
 
 def test_each_way_of_being_cancelled_has_its_sentence() -> None:
     """Nothing had run, a trial ran, or it waited for another attempt."""
-    told = labledger.cancelled_sentences(
+    sentences = labledger.cancelled_sentences(
         "demo",
         [
             CancelledSlots("base", status, f"cancelled by {ANN} (request 1)", 2)
             for status in (SlotStatus.CANCELLED, SlotStatus.AGENT_ERROR, SlotStatus.INFRA_ERROR)
         ],
     )
-    assert [text.rpartition(") ")[2] for text in told] == [
+    assert [text.rpartition(") ")[2] for text in sentences] == [
         "before any attempt started, and left out of the pass rate",
         "while running, and counted as not passed",
         "before another attempt, and left out of the pass rate",

@@ -193,21 +193,21 @@ def width() -> int:
 
 @pytest.fixture
 def run(writer: LedgerWriter, reader: LedgerReader, path: Path, width: int) -> Iterator[Run]:
-    made = Run(writer, reader, path.parent, width)
-    yield made
-    made.mirrors.close()
+    run = Run(writer, reader, path.parent, width)
+    yield run
+    run.mirrors.close()
 
 
 def transactions(writer: LedgerWriter) -> list[str]:
     """Grows with each transaction that is committed: each is one sync of the log."""
-    found: list[str] = []
+    statements: list[str] = []
 
     def note(statement: str) -> None:
         if statement == "COMMIT":
-            found.append(statement)
+            statements.append(statement)
 
     writer._connection.driver.set_trace_callback(note)
-    return found
+    return statements
 
 
 def test_a_run_in_order_costs_one_transaction_a_slot(run: Run, path: Path) -> None:
@@ -235,7 +235,7 @@ def test_a_run_whose_models_never_answer_stops(run: Run, path: Path) -> None:
     assert run.coordinator.stop_cause.cause == "unanswered"
     assert "No credit is left" in run.coordinator.stop_cause.message
     assert run.commit_queue.next_idx == len(run.trials.submitted) < SLOTS
-    warnings = [each["message"] for each in run.told if each["event"] == "warning"]
+    warnings = [event["message"] for event in run.told if event["event"] == "warning"]
     assert [text.partition(" got no answer")[0] for text in warnings] == [
         "trial 0: the agent of variant base",
         "trial 1: the agent of variant treat",
@@ -299,8 +299,8 @@ def test_a_trial_that_may_run_is_found_again_though_fewer_may(run: Run) -> None:
 def test_places_are_filled_between_commits(run: Run) -> None:
     """Where all that run end at once, the first places are filled before the last is committed."""
     assert run.coordinator.execute()
-    found = run.names("slot_committed", "slot_dispatched")[CAPACITY:]
-    assert found[:4] == [
+    names = run.names("slot_committed", "slot_dispatched")[CAPACITY:]
+    assert names[:4] == [
         ("slot_committed", 0),
         ("slot_dispatched", CAPACITY),
         ("slot_committed", 1),
@@ -321,9 +321,9 @@ def test_what_waited_for_its_turn_does_not_hold_dispatch_up(run: Run) -> None:
 
     run.when_idle = end_the_first_last
     assert run.coordinator.execute()
-    found = run.names("slot_committed", "slot_dispatched")
-    last_dispatch = max(n for n, (kind, _) in enumerate(found) if kind == "slot_dispatched")
-    committed_after = [idx for kind, idx in found[last_dispatch:] if kind == "slot_committed"]
+    names = run.names("slot_committed", "slot_dispatched")
+    last_dispatch = max(n for n, (kind, _) in enumerate(names) if kind == "slot_dispatched")
+    committed_after = [idx for kind, idx in names[last_dispatch:] if kind == "slot_committed"]
     assert len(committed_after) > WIDTH
 
 
@@ -340,10 +340,10 @@ def test_a_commit_that_fails_dispatches_nothing(run: Run, path: Path) -> None:
 
     run.when_idle = fill_and_empty
     assert run.coordinator.execute()
-    found = [event["event"] for event in run.told]
-    held = found[found.index("dispatch_paused") : found.index("dispatch_resumed")]
+    names = [event["event"] for event in run.told]
+    held = names[names.index("dispatch_paused") : names.index("dispatch_resumed")]
     assert "slot_dispatched" not in held
-    assert "slot_committed" in found[: found.index("dispatch_paused")], "it was full too early"
+    assert "slot_committed" in names[: names.index("dispatch_paused")], "it was full too early"
     assert {idx for idx, _ in run.trials.submitted} == set(range(SLOTS))
     assert verify(path).is_clean
 
@@ -430,16 +430,16 @@ def test_the_end_of_each_attempt_is_told_as_it_was(run: Run) -> None:
 
     run.when_idle = fail_once
     assert run.coordinator.execute()
-    told = [e for e in run.told if e["event"] == "trial_finished" and e["schedule_idx"] == 2]
+    endings = [e for e in run.told if e["event"] == "trial_finished" and e["schedule_idx"] == 2]
     ids = kit.ids(2).as_json()
     spent = {"cost_usd": None, "tokens": 12}
     first = {"attempt": 1, "status": "infra_error", "reason": "container_killed", "verdict": None}
     second = {"attempt": 2, "status": "completed", "reason": None, "verdict": "pass"}
-    assert [{key: event[key] for key in ids | second | spent} for event in told] == [
+    assert [{key: event[key] for key in ids | second | spent} for event in endings] == [
         ids | first | {"cost_usd": 0.5, "tokens": None},
         ids | second | spent,
     ]
-    assert [(e["duration_ms"], e["will_retry"], "host" in e) for e in told] == [
+    assert [(e["duration_ms"], e["will_retry"], "host" in e) for e in endings] == [
         (70, True, False),
         (1500, False, False),
     ]
@@ -741,9 +741,9 @@ def test_the_slots_behind_one_that_stays_open_are_attempted(
     assert len(run.trials.submitted) == SLOTS
     staged = reader.staged(kit.RUN)
     assert [idx for idx in range(1, SLOTS) if not staged[idx].final] == [1, 7]
-    finished = [each for each in run.told if each["event"] == "trial_finished"]
+    finished = [event for event in run.told if event["event"] == "trial_finished"]
     assert [e["schedule_idx"] for e in finished if e.get("unjudged")] == [1, 7]
-    assert not any(each["will_retry"] for each in finished)
+    assert not any(event["will_retry"] for event in finished)
     assert verify(path).is_clean
 
 

@@ -34,14 +34,14 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def passed(lab: Path, run_id: str) -> dict[str, int]:
     """How many slots of each variant passed, by the rows of exactly this run or regrading."""
     with LedgerReader.open(lab / "ledger.sqlite") as reader:
-        return {each.variant_id: each.passes.passed for each in reader.counts(run_id)}
+        return {counts.variant_id: counts.passes.passed for counts in reader.counts(run_id)}
 
 
 @pytest.fixture(scope="module")
 def by_grading(lab: Path) -> dict[int, dict[str, int]]:
     """How many slots of each variant passed by each complete grading: no two are alike."""
     known = {n: passed(lab, run) for n, run in ((1, RUN), (2, "run-1.g2"), (3, CURRENT))}
-    assert len({tuple(each.items()) for each in known.values()}) == len(known)
+    assert len({tuple(answer.items()) for answer in known.values()}) == len(known)
     return known
 
 
@@ -52,7 +52,7 @@ def command(lab: Path, *words: object) -> Any:
 
 
 def of_json(variants: list[dict[str, Any]]) -> dict[str, int]:
-    return {each["variant_id"]: each["passed"] for each in variants}
+    return {variant["variant_id"]: variant["passed"] for variant in variants}
 
 
 def test_each_output_has_the_current_result(
@@ -65,9 +65,13 @@ def test_each_output_has_the_current_result(
     assert (status["run_id"], status["grading"]["grading_id"]) == (RUN, CURRENT)
     with labledger.open_ledger(lab_dir=lab) as ledger:
         assert of_json(ledger.summary(RUN)["ext"]["variants"]) == expected
-        assert {each.variant_id: each.passes.passed for each in ledger.counts(RUN)} == expected
+        assert {
+            counts.variant_id: counts.passes.passed for counts in ledger.counts(RUN)
+        } == expected
         report = ledger.report(RUN)
-        verdicts = {each["variant_id"]: each["verdicts"]["pass"] for each in report["variants"]}
+        verdicts = {
+            variant["variant_id"]: variant["verdicts"]["pass"] for variant in report["variants"]
+        }
         assert verdicts == {name: number for name, number in expected.items() if name in verdicts}
         assert report["provenance"]["grading"]["generation"] == 3
         rows = ledger.query(
@@ -95,7 +99,7 @@ def test_the_grading_is_named(lab: Path) -> None:
     assert name in command(lab, "show", RUN, 0).stdout
     assert name in command(lab, "export", RUN, "--what", "scores", "--out", "-").stderr
     listed = json.loads(command(lab, "runs", "--json").stdout)
-    assert {each["current_grading"] for each in listed if each["root_id"] == RUN} == {CURRENT}
+    assert {row["current_grading"] for row in listed if row["root_id"] == RUN} == {CURRENT}
     with view_servers.serving(lab) as server:
         html = server.get(f"/runs/{RUN}").text
         assert "<b>grading 3</b> (current)" in html
@@ -127,12 +131,12 @@ def test_a_slot_has_the_records_of_the_current_grading(lab: Path) -> None:
     with labledger.open_ledger(lab_dir=lab) as ledger:
         for idx in range(made.SLOTS):
             records = (next(ledger.reader.slot_records(run, idx)) for run in (RUN, CURRENT))
-            own, current = records
+            original, current = records
             slot = ledger.slot(RUN, idx)
             assert slot["scores"] == current.objects("scores")
-            assert slot["model_calls"] == own.objects("model_calls")
-            assert ledger.slot(RUN, idx, 1)["scores"] == own.objects("scores")
-            assert ledger.slot(OWN, idx)["scores"] == own.objects("scores")
+            assert slot["model_calls"] == original.objects("model_calls")
+            assert ledger.slot(RUN, idx, 1)["scores"] == original.objects("scores")
+            assert ledger.slot(OWN, idx)["scores"] == original.objects("scores")
             assert (slot["slot"]["run_id"], slot["status"]) == (RUN, current.status)
         assert json.loads(command(lab, "show", RUN, 1, "--json").stdout) == ledger.slot(RUN, 1)
 

@@ -51,9 +51,10 @@ def test_parquet_is_read_back_by_others(
     out = tmp_path / "facts.parquet"
     expected = ledger.query("trial_facts")
     assert ledger.parquet("trial_facts", out) == len(expected)
-    found = parquet.read_table(out).to_pylist()
+    records = parquet.read_table(out).to_pylist()
     assert [
-        {k: clock.iso(v) if isinstance(v, datetime) else v for k, v in row.items()} for row in found
+        {k: clock.iso(v) if isinstance(v, datetime) else v for k, v in row.items()}
+        for row in records
     ] == expected
     sql = f"SELECT sum(cost_usd), count(verdict) FROM '{out}'"
     [(cost, verdicts)] = duckdb.sql(sql).fetchall()
@@ -164,10 +165,10 @@ def test_frames_of_pandas_have_integers_with_nulls(ledger: Ledger) -> None:
 def test_frames_of_polars_are_the_same(ledger: Ledger) -> None:
     """A statement with parameters serves as well as a view's name."""
     sql = "SELECT * FROM coverage WHERE run_id = ?"
-    found = ledger.frame(sql, ["run-1"], engine="polars")
-    assert isinstance(found, polars.DataFrame)
-    assert found.schema["scheduled"] == polars.Int64
-    assert found.to_dicts() == ledger.query(sql, ["run-1"])
+    frame = ledger.frame(sql, ["run-1"], engine="polars")
+    assert isinstance(frame, polars.DataFrame)
+    assert frame.schema["scheduled"] == polars.Int64
+    assert frame.to_dicts() == ledger.query(sql, ["run-1"])
 
 
 def test_what_cannot_be_a_frame_is_said(ledger: Ledger) -> None:
@@ -211,7 +212,7 @@ def test_the_command_writes_every_form_to_a_file(lab: Path, tmp_path: Path) -> N
         assert done.returncode == 0, done.stderr
         assert str(tmp_path / form) in done.stderr
     count = "SELECT count(*), count(cost_usd), sum(duration_ms) FROM "
-    found = {
+    columns = {
         duckdb.sql(f"{count} {read}('{tmp_path / form}')").fetchall()[0]
         for form, read in (
             ("csv", "read_csv"),
@@ -219,7 +220,7 @@ def test_the_command_writes_every_form_to_a_file(lab: Path, tmp_path: Path) -> N
             ("parquet", "read_parquet"),
         )
     }
-    assert len(found) == 1
+    assert len(columns) == 1
     assert run(lab, "query", "runs", "--format", "parquet").returncode == 2
 
 

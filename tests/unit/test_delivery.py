@@ -31,10 +31,10 @@ def state(status: int) -> ContainerState:
 @pytest.fixture
 def spec(tmp_path: Path) -> AttemptSpec:
     """A trial with its folders, that has no container."""
-    made = Trials(tmp_path, {"labledger/busybox:1": "sha256:1"}).spec(**KEPT)
+    spec = Trials(tmp_path, {"labledger/busybox:1": "sha256:1"}).spec(**KEPT)
     for name in ("in", "state", "sealed"):
-        (made.folder / name).mkdir(parents=True)
-    return made
+        (spec.folder / name).mkdir(parents=True)
+    return spec
 
 
 def store_agent_part(spec: AttemptSpec, phases: str = AGENT) -> None:

@@ -32,24 +32,24 @@ def first_answer(ask: Callable[[], Any]) -> Any:
 
 
 def all_holds(
-    told: list[dict[str, Any]], short: list[str], patience_s: float = NEVER
+    events: list[dict[str, Any]], short: list[str], patience_s: float = NEVER
 ) -> DispatchPauses:
     """Holds of which `short` is what the disk lacks, as long as there is something in it."""
-    return DispatchPauses(told.append, patience_s, lambda: short[0] if short else None)
+    return DispatchPauses(events.append, patience_s, lambda: short[0] if short else None)
 
 
 def test_a_disk_that_is_short_holds_dispatch_until_there_is_room() -> None:
     """Dispatch pauses while disk space is short; the shortage is reported once."""
-    told: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     short = ["5 MB more must be free at /lab"]
-    held = all_holds(told, short)
+    held = all_holds(events, short)
     assert [held.allowed_dispatches(4), held.allowed_dispatches(4)] == [0, 0]
-    assert [(e["event"], e["cause"]) for e in told] == [("dispatch_paused", "disk")]
-    assert "5 MB more must be free at /lab" in told[0]["message"]
+    assert [(e["event"], e["cause"]) for e in events] == [("dispatch_paused", "disk")]
+    assert "5 MB more must be free at /lab" in events[0]["message"]
     short.clear()
     first_answer(lambda: held.check() or (None if held.active else "over"))
     assert held.allowed_dispatches(4) == 4
-    assert told[-1]["event"] == "dispatch_resumed"
+    assert events[-1]["event"] == "dispatch_resumed"
 
 
 def test_the_disk_is_looked_at_while_dispatch_is_held() -> None:
@@ -98,14 +98,14 @@ def test_progress_renews_patience() -> None:
 
 def test_refusals_in_a_row_let_one_trial_go_at_a_time() -> None:
     """An engine that refuses everything is asked with one trial now and then, until one runs."""
-    told: list[dict[str, Any]] = []
-    held = all_holds(told, [])
+    events: list[dict[str, Any]] = []
+    held = all_holds(events, [])
     for _ in range(REFUSALS_BEFORE_PAUSE - 1):
         held.record_refusal("no such image")
     assert held.allowed_dispatches(4) == 4
     held.record_refusal("no such image")
     assert held.allowed_dispatches(4) == 0
-    assert "no such image" in told[0]["message"]
+    assert "no such image" in events[0]["message"]
 
     first_answer(lambda: held.check() or held.allowed_dispatches(4) or None)
     assert held.allowed_dispatches(4) == 1
@@ -113,7 +113,7 @@ def test_refusals_in_a_row_let_one_trial_go_at_a_time() -> None:
     assert held.allowed_dispatches(4) == 0
     held.record_start(time.monotonic())
     assert held.allowed_dispatches(4) == 4
-    assert (told[-1]["event"], told[-1]["cause"]) == ("dispatch_resumed", "refusals")
+    assert (events[-1]["event"], events[-1]["cause"]) == ("dispatch_resumed", "refusals")
 
 
 def test_refusals_count_in_a_row_only() -> None:

@@ -9,7 +9,7 @@ from labledger.engine.image_builds import knows_recent_dockerfiles
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "instructions"),
     [
         ("RUN <<EOF\napt-get update\nEOF\n", "line 2: RUN <<EOF"),
         ("RUN python3 - <<-'END' >/x\n  print(1)\nEND\nRUN true\n", "line 2: RUN <<-'END'"),
@@ -22,9 +22,9 @@ from labledger.engine.image_builds import knows_recent_dockerfiles
         ("ONBUILD RUN --mount=x true\n", "line 2: RUN --mount"),
     ],
 )
-def test_what_needs_buildkit(text: str, found: str) -> None:
+def test_what_needs_buildkit(text: str, instructions: str) -> None:
     """Each line that the engine's own builder cannot build, or builds otherwise, is named."""
-    assert str(buildkit_needs(f"FROM x\n{text}")).startswith(found)
+    assert str(buildkit_needs(f"FROM x\n{text}")).startswith(instructions)
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,9 @@ def test_replacing_a_file_as_a_whole(tmp_path: Path) -> None:
 def test_what_a_killed_process_has_left_of_a_file_is_deleted(tmp_path: Path) -> None:
     """Nothing of other files is, whatever their names begin with; no folder, nothing to delete."""
     path, other = tmp_path / "7-1.notes", tmp_path / "17-1.notes"
-    for each in (path, other):
-        write_file(each, b"whole")
-        each.with_name(f".{each.name}.0123456789abcdef").write_bytes(b"wh")
+    for file in (path, other):
+        write_file(file, b"whole")
+        file.with_name(f".{file.name}.0123456789abcdef").write_bytes(b"wh")
     delete_unfinished(path)
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         ".17-1.notes.0123456789abcdef",

@@ -52,14 +52,14 @@ def repeat(path: Path, names: Sequence[str], letters: Any = None, **changes: Any
 
 def compare(path: Path, *words: str, **options: Any) -> Comparison:
     with open_ledger(path) as ledger:
-        found = ledger.compare(*words, options=CompareOptions(**options))
-    json_schemas.require_valid(found.as_json(), "comparison_v1")
-    return found
+        document = ledger.compare(*words, options=CompareOptions(**options))
+    json_schemas.require_valid(document.as_json(), "comparison_v1")
+    return document
 
 
 def only(path: Path, *words: str, **options: Any) -> Compared:
-    (found,) = compare(path, *words, **options).comparisons
-    return found
+    (comparison,) = compare(path, *words, **options).comparisons
+    return comparison
 
 
 # -- runs of one experiment
@@ -96,11 +96,11 @@ def test_runs_that_are_added_up_one_by_one_use_the_sequence(path: Path) -> None:
     """If a run began when an earlier one had results, every sum of the runs is a look."""
     repeat(path, ["r1", "r2", "r3"])
     for words in ("r1+r2", "r1+r2+r3", "r2+r1"):
-        found = only(path, words)
-        assert (found.validity, found.decision.verdict) == ("anytime", "not_shown")
-        assert "design.planned_runs" in found.decision.text
-        assert found.looks is not None
-        assert (found.looks.kind, found.looks.price) == ("added", 3)
+        comparison = only(path, words)
+        assert (comparison.validity, comparison.decision.verdict) == ("anytime", "not_shown")
+        assert "design.planned_runs" in comparison.decision.text
+        assert comparison.looks is not None
+        assert (comparison.looks.kind, comparison.looks.price) == ("added", 3)
     (suite,) = compare(path, "r1+r2", estimand=Estimand.SUITE).comparisons
     assert (suite.validity, suite.looks and suite.looks.price) == ("fixed_sample", 30)
     gap = only(path, "r1+r3")
@@ -114,9 +114,9 @@ def test_runs_that_were_declared_before_the_first_are_one_look(path: Path) -> No
     whole = only(path, "r1+r2+r3")
     assert (whole.validity, whole.decision.verdict) == ("fixed_sample", "better")
     for words in ("r1", "r1+r2", "r1+r2+r3+r4"):
-        found = only(path, words)
-        assert (found.validity, found.decision.verdict) == ("anytime", "not_shown")
-        assert "3 runs of the experiment were declared" in found.decision.text
+        comparison = only(path, words)
+        assert (comparison.validity, comparison.decision.verdict) == ("anytime", "not_shown")
+        assert "3 runs of the experiment were declared" in comparison.decision.text
     assert only(path, "r2").looks == only(path, "r2", estimand=Estimand.TASKS).looks
     assert (only(path, "r2").looks or whole.looks).price == 30  # type: ignore[union-attr]
 
@@ -165,9 +165,9 @@ def test_a_run_that_did_not_get_far_is_no_look(path: Path) -> None:
     assert only(path, "r2").looks is None
     repeat(path, ["r3"], {"base": "P" * 19 + "-", "treat": "P" * 19 + "-"})
     repeat(path, ["r4"])
-    found = only(path, "r4").looks
-    assert found is not None
-    assert (found.omitted, found.number) == (("r2", "r3"), 3)
+    looks = only(path, "r4").looks
+    assert looks is not None
+    assert (looks.omitted, looks.number) == (("r2", "r3"), 3)
 
 
 def test_a_run_that_was_extended_stays_a_run_of_its_experiment(path: Path) -> None:
@@ -177,9 +177,9 @@ def test_a_run_that_was_extended_stays_a_run_of_its_experiment(path: Path) -> No
         lease = writer.leases.acquire("r1", kit.OWNER, 30.0)
         grown_ledgers.extend(writer, lease, 42)
     repeat(path, ["r2"])
-    found = only(path, "r2").looks
-    assert found is not None
-    assert found.omitted == ("r1",)
+    looks = only(path, "r2").looks
+    assert looks is not None
+    assert looks.omitted == ("r1",)
 
 
 def test_another_image_of_the_same_name_is_another_experiment(path: Path) -> None:
@@ -222,13 +222,13 @@ def test_what_is_not_known_of_other_runs_is_said(path: Path) -> None:
     """A deleted run may have been one of the same experiment: its tombstone has no digest."""
     repeat(path, ["r1", "r2"])
     delete_run("r1", because="it showed nothing", lab_dir=path.parent)
-    found = only(path, "r2")
-    assert found.looks is not None
-    assert found.looks.deleted == 1
-    said = "1 earlier run with the experiment's id was deleted"
-    assert said in found.decision.text
+    comparison = only(path, "r2")
+    assert comparison.looks is not None
+    assert comparison.looks.deleted == 1
+    sentence = "1 earlier run with the experiment's id was deleted"
+    assert sentence in comparison.decision.text
     with open_ledger(path) as ledger:
-        assert said in ledger.report("r2")["headline"]
+        assert sentence in ledger.report("r2")["headline"]
 
 
 # -- every output
@@ -237,7 +237,7 @@ def test_what_is_not_known_of_other_runs_is_said(path: Path) -> None:
 def test_every_output_says_which_look_it_is(path: Path) -> None:
     """Text, document, JUnit, report, its page and the pages of the view have the same sentence."""
     repeat(path, ["r1", "r2"])
-    said = "r2 is compared without 1 other run of the same experiment (r1): the p value"
+    sentence = "r2 is compared without 1 other run of the same experiment (r1): the p value"
     options = CompareOptions(fail_if_worse=0.0, require_not_worse=0.0)
     with open_ledger(path) as ledger:
         document = ledger.compare("r2", options=options)
@@ -259,7 +259,7 @@ def test_every_output_says_which_look_it_is(path: Path) -> None:
         page = server.document("/compare?side=r2")
         everything.append(page["comparison"]["comparisons"][0]["decision"]["text"])
         everything.append(" ".join(server.document("/runs/r2")["sentences"]["ahead"]))
-    assert [said in text for text in everything] == [True] * len(everything)
+    assert [sentence in text for text in everything] == [True] * len(everything)
     assert [gate.passed for gate in document.gates] == [True, False]
 
 
@@ -276,11 +276,11 @@ def test_a_treatment_alone_is_corrected_for_all_of_its_run(path: Path) -> None:
     expected = next(c for c in whole.comparisons if c.b.variant_id == "t07")
     for words in (("run-1", "t07"), ("run-1", "base", "t07"), ("run-1:base", "run-1:t07")):
         document = compare(path, *words, fail_if_worse=0.0, require_not_worse=0.0)
-        (found,) = document.comparisons
+        (comparison,) = document.comparisons
         assert document.family == 20
-        assert (found.test, found.difference) == (expected.test, expected.difference)
-        assert found.decision.verdict == expected.decision.verdict == "not_shown"
-        assert "corrected for the 20 treatments of run-1" in found.decision.text
+        assert (comparison.test, comparison.difference) == (expected.test, expected.difference)
+        assert comparison.decision.verdict == expected.decision.verdict == "not_shown"
+        assert "corrected for the 20 treatments of run-1" in comparison.decision.text
         assert [gate.passed for gate in document.gates] == [True, False]
         assert all("the 20 treatments of run-1" in gate.text for gate in document.gates)
     with open_ledger(path) as ledger:
@@ -294,8 +294,8 @@ def test_a_pair_alone_is_corrected_for_all_pairs(path: Path) -> None:
     for options in ({}, {"all_pairs": True}):
         document = compare(path, "run-1", "t01", "t02", **options)
         assert document.family == 210
-        (found,) = document.comparisons
-        assert found.family_of == "210 pairs of variants of run-1"
+        (comparison,) = document.comparisons
+        assert comparison.family_of == "210 pairs of variants of run-1"
     assert compare(path, "run-1", "base", "t01", all_pairs=True).family == 210
 
 
@@ -317,21 +317,25 @@ def test_chosen_results_have_no_verdict_and_pass_no_gate(path: Path) -> None:
     runs.rerun(path, "run-1", "P", **failures)
     gates = {"fail_if_worse": 1.0, "require_not_worse": 1.0, "require_equivalent": 0.99}
     document = compare(path, "run-1", **gates)
-    (found,) = document.comparisons
-    assert (found.decision.verdict, found.validity, found.test) == ("not_shown", "none", None)
-    assert found.difference is not None
-    assert (found.difference.value, found.difference.bounds) == (0.3, None)
-    assert found.chosen_by_verdict == ("run-1",)
-    assert {sensitivity.verdict for sensitivity in found.sensitivity} == {None}
-    said = "run again despite their verdicts"
-    assert all(not gate.passed and said in gate.text for gate in document.gates)
+    (comparison,) = document.comparisons
+    assert (comparison.decision.verdict, comparison.validity, comparison.test) == (
+        "not_shown",
+        "none",
+        None,
+    )
+    assert comparison.difference is not None
+    assert (comparison.difference.value, comparison.difference.bounds) == (0.3, None)
+    assert comparison.chosen_by_verdict == ("run-1",)
+    assert {sensitivity.verdict for sensitivity in comparison.sensitivity} == {None}
+    sentence = "run again despite their verdicts"
+    assert all(not gate.passed and sentence in gate.text for gate in document.gates)
     junit = io.BytesIO()
     write_junit(document, junit)
     root = ET.fromstring(junit.getvalue())
     assert root.get("failures") == "3"
     with open_ledger(path) as ledger:
         texts = [
-            found.decision.text,
+            comparison.decision.text,
             "".join(root.itertext()),
             ledger.report("run-1")["headline"],
             ledger.rendered_report("run-1", "html").decode(),
@@ -341,7 +345,7 @@ def test_chosen_results_have_no_verdict_and_pass_no_gate(path: Path) -> None:
         ]
     with view_servers.serving(path.parent) as server:
         texts.append(" ".join(server.document("/runs/run-1")["sentences"]["ahead"]))
-    assert [said in text for text in texts] == [True] * len(texts)
+    assert [sentence in text for text in texts] == [True] * len(texts)
     assert "treat is ahead" not in texts[-1]
     words = ("treat is better", "treat is worse", "higher in treat", "lower in treat")
     assert not any(word in text for text in texts for word in words)
@@ -410,5 +414,7 @@ def sequence_p(trials: Any) -> float:
 def test_orders_of_names_make_no_difference(path: Path) -> None:
     """Runs are counted in the order in which they began, not in the order of their names."""
     repeat(path, ["r1", "r2", "r3"])
-    found = {only(path, "+".join(names)).looks for names in itertools.permutations(("r1", "r2"))}
-    assert len(found) == 1
+    all_looks = {
+        only(path, "+".join(names)).looks for names in itertools.permutations(("r1", "r2"))
+    }
+    assert len(all_looks) == 1

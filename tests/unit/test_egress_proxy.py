@@ -84,10 +84,10 @@ def test_addresses() -> None:
 )
 def test_private_addresses(address: str) -> None:
     """An allowed name leads to no private address unless the address is listed too."""
-    name, found = "rebound.example", ip_address(address)
-    assert not AllowedHosts.parse([name, "2001:db8::/32"]).may_connect(name, found)
+    name, resolved = "rebound.example", ip_address(address)
+    assert not AllowedHosts.parse([name, "2001:db8::/32"]).may_connect(name, resolved)
     ranges = ["0.0.0.0/0", "::/0"]
-    assert AllowedHosts.parse([name, *ranges]).may_connect(name, found)
+    assert AllowedHosts.parse([name, *ranges]).may_connect(name, resolved)
 
 
 def test_public_addresses_and_the_machine() -> None:

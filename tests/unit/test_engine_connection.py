@@ -50,7 +50,7 @@ def engine(
             while size := int(self.rfile.readline(), 16):
                 self.rfile.read(size + 2)
             self.rfile.readline()
-            lines = b"".join(json.dumps(each).encode() + b"\n" for each in build_answer)
+            lines = b"".join(json.dumps(message).encode() + b"\n" for message in build_answer)
             self.send_response(200)
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()

@@ -106,7 +106,7 @@ def test_a_socket_without_permission_names_its_group(socket_of_group: Path, mode
     """Who may not use the engine's socket is told of its group, not to start an engine."""
     socket_of_group.chmod(mode)
     if os.geteuid() == 0:
-        os.chown(socket_of_group, 0, min(each.gr_gid for each in grp.getgrall() if each.gr_gid))
+        os.chown(socket_of_group, 0, min(group.gr_gid for group in grp.getgrall() if group.gr_gid))
     group = grp.getgrgid(socket_of_group.stat().st_gid).gr_name
     message, hint = refusal(socket_of_group)
     assert f"may not use the Docker engine's socket, {socket_of_group}" in message

@@ -167,21 +167,21 @@ def test_a_run_is_not_continued_where_limits_are_ignored() -> None:
 def test_podman_cannot_change_the_network_before_the_grader() -> None:
     """A grader with a network of its own needs Docker, or a container of its own."""
     same = TrialSettings(Runtime(network="none"), {}, GradingSettings())
-    own = replace(same, grading=GradingSettings(network="full"))
+    other = replace(same, grading=GradingSettings(network="full"))
     separate = replace(same, grading=GradingSettings(network="full", mode=GradingMode.SEPARATE))
-    assert not list(check_networks(DOCKER, [own]))
+    assert not list(check_networks(DOCKER, [other]))
     assert not list(check_networks(PODMAN, [same, separate]))
-    [refused] = check_networks(PODMAN, [same, own, separate])
+    [refused] = check_networks(PODMAN, [same, other, separate])
     assert not refused.ok
     assert refused.concerns is not None
-    assert [refused.concerns(trial) for trial in (same, own, separate)] == [False, True, False]
+    assert [refused.concerns(trial) for trial in (same, other, separate)] == [False, True, False]
 
 
 def test_the_event_of_a_memory_limit_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """That the limit killed the first process may be known a moment after its container's end."""
     killed = ContainerState("c", "exited", 137, False, "", "", {})
-    found = [killed, killed, replace(killed, out_of_memory=True)]
-    monkeypatch.setattr(Engine, "inspect", lambda *_: found.pop(0))
+    exits = [killed, killed, replace(killed, out_of_memory=True)]
+    monkeypatch.setattr(Engine, "inspect", lambda *_: exits.pop(0))
     assert Engine().inspect_ended("c").out_of_memory
-    found = [replace(killed, exit_status=1)]
+    exits = [replace(killed, exit_status=1)]
     assert not Engine().inspect_ended("c").out_of_memory

@@ -43,8 +43,8 @@ def test_an_env_file_knows_comments_exports_and_quotes(tmp_path: Path) -> None:
     """What people write into such files is read as they mean it."""
     path = tmp_path / "secrets.env"
     path.write_text('# a\n\nexport A = one \nB=\'two # 2\'\nC="\nD="three"\nexported=1\n', "utf-8")
-    found = env_files.read_env_file(path)
-    assert found == {"A": "one", "B": "two # 2", "C": '"', "D": "three", "exported": "1"}
+    values = env_files.read_env_file(path)
+    assert values == {"A": "one", "B": "two # 2", "C": '"', "D": "three", "exported": "1"}
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ def test_env_wins_over_files_and_files_over_the_host(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_text("A=first\nB=first\nTOKEN=first\n", "utf-8")
     second.write_text("A=second\nB=second\n", "utf-8")
-    found = env_files.gather({"A": "given"}, [first, second])
-    assert (found["A"], found["B"], found["TOKEN"]) == ("given", "second", "first")
+    values = env_files.gather({"A": "given"}, [first, second])
+    assert (values["A"], values["B"], values["TOKEN"]) == ("given", "second", "first")
     assert env_files.gather({}, [])["TOKEN"] == "of the host"
 
 

@@ -71,8 +71,8 @@ def test_an_id_that_is_too_long_says_the_limit(folder: Folder) -> None:
 
 def test_every_problem_is_said_at_once_with_its_line(folder: Folder) -> None:
     """Problems of schema and sense are shown together, in line order, each with field and line."""
-    found = [(problem.line, problem.field) for problem in folder.problems(BROKEN)]
-    assert found == [
+    problems = [(problem.line, problem.field) for problem in folder.problems(BROKEN)]
+    assert problems == [
         (1, "experiment.nmae"),
         (6, "variant_plan[0].variant_id"),
         (9, "runtime.netwrok"),
@@ -96,7 +96,7 @@ def test_hints_name_the_nearest_key_and_the_mend(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "line", "said"),
+    ("content", "line", "message"),
     [
         (b"", 1, "is empty"),
         (b"# nothing\n", 1, "is empty"),
@@ -127,11 +127,11 @@ def test_hints_name_the_nearest_key_and_the_mend(folder: Folder) -> None:
     ],
 )
 def test_garbage_is_refused_in_plain_words(
-    folder: Folder, content: bytes, line: int, said: str
+    folder: Folder, content: bytes, line: int, message: str
 ) -> None:
     """Whatever the file holds, the answer is a problem with a line and never a traceback."""
-    found = [problem for problem in folder.problems(content) if said in str(problem)]
-    assert [problem.line for problem in found] == [line]
+    problems = [problem for problem in folder.problems(content) if message in str(problem)]
+    assert [problem.line for problem in problems] == [line]
 
 
 def test_alias_bombs_are_refused(folder: Folder) -> None:
@@ -188,10 +188,10 @@ def test_pure_python_yaml_reads_the_same(folder: Folder, monkeypatch: pytest.Mon
 
 def test_missing_file_and_folder_name_the_mend(tmp_path: Path) -> None:
     """A wrong path is answered with what to do."""
-    for path, said in ((tmp_path / "no.yaml", "labledger init"), (tmp_path, "experiment.yaml")):
+    for path, message in ((tmp_path / "no.yaml", "labledger init"), (tmp_path, "experiment.yaml")):
         with pytest.raises(InvalidInput) as caught:
             load_experiment(path)
-        assert said in str(caught.value)
+        assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../x", "a/../../x", ".", "", "out", "pipe", "up"])
@@ -206,7 +206,7 @@ def test_unsafe_staged_files_are_refused(folder: Folder, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "said"),
+    ("metric", "message"),
     [
         ({"from": "events", "event": "x", "field": "n"}, "'aggregate' is missing"),
         ({"from": "events", "event": "x", "aggregate": "sum"}, "'field' is missing"),
@@ -220,12 +220,14 @@ def test_unsafe_staged_files_are_refused(folder: Folder, name: str) -> None:
         ({"from": "log"}, "expected one of"),
     ],
 )
-def test_incoherent_metrics_are_refused(folder: Folder, metric: dict[str, str], said: str) -> None:
+def test_incoherent_metrics_are_refused(
+    folder: Folder, metric: dict[str, str], message: str
+) -> None:
     """A metric that could not be read as written is refused, with what is wrong."""
     folder.data["metrics"] = [{"id": "m", **metric}]
     problems = folder.problems()
     assert len(problems) == 1
-    assert said in str(problems[0])
+    assert message in str(problems[0])
 
 
 @pytest.mark.parametrize(
@@ -278,7 +280,7 @@ def test_many_problems_are_counted_and_cut(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("container", "agent", "said"),
+    ("container", "agent", "message"),
     [
         (None, 0, "expected a user other than root"),
         (None, "root:adm", "expected a user other than root"),
@@ -286,13 +288,13 @@ def test_many_problems_are_counted_and_cut(folder: Folder) -> None:
         (None, "a b", "a user name or number"),
     ],
 )
-def test_agents_user(folder: Folder, container: str | None, agent: object, said: str) -> None:
+def test_agents_user(folder: Folder, container: str | None, agent: object, message: str) -> None:
     """An agent can be made another user only by root, and only another one than root."""
     folder.data["runtime"]["agent"]["user"] = agent
     folder.data["runtime"] |= {} if container is None else {"user": container}
     (problem,) = folder.problems()
     assert problem.field == "runtime.agent.user"
-    assert said in problem.message
+    assert message in problem.message
 
 
 def test_agents_user_and_sealing_are_resolved(folder: Folder) -> None:

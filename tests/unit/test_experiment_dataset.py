@@ -50,12 +50,12 @@ def test_rows_are_read_twice_the_same(folder: Folder) -> None:
         *TASKS,
         {"id": "own", "image": "x", "timeout_s": 5.0, "workspace": {"files": {"a": ""}}},
     ]
-    found = read_tasks(
+    tasks = read_tasks(
         folder.tasks(rows), Selection(), ProjectFiles.of(folder.path, "x"), default_image="i"
     )
-    for task, row in found.rows():
+    for task, row in tasks.rows():
         assert canonical_json.digest(row) == task.digest
-    assert [task.line for task in found.tasks] == [1, 2, 3, 4, 5, 6]
+    assert [task.line for task in tasks.tasks] == [1, 2, 3, 4, 5, 6]
     assert row == {
         "id": "own",
         "task": None,
@@ -63,7 +63,10 @@ def test_rows_are_read_twice_the_same(folder: Folder) -> None:
         "timeout_s": 5,
         "workspace": {"files": {"a": ""}},
     }
-    assert [(each.line, each.overrides.image) for each in found.settings] == [(1, None), (6, "x")]
+    assert [(settings.line, settings.overrides.image) for settings in tasks.settings] == [
+        (1, None),
+        (6, "x"),
+    ]
 
 
 def test_gzip_blank_lines_and_byte_order_mark(folder: Folder) -> None:
@@ -77,7 +80,7 @@ def test_gzip_blank_lines_and_byte_order_mark(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("{", "is not JSON"),
         ('{"id": "b"} {}', "is not JSON: Extra data at column 13"),
@@ -107,11 +110,11 @@ def test_gzip_blank_lines_and_byte_order_mark(folder: Folder) -> None:
         ("[" * 1000, "nests deeper"),
     ],
 )
-def test_bad_rows_are_told_with_their_line(folder: Folder, line: str, said: str) -> None:
+def test_bad_rows_are_told_with_their_line(folder: Folder, line: str, message: str) -> None:
     """Each problem of a row is reported with its line, and the rows after it are still read."""
-    found = refused(folder, '{"id": "a"}\n\n' + line + '\n{"id": "z"}\nnope\n')
-    assert [number for number, _ in found] == [3, 5]
-    assert said in found[0][1]
+    problems = refused(folder, '{"id": "a"}\n\n' + line + '\n{"id": "z"}\nnope\n')
+    assert [number for number, _ in problems] == [3, 5]
+    assert message in problems[0][1]
 
 
 @pytest.mark.parametrize(
@@ -149,8 +152,8 @@ def test_a_task_without_any_image_is_refused(folder: Folder) -> None:
     assert [problem.line for problem in folder.task_problems()] == [2]
 
 
-def ids(found: dataset.Dataset) -> str:
-    return "".join(task.task_id for task in found.tasks)
+def ids(tasks: dataset.Dataset) -> str:
+    return "".join(task.task_id for task in tasks.tasks)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +209,7 @@ def test_plainly_valid_rows_are_valid(folder: Folder) -> None:
 
 def test_a_row_that_changed_is_noticed(folder: Folder) -> None:
     """Between checking and running, a changed, moved or cut row stops the run."""
-    found = read(folder, '{"id": "a"}\n{"id": "b"}\n')
+    tasks = read(folder, '{"id": "a"}\n{"id": "b"}\n')
     for content in (
         '{"id": "a"}\n{"id": "c"}\n',
         '\n{"id": "a"}\n{"id": "b"}\n',
@@ -216,7 +219,7 @@ def test_a_row_that_changed_is_noticed(folder: Folder) -> None:
     ):
         folder.write("tasks.jsonl", content)
         with pytest.raises(ExperimentChanged):
-            list(found.rows())
+            list(tasks.rows())
 
 
 def make_tar(path: Path, *members: tuple[str, dict[str, Any], bytes], mode: str = "w") -> Path:

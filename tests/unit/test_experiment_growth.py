@@ -31,8 +31,8 @@ def grow(
     """What `after` adds to a run of `before`, and what differs for the cells of that run."""
     rows = {task.task_id: task.row_digest for task in before.tasks}
     known = list(before.slots()) if slots is None else slots
-    found = experiment_differences.find_growth(after, known, before.variants, rows)
-    return found, experiment_differences.changes(before.document, rows, found)
+    growth = experiment_differences.find_growth(after, known, before.variants, rows)
+    return growth, experiment_differences.changes(before.document, rows, growth)
 
 
 def set_design(folder: Folder, **design: Any) -> None:
@@ -53,15 +53,15 @@ def test_new_slots_follow_in_the_order_of_the_experiment(folder: Folder, schedul
     add_variant(folder)
     folder.tasks([TASKS[4], *TASKS[:3]])
     after = folder.resolve()
-    found, changes = grow(before, after)
+    growth, changes = grow(before, after)
     assert changes == []
-    assert (found.first_idx, found.slot_count) == (2, 4 * 3 * 2 - 2)
-    assert (found.variants, found.tasks) == (("empty", "new"), {"t/2", "t/4"})
-    new = [(slot.variant_id, slot.task_id, slot.repl_idx) for slot in found.slots()]
-    assert [slot.schedule_idx for slot in found.slots()] == list(range(2, 24))
+    assert (growth.first_idx, growth.slot_count) == (2, 4 * 3 * 2 - 2)
+    assert (growth.variants, growth.tasks) == (("empty", "new"), {"t/2", "t/4"})
+    new = [(slot.variant_id, slot.task_id, slot.repl_idx) for slot in growth.slots()]
+    assert [slot.schedule_idx for slot in growth.slots()] == list(range(2, 24))
     whole = [(slot.variant_id, slot.task_id, slot.repl_idx) for slot in after.slots()]
-    assert new == [cell for cell in whole if cell not in found.existing]
-    assert [task_id for task_id, _, _ in found.frozen_tasks()] == ["t/4", "t/2"]
+    assert new == [cell for cell in whole if cell not in growth.existing]
+    assert [task_id for task_id, _, _ in growth.frozen_tasks()] == ["t/4", "t/2"]
 
 
 CHANGES: dict[str, Callable[[Folder], object]] = {
@@ -110,8 +110,8 @@ def test_a_new_variant_may_bring_files(folder: Folder) -> None:
 def test_a_shard_grows_to_the_whole_and_not_to_another_shard(folder: Folder) -> None:
     """Cells of the run that the experiment leaves out are counted and one of them is named."""
     first = folder.resolve(shard=Shard.parse("1/2"))
-    found, changes = grow(first, folder.resolve())
-    assert (changes, found.slot_count) == ([], 10 - first.total_slots)
+    growth, changes = grow(first, folder.resolve())
+    assert (changes, growth.slot_count) == ([], 10 - first.total_slots)
     second = folder.resolve(shard=Shard.parse("2/2"))
     [sentence] = grow(first, second)[1]
     assert "6 trials of the run cannot be found in the experiment, such as variant" in sentence
@@ -150,14 +150,14 @@ def test_only_new_cells_get_the_files_that_a_part_brings(folder: Folder, tmp_pat
         folder.data["variant_plan"].append({**variant, "runtime": {"agent": agent}})
         folder.tasks(TASKS[: 3 + number])
         fresh = folder.resolve()
-        found = experiment_differences.find_growth(
+        growth = experiment_differences.find_growth(
             fresh,
             slots,
             {slot.variant_id for slot in slots},
             {slot.task_id for slot in slots},
         )
         plan = experiment_differences.with_origins(fresh.plan, plan, len(slots))
-        slots += found.slots()
+        slots += growth.slots()
     stored = ExperimentPlan.of_document(plan.as_json())
     assert stored == plan
     assert canonical_json.digest(result_part(plan.as_json())) == fresh.digest
@@ -174,12 +174,17 @@ def test_only_new_cells_get_the_files_that_a_part_brings(folder: Folder, tmp_pat
     )
     got = {}
     for slot in slots:
-        own = sets.plan_for(slot, sample)
-        chosen = own.file_set.choose(stored.files)
+        settings = sets.plan_for(slot, sample)
+        chosen = settings.file_set.choose(stored.files)
         names = {phase: {f.name for f in files} for phase, files in chosen.items()}
         tests = {name for name in names["grader"] if name.startswith("tests/new")}
         extras = {name for name in names["agent"] if name.startswith("extra")}
-        got[slot.variant_id, slot.task_id] = tests, extras, own.grader.digest, own.deps_dir.name
+        got[slot.variant_id, slot.task_id] = (
+            tests,
+            extras,
+            settings.grader.digest,
+            settings.deps_dir.name,
+        )
     identity = first.plan.grader_identity.digest
     assert got["reference", "t/0"] == (set(), set(), identity, "deps")
     assert got["new-1", "t/0"][:3] == (set(), {"extra-0.py", "extra-1.py"}, identity)

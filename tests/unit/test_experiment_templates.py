@@ -154,15 +154,15 @@ def test_every_profile_has_its_template() -> None:
 def test_scaffold_is_valid_and_self_contained(profile: str, tmp_path: Path) -> None:
     """The experiment resolves, and every file that it names has been written."""
     written = scaffold(profile, tmp_path / "new")
-    made = Scaffolded(tmp_path / "new")
+    scaffolded = Scaffolded(tmp_path / "new")
 
-    assert written[0] == made.directory / "experiment.yaml"
-    assert set(written) == {path for path in made.directory.rglob("*") if path.is_file()}
+    assert written[0] == scaffolded.directory / "experiment.yaml"
+    assert set(written) == {path for path in scaffolded.directory.rglob("*") if path.is_file()}
     resolve(load_experiment(written[0]))
-    assert made.experiment["experiment"]["id"] == "new"
-    tests = {path.stem for path in (made.directory / "tests").iterdir()}
-    assert tests == set(made.tasks)
-    assert "@" not in (made.directory / "experiment.yaml").read_text("utf-8")
+    assert scaffolded.experiment["experiment"]["id"] == "new"
+    tests = {path.stem for path in (scaffolded.directory / "tests").iterdir()}
+    assert tests == set(scaffolded.tasks)
+    assert "@" not in (scaffolded.directory / "experiment.yaml").read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -206,38 +206,42 @@ def test_the_broken_task_can_be_mended(agent_eval: Scaffolded, tmp_path: Path) -
 def test_sweep_rises_with_its_parameter(tmp_path: Path) -> None:
     """A larger search budget solves more tasks, from none to all five."""
     scaffold("sweep", tmp_path / "new")
-    made = Scaffolded(tmp_path / "new")
-    passed = [made.verdicts(tmp_path, variant_id)["pass"] for variant_id in made.variants]
+    scaffolded = Scaffolded(tmp_path / "new")
+    passed = [
+        scaffolded.verdicts(tmp_path, variant_id)["pass"] for variant_id in scaffolded.variants
+    ]
     assert passed == [0, 2, 3, 4, 5]
 
 
 def test_regression_passes_until_the_candidate_is_too_cheap(tmp_path: Path) -> None:
     """Both variants pass everything as scaffolded; with the budget of 30 the candidate fails."""
     scaffold("regression", tmp_path / "new")
-    made = Scaffolded(tmp_path / "new")
-    for variant_id in made.variants:
-        assert made.verdicts(tmp_path, variant_id) == {"pass": 5}
+    scaffolded = Scaffolded(tmp_path / "new")
+    for variant_id in scaffolded.variants:
+        assert scaffolded.verdicts(tmp_path, variant_id) == {"pass": 5}
 
-    authored = made.directory / "experiment.yaml"
+    authored = scaffolded.directory / "experiment.yaml"
     cheaper = authored.read_text("utf-8").replace("{budget: 100}", "{budget: 30}")
     authored.write_text(cheaper, "utf-8")
-    assert made.verdicts(tmp_path / "cheaper", "candidate") == {"pass": 4, "fail": 1}
+    assert scaffolded.verdicts(tmp_path / "cheaper", "candidate") == {"pass": 4, "fail": 1}
 
 
 @thorough
 def test_ab_test_replications_differ_and_repeat(tmp_path: Path) -> None:
     """The random strategy differs between replications, and a second run repeats the first."""
     scaffold("ab-test", tmp_path / "new")
-    made = Scaffolded(tmp_path / "new")
+    scaffolded = Scaffolded(tmp_path / "new")
 
     def tried(folder: str, repl_idx: int) -> int:
-        trial = made.trial(tmp_path / folder / str(repl_idx), "shuffled", "leap-year", repl_idx)
+        trial = scaffolded.trial(
+            tmp_path / folder / str(repl_idx), "shuffled", "leap-year", repl_idx
+        )
         return trial.read("result.json")["metrics"]["candidates_tried"]
 
     first = [tried("first", repl_idx) for repl_idx in range(3)]
     assert len(set(first)) == 3
     assert [tried("second", repl_idx) for repl_idx in range(3)] == first
-    simplest, shuffled = (made.verdicts(tmp_path, name) for name in ("simplest", "shuffled"))
+    simplest, shuffled = (scaffolded.verdicts(tmp_path, name) for name in ("simplest", "shuffled"))
     assert simplest == {"pass": 12, "fail": 3}
     assert shuffled["pass"] < simplest["pass"]
 

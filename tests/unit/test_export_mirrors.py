@@ -229,8 +229,8 @@ def test_differences_are_named_by_line(run_dir: Path, reader: LedgerReader) -> N
     scores.write_bytes(scores.read_bytes().replace(b'"pass"', b'"fail"', 1))
     append(b"{}\n")(trials)
     (run_dir / EVENTS).unlink()
-    found = {d.path: (d.line, d.message) for d in compare(reader, kit.RUN, run_dir)}
-    assert found == {
+    differences = {d.path: (d.line, d.message) for d in compare(reader, kit.RUN, run_dir)}
+    assert differences == {
         scores: (1, "differs from the ledger at slot 0"),
         trials: (4, "has more than the ledger"),
         run_dir / EVENTS: (0, "is missing"),
@@ -261,7 +261,7 @@ def test_what_is_no_file_in_a_mirrors_place(
         (run_dir / relative).unlink()
         put(run_dir / relative)
     differences = compare(reader, kit.RUN, run_dir)
-    assert [(found.path, found.message) for found in differences] == [
+    assert [(difference.path, difference.message) for difference in differences] == [
         (run_dir / relative, "is not a regular file") for relative in PATHS.values()
     ]
     with MirrorWriter(run_dir) as mirrors:

@@ -81,8 +81,8 @@ def test_parquet_is_read_by_duckdb_and_pandas(ledger: Ledger, kind: str, tmp_pat
     assert duckdb.execute(f"SELECT * FROM '{file}'").fetchall() == expected
     frame = pandas.read_parquet(file, dtype_backend="pyarrow")
     assert list(frame.columns) == [column.name for column in committed_rows.TABLES[kind].columns]
-    found = frame.astype(object).where(frame.notna(), None).to_numpy().tolist()
-    assert found == [list(row) for row in expected]
+    values = frame.astype(object).where(frame.notna(), None).to_numpy().tolist()
+    assert values == [list(row) for row in expected]
 
 
 @pytest.mark.parametrize("kind", committed_rows.TABLES)
@@ -92,15 +92,15 @@ def test_csv_is_read_by_duckdb_and_pandas(ledger: Ledger, kind: str, tmp_path: P
     columns = committed_rows.TABLES[kind].columns
     sql = {"text": "VARCHAR", "integer": "BIGINT", "real": "DOUBLE", "boolean": "BOOLEAN"}
     listed = ", ".join(f"'{column.name}': '{sql[column.type]}'" for column in columns)
-    found = duckdb.execute(
+    values = duckdb.execute(
         f"SELECT * FROM read_csv('{file}', header=true, auto_detect=false, quote='\"', "
         f"escape='\"', delim=',', new_line='\\r\\n', nullstr='', allow_quoted_nulls=false, "
         f"columns={{{listed}}})"
     ).fetchall()
-    assert found == rows(ledger, kind)
+    assert values == rows(ledger, kind)
     frame = pandas.read_csv(file, dtype=str, keep_default_na=False)
     assert len(frame) == COUNTS[kind]
-    assert list(frame.schedule_idx.astype(int)) == [row[1] for row in found]
+    assert list(frame.schedule_idx.astype(int)) == [row[1] for row in values]
 
 
 def test_null_and_empty_text_are_two_things(ledger: Ledger, tmp_path: Path) -> None:
@@ -118,8 +118,8 @@ def test_null_and_empty_text_are_two_things(ledger: Ledger, tmp_path: Path) -> N
 def test_a_metric_is_exact_as_text(ledger: Ledger) -> None:
     """`value` is a number where there is one; `value_text` is exact whatever it is."""
     names = [column.name for column in committed_rows.TABLES["metrics"].columns]
-    found = [dict(zip(names, row, strict=True)) for row in rows(ledger, "metrics")]
-    by_id = {row["metric_id"]: (row["value"], row["value_text"]) for row in found}
+    records = [dict(zip(names, row, strict=True)) for row in rows(ledger, "metrics")]
+    by_id = {row["metric_id"]: (row["value"], row["value_text"]) for row in records}
     assert by_id["empty"] == (None, "")
     assert by_id["large"] == (float(2**60), str(2**60 + 1))
     assert by_id["whole"] == (1.0, "1.0")
@@ -221,10 +221,10 @@ def test_mirrors_are_read_by_duckdb_pandas_and_jq(ledger: Ledger, tmp_path: Path
     assert list(frame.verdict) == ["pass", "fail", "fail", "pass", "fail", "pass", "fail"]
     assert shutil.which("jq"), "no jq: `scripts/test` installs it"
     query = 'select(.verdict == "pass") | [.ids.task_id, .primary_metric_value]'
-    found = subprocess.run(
+    done = subprocess.run(
         ["jq", "-c", query, scores], check=True, capture_output=True, text=True
     ).stdout
-    assert [json.loads(line) for line in found.splitlines()] == [["t0", 1], ["t2", 1], ["t3", 1]]
+    assert [json.loads(line) for line in done.splitlines()] == [["t0", 1], ["t2", 1], ["t3", 1]]
     versions = {json.loads(line)["schema_version"] for line in scores.read_text().splitlines()}
     assert versions == {"benchmark_score_record_v1"}
 

@@ -35,23 +35,23 @@ def test_an_unplanned_extension_says_how_much_power_is_left(path: Path) -> None:
     """The figure depends on the sizes: more power is left if the run began larger, and several
     treatments, which need a correction, need larger differences."""
     runs.make_run(path, VARIED)
-    found = looks(path, 60)
-    assert (found.look, found.planned, found.is_assumed) == (None, (), False)
-    assert (found.before, found.after) == (Look(30, 1), Look(60, 1))
-    assert found.difference is not None
-    assert found.at_every_look is not None
-    assert found.at_planned_looks is not None
-    assert 0.1 < found.at_every_look < 0.7 < found.at_planned_looks < 0.8
-    assert "not planned before the run" in found.sentence
-    assert f"{found.at_every_look:.0%} after this extension" in found.sentence
-    assert f"{found.at_planned_looks:.0%} if `design.looks`" in found.sentence
+    shares = looks(path, 60)
+    assert (shares.look, shares.planned, shares.is_assumed) == (None, (), False)
+    assert (shares.before, shares.after) == (Look(30, 1), Look(60, 1))
+    assert shares.difference is not None
+    assert shares.at_every_look is not None
+    assert shares.at_planned_looks is not None
+    assert 0.1 < shares.at_every_look < 0.7 < shares.at_planned_looks < 0.8
+    assert "not planned before the run" in shares.sentence
+    assert f"{shares.at_every_look:.0%} after this extension" in shares.sentence
+    assert f"{shares.at_planned_looks:.0%} if `design.looks`" in shares.sentence
     many = looks(path, 60, comparisons=5)
     assert many.difference is not None
-    assert many.difference > found.difference
+    assert many.difference > shares.difference
     larger = looks(path, 400)
     assert larger.difference is not None
-    assert larger.difference < found.difference
-    assert larger.at_every_look != found.at_every_look
+    assert larger.difference < shares.difference
+    assert larger.at_every_look != shares.at_every_look
 
 
 def test_a_planned_extension_names_its_look(path: Path) -> None:
@@ -75,9 +75,9 @@ def test_an_extension_after_another_size_is_not_planned(path: Path) -> None:
 def test_a_run_without_results_is_told_by_an_assumption(path: Path) -> None:
     """If nothing is committed, 30 % of pairs are assumed to differ, and the sentence says so."""
     runs.make_run(path, {"base": "-" * 30, "treat": "-" * 30})
-    found = looks(path, 200)
-    assert found.is_assumed
-    assert "if 30% of pairs differ" in found.sentence
+    shares = looks(path, 200)
+    assert shares.is_assumed
+    assert "if 30% of pairs differ" in shares.sentence
     few = looks(path, 4)
     assert (few.difference, few.at_every_look) == (None, None)
     assert "of the time" not in few.sentence

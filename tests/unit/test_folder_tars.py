@@ -25,8 +25,8 @@ def test_members_are_in_the_order_of_an_engine(tmp_path: Path) -> None:
     for name in ("a/b", "a-b", "é", b"\xff"):
         path = os.fsencode(tmp_path) + b"/" + os.fsencode(name)
         Path(os.fsdecode(path)).write_text("x")
-    found = names(tmp_path)
-    assert found == ["top", "top/a", "top/a/b", "top/a-b", "top/é", "top/\udcff"]
+    entries = names(tmp_path)
+    assert entries == ["top", "top/a", "top/a/b", "top/a-b", "top/é", "top/\udcff"]
 
 
 def test_contents_modes_times_and_links(tmp_path: Path) -> None:

@@ -97,15 +97,15 @@ def exchange(connection: socket.socket, data: bytes) -> bytes:
 
 @pytest.fixture
 def forwarder(tmp_path: Path) -> Iterator[Forwarder]:
-    made = Forwarder(tmp_path)
+    forwarder = Forwarder(tmp_path)
     try:
-        yield made
+        yield forwarder
     finally:
-        children = Path(f"/proc/{made.process.pid}/task/{made.process.pid}/children")
+        children = Path(f"/proc/{forwarder.process.pid}/task/{forwarder.process.pid}/children")
         for child in children.read_text().split():
             os.kill(int(child), signal.SIGKILL)
-        made.process.kill()
-        made.process.communicate()
+        forwarder.process.kill()
+        forwarder.process.communicate()
 
 
 def test_it_forwards_bytes_both_ways(forwarder: Forwarder) -> None:

@@ -110,7 +110,9 @@ def test_every_text_that_may_name_an_artifact_is_read(lab: Path, place: str) -> 
         else:
             known = connection.execute(f"PRAGMA table_info({table})").all()
             dummies = {"TEXT": "x", "INTEGER": 99, "REAL": 1.0, "BLOB": b"x"}
-            row = {each.name: dummies.get(each.type, "x") for each in known} | {column: text}
+            row = {
+                column_info.name: dummies.get(column_info.type, "x") for column_info in known
+            } | {column: text}
             names, marks = ", ".join(row), ", ".join("?" * len(row))
             connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", (*row.values(),))
         removal.collect_named(connection, ())

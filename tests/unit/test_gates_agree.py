@@ -206,8 +206,8 @@ def test_a_constant_cost_is_one_figure(path: Path) -> None:
     with open_ledger(path) as ledger:
         report = ledger.report("run-1")
         page = ledger.rendered_report("run-1", "html").decode()
-    (metric,) = (each for each in report["metrics"] if each["metric_id"] == "cost_usd")
-    assert {each["mean_low"] for each in metric["variants"]} == {None}
+    (metric,) = (metric for metric in report["metrics"] if metric["metric_id"] == "cost_usd")
+    assert {variant["mean_low"] for variant in metric["variants"]} == {None}
     assert "$0.0100" in page
     assert "$0.0100 to $0.0100" not in page
     assert usd_range((0.01, 0.01)) == "$0.0100"

@@ -797,12 +797,12 @@ PRICES = PriceTable(
 
 
 def plain_answers() -> Iterator[tuple[str, RawAnswer]]:
-    for name, (api, said, *_) in PLAIN.items():
-        document = said
-        if api == "chat" and "choices" not in said:
-            document = {**STOP, "usage": said}
+    for name, (api, content, *_) in PLAIN.items():
+        document = content
+        if api == "chat" and "choices" not in content:
+            document = {**STOP, "usage": content}
         if api == "anthropic":
-            document = {"type": "message", "model": "m-2026-01-01", "usage": said}
+            document = {"type": "message", "model": "m-2026-01-01", "usage": content}
         yield name, RawAnswer(json.dumps(document).encode(), "application/json", "length")
 
 
@@ -1010,10 +1010,10 @@ def test_a_stored_item_is_reserved_with_the_answer_that_it_came_in(gateway: Serv
         granted: dict[str, Any] = {"providers": (provider,), "models": {"openai": ("m",)}}
         limits = CallLimits(tokens=10**7)
         other = gateway.trial(address, prices=PRICES.prices, limits=limits, **granted)
-        said = {"role": "user", "content": "do it."}
+        message = {"role": "user", "content": "do it."}
         sizes = []
         for names in (["rs_unseen"], [], ["rs_1"], ["rs_1", "rs_unseen"]):
-            items = [said, *({**item, "id": name} for name in names)]
+            items = [message, *({**item, "id": name} for name in names)]
             sent = {"model": "m", "stream": True, "max_output_tokens": 50, "input": items}
             assert other.send("/openai/v1/responses", sent).status == 200
             reserved = other.calls[-1].reserved
@@ -1045,17 +1045,17 @@ def test_the_model_that_served_decides_the_price(
     """Another model has its own price, or the asked model's under this condition, or none."""
     body = json.dumps({**STOP, "model": served, "usage": USED}).encode()
     prices = [*PRICES.prices, ModelPrice("openai", "m-large", input=3_000_000, output=30_000_000)]
-    own = [
+    items = [
         *prices,
         ModelPrice("openai", "m", 0, 4_000_000, 30_000_000, condition="model=vendor/M@next"),
     ]
     with raw_provider({"it": RawAnswer(body, "application/json", "length")}) as address:
         provider = ProviderConfig("openai", (Api.OPENAI_CHAT,), address, SOURCE)
         models = {"openai": ("m", "m-large")}
-        other = gateway.trial(address, providers=(provider,), models=models, prices=own)
+        other = gateway.trial(address, providers=(provider,), models=models, prices=items)
         assert other.ask("chat", "do it.", model=asked).status == 200
         call = other.call
-        cost = call_cost(call, PriceTable(tuple(own)))
+        cost = call_cost(call, PriceTable(tuple(items)))
         assert cost == (None if micros is None else micros * 10**6)
         assert why in f"{call.price_condition} {call.cost_unknown}"
         assert why or call.price_condition is None
@@ -1257,7 +1257,7 @@ def test_line_ends_that_are_cut_in_two_are_one_each() -> None:
     """A CR at the end of a piece takes one LF with it, in whichever piece that comes."""
     reader = EventReader()
     pieces = (b"data: 1\r", b"\n", b"\n", b"data: 2\r\n", b"\r", b"\n", b"data: 3")
-    found = [event.data for piece in pieces for event in reader.feed(piece)]
-    assert found == ["1", "2"]
+    events = [event.data for piece in pieces for event in reader.feed(piece)]
+    assert events == ["1", "2"]
     assert [event.data for event in reader.end()] == ["3"]
     assert list(reader.end()) == []

@@ -97,7 +97,7 @@ def test_a_call_counts_with_its_cost_or_with_the_most_it_can_cost(
 def test_a_refusal_says_what_a_file_counts_with() -> None:
     """A cap below a context window refuses every PDF, and the agent's log says why."""
     worst = worst_case(replace(Asked("m", True, 1_052_000, 50), has_file=True), "p", 9, TIERED)
-    said = "such as a PDF, which counts with 1,050,000 tokens"
+    sentence = "such as a PDF, which counts with 1,050,000 tokens"
     for limits, is_said in (
         (CallLimits(tokens=1_000_000), True),
         (CallLimits(usd=1), True),
@@ -105,7 +105,7 @@ def test_a_refusal_says_what_a_file_counts_with() -> None:
     ):
         reached = Account("trial").excess(limits, worst, alone=True)
         assert reached is not None
-        assert (said in reached.message) is is_said
+        assert (sentence in reached.message) is is_said
     assert Account("trial").excess(CallLimits(tokens=2_000_000), worst, alone=True) is None
 
 

@@ -35,9 +35,9 @@ def experiment(folder: Path, upstream: str, **models: Any) -> None:
         for name, api in apis.items()
     }
     asked = {"providers": described, "allow": {name: ["m"] for name in apis}, **models}
-    made = Folder(folder)
-    made.data["runtime"]["models"] = asked
-    granted.allow(made.experiment())
+    provider_folder = Folder(folder)
+    provider_folder.data["runtime"]["models"] = asked
+    granted.allow(provider_folder.experiment())
 
 
 def test_each_model_is_asked_once_where_that_is_wanted(tmp_path: Path) -> None:
@@ -146,9 +146,9 @@ def test_an_address_that_ends_with_a_version_is_doubted(
     api: str, address: str, ending: str | None, corrected: str | None, is_certain: bool | None
 ) -> None:
     """Such an address would double what the API's own path begins with; others are left alone."""
-    found = doubled_path(ProviderConfig("p", (Api(api),), address))
+    doubled = doubled_path(ProviderConfig("p", (Api(api),), address))
     expected = None if ending is None else (ending, corrected, is_certain)
-    assert (found and (found.ending, found.corrected, found.is_certain)) == expected
+    assert (doubled and (doubled.ending, doubled.corrected, doubled.is_certain)) == expected
 
 
 def test_preflight_warns_of_a_doubled_path(tmp_path: Path) -> None:

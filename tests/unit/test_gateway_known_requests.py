@@ -101,12 +101,12 @@ class Agent:
         provider = PATHS[self.api].split("/")[1]
         call = ModelCall(1, "", provider, self.api, asked.model, reserved=worst.usage, **fields)
         if cut:
-            said = {
+            message = {
                 "input_tokens": usage.input,
                 "cache_read_input_tokens": usage.cache_read,
                 "cache_creation_input_tokens": usage.cache_write,
             }
-            call = replace(call, state=CallState.CUT, raw_usage=said)
+            call = replace(call, state=CallState.CUT, raw_usage=message)
         else:
             call = replace(call, state=CallState.ANSWERED, status=200, usage=usage)
         call = self._caps.narrowed(call, worst)
@@ -151,12 +151,12 @@ def body_of(
         return body | {"tools": declared, "generationConfig": config}
     effort = {"effort": "high"} if thinks else {}
     if api is Api.OPENAI_RESPONSES:
-        own = [{"type": "function", **function} for function in functions]
-        body = {"input": turns, "instructions": "".join(system), "tools": own}
+        tool_list = [{"type": "function", **function} for function in functions]
+        body = {"input": turns, "instructions": "".join(system), "tools": tool_list}
         return body | {"max_output_tokens": OUTPUT, "reasoning": effort}
     first = {"role": "system", "content": "".join(system)}
-    own = [{"type": "function", "function": function} for function in functions]
-    body = {"messages": [first, *turns], "tools": own, "max_completion_tokens": OUTPUT}
+    tool_list = [{"type": "function", "function": function} for function in functions]
+    body = {"messages": [first, *turns], "tools": tool_list, "max_completion_tokens": OUTPUT}
     return body | ({"reasoning_effort": "high"} if thinks else {})
 
 
@@ -187,10 +187,10 @@ class Provider:
     def request(self, parts: list[str], turns: list[Any], raw: bytes, hidden: int) -> int:
         """The tokens of a request, of which spaces and escapes may all be tokens, too."""
         total = hidden + sum(map(self.tokens, parts))
-        for number, each in enumerate(turns):
-            text = dumps(each)
+        for number, turn_parts in enumerate(turns):
+            text = dumps(turn_parts)
             following = turns[number + 1 : number + 2]
-            if following and following[0]["role"] == each["role"]:
+            if following and following[0]["role"] == turn_parts["role"]:
                 # Joined with the next one, it may be split in another way.
                 total += len(text.encode())
             else:
@@ -236,13 +236,13 @@ class Chat:
         """The request, and how many tokens the provider counts for it."""
         body = body_of(
             self._api,
-            [turn(self._api, *each, marked=self._random.random() < 0.3) for each in self._turns],
+            [turn(self._api, *parts, marked=self._random.random() < 0.3) for parts in self._turns],
             self._system,
             self._tools,
             thinks=self._thinks,
         )
         raw = encoded(self._api, body, form=self._random.randrange(4))
-        plain = [turn(self._api, *each) for each in self._turns]
+        plain = [turn(self._api, *parts) for parts in self._turns]
         # Marks and lists of one text have no tokens.
         hidden = self._random.randrange(HIDDEN_TOKENS)
         parts = [*self._system, *self._tools]
@@ -415,7 +415,7 @@ def test_a_stored_item_counts_with_the_answer_that_it_came_in() -> None:
     known = KnownRequests()
     trial = admission(CallLimits(tokens=1))
     target = trial.target("POST", PATHS[Api.OPENAI_RESPONSES])
-    said = {"role": "user", "content": "Hello"}
+    message = {"role": "user", "content": "Hello"}
     stored = [{"type": "reasoning", "id": f"rs_{number}", "summary": []} for number in (1, 2)]
 
     def read(*items: Any, **more: Any) -> Asked:
@@ -427,7 +427,7 @@ def test_a_stored_item_counts_with_the_answer_that_it_came_in() -> None:
         call = replace(call, state=CallState.ANSWERED if usage else CallState.CUT)
         known.note_answer(asked.trace, "", WorstCase(Usage(), 0), [name], call)
 
-    first, second = read(said), read(said, *stored)
+    first, second = read(message), read(message, *stored)
     assert second.trace is not None
     end(first, "rs_1", Usage(50, output=700))
     continued = known.most_tokens(second.trace, "")
@@ -439,7 +439,7 @@ def test_a_stored_item_counts_with_the_answer_that_it_came_in() -> None:
     assert known.most_tokens(second.trace, "") == continued
     end(first, "rs_2", Usage(50, output=300))
     assert (known.most_tokens(second.trace, "") or 0) < 5_000
-    elsewhere = known.bounded(read(said, *stored, temperature=0.5, reasoning={"effort": "low"}))
+    elsewhere = known.bounded(read(message, *stored, temperature=0.5, reasoning={"effort": "low"}))
     assert 1_000 < elsewhere.request_tokens < 5_000
 
 
@@ -451,7 +451,7 @@ def test_what_is_remembered_is_bounded() -> None:
     assert agent.worst(first)[1].usage.request < 30_000
     for number in range(100):
         turns = [turn(ANTHROPIC, "user", f"{number}")]
-        body = body_of(ANTHROPIC, turns, [], [str(each) for each in range(300)])
+        body = body_of(ANTHROPIC, turns, [], [str(number) for number in range(300)])
         agent.ask(encoded(ANTHROPIC, body), answered(20_000))
     assert agent.worst(first)[1].usage.request > 100_000
 

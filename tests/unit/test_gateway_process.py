@@ -247,11 +247,11 @@ def keeping(gateway: ServedGateway, key: str, read: ReadKeys) -> Iterator[Gatewa
     keeper = GatewayKeeper(gateway.lab / "gateway", RUN, {SOURCE: key}, read=read)
     keeper.start()
     ended = threading.Event()
-    told: list[str] = []
+    messages: list[str] = []
 
     def look() -> None:
         while not ended.wait(0.05):
-            told.extend(keeper.look())
+            messages.extend(keeper.look())
 
     thread = threading.Thread(target=look)
     thread.start()
@@ -260,7 +260,7 @@ def keeping(gateway: ServedGateway, key: str, read: ReadKeys) -> Iterator[Gatewa
     finally:
         ended.set()
         thread.join()
-    assert not [text for text in told if "key" in text and key in text]
+    assert not [text for text in messages if "key" in text and key in text]
 
 
 def test_a_refused_key_is_renewed(gateway: ServedGateway, provider: ServedProvider) -> None:
@@ -304,14 +304,14 @@ def test_keys_are_read_again_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def after(seconds: float) -> str | None:
         monkeypatch.setattr(clock, "monotonic", lambda: now + seconds)
         renewal.begin_if_due(frozenset())
-        told: list[str | None] = []
+        bodies: list[str | None] = []
 
         def has_ended() -> bool:
-            told.append(renewal.take_read())
+            bodies.append(renewal.take_read())
             return not renewal.is_reading
 
         wait_until(has_ended, "the reading")
-        return told[-1]
+        return bodies[-1]
 
     token.write_text("second-token")
     assert (after(RENEW_S - 60), renewal.keys[source]) == (None, "first-token")
@@ -504,7 +504,7 @@ def test_an_attempt_is_opened_again_with_another_token(
 
 def starting_gateway(folder: Path) -> list[int]:
     """The processes of a folder's gateway that lead a session. The launcher leads none."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
             words, stat = (path / "cmdline").read_bytes(), (path / "stat").read_text()
@@ -512,8 +512,8 @@ def starting_gateway(folder: Path) -> list[int]:
             continue
         fields = stat.rpartition(")")[2].split()
         if str(folder).encode() in words.split(b"\0") and fields[3] == path.name:
-            found.append(int(path.name))
-    return found
+            pids.append(int(path.name))
+    return pids
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT])

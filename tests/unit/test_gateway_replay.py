@@ -278,11 +278,11 @@ def test_a_gateway_that_starts_again_goes_on_in_the_record(
         (tmp_path / path).write_bytes((recorded.folder / path).read_bytes())
     # The second call had not ended in the journal: its answer has not been given.
     replay = Replay(record, tmp_path, ended={1})
-    assert replay.answer(twice).headers == [tuple(each) for each in calls[1].headers]
+    assert replay.answer(twice).headers == [tuple(header) for header in calls[1].headers]
     with pytest.raises(ReplayMiss):
         replay.answer(twice)
     replay = Replay(record, tmp_path, ended={1, 2})
-    assert replay.answer(twice).headers == [tuple(each) for each in calls[1].headers]
+    assert replay.answer(twice).headers == [tuple(header) for header in calls[1].headers]
     with pytest.raises(ReplayMiss) as miss:
         replay.answer(twice)
     assert miss.value.missed.expected == 3

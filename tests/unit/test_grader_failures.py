@@ -254,9 +254,9 @@ def passed_by(idx: int, run_id: str, *, network: str = "full", grader: str = GRA
 
 
 def rows(path: Path, sql: str) -> list[tuple[Any, ...]]:
-    _, found = query(path, sql)
-    with closing(found):
-        return list(found)
+    _, rows = query(path, sql)
+    with closing(rows):
+        return list(rows)
 
 
 def counted(path: Path, run_id: str, idx: int) -> tuple[Any, ...]:
@@ -288,8 +288,10 @@ def test_a_message_quotes_the_line_once(path: Path, writer: LedgerWriter) -> Non
     for (message,) in quoted:
         assert message.startswith("the grader left no reward; the tests' log says")
         assert message.count(LINE) == 1
-    said = failed(1, "two", message=f"the tests' log says that the grader could not work: {LINE}")
-    of_run(writer, "two", no_trial("two"), said)
+    failure = failed(
+        1, "two", message=f"the tests' log says that the grader could not work: {LINE}"
+    )
+    of_run(writer, "two", no_trial("two"), failure)
     sql = "SELECT message FROM trials WHERE run_id = 'two' AND schedule_idx = 1"
     assert rows(path, sql)[0][0].count(LINE) == 1
 
@@ -356,8 +358,8 @@ def test_a_stored_decision_stays(path: Path, writer: LedgerWriter) -> None:
     with open_ledger(path) as ledger:
         state = ledger.state("own")
         report = ledger.report("own")
-    [told] = state.told_since
-    assert (told.schedule_idx, told.works) == (1, False)
+    [event] = state.told_since
+    assert (event.schedule_idx, event.works) == (1, False)
     sentences = grading_sentences("own", state.failed_gradings, state.told_since)
     assert "1 trial of own whose tests did not work counts as not passed" in sentences[0]
     assert "trial 0 of check now shows that the grader of trial 1 cannot work" in sentences[1]
@@ -375,7 +377,7 @@ def test_an_excused_trial_leaves_every_number(
     assert rows(path, rejected)[0][0].startswith("artifact://sha256/")
     with LedgerReader.open(path) as reader:
         assert reader.primary_metrics("own") == {}
-        assert [each.passes for each in reader.counts("own")] == [PassCounts(0, 0, 0, 1)] * 2
+        assert [counts.passes for counts in reader.counts("own")] == [PassCounts(0, 0, 0, 1)] * 2
         print_summary(build_summary(reader, "own"))
     assert (
         "as failures (the usual benchmark rule): base 0.0%, treat 0.0%" in capsys.readouterr().out

@@ -72,8 +72,8 @@ def test_stored_with_the_plan(folder: Folder) -> None:
 def test_every_key_of_a_task(folder: Folder) -> None:
     """A task changes what it names, and the rest stays as the experiment has it."""
     folder.data["benchmark"]["grader"] |= {"mode": "delivered", "wait_s": 5, "timeout_s": 9}
-    own = {"command": ["own"], "env": {"A": "1"}, "results": {"from": "contract"}}
-    folder.tasks([{"id": "plain"}, {"id": "own", "runtime": {"grader": own}}])
+    grader = {"command": ["own"], "env": {"A": "1"}, "results": {"from": "contract"}}
+    folder.tasks([{"id": "plain"}, {"id": "own", "runtime": {"grader": grader}}])
     plain, changed = (s for name, s in folder.resolve().settings if name == "reference")
     assert plain.grading == GradingSettings(mode=GradingMode.DELIVERED, wait_s=5)
     assert changed.grading == GradingSettings(

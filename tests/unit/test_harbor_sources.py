@@ -221,11 +221,11 @@ def test_a_message_has_the_lines_that_git_reports(tmp_path: Path) -> None:
     """The reason comes first, and git's general advice at the end is left out."""
     absent = tmp_path / "absent"
     path = write_registry(tmp_path, dataset(git_task(f"file://{absent}", "0" * 40)))
-    said = reason(find_tasks(str(path)))
-    assert f"git fetch: fatal: '{absent}' does not appear to be a git repository" in said
-    assert "Could not read from remote repository" in said
-    assert "access rights" not in said
-    assert "repository exists" not in said
+    message = reason(find_tasks(str(path)))
+    assert f"git fetch: fatal: '{absent}' does not appear to be a git repository" in message
+    assert "Could not read from remote repository" in message
+    assert "access rights" not in message
+    assert "repository exists" not in message
 
 
 def test_a_registry_starts_no_remote_helper(

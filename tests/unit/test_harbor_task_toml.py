@@ -113,13 +113,13 @@ def read(tmp_path: Path, text: str) -> TaskConfig:
 
 
 def problems(tmp_path: Path, text: str) -> list[str]:
-    return [f"{each.field}: {each.message}" for each in read_file(tmp_path, text).problems]
+    return [f"{problem.field}: {problem.message}" for problem in read_file(tmp_path, text).problems]
 
 
 def ignored(tmp_path: Path, text: str) -> list[str]:
     toml = read_file(tmp_path, text)
     assert toml.problems == ()
-    return [f"{each.field}: {each.message}" for each in toml.ignored]
+    return [f"{setting.field}: {setting.message}" for setting in toml.ignored]
 
 
 def test_every_field(tmp_path: Path) -> None:

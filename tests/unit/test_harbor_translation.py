@@ -183,8 +183,8 @@ def test_networks(
     toml = {"environment": environment, "agent": agent, "verifier": verifier}
     runtime = row(write_task(one, toml))["runtime"]
     keys = ("network", "allowed_hosts")
-    found = tuple({k: s[k] for k in keys if k in s} for s in (runtime, runtime["grader"]))
-    assert found == expected
+    values = tuple({k: s[k] for k in keys if k in s} for s in (runtime, runtime["grader"]))
+    assert values == expected
 
 
 @pytest.mark.parametrize(
@@ -211,8 +211,8 @@ def test_users(
     assert benchmark.defaults["runtime"]["user"] == "image"
     runtime = benchmark.tasks[0]["runtime"]
     assert runtime.get("user") == ("image" if agent in ("root", 0) else None)
-    found = runtime.get("agent", {}).get("user"), runtime["grader"].get("user")
-    assert found == expected
+    users = runtime.get("agent", {}).get("user"), runtime["grader"].get("user")
+    assert users == expected
 
 
 def test_a_working_folder(one: Path) -> None:
@@ -428,8 +428,8 @@ def test_the_image_of_a_separate_verifier(one: Path) -> None:
     # Its image holds the tests, so the task's are not delivered.
     assert [entry["path"] for entry in row(one)["files"]] == ["/solution"]
 
-    own = {"docker_image": "judge:1", "cpus": 2, "memory_mb": 64, "workdir": "/judge/"}
-    toml = {"verifier": {"environment": {**own, "env": {"A": "1"}}, "env": {"B": "2"}}}
+    environment = {"docker_image": "judge:1", "cpus": 2, "memory_mb": 64, "workdir": "/judge/"}
+    toml = {"verifier": {"environment": {**environment, "env": {"A": "1"}}, "env": {"B": "2"}}}
     grader = row(write_task(one, toml, files={"tests/Dockerfile": f"FROM {IMAGE}\n"}))["runtime"][
         "grader"
     ]
@@ -440,9 +440,9 @@ def test_the_image_of_a_separate_verifier(one: Path) -> None:
 
 def test_the_limits_of_a_separate_verifier(one: Path) -> None:
     """A verifier with an environment of its own has none of the agent's limits, and no GPUs."""
-    own = {"docker_image": "judge:1", "memory_mb": 64}
+    environment = {"docker_image": "judge:1", "memory_mb": 64}
     agents = {"cpus": 2, "memory_mb": 512, "gpus": 1}
-    toml: Row = {"environment": agents, "verifier": {"environment": own}}
+    toml: Row = {"environment": agents, "verifier": {"environment": environment}}
     written = row(write_task(one, toml))["runtime"]
     assert written["resources"] == {"cpus": 2, "memory": "512m", "gpus": 1}
     assert written["grader"]["resources"] == {"cpus": "unlimited", "memory": "64m", "gpus": 0}
@@ -588,7 +588,7 @@ def test_collect_commands_of_a_shared_verifier(one: Path) -> None:
     write_task(one, {"verifier": {"timeout_sec": 30, "collect": collect}})
     task = row(one)
     assert task["runtime"]["grader"]["timeout_s"] == 30 + 5 + 60
-    [folder] = [each["directory"] for each in task["files"] if each["path"] == "/harbor-collect"]
+    [folder] = [file["directory"] for file in task["files"] if file["path"] == "/harbor-collect"]
     script = HARBOR.read(str(one)).files[f"{folder}/collect.sh"]
     assert isinstance(script, bytes)
     *_, first, second = script.decode().splitlines()
@@ -642,7 +642,9 @@ def test_odd_folder_names(tmp_path: Path) -> None:
     for task in benchmark.tasks:
         json_schemas.require_valid(task, "task_v1")
     assert len(warnings_of(benchmark)) == len(ODD_NAMES)
-    assert any("the task 'fix bug' is called fix-bug@" in each for each in warnings_of(benchmark))
+    assert any(
+        "the task 'fix bug' is called fix-bug@" in warning for warning in warnings_of(benchmark)
+    )
     # It is no reason to refuse the task.
     assert refuse_ignored(benchmark).refused == ()
     alone = HARBOR.read_selected(str(tmp_path / "tasks"), ["fix-bug@*"])
@@ -679,10 +681,10 @@ def test_tasks_have_folders_of_their_own(tmp_path: Path) -> None:
         write_task(tmp_path / name, files={"tests/own.txt": name})
     benchmark = HARBOR.read(str(tmp_path))
     for task in benchmark.tasks:
-        [folder] = [each["directory"] for each in task["files"] if each["for"] == "grader"]
-        own = benchmark.files[f"{folder}/own.txt"]
-        assert isinstance(own, Path)
-        assert own.read_text() == task["id"]
+        [folder] = [file["directory"] for file in task["files"] if file["for"] == "grader"]
+        content = benchmark.files[f"{folder}/own.txt"]
+        assert isinstance(content, Path)
+        assert content.read_text() == task["id"]
     # A name that looks like the folder of another task is no id.
     folder = unique_folder("fix@1")
     write_task(tmp_path / folder)
@@ -720,12 +722,14 @@ def test_every_container_has_the_rights_that_harbor_gives(tmp_path: Path) -> Non
     experiment = translated(benchmark)
     folder = tmp_path / "written"
     resolved = resolve(load_experiment(write_experiment(folder, experiment.files)[0]))
-    containers = [each for _, trial in resolved.settings for each in trial.of_containers()]
-    assert {each.runtime.rights for each in containers} == {"docker"}
-    assert {each.runtime.user for each in containers} == {"image"}
-    limits = {each.runtime.resources for each in containers}
+    containers = [
+        container for _, trial in resolved.settings for container in trial.of_containers()
+    ]
+    assert {container.runtime.rights for container in containers} == {"docker"}
+    assert {container.runtime.user for container in containers} == {"image"}
+    limits = {container.runtime.resources for container in containers}
     assert Resources(None, None, None) in limits
-    assert {each.pids for each in limits} == {None}
+    assert {limit.pids for limit in limits} == {None}
 
 
 def test_only_the_oracle_has_solutions(one: Path) -> None:

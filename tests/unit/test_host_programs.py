@@ -122,7 +122,7 @@ def test_every_start_of_a_program_uses_the_helper() -> None:
     modules = {str(path.relative_to(PACKAGE)): path for path in PACKAGE.rglob("*.py")}
     checked = modules.keys() - IN_CONTAINERS - {"host_programs.py"}
     assert [
-        found for name in checked for found in violations(modules[name].read_text(), name)
+        violation for name in checked for violation in violations(modules[name].read_text(), name)
     ] == []
 
 
@@ -299,7 +299,7 @@ def test_relative_folders_of_path_are_not_searched(hostile: Path, name: str) -> 
     """An empty entry of PATH, and `.`, name the working directory."""
     program = find_program(name)
     assert program is None or Path(program).parent != hostile
-    assert all(Path(found).is_absolute() for found in programs_named(name))
+    assert all(Path(program).is_absolute() for program in programs_named(name))
     assert str(hostile / name) not in programs_named(name)
     assert all(folder.startswith("/") for folder in environment()["PATH"].split(os.pathsep))
     assert not [variable for variable in environment() if variable.startswith("PYTHON")]

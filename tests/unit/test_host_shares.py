@@ -71,7 +71,7 @@ def test_hosts_never_use_more_than_the_cap_together() -> None:
             host = chance.choice(hosts)
             most = exchange(cap, host, is_lost=chance.random() < 0.1)
             host.work(most, ask=True)
-            assert sum(each.used for each in hosts) <= 200, seed
+            assert sum(host.used for host in hosts) <= 200, seed
         for _ in range(200):
             for host in hosts:
                 host.work(exchange(cap, host), ask=False)

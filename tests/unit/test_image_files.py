@@ -52,14 +52,14 @@ def write_task_file(path: Path) -> None:
 
 def listing(top: Path) -> dict[str, str]:
     """Return what is below a folder: the content of files, `-> TARGET`, and `/` for folders."""
-    found = {}
+    texts = {}
     for path in sorted(top.rglob("*")):
         name = path.relative_to(top).as_posix()
         if path.is_symlink():
-            found[name] = f"-> {path.readlink()}"
+            texts[name] = f"-> {path.readlink()}"
         else:
-            found[name] = "/" if path.is_dir() else path.read_text()
-    return found
+            texts[name] = "/" if path.is_dir() else path.read_text()
+    return texts
 
 
 def test_a_folder_of_an_image(tmp_path: Path) -> None:

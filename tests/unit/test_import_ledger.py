@@ -50,8 +50,8 @@ def here(tmp_path: Path) -> LabFolder:
     return LabFolder(tmp_path / "here" / ".lab")
 
 
-def standings(found: list[ImportedRun]) -> list[tuple[str, RunRelation]]:
-    return [(each.run_id, each.relation) for each in found]
+def standings(imported: list[ImportedRun]) -> list[tuple[str, RunRelation]]:
+    return [(run.run_id, run.relation) for run in imported]
 
 
 # -- what is brought
@@ -130,8 +130,12 @@ def test_a_run_that_is_further_here_stays(here: LabFolder, tmp_path: Path) -> No
     import_source(here, there)
     go_on(here.root, kit.RUN, 4)
     before = rows(here.root)
-    [found] = import_source(here, there)
-    assert (found.relation, found.committed_locally, found.committed) == (RunRelation.SAME, 4, 2)
+    [imported] = import_source(here, there)
+    assert (imported.relation, imported.committed_locally, imported.committed) == (
+        RunRelation.SAME,
+        4,
+        2,
+    )
     assert rows(here.root) == before
 
 
@@ -144,8 +148,8 @@ def test_an_imported_run_goes_on_here(here: LabFolder, tmp_path: Path) -> None:
         writer.stage(lease, kit.result(3), final=True)
         writer.set_budget(lease, {"cost_usd": 2})
         writer.leases.release(lease, RunStatus.INTERRUPTED)
-    [found] = import_source(here, there)
-    assert found.uncommitted_results == 1
+    [imported] = import_source(here, there)
+    assert imported.uncommitted_results == 1
     with LedgerReader.open(here.ledger) as reader:
         run = reader.run(kit.RUN)
         assert (run.status, run.lease, reader.staged(kit.RUN)) == (RunStatus.INTERRUPTED, None, {})
@@ -187,8 +191,8 @@ def test_a_source_is_named_in_four_ways(
     folder = there / "runs" / kit.RUN
     folder.mkdir(parents=True)
     (folder / "resolved.json").write_text("{}")
-    found = [run_id for run_id, _ in standings(import_source(here, word(there)))]
-    assert found == ([kit.RUN] if word(there) == folder else [kit.RUN, "theirs"])
+    run_ids = [run_id for run_id, _ in standings(import_source(here, word(there)))]
+    assert run_ids == ([kit.RUN] if word(there) == folder else [kit.RUN, "theirs"])
 
 
 def test_a_dry_run_writes_nothing(there: Path, here: LabFolder) -> None:
@@ -288,9 +292,9 @@ def test_histories_that_part_are_refused(here: LabFolder, tmp_path: Path) -> Non
     before = rows(here.root)
     with pytest.raises(
         LedgerError, match="run-1: trial 2 has other records: the source saved it at"
-    ) as found:
+    ) as caught:
         import_source(here, there)
-    assert "another lab" in str(found.value.hint)
+    assert "another lab" in str(caught.value.hint)
     assert rows(here.root) == before
 
 

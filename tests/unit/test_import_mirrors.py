@@ -43,8 +43,8 @@ def lab_with_a_run(folder: Path) -> Path:
         writer.commit_result(lease, kit.result(1, attempt=2))
         writer.commit_unexecuted(lease, 2, SlotStatus.SKIPPED_PRUNED, "pruned")
         metrics = (MetricValue("a", "result", 2**60 + 1), MetricValue("b", "result", 1.0))
-        made = kit.result(3, metrics=metrics, events=())
-        writer.commit_result(lease, kit.with_calls(made, kit.model_call(1, **kit.UNKNOWN)))
+        result = kit.result(3, metrics=metrics, events=())
+        writer.commit_result(lease, kit.with_calls(result, kit.model_call(1, **kit.UNKNOWN)))
         stored = Artifact(*writer._store.put_stream(iter([b"large"])), None)
         evidence = (kit.evidence(4, stored),)
         writer.commit_result(lease, kit.result(4, artifacts=(stored,), evidence=evidence))
@@ -72,17 +72,17 @@ def here(tmp_path: Path) -> LabFolder:
 
 def without_artifacts(lab: Path) -> dict[str, list[object]]:
     """Rows of the run but for artifacts, and for when it was last touched."""
-    found = {**rows(lab)}
-    del found["artifact"]
-    [progress] = found["schedule_progress"]
-    found["schedule_progress"] = [progress[:3]]
-    return found
+    imported_rows = {**rows(lab)}
+    del imported_rows["artifact"]
+    [progress] = imported_rows["schedule_progress"]
+    imported_rows["schedule_progress"] = [progress[:3]]
+    return imported_rows
 
 
 def test_mirrors_become_the_same_run(folder: Path, there: Path, here: LabFolder) -> None:
     """Every row and digest is made again, and only artifacts are missing, as verify says."""
-    [found] = import_source(here, folder, without_artifacts=True)
-    assert (found.relation, found.missing_artifacts) == (RunRelation.NEW, 4)
+    [imported] = import_source(here, folder, without_artifacts=True)
+    assert (imported.relation, imported.missing_artifacts) == (RunRelation.NEW, 4)
     assert without_artifacts(here.root) == without_artifacts(there)
     messages = verify_lab(here, None).findings
     assert len(messages) == 4
@@ -94,8 +94,8 @@ def test_artifacts_beside_the_mirrors_are_taken(folder: Path, there: Path, here:
     import_source(here, there)
     shutil.rmtree(here.root)
     shutil.copytree(there / "artifacts", folder / "artifacts")
-    [found] = import_source(here, folder, without_artifacts=True)
-    assert found.missing_artifacts == 3
+    [imported] = import_source(here, folder, without_artifacts=True)
+    assert imported.missing_artifacts == 3
     assert [path.read_bytes() for path in here.artifacts.glob("sha256/*/*")] == [b"large"]
 
 
@@ -130,7 +130,9 @@ def test_the_hosts_of_a_cluster_come_with_the_evidence(here: LabFolder, tmp_path
                 tmp_path / "mirrors" / mirror
             ).read_bytes()
         import_source(here, source, without_artifacts=True)
-        findings = [each for each in verify_lab(here, None).findings if "missing" not in each]
+        findings = [
+            finding for finding in verify_lab(here, None).findings if "missing" not in finding
+        ]
         assert findings == []
         shutil.rmtree(here.root)
         shutil.rmtree(tmp_path / "again")
@@ -165,8 +167,8 @@ def test_without_their_artifacts_mirrors_are_refused(
     assert "`without_artifacts=True`" in str(refused.value.hint)
     assert not here.root.exists()
     import_source(here, there)
-    [found] = import_source(here, folder)
-    assert found.relation is RunRelation.SAME
+    [imported] = import_source(here, folder)
+    assert imported.relation is RunRelation.SAME
 
 
 def test_mirrors_of_a_run_that_has_grown_bring_the_rest(here: LabFolder, tmp_path: Path) -> None:
@@ -179,8 +181,12 @@ def test_mirrors_of_a_run_that_has_grown_bring_the_rest(here: LabFolder, tmp_pat
         writer.commit_result(lease, kit.result(2))
         with open_ledger(writer.path) as ledger:
             ledger.export(kit.RUN, "all", tmp_path / "mirrors")
-    [found] = import_source(here, tmp_path / "mirrors", without_artifacts=True)
-    assert (found.relation, found.committed_locally, found.committed) == (RunRelation.GROWN, 2, 3)
+    [imported] = import_source(here, tmp_path / "mirrors", without_artifacts=True)
+    assert (imported.relation, imported.committed_locally, imported.committed) == (
+        RunRelation.GROWN,
+        2,
+        3,
+    )
     assert rows(here.root)["slot_commit"] == rows(there)["slot_commit"]
 
 

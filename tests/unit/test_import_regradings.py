@@ -55,8 +55,8 @@ def here(tmp_path: Path) -> LabFolder:
     return LabFolder(tmp_path / "here" / ".lab")
 
 
-def standings(found: list[ImportedRun]) -> dict[str, RunRelation]:
-    return {each.run_id: each.relation for each in found}
+def standings(imported: list[ImportedRun]) -> dict[str, RunRelation]:
+    return {run.run_id: run.relation for run in imported}
 
 
 def passes(ledger: Path) -> list[tuple[object, ...]]:
@@ -115,8 +115,8 @@ def test_what_does_not_fit_is_found(there: Path, statement: str, run_id: str, wo
     """Verification checks which grading counts, and a regrading's root, against the runs."""
     kit.tamper(there / "ledger.sqlite", statement)
     report = verify(there / "ledger.sqlite")
-    told = [finding.message for finding in report.findings if finding.run_id == run_id]
-    assert any(words in message for message in told), report.findings
+    messages = [finding.message for finding in report.findings if finding.run_id == run_id]
+    assert any(words in message for message in messages), report.findings
 
 
 # -- importing
@@ -124,8 +124,8 @@ def test_what_does_not_fit_is_found(there: Path, statement: str, run_id: str, wo
 
 def test_runs_arrive_with_their_regradings(there: Path, here: LabFolder) -> None:
     """Roots first; what counts there counts here; once more changes nothing."""
-    found = import_source(here, there)
-    assert standings(found) == dict.fromkeys(["run-1", REGRADED, "run-1.g3"], RunRelation.NEW)
+    imported = import_source(here, there)
+    assert standings(imported) == dict.fromkeys(["run-1", REGRADED, "run-1.g3"], RunRelation.NEW)
     assert passes(here.ledger) == passes(there / "ledger.sqlite") == [("run-1", 2, 1)]
     assert graded.counted(here.ledger) == {"run-1": REGRADED}
     for run_id in ("run-1", REGRADED, "run-1.g3"):
@@ -153,8 +153,8 @@ def test_a_regrading_comes_after_its_root_wherever_it_stands(there: Path, here: 
             "row_digest('run_tally', run_no, table_name, row_count, content)"
         )
     assert verify(there / "ledger.sqlite").is_clean
-    found = import_source(here, there)
-    assert [each.run_id for each in found] == ["run-1", REGRADED, "run-1.g3"]
+    imported = import_source(here, there)
+    assert [run.run_id for run in imported] == ["run-1", REGRADED, "run-1.g3"]
     assert graded.counted(here.ledger) == {"run-1": REGRADED}
     assert verify(here.ledger).is_clean
 

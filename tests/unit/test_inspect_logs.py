@@ -166,8 +166,8 @@ def test_a_trial_that_ran_again(tmp_path: Path) -> None:
     logs = exported(grown.grown_run(tmp_path / "there"), tmp_path / "out")
     treat = logs["treat"]
     assert treat.status == "success"
-    found = [(sample.id, sample.metadata["schedule_idx"]) for sample in treat.samples or ()]
-    assert sorted(found) == [("t0", 7), ("t1", 8), ("t2", 5)]
+    places = [(sample.id, sample.metadata["schedule_idx"]) for sample in treat.samples or ()]
+    assert sorted(places) == [("t0", 7), ("t1", 8), ("t2", 5)]
     assert (treat.eval.dataset.samples, treat.eval.config.epochs) == (3, 1)
     assert treat.results is not None
     assert treat.results.logged_samples == 3
@@ -190,7 +190,9 @@ def test_every_agents_log(tmp_path: Path) -> None:
                 known |= {call.id: call.function for call in message.tool_calls or ()}
             elif message.role == "tool" and message.tool_call_id is not None:
                 assert message.function == known[message.tool_call_id]
-        assert any("No such file" in each.text for each in sample.messages if each.role == "tool")
+        assert any(
+            "No such file" in message.text for message in sample.messages if message.role == "tool"
+        )
         answers = [message for message in sample.messages if message.role == "assistant"]
         assert sample.output.message == answers[-1]
 

@@ -150,9 +150,9 @@ def test_paths_as_people_and_machines_write_them() -> None:
 def test_a_million_problems() -> None:
     """Of a record with very many problems only the first are reported, in little memory."""
     result = {"outcome": "success", "artifacts": [1] * 100_000}
-    found = list(json_schemas.problems(result, "agent_result_v1"))
-    assert len(found) == json_schemas._MAX_PROBLEMS
-    assert found[0] == (("artifacts", 0), "found 1; expected a mapping")
+    problems = list(json_schemas.problems(result, "agent_result_v1"))
+    assert len(problems) == json_schemas._MAX_PROBLEMS
+    assert problems[0] == (("artifacts", 0), "found 1; expected a mapping")
 
 
 def test_a_key_as_long_as_a_file() -> None:

@@ -77,9 +77,9 @@ def test_a_provider_is_found_by_its_address() -> None:
 
 def test_the_experiment_has_the_last_word() -> None:
     """Its prices replace all that the package knows of a model, and no other model's."""
-    own = ModelPrice("openai", "gpt-5.4", input=1, output=2)
-    table = price_table(MODELS, (own,), AT)
-    assert [price for price in table.prices if price.model == "gpt-5.4"] == [own]
+    own_price = ModelPrice("openai", "gpt-5.4", input=1, output=2)
+    table = price_table(MODELS, (own_price,), AT)
+    assert [price for price in table.prices if price.model == "gpt-5.4"] == [own_price]
     assert table.cost_of("openai", "gpt-5.4", Usage(300_000)) == 300_000
     assert table.cost_of("openai", "gpt-5", Usage(1)) == 1_250_000
     assert table.source.startswith("the experiment, genai-prices ")

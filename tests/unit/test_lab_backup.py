@@ -70,7 +70,7 @@ def file(tmp_path: Path) -> Path:
 def members(file: Path) -> dict[str, bytes]:
     """The files of a backup, as any tar program reads them."""
     with tarfile.open(file) as tar:
-        return {each.name: tar.extractfile(each).read() for each in tar}  # type: ignore[union-attr]
+        return {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
 
 
 def ledger_id(lab: Path) -> str:
@@ -86,8 +86,8 @@ def mirror_files(lab: Path, run_id: str = kit.RUN) -> dict[str, bytes]:
 def test_a_whole_lab_is_restored_as_it_was(there: Path, here: LabFolder, file: Path) -> None:
     """Rows, digests, artifacts, settings and mirrors come back, and the copy verifies."""
     before = rows(there)
-    made = back_up_lab(file, lab_dir=there)
-    assert (made.artifacts, made.missing_total, made.size) == (2, 0, file.stat().st_size)
+    backup = back_up_lab(file, lab_dir=there)
+    assert (backup.artifacts, backup.missing_total, backup.size) == (2, 0, file.stat().st_size)
     assert file.stat().st_mode & 0o777 == 0o600
     restored = restore_lab(file, here.root)
     assert [(run.run_id, run.committed, run.total) for run in restored.runs] == [(kit.RUN, 6, 6)]
@@ -207,8 +207,8 @@ def begin_real_run(lab: Path, folder: Folder) -> LedgerWriter:
     path = kit.make_ledger(lab.parent)
     writer = kit.open_writer(path)
     variants = tuple(
-        Variant(each.variant_id, "baseline" if n == 0 else "treatment", each.bindings)
-        for n, each in enumerate(resolved.plan.variants)
+        Variant(variant.variant_id, "baseline" if n == 0 else "treatment", variant.bindings)
+        for n, variant in enumerate(resolved.plan.variants)
     )
     resolved.freeze(ArtifactStore(lab / "artifacts"))
     new = kit.new_run(
@@ -255,7 +255,10 @@ def test_an_attempt_in_progress_is_left_to_the_original(tmp_path: Path, file: Pa
     assert run.left_in_original == (0, 2)
     with LedgerReader.open(here.ledger) as reader:
         staged = reader.staged("real")
-        assert {idx: each.final for idx, each in staged.items()} == {0: True, 2: True}
+        assert {idx: staged_result.final for idx, staged_result in staged.items()} == {
+            0: True,
+            2: True,
+        }
         result = reader.staged_result("real", 0)
         assert result is not None
         assert (result.status, result.reason) == ("infra_error", "left_in_original")
@@ -306,7 +309,7 @@ def test_a_cut_artifact_is_copied_again(there: Path, here: LabFolder, tmp_path: 
     done = run_forked("restore", folder, here.root, folder=tmp_path)
     assert done.returncode == 3
     assert "the backup lacks 1 artifact" in done.stderr
-    assert any("missing" in each for each in verify_lab(here, None).findings)
+    assert any("missing" in finding for finding in verify_lab(here, None).findings)
 
 
 @pytest.mark.parametrize("kind", ["changed", "fifo", "link"])

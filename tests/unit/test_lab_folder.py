@@ -95,17 +95,17 @@ def test_a_scratch_folder_that_another_process_removes_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before it is locked, a new folder looks abandoned to others, which then remove it."""
-    make, made = tempfile.mkdtemp, []
+    make, folders = tempfile.mkdtemp, []
 
     def make_and_lose(**words: str | Path) -> str:
-        made.append(make(**words))  # type: ignore[call-overload]
-        if len(made) == 1:
-            Path(made[0]).rmdir()
-        return str(made[-1])
+        folders.append(make(**words))  # type: ignore[call-overload]
+        if len(folders) == 1:
+            Path(folders[0]).rmdir()
+        return str(folders[-1])
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(tempfile, "mkdtemp", make_and_lose)
     with scratch_folder("test") as folder:
-        assert folder.parent == Path(made[1])
+        assert folder.parent == Path(folders[1])
         assert folder.is_dir()
     assert list(tmp_path.iterdir()) == []

@@ -69,10 +69,10 @@ def test_a_created_lab_is_trusted(lab: LabFolder) -> None:
     assert len(of_lab(lab) or ()) == 1
     (lab.root.parent / "link").symlink_to(".lab")
     assert LabTrust.of(LabFolder(lab.root.parent / "link")).is_trusted
-    made = LabFolder(lab.root.parent / "made")
-    made.root.mkdir(0o755)
-    made.create()
-    assert LabTrust.of(made).is_trusted
+    lab_folder = LabFolder(lab.root.parent / "made")
+    lab_folder.root.mkdir(0o755)
+    lab_folder.create()
+    assert LabTrust.of(lab_folder).is_trusted
     assert LabTrust.of(LabFolder(lab.root.parent / "nothing")).is_trusted
 
 
@@ -92,15 +92,15 @@ def test_another_folder_is_not_trusted(lab: LabFolder, how: str) -> None:
         if how == "replaced":
             (lab.root / "folder-mark").write_text("0" * 32)
         other = lab.root
-    found = LabFolder(other)
-    assert of_lab(found) is None
-    found.create()  # As a run does: this does not make it trusted.
-    assert of_lab(found) is None
-    assert f"`labledger allow {other}`" in LabTrust.of(found).sentence()
+    other_lab = LabFolder(other)
+    assert of_lab(other_lab) is None
+    other_lab.create()  # As a run does: this does not make it trusted.
+    assert of_lab(other_lab) is None
+    assert f"`labledger allow {other}`" in LabTrust.of(other_lab).sentence()
     [needed] = labledger.needed_permissions(other)
     assert needed.sentence.endswith("(receivers: the command /bin/true)")
     labledger.allow([needed])
-    assert len(of_lab(found) or ()) == 1
+    assert len(of_lab(other_lab) or ()) == 1
     assert labledger.needed_permissions(other) == ()
 
 
@@ -372,7 +372,10 @@ def test_permissions_of_removed_labs_are_forgotten(lab: LabFolder, tmp_path: Pat
         other.create()
         shutil.rmtree(other.root)
     LabFolder(tmp_path / "last").create()
-    paths = {each.document["subject"]["path"] for each in PermissionStore.of_user().read().values()}
+    paths = {
+        permission.document["subject"]["path"]
+        for permission in PermissionStore.of_user().read().values()
+    }
     assert paths == {str(lab.root.resolve()), str((tmp_path / "last").resolve())}
 
 
@@ -398,17 +401,17 @@ class Told:
 
 
 @pytest.fixture
-def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+def receiver(tmp_path_factory: pytest.TempPathFactory) -> Told:
     return Told(tmp_path_factory.mktemp("receiver"))
 
 
 @pytest.fixture
-def copied(path: Path, told: Told, tmp_path_factory: pytest.TempPathFactory) -> LabFolder:
+def copied(path: Path, receiver: Told, tmp_path_factory: pytest.TempPathFactory) -> LabFolder:
     """A copy of a trusted lab, with a receiver and a notification that waits for it."""
     trust_new(LabFolder(path.parent))
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer)
-        writer.set_receivers(lease, {"run": [told.stored]})
+        writer.set_receivers(lease, {"run": [receiver.stored]})
         notice = Notice(NoticeEvent.HOST_DECLARED_LOST, "host 1", "host 1 is lost")
         writer.announce(lease, [notice])
     lab = LabFolder(tmp_path_factory.mktemp("copied") / ".lab")
@@ -429,41 +432,41 @@ def session(lab: LabFolder, named: tuple[str, ...] = ()) -> list[str]:
     return [event["message"] for event in events]
 
 
-def test_receivers_of_a_copied_ledger_are_not_told(copied: LabFolder, told: Told) -> None:
+def test_receivers_of_a_copied_ledger_are_not_told(copied: LabFolder, receiver: Told) -> None:
     """One sentence says so; what waits is kept, and delivered once the folder is allowed."""
     [warning] = session(copied)
     assert warning == LabTrust.of(copied).sentence()
-    assert told.count == 0
+    assert receiver.count == 0
     with NotificationOutbox.open(copied.ledger) as outbox:
         assert len(outbox.waiting()) == 1
     [needed] = labledger.needed_permissions(copied.root)
-    assert needed.sentence.endswith(f"(receivers: the command {told.program})")
+    assert needed.sentence.endswith(f"(receivers: the command {receiver.program})")
     labledger.allow([needed])
     assert session(copied) == []
-    assert told.count == 1
+    assert receiver.count == 1
 
 
-def test_receivers_that_the_user_names_now_are_told(copied: LabFolder, told: Told) -> None:
+def test_receivers_that_the_user_names_now_are_told(copied: LabFolder, receiver: Told) -> None:
     """`--notify` acts in a lab that is not trusted; other receivers do not."""
     other = Receiver(("/bin/true",), is_webhook=False).stored()
     assert len(session(copied, (other,))) == 1
-    assert told.count == 0
-    assert session(copied, (told.stored,)) == []
-    assert told.count == 1
+    assert receiver.count == 0
+    assert session(copied, (receiver.stored,)) == []
+    assert receiver.count == 1
 
 
-def test_sending_by_hand_asks_for_the_permission(copied: LabFolder, told: Told) -> None:
+def test_sending_by_hand_asks_for_the_permission(copied: LabFolder, receiver: Told) -> None:
     """The command says what allows it, and does nothing before."""
     with pytest.raises(PermissionNeeded, match="must not notify"):
         labledger.deliver_notifications(lab_dir=copied.root)
-    said = run_forked("notifications", "send", "--lab-dir", copied.root, folder=copied.root.parent)
-    assert said.returncode == 2
-    assert f"labledger allow {copied.root}`" in said.stderr
-    assert told.count == 0
+    done = run_forked("notifications", "send", "--lab-dir", copied.root, folder=copied.root.parent)
+    assert done.returncode == 2
+    assert f"labledger allow {copied.root}`" in done.stderr
+    assert receiver.count == 0
     allowed = run_forked("allow", copied.root, "--yes", folder=copied.root.parent)
     assert allowed.returncode == 0, allowed.stderr
     assert labledger.deliver_notifications(lab_dir=copied.root).accepted == 1
-    assert told.count == 1
+    assert receiver.count == 1
 
 
 def test_an_earlier_lab_without_receivers_says_nothing(path: Path) -> None:

@@ -71,26 +71,28 @@ def path(tmp_path: Path) -> Path:
 
 def shown(path: Path) -> dict[str, Any]:
     """Return all that views, exports and the library's answers show of a ledger."""
-    found: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     raw = DRIVER.connect(f"file:{path}?mode=ro", uri=True)
     for view in views_and_triggers.VIEWS:
-        found[view] = sorted(map(repr, raw.execute(f"SELECT * FROM {view}")))
+        answers[view] = sorted(map(repr, raw.execute(f"SELECT * FROM {view}")))
     raw.close()
     with open_ledger(path) as ledger:
         reader = ledger._reader
-        found["ledger"] = reader.ledger_id
+        answers["ledger"] = reader.ledger_id
         for run in reader.runs():
-            found[run.run_id] = repr(run)
-            found |= {f"{run.run_id} {name}": told for name, told in status(ledger, run.run_id)}
+            answers[run.run_id] = repr(run)
+            answers |= {
+                f"{run.run_id} {name}": answer for name, answer in status(ledger, run.run_id)
+            }
             for what in (*RECORD_KINDS, "summary", "chain"):
                 stream = io.BytesIO()
                 ledger.export_to(run.run_id, what, stream)
-                found[f"{run.run_id} {what}"] = stream.getvalue()
+                answers[f"{run.run_id} {what}"] = stream.getvalue()
             for what in committed_rows.TABLES:
                 stream = io.BytesIO()
                 ledger.export_to(run.run_id, what, stream, format="csv")
-                found[f"{run.run_id} {what} as csv"] = stream.getvalue()
-    return found
+                answers[f"{run.run_id} {what} as csv"] = stream.getvalue()
+    return answers
 
 
 def status(ledger: Ledger, run_id: str) -> Iterator[tuple[str, str]]:
@@ -110,9 +112,9 @@ def content(path: Path) -> list[str]:
     raw = DRIVER.connect(f"file:{path}?mode=ro", uri=True)
     raw.text_factory = bytes
     names = ["sqlite_schema", *tables.metadata.tables, "alembic_version"]
-    found = [repr(raw.execute(f"SELECT * FROM {name} NOT INDEXED").fetchall()) for name in names]
+    contents = [repr(raw.execute(f"SELECT * FROM {name} NOT INDEXED").fetchall()) for name in names]
     raw.close()
-    return found
+    return contents
 
 
 def fate(path: Path, expected: dict[str, Any], rows: list[str]) -> str:

@@ -117,8 +117,8 @@ def test_what_earlier_attempts_spent_is_known_once_they_are_committed(
     spent = {"cost_usd": Spent(1.0, 2, 1), "tokens": Spent(7, 1, 2)}
     assert reader.spent(kit.RUN) == reader.spent_so_far(kit.RUN) == spent
     [records] = reader.slot_records(kit.RUN, 0, 1)
-    told = {row["attempt"]: row.get("ext") for row in records.objects("evidence")}
-    assert told == {1: {"spent": {"cost_usd": 0.5, "tokens_in": 7}}, 2: None, 3: None}
+    ext_by_attempt = {row["attempt"]: row.get("ext") for row in records.objects("evidence")}
+    assert ext_by_attempt == {1: {"spent": {"cost_usd": 0.5, "tokens_in": 7}}, 2: None, 3: None}
     assert verify(path).is_clean
 
 

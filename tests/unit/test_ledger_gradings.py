@@ -52,13 +52,13 @@ def test_a_run_is_its_own_first_grading(path: Path) -> None:
 def test_a_regrading_counts_from_its_last_commit_on(path: Path) -> None:
     """Not a slot earlier, and whether or not its coordinator lives to end the run."""
     lease = graded.create(path, "run-1", 2)
-    made = [
+    results = [
         graded.result(lease.run_id, kit.slot(idx), "P", 2, SlotStatus.COMPLETED) for idx in range(4)
     ]
     with kit.open_writer(path) as writer:
         for idx in range(4):
             assert graded.counted(path) == {"run-1": "run-1"}
-            writer.commit_result(lease, made[idx])
+            writer.commit_result(lease, results[idx])
         assert graded.counted(path) == {"run-1": "run-1.g2"}
         writer.leases.release(lease, RunStatus.COMPLETED)
     assert [(g.run_id, g.grading_id, g.generation, g.counts) for g in gradings(path)] == [
@@ -77,8 +77,8 @@ def test_the_newest_complete_generation_counts(path: Path) -> None:
     with kit.open_writer(path) as writer:
         lease = writer.leases.acquire("run-1.g2", kit.OWNER, 30)
         for idx in (2, 3):
-            made = graded.result("run-1.g2", kit.slot(idx), "P", 2, SlotStatus.COMPLETED)
-            writer.commit_result(lease, made)
+            result = graded.result("run-1.g2", kit.slot(idx), "P", 2, SlotStatus.COMPLETED)
+            writer.commit_result(lease, result)
     assert graded.counted(path) == {"run-1": "run-1.g3"}
     assert [(g.generation, g.complete, g.counts) for g in gradings(path)] == [
         (1, True, False),

@@ -73,24 +73,24 @@ EMPTY_VIEWS = {
 
 def test_every_documented_view_can_be_asked(path: Path) -> None:
     """Each documented view exists, says what its rows are, and has rows."""
-    found = {view.name: view for view in views(path)}
-    assert set(found) >= DOCUMENTED
-    for view in found.values():
+    views_by_name = {view.name: view for view in views(path)}
+    assert set(views_by_name) >= DOCUMENTED
+    for view in views_by_name.values():
         assert view.comment
         assert len(view.columns) == len(view.meanings)
         rows = ask(path, f"SELECT * FROM {view.name}")
         assert bool(rows) == (view.name not in EMPTY_VIEWS), view.name
     for name in DOCUMENTED - {"runs", "leaderboard"}:
         assert {"schedule_idx", "trial_id", "variant_id", "task_id", "repl_idx"} <= set(
-            found[name].columns
+            views_by_name[name].columns
         )
 
 
 def test_views_and_records_agree_on_who_a_row_is_about(path: Path) -> None:
     """The ids that views show are those of the exported records."""
     with LedgerReader.open(path) as reader:
-        found = [records.objects("trials") for records in reader.slot_records(kit.RUN)]
-    ids = [trial["ids"] for trials in found for trial in trials]
+        trial_rows = [records.objects("trials") for records in reader.slot_records(kit.RUN)]
+    ids = [trial["ids"] for trials in trial_rows for trial in trials]
     names = ("run_id", "trial_id", "variant_id", "task_id", "repl_idx")
     shown = ask(path, f"SELECT {', '.join(names)} FROM attempts ORDER BY schedule_idx")
     assert shown == [{name: one[name] for name in names} for one in ids]

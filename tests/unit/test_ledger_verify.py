@@ -352,7 +352,9 @@ def test_a_changed_row_that_may_be_rewritten_is_found(
 ) -> None:
     """A value of the right form is found in rows that labledger itself writes more than once."""
     kit.tamper(rewritten, statement)
-    [finding] = [each for each in verify(rewritten).findings if "was changed since" in each.message]
+    [finding] = [
+        finding for finding in verify(rewritten).findings if "was changed since" in finding.message
+    ]
     assert (finding.run_id, finding.schedule_idx) == (run_id, slot)
 
 
@@ -555,10 +557,10 @@ def test_a_removed_commit_is_found(path: Path) -> None:
 def test_rows_without_their_commit_are_found(path: Path) -> None:
     """Rows whose commit was deleted are found; later slots still verify."""
     kit.tamper(path, "PRAGMA foreign_keys = OFF", "DELETE FROM slot_commit WHERE schedule_idx = 4")
-    found = [(finding.schedule_idx, finding.message) for finding in verify(path).findings]
-    assert (None, "a row of trial has lost its row of slot_commit") in found
-    assert (4, "the commits of slots 4 to 4 are missing") in found
-    assert not [message for idx, message in found if idx == 5]
+    findings = [(finding.schedule_idx, finding.message) for finding in verify(path).findings]
+    assert (None, "a row of trial has lost its row of slot_commit") in findings
+    assert (4, "the commits of slots 4 to 4 are missing") in findings
+    assert not [message for idx, message in findings if idx == 5]
 
 
 def test_a_truncated_run_is_found(path: Path) -> None:
@@ -579,9 +581,9 @@ def test_a_truncated_run_is_found(path: Path) -> None:
 def test_a_rewritten_commit_breaks_the_chain_after_it(path: Path) -> None:
     """A commit with recomputed digests breaks the chain at the commit after it."""
     kit.tamper(path, "UPDATE slot_commit SET chain_digest = 'x' WHERE schedule_idx = 3")
-    found = [(finding.schedule_idx, finding.message) for finding in verify(path).findings]
+    findings = [(finding.schedule_idx, finding.message) for finding in verify(path).findings]
     message = "the commit does not follow from the one before it"
-    assert found == [(3, message), (4, message)]
+    assert findings == [(3, message), (4, message)]
 
 
 def test_a_lost_or_changed_file_of_the_store_is_found(path: Path) -> None:
@@ -748,13 +750,13 @@ def test_a_ledger_that_is_cut_off_says_what_is_missing(path: Path, share: float)
     os.truncate(path, int(size * share))
     done = run_forked("verify", folder=path.parent.parent)
     assert done.returncode == 3
-    found = f"the file is cut off: it has {int(size * share):,} of {size:,} bytes"
-    assert found in done.stderr.splitlines()[0]
+    message = f"the file is cut off: it has {int(size * share):,} of {size:,} bytes"
+    assert message in done.stderr.splitlines()[0]
     assert "`labledger verify" not in done.stderr
     assert f"`labledger import {path.parent}/runs/RUN_ID " in done.stderr
     assert "`labledger db backup" in done.stderr
     listed = run_forked("runs", folder=path.parent.parent)
-    assert found in listed.stderr
+    assert message in listed.stderr
     assert "`labledger verify" in listed.stderr
 
 

@@ -121,8 +121,8 @@ def test_metric_values_keep_their_type(
     committed = writer.commit_result(lease, result)
     [read] = reader.slot_records(kit.RUN)
     assert read == committed
-    found = read.objects("metrics")[0]["value"]
-    assert repr(found) == repr(value)
+    stored_value = read.objects("metrics")[0]["value"]
+    assert repr(stored_value) == repr(value)
 
 
 def test_records_name_the_agents_exit_status(writer: LedgerWriter, reader: LedgerReader) -> None:
@@ -438,6 +438,6 @@ def test_the_standard_librarys_sqlite_reads_the_ledger(writer: LedgerWriter, pat
             with pytest.raises(sqlite3.OperationalError, match="unhex"):
                 raw.execute(f"SELECT * FROM {name}")
             continue
-        found = raw.execute(f"SELECT * FROM {name}").fetchall()
-        assert bool(found) == (name not in EMPTY_VIEWS), name
+        rows = raw.execute(f"SELECT * FROM {name}").fetchall()
+        assert bool(rows) == (name not in EMPTY_VIEWS), name
     raw.close()

@@ -85,9 +85,9 @@ def test_whose_failure_a_killed_first_process_is(
     """Nothing in a container proves that the agent had ended; a start for the grader does."""
     spec = Trials(tmp_path, {}).spec(sealing=sealing, grading=grading)
     assert spec.sealing is sealing
-    found = limit_hits.out_of_memory(spec, exit_of(137, agent_part_phases=part))
-    assert (found.status, found.reason) == (status, Reason.OUT_OF_MEMORY)
-    assert "268,435,456 bytes" in str(found.message)
+    hit = limit_hits.out_of_memory(spec, exit_of(137, agent_part_phases=part))
+    assert (hit.status, hit.reason) == (status, Reason.OUT_OF_MEMORY)
+    assert "268,435,456 bytes" in str(hit.message)
 
 
 def counted(spec: AttemptSpec, **files: str) -> None:

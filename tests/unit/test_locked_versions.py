@@ -63,13 +63,13 @@ def installed_requirement(name: str, version: str) -> SpecifierSet | None:
     `scripts/test --newest` installs other versions on purpose.
     """
     try:
-        found = metadata.distribution(name)
+        distribution = metadata.distribution(name)
     except metadata.PackageNotFoundError:
         return None
-    if found.version != version and os.environ.get("VENV_VERSIONS") == "newest":
+    if distribution.version != version and os.environ.get("VENV_VERSIONS") == "newest":
         return None
-    assert found.version == version, f"{name} is not the locked version: run scripts/venv"
-    asked = found.metadata.get("Requires-Python")
+    assert distribution.version == version, f"{name} is not the locked version: run scripts/venv"
+    asked = distribution.metadata.get("Requires-Python")
     return SpecifierSet(asked) if asked else None
 
 

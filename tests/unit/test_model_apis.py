@@ -445,5 +445,5 @@ def test_events_are_read_as_browsers_read_them() -> None:
     data = b"\xef\xbb\xbf: hello\rdata: 1\rdata:2\r\r\nid: 7\r\nevent: e\r\ndata:  3\r\n\r\ndata: 4"
     for size in (1, 2, 3, len(data)):
         reader = EventReader()
-        found = [e for piece in pieces(data, size) for e in reader.feed(piece)]
-        assert [(e.name, e.data) for e in found] == [("", "1\n2"), ("e", " 3")]
+        events = [e for piece in pieces(data, size) for e in reader.feed(piece)]
+        assert [(e.name, e.data) for e in events] == [("", "1\n2"), ("e", " 3")]

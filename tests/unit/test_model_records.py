@@ -77,7 +77,7 @@ def missed(folder: Path, text: str, expected: int | None) -> str:
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "said"),
+    ("before", "now", "message"),
     [
         ("hello you", "hello all", 'character 7: recorded "you", now "all"'),
         # A part of a secret would not be recognized.
@@ -86,13 +86,15 @@ def missed(folder: Path, text: str, expected: int | None) -> str:
         (SECRET, SECRET, "differs from call 2 of the record in a redacted secret"),
     ],
 )
-def test_a_miss_is_said_without_a_secret(tmp_path: Path, before: str, now: str, said: str) -> None:
+def test_a_miss_is_said_without_a_secret(
+    tmp_path: Path, before: str, now: str, message: str
+) -> None:
     """The first difference is that of the redacted requests."""
     record(tmp_path, 1, "first")
     record(tmp_path, 2, before)
     stored(tmp_path)
     sentence = missed(tmp_path, now, 2)
-    assert said in sentence
+    assert message in sentence
     assert sentence.startswith("call 2 of the agent differs from call 2 of the record")
 
 

@@ -31,9 +31,9 @@ MODELS = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    found = Folder(tmp_path)
-    found.data["runtime"]["models"] = MODELS
-    return found
+    folder = Folder(tmp_path)
+    folder.data["runtime"]["models"] = MODELS
+    return folder
 
 
 def models_of(folder: Folder, variant: int = 0) -> ModelSettings:
@@ -65,9 +65,11 @@ def test_what_is_read(folder: Folder) -> None:
 
 def test_variants_change_field_by_field(folder: Folder) -> None:
     """A variant replaces what it sets, adds its providers, and keeps the rest."""
-    own = {"allow": {"other": ["m"]}, "limits": {"usd": 1}}
-    own |= {"providers": {"other": {"api": "gemini", "upstream": "https://other.example"}}}
-    folder.data["variant_plan"][0]["runtime"] = {"models": own}
+    variant_models = {"allow": {"other": ["m"]}, "limits": {"usd": 1}}
+    variant_models |= {
+        "providers": {"other": {"api": "gemini", "upstream": "https://other.example"}}
+    }
+    folder.data["variant_plan"][0]["runtime"] = {"models": variant_models}
     models = models_of(folder, 1)
     assert [provider.name for provider in models.granted_providers] == ["other"]
     assert set(models.known_providers) == {"anthropic", "google", "local", "openai", "other"}
@@ -116,10 +118,10 @@ def test_without_models_nothing_is_stored(folder: Folder) -> None:
 def test_what_is_refused(folder: Folder, change: dict[str, Any], field: str, message: str) -> None:
     """Each field that cannot be used is named, with what is wrong."""
     folder.data["runtime"]["models"] = {"allow": {"openai": ["m"]}} | change
-    found = said(folder)
-    assert len(found) == 1, found
-    assert found[0][0] == f"runtime.models.{field}"
-    assert message in found[0][1]
+    messages = said(folder)
+    assert len(messages) == 1, messages
+    assert messages[0][0] == f"runtime.models.{field}"
+    assert message in messages[0][1]
 
 
 def test_run_limits_are_the_experiments(folder: Folder) -> None:
@@ -150,14 +152,14 @@ def test_usual_variables(folder: Folder) -> None:
     folder.data["runtime"]["models"] = MODELS | {
         "allow": {"local": ["small"], "openai": ["gpt"], "google": ["gemini"]}
     }
-    found = usual_variables(models_of(folder), "http://gateway", "TOKEN")
-    assert found["OPENAI_BASE_URL"] == "http://gateway/openai/v1"
-    assert found["GOOGLE_GEMINI_BASE_URL"] == "http://gateway/google"
-    assert found["OPENAI_API_KEY"] == found["GEMINI_API_KEY"] == "TOKEN"
-    assert "ANTHROPIC_BASE_URL" not in found
+    variables = usual_variables(models_of(folder), "http://gateway", "TOKEN")
+    assert variables["OPENAI_BASE_URL"] == "http://gateway/openai/v1"
+    assert variables["GOOGLE_GEMINI_BASE_URL"] == "http://gateway/google"
+    assert variables["OPENAI_API_KEY"] == variables["GEMINI_API_KEY"] == "TOKEN"
+    assert "ANTHROPIC_BASE_URL" not in variables
     folder.data["runtime"]["models"]["allow"] = {"local": ["small"]}
-    found = usual_variables(models_of(folder), "http://gateway", "TOKEN")
-    assert found["OPENAI_BASE_URL"] == "http://gateway/local/v1"
+    variables = usual_variables(models_of(folder), "http://gateway", "TOKEN")
+    assert variables["OPENAI_BASE_URL"] == "http://gateway/local/v1"
 
 
 def test_variants_need_an_agent(folder: Folder) -> None:

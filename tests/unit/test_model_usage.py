@@ -107,8 +107,10 @@ def calls_of_all_kinds() -> Iterator[ModelCall]:
     ]
     ends += [{**ends[-1 - len(ends) // 2], **facts} for facts in FACTS]
     ends += [{**kit.UNKNOWN, **facts} for facts in FACTS]
-    said = {"raw_usage": {"output_tokens": "x"}, "usage": None}
-    ends += [{**said, "status": status, **facts} for status in (200, 422) for facts in ({}, *FACTS)]
+    ended = {"raw_usage": {"output_tokens": "x"}, "usage": None}
+    ends += [
+        {**ended, "status": status, **facts} for status in (200, 422) for facts in ({}, *FACTS)
+    ]
     ends += [
         {"model_served": served, "price_condition": f"{before}model={served}{after}", **facts}
         for served, before, after in product(
@@ -140,10 +142,10 @@ def test_sql_charges_what_the_gateway_does(tmp_path: Path) -> None:
     path = all_kinds(tmp_path)
     calls = list(calls_of_all_kinds())
     raw = DRIVER.connect(str(path))
-    found = raw.execute("SELECT cost, is_unknown FROM charged_call ORDER BY call").fetchall()
+    charged = raw.execute("SELECT cost, is_unknown FROM charged_call ORDER BY call").fetchall()
     raw.close()
     expected = [(call_cost(call, PRICES), int(call.charged is None)) for call in calls]
-    assert found == expected
+    assert charged == expected
     assert len({cost for cost, _ in expected}) > 40
     assert {unknown for _, unknown in expected} == {0, 1}
     assert {3, 10**10 + 1} <= {cost or 0 for cost, _ in expected}
@@ -188,8 +190,10 @@ def test_the_views_say_it_in_dollars(tmp_path: Path) -> None:
     by_model = rows(path, "SELECT provider, model, cost_usd FROM variant_usage ORDER BY 1, 2")
     assert [row[:2] for row in by_model] == sorted({(c.provider, c.model) for c in calls})
     for provider, model, usd in by_model:
-        own = [call for call in calls if (call.provider, call.model) == (provider, model)]
-        assert usd == known_cost(own, PRICES)[0] / PICODOLLARS
+        calls_of_model = [
+            call for call in calls if (call.provider, call.model) == (provider, model)
+        ]
+        assert usd == known_cost(calls_of_model, PRICES)[0] / PICODOLLARS
 
 
 def test_calls_that_wait_for_their_commit_are_counted_alike(tmp_path: Path) -> None:
@@ -198,17 +202,17 @@ def test_calls_that_wait_for_their_commit_are_counted_alike(tmp_path: Path) -> N
     with LedgerReader.open(path) as reader:
         committed = reader.model_usage(kit.RUN)
     counted = use_of_trial("base", calls_of_all_kinds(), PRICES)
-    for view, own in zip(committed, sorted(counted, key=lambda use: use.key), strict=True):
-        assert view.cost_usd == pytest.approx(own.cost_usd, rel=1e-12)
-        assert view.waited_s == pytest.approx(own.waited_s)
-        assert replace(view, cost_usd=0, waited_s=0) == replace(own, cost_usd=0, waited_s=0)
+    for view, counted_use in zip(committed, sorted(counted, key=lambda use: use.key), strict=True):
+        assert view.cost_usd == pytest.approx(counted_use.cost_usd, rel=1e-12)
+        assert view.waited_s == pytest.approx(counted_use.waited_s)
+        assert replace(view, cost_usd=0, waited_s=0) == replace(counted_use, cost_usd=0, waited_s=0)
 
 
 def test_an_error_with_an_impossible_usage_is_unknown_everywhere(tmp_path: Path) -> None:
     """Its tokens and its cost are unknown in rows, views and sums, and it counts with its bound."""
-    said = {"input_tokens": 10, "output_tokens": "x"}
+    usage = {"input_tokens": 10, "output_tokens": "x"}
     why = "the usage cannot be right"
-    odd = kit.model_call(1, status=422, usage=None, raw_usage=said, cost_unknown=why)
+    odd = kit.model_call(1, status=422, usage=None, raw_usage=usage, cost_unknown=why)
     plain = kit.model_call(2, status=422, usage=None, raw_usage=None)
     assert (odd.charged, plain.charged) == (None, NO_TOKENS)
     assert model_metrics([odd, plain], kit.PRICES) == ()
@@ -247,8 +251,8 @@ def test_prices_are_read_as_they_were_given(writer: LedgerWriter, reader: Ledger
     read = reader.prices(kit.RUN)
     assert read == PriceTable(tuple(sorted(PRICES.prices, key=price_order)), "demo 1.0")
     assert read.digest == shuffled.digest
-    found = rows(reader.path, "SELECT model, input_usd, output_usd FROM model_prices")
-    assert found[0] == ("small", 1.0, 5.0)
+    prices = rows(reader.path, "SELECT model, input_usd, output_usd FROM model_prices")
+    assert prices[0] == ("small", 1.0, 5.0)
     assert rows(reader.path, "SELECT DISTINCT digest FROM model_prices") == [(read.digest,)]
     writer.create_run(kit.new_run("without"), kit.tasks(2), kit.slots(4))
     assert reader.prices("without") == NO_PRICES
@@ -337,8 +341,8 @@ def test_calls_of_retried_attempts_are_committed_with_the_slot(
     writer.stage(lease, lost, final=False)
     calls = (kit.model_call(), kit.model_call(2, **kit.UNKNOWN))
     records = writer.commit_result(lease, kit.result(0, attempt=2, model_calls=calls))
-    found = [(call["attempt"], call["call"]) for call in records.objects("model_calls")]
-    assert found == [(1, 1), (2, 1), (2, 2)]
+    numbers = [(call["attempt"], call["call"]) for call in records.objects("model_calls")]
+    assert numbers == [(1, 1), (2, 1), (2, 2)]
     assert list(reader.slot_records(kit.RUN)) == [records]
     sql = "SELECT attempts, calls, unknown, tokens_out, waited_s FROM trial_usage"
     assert rows(reader.path, sql) == [(2, 3, 1, 20, 0.507)]
@@ -422,17 +426,21 @@ METRICS = {
 @pytest.mark.parametrize(("calls", "values"), METRICS.values(), ids=METRICS)
 def test_metrics_are_what_the_gateway_counted(calls: Any, values: Any) -> None:
     """Tokens and cost are given where all of them are known; what is not known has no metric."""
-    found = {metric.metric_id: metric.value for metric in model_metrics(calls, kit.PRICES)}
+    values_by_metric = {
+        metric.metric_id: metric.value for metric in model_metrics(calls, kit.PRICES)
+    }
     names = ("tokens_in", "tokens_out", "cost_usd")
-    assert found == {n: value for n, value in zip(names, values, strict=True) if value is not None}
+    assert values_by_metric == {
+        n: value for n, value in zip(names, values, strict=True) if value is not None
+    }
     assert {metric.source for metric in model_metrics(calls, kit.PRICES)} <= {"gateway"}
 
 
 def test_what_the_agent_claims_is_kept_apart(writer: LedgerWriter, reader: LedgerReader) -> None:
     """A metric of the same name becomes a claim: the counted one is in facts, sums and spending."""
     lease = kit.begin_run(writer, prices=kit.PRICES)
-    own = (MetricValue("cost_usd", "events", 32.0), MetricValue("tokens_in", "events", 5))
-    result = kit.with_calls(kit.result(0, metrics=own), kit.model_call())
+    metrics = (MetricValue("cost_usd", "events", 32.0), MetricValue("tokens_in", "events", 5))
+    result = kit.with_calls(kit.result(0, metrics=metrics), kit.model_call())
     writer.commit_result(lease, result)
     cost = known_cost(result.model_calls, kit.PRICES)[0] / PICODOLLARS
     sql = "SELECT cost_usd, claimed_cost_usd, tokens_in, claimed_tokens_in FROM trial_usage"
@@ -471,14 +479,14 @@ def test_a_regrading_keeps_what_was_counted(
     definition = {"id": "cost_usd", "from": "result", "pointer": "/cost"}
     spec = Trials(tmp_path, {}).spec(metrics=(definition,))
     sources = metrics.Sources({"cost": 32}, None, (), {}, 0)
-    found = []
+    totals = []
     for idx in range(3):
         again = replace(spec, kind=RegradedTrial(stored.trial(idx)))
         of_trial = trial_metrics(again, sources, again.kind.counted)
-        found.append([(metric.metric_id, metric.source) for metric in of_trial])
+        totals.append([(metric.metric_id, metric.source) for metric in of_trial])
     claim = ("claimed_cost_usd", "result")
-    assert found[0] == [claim, *((name, "gateway") for name in USUAL_METRICS)]
-    assert found[1:] == [[claim], [("cost_usd", "result")]]
+    assert totals[0] == [claim, *((name, "gateway") for name in USUAL_METRICS)]
+    assert totals[1:] == [[claim], [("cost_usd", "result")]]
 
 
 def test_superseded_calls_are_not_counted(tmp_path: Path) -> None:

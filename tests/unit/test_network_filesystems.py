@@ -40,9 +40,9 @@ def test_a_network_file_system_is_refused(
 ) -> None:
     """A ledger is not created on a network file system; the message names the reason and what
     to do."""
-    told = tmp_path / "mountinfo"
-    told.write_text(f"{MOUNTS}40 22 0:50 / {tmp_path} rw - {kind} server:/lab rw\n", "utf-8")
-    monkeypatch.setattr(lab_folder, "_MOUNTS", told)
+    mount_table = tmp_path / "mountinfo"
+    mount_table.write_text(f"{MOUNTS}40 22 0:50 / {tmp_path} rw - {kind} server:/lab rw\n", "utf-8")
+    monkeypatch.setattr(lab_folder, "_MOUNTS", mount_table)
     with pytest.raises(LedgerError, match=rf"network file system \({kind}\)") as refused:
         migrations.upgrade(tmp_path / "lab" / "ledger.sqlite")
     assert "`lab_dir=`" in (refused.value.hint or "")

@@ -77,7 +77,7 @@ def announce(writer: LedgerWriter, lease: Lease, *numbers: int) -> None:
 
 def told(payloads: list[JsonObject]) -> list[tuple[str, str]]:
     """What receivers were told: the run, and the last word but two of the text."""
-    return [(each["run_id"], each["text"].split()[2]) for each in payloads]
+    return [(payload["run_id"], payload["text"].split()[2]) for payload in payloads]
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_a_receiver_that_fails_rests(
         *(2.0, 4.0, 8.0, 512.0),
         *(600.0, 600.0),
     ]
-    waiting = {each.run_id: each for each in courier.outbox.waiting()}
+    waiting = {notification.run_id: notification for notification in courier.outbox.waiting()}
     assert (waiting["run-1"].attempts, waiting["run-2"].attempts) == (1, 0)
 
 
@@ -220,7 +220,7 @@ def test_no_thread_is_started_for_nothing(
 
 
 def _no_thread() -> bool:
-    return not any(each.name == "labledger-notifications" for each in threading.enumerate())
+    return not any(thread.name == "labledger-notifications" for thread in threading.enumerate())
 
 
 def test_a_receiver_that_hangs_holds_no_commit_up(
@@ -243,7 +243,7 @@ def test_a_receiver_that_hangs_holds_no_commit_up(
         assert len(hanging.asked) == 1
         delivery.__exit__(None, None, None)
     waiting = labledger.notifications(lab_dir=lab.root)
-    assert [each.event for each in waiting] == ["host_declared_lost", "finished"]
+    assert [notification.event for notification in waiting] == ["host_declared_lost", "finished"]
     # The server is gone: its thread is, too, before the next test.
     wait_until(_no_thread, "the end of the attempt")
 
@@ -338,7 +338,7 @@ def test_a_fault_with_one_receiver_keeps_no_other_from_being_told(
         1,
         ["it could not be notified (RuntimeError)"],
     )
-    assert [each.attempts for each in courier.outbox.waiting()] == [1]
+    assert [notification.attempts for notification in courier.outbox.waiting()] == [1]
 
 
 def test_a_thread_that_cannot_be_started_is_started_later(
@@ -377,18 +377,18 @@ def test_what_waits_is_listed_and_sent_by_hand(
         announce(writer, leases[0], 1)
         announce(writer, leases[1], 2)
         listed = labledger.notifications(lab_dir=lab.root)
-        assert [(each.run_id, each.receiver) for each in listed] == [
+        assert [(notification.run_id, notification.receiver) for notification in listed] == [
             ("run-1", f"http://127.0.0.1:{server.port}"),
             ("run-2", "$WEBHOOK"),
         ]
-        assert TOKEN not in repr(listed) + str([each.as_json() for each in listed])
+        assert TOKEN not in repr(listed) + str([notification.as_json() for notification in listed])
         done = labledger.deliver_notifications(lab_dir=lab.root)
     assert done.accepted == 1
     assert done.problems == ("$WEBHOOK was not notified of run run-2: $WEBHOOK is not set",)
     assert labledger.discard_notifications("run-2", lab_dir=lab.root) == 1
     assert labledger.notifications(lab_dir=lab.root) == []
     settled = labledger.notifications(lab_dir=lab.root, settled=True)
-    assert [each.state for each in settled] == ["delivered", "given up"]
+    assert [notification.state for notification in settled] == ["delivered", "given up"]
     with pytest.raises(labledger.RunNotFound):
         labledger.deliver_notifications("run-3", lab_dir=lab.root)
 

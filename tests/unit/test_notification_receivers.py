@@ -123,7 +123,7 @@ def test_the_settings_of_a_lab_name_receivers(lab: LabFolder) -> None:
         "version: 1\nnotify:\n  - webhook: $WEBHOOK\n  - command: [./tell, --all]\n"
     )
     given = given_receivers([], lab, {"WEBHOOK": "https://hooks.example/"})
-    assert [json.loads(each) for each in given.of_lab] == [
+    assert [json.loads(stored) for stored in given.of_lab] == [
         {"webhook": "$WEBHOOK"},
         {"command": [str(lab.root / "tell"), "--all"]},
     ]
@@ -268,14 +268,14 @@ def test_a_certificate_is_checked(
 ) -> None:
     """Nothing is posted to whoever has no valid certificate; the machine's authorities decide."""
     with serving(Receiver(tmp_path), certificate) as receiver:
-        told = of_option(receiver.url.replace("http:", "https:"))
-        assert "its certificate is not valid" in failure_of(told)
+        receiver_of_option = of_option(receiver.url.replace("http:", "https:"))
+        assert "its certificate is not valid" in failure_of(receiver_of_option)
         assert receiver.asked == []
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        told.tell(PAYLOAD, {}, 5.0)
+        receiver_of_option.tell(PAYLOAD, {}, 5.0)
         assert len(receiver.accepted) == 1
         receiver.behave("drip")
-        assert failure_of(told, 0.5) == "no answer within 0.5 seconds"
+        assert failure_of(receiver_of_option, 0.5) == "no answer within 0.5 seconds"
         other = of_option(f"https://localhost:{receiver.port}/")
         assert "its certificate is not valid" in failure_of(other)
 

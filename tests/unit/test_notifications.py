@@ -32,8 +32,8 @@ NOTICE = Notice(NoticeEvent.HOST_DECLARED_LOST, "somewhere", "a host is gone")
 
 def rows(path: Path, columns: str = "*") -> list[Any]:
     raw = DRIVER.connect(str(path))
-    found = raw.execute(f"SELECT {columns} FROM notification ORDER BY run_no, notification_no")
-    listed = found.fetchall()
+    rows = raw.execute(f"SELECT {columns} FROM notification ORDER BY run_no, notification_no")
+    listed = rows.fetchall()
     raw.close()
     return listed
 
@@ -72,7 +72,10 @@ def test_the_end_of_a_run_is_told_with_its_release(
         "treat passed 0 of 2 trials (0.0%)"
     )
     assert (payload["event"], payload["committed"], payload["total_slots"]) == ("finished", 4, 4)
-    assert [each["variant_id"] for each in payload["details"]["variants"]] == ["base", "treat"]
+    assert [variant["variant_id"] for variant in payload["details"]["variants"]] == [
+        "base",
+        "treat",
+    ]
 
 
 def test_a_complete_run_is_told_once(path: Path, lease: Lease, writer: LedgerWriter) -> None:
@@ -229,8 +232,8 @@ def test_a_receiver_gets_one_after_the_other(
         outbox.store_failed(one, "no answer", "2999-01-01T00:00:00.000Z")
         outbox.store_delivered(two)
         next_two = outbox.waiting(due_by="2998-01-01T00:00:00.000Z")
-        assert [each.receiver for each in next_two] == [TWO]
-        assert {each.attempts for each in outbox.waiting()} == {0, 1}
+        assert [notification.receiver for notification in next_two] == [TWO]
+        assert {notification.attempts for notification in outbox.waiting()} == {0, 1}
         assert outbox.payload(two) is None
         assert outbox.discard(kit.RUN) == 3
         assert outbox.waiting() == []
@@ -276,6 +279,6 @@ def test_many_errors_are_told(limit: float | None, errors: int, slots: int, is_t
     rate.count(SlotStatus.INFRA_ERROR, errors)
     rate.count(SlotStatus.COMPLETED, slots - errors)
     notices = RunNotices(3, Budget({}, {}, lambda _: None), rate).new()
-    assert [each.event for each in notices] == [NoticeEvent.ERRORS_HIGH] * is_told
+    assert [notice.event for notice in notices] == [NoticeEvent.ERRORS_HIGH] * is_told
     if is_told:
         assert f"{errors} of {slots} trials saved since this start" in notices[0].text

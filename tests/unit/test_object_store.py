@@ -211,10 +211,12 @@ class Cluster:
 
     def finished_attempt(self) -> ResultMessage:
         """What the host reports of an attempt with a large artifact and a large file of events."""
-        own = ArtifactStore(self.host.folder / "runs" / LEDGER[:12] / RUN / "stores" / "000003-1")
-        own.put_bytes(LARGE)
+        store_of_run = ArtifactStore(
+            self.host.folder / "runs" / LEDGER[:12] / RUN / "stores" / "000003-1"
+        )
+        store_of_run.put_bytes(LARGE)
         name = event_file_for(self.spec).name
-        events = EventFile(own.staged_events, name, 1, sha256_hex(OTHER))
+        events = EventFile(store_of_run.staged_events, name, 1, sha256_hex(OTHER))
         events.path.parent.mkdir(parents=True, exist_ok=True)
         events.path.write_bytes(OTHER)
         result = AttemptResult(

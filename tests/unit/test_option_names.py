@@ -127,7 +127,7 @@ def sentences(path: Path) -> Iterator[tuple[int, str]]:
 
 def commands(group: typer.main.TyperCommand) -> list[typer.main.TyperCommand]:
     below = getattr(group, "commands", {}).values()
-    return [group, *(each for command in below for each in commands(command))]
+    return [group, *(words for command in below for words in commands(command))]
 
 
 def test_a_problem_is_a_plain_value() -> None:

@@ -47,7 +47,8 @@ def exported(path: Path) -> list[dict[str, Any]]:
                 spans += scope["spans"]
     for span in spans:
         span["attributes"] = {
-            each["key"]: next(iter(each["value"].values())) for each in span["attributes"]
+            attribute["key"]: next(iter(attribute["value"].values()))
+            for attribute in span["attributes"]
         }
     return spans
 
@@ -126,8 +127,8 @@ def test_times(tmp_path: Path) -> None:
     odd = ["0001-01-01", "9999-12-31T23:59:59Z", "2026-99-99", "1969-12-31T00:00:00Z", None]
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 1 + len(LOGS))
-        said = [Step(source="agent", message="x", timestamp=moment) for moment in odd]
-        writer.commit_result(lease, with_steps(0, said))
+        steps = [Step(source="agent", message="x", timestamp=moment) for moment in odd]
+        writer.commit_result(lease, with_steps(0, steps))
         for idx, name in enumerate(LOGS, 1):
             writer.commit_result(lease, with_steps(idx, read(name, LOGS[name].read_bytes())[0]))
     spans = exported(path)
@@ -148,27 +149,27 @@ class Receiver:
 
 @contextmanager
 def receiver(status: int = 200) -> Iterator[Receiver]:
-    found = Receiver(status)
+    new_receiver = Receiver(status)
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             content = self.rfile.read(int(self.headers["Content-Length"]))
             if self.headers["Content-Encoding"] == "gzip":
                 content = gzip.decompress(content)
-            found.headers.append(dict(self.headers))
-            found.requests.append(ExportTraceServiceRequest.FromString(content))
-            self.send_response(found.status)
+            new_receiver.headers.append(dict(self.headers))
+            new_receiver.requests.append(ExportTraceServiceRequest.FromString(content))
+            self.send_response(new_receiver.status)
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
             pass
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        found.url = f"http://127.0.0.1:{server.server_port}/v1/traces"
+        new_receiver.url = f"http://127.0.0.1:{server.server_port}/v1/traces"
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield found
+            yield new_receiver
         finally:
             server.shutdown()
             thread.join()
@@ -176,15 +177,15 @@ def receiver(status: int = 200) -> Iterator[Receiver]:
 
 def test_sent(path: Path) -> None:
     """A receiver gets the spans that the file has."""
-    with receiver() as found:
+    with receiver() as server:
         shown = run_forked(
-            *("export", "run-1", "--what", "spans", "--send", found.url), folder=path.parent.parent
+            *("export", "run-1", "--what", "spans", "--send", server.url), folder=path.parent.parent
         )
     assert (shown.returncode, shown.stderr.strip() or shown.stdout.strip()) == (
         0,
-        f"sent 3 spans to {found.url}",
+        f"sent 3 spans to {server.url}",
     )
-    [request] = found.requests
+    [request] = server.requests
     [line] = (path.parent / "spans.jsonl").read_text().splitlines() if exported(path) else []
     in_file = Parse(_with_base64_ids(line), ExportTraceServiceRequest())
     assert request == in_file
@@ -210,27 +211,29 @@ def test_settings_of_opentelemetry(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             writer.commit_result(lease, with_steps(idx, STEPS))
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20demo")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
-    with receiver() as found, open_ledger(path) as ledger:
-        assert ledger.send_spans("run-1", found.url) == 120
-    assert [_span_count(request) for request in found.requests] == [100, 20]
-    for headers in found.headers:
+    with receiver() as server, open_ledger(path) as ledger:
+        assert ledger.send_spans("run-1", server.url) == 120
+    assert [_span_count(request) for request in server.requests] == [100, 20]
+    for headers in server.headers:
         sent = {name.lower(): value for name, value in headers.items()}
         assert (sent["authorization"], sent["content-encoding"]) == ("Bearer demo", "gzip")
         assert sent["content-type"] == "application/x-protobuf"
 
 
 def _span_count(request: ExportTraceServiceRequest) -> int:
-    return sum(len(scope.spans) for each in request.resource_spans for scope in each.scope_spans)
+    return sum(
+        len(scope.spans) for resource in request.resource_spans for scope in resource.scope_spans
+    )
 
 
 def test_refused(path: Path) -> None:
     """A receiver that refuses is an error that names it."""
     with (
-        receiver(400) as found,
+        receiver(400) as server,
         open_ledger(path) as ledger,
         pytest.raises(LabLedgerError, match="did not accept"),
     ):
-        ledger.send_spans("run-1", found.url)
+        ledger.send_spans("run-1", server.url)
 
 
 def test_wrong_words(path: Path) -> None:

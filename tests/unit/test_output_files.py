@@ -81,8 +81,8 @@ def test_each_command_writes_to_devices_pipes_and_links(
     """A device and a FIFO stay what they are, and a link leads to the file that is replaced."""
 
     def run(out: object) -> None:
-        said = run_forked(*WORDS[name], out, "--lab-dir", lab, folder=outside)
-        assert said.returncode == 0, said.stderr
+        done = run_forked(*WORDS[name], out, "--lab-dir", lab, folder=outside)
+        assert done.returncode == 0, done.stderr
 
     file = outside / "file"
     run(file)
@@ -109,7 +109,7 @@ def test_each_command_writes_to_devices_pipes_and_links(
     for content in (from_fifo, target.read_bytes()):
         assert len(content) == len(expected)
         assert "parquet" in name or name == "report" or content == expected
-    assert {each.name for each in outside.iterdir()} - {"null"} == {
+    assert {entry.name for entry in outside.iterdir()} - {"null"} == {
         *("fifo", "file", "link", "target", "to-null")
     }
 
@@ -136,7 +136,7 @@ def test_a_reader_that_ends_early_ends_the_command_well(lab: Path) -> None:
     """`-o >(head -c 1)` ends as `… | head -c 1` does: with status 0 and without a message."""
     reading, writing = os.pipe()
     os.close(reading)
-    said = subprocess.run(
+    done = subprocess.run(
         command_line(*WORDS["report"], f"/dev/fd/{writing}", "--lab-dir", lab),
         env=command_env(),
         pass_fds=[writing],
@@ -145,7 +145,7 @@ def test_a_reader_that_ends_early_ends_the_command_well(lab: Path) -> None:
         check=False,
     )
     os.close(writing)
-    assert (said.returncode, "Broken pipe" in said.stderr) == (0, False)
+    assert (done.returncode, "Broken pipe" in done.stderr) == (0, False)
 
 
 def test_what_containers_wrote_is_escaped_on_a_terminal(outside: Path) -> None:
@@ -161,9 +161,9 @@ def test_what_containers_wrote_is_escaped_on_a_terminal(outside: Path) -> None:
 
 def test_a_descriptor_of_labledger_itself_is_no_output(outside: Path) -> None:
     """A number that is a file of the ledger by now, and was given by no other process, is safe."""
-    with (outside / "own").open("wb") as own:
+    with (outside / "own").open("wb") as file:
         with pytest.raises(LabLedgerError, match="was not given to labledger"):
-            write(f"/dev/fd/{own.fileno()}")
+            write(f"/dev/fd/{file.fileno()}")
         with pytest.raises(LabLedgerError, match="Bad file descriptor"):
             write("/proc/self/fd/9999")
     assert (outside / "own").read_bytes() == b""
@@ -202,7 +202,7 @@ def test_folders_and_sockets_are_an_error(outside: Path, kind: str) -> None:
             write(path)
     if listening is not None:
         listening.close()
-    assert sorted(each.name for each in outside.iterdir()) == ["link", "place"]
+    assert sorted(entry.name for entry in outside.iterdir()) == ["link", "place"]
 
 
 def test_the_old_content_stays_if_writing_fails(outside: Path) -> None:
@@ -213,7 +213,7 @@ def test_the_old_content_stays_if_writing_fails(outside: Path) -> None:
     with pytest.raises(TypeError, match="bytes-like"), replace_output(link) as handle:
         handle.writelines([b"half", "text"])  # type: ignore[list-item]
     assert target.read_text() == "old"
-    assert sorted(each.name for each in outside.iterdir()) == ["link", "target"]
+    assert sorted(entry.name for entry in outside.iterdir()) == ["link", "target"]
     full = make_device(outside, "full")
     with pytest.raises(LabLedgerError, match=r"could not write .*/full: No space left"):
         write(full)

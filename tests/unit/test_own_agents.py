@@ -46,10 +46,10 @@ folder = "tools"
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
     """An experiment whose agent is in the folder `mine` beside it."""
-    made = Folder(tmp_path)
+    folder = Folder(tmp_path)
     write_agent(tmp_path / "mine")
-    made.data["runtime"]["agent"] = {"profile": "./mine", "model": "gpt-5"}
-    return made
+    folder.data["runtime"]["agent"] = {"profile": "./mine", "model": "gpt-5"}
+    return folder
 
 
 @pytest.fixture(autouse=True)
@@ -81,8 +81,8 @@ def test_the_files_of_the_folder_are_files_of_the_experiment(folder: Folder) -> 
     ]
     for change in changes:
         change()
-        found = differences(before.document, digests, folder.resolve())
-        assert found == [
+        differing = differences(before.document, digests, folder.resolve())
+        assert differing == [
             f"a file in the folder of the agent 'mine' changed (variant {name!r})"
             for name in ("reference", "empty")
         ]

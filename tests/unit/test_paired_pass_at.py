@@ -42,14 +42,14 @@ def test_the_estimates_are_the_means_over_all_groups_of_k_trials() -> None:
     """A difference is that of all groups of k trials of a task; tasks with fewer are left out."""
     chance = np.random.default_rng(6)
     a, b = (draw(chance, np.full(6, rate), 4) for rate in (0.3, 0.6))
-    found = pass_rates.pass_at_difference([*a, [1.0]], [*b, [1.0] * 4], 3, 0.95)
+    difference = pass_rates.pass_at_difference([*a, [1.0]], [*b, [1.0] * 4], 3, 0.95)
 
     def mean_over_groups(side: Sequence[Sequence[float]], combine: type[max] | type[min]) -> float:
         groups = [[combine(g) for g in itertools.combinations(task, 3)] for task in side]
         return float(np.mean(groups))
 
-    assert found.tasks == 6
-    for estimate, combine in ((found.any, max), (found.all, min)):
+    assert difference.tasks == 6
+    for estimate, combine in ((difference.any, max), (difference.all, min)):
         assert estimate is not None
         expected = mean_over_groups(b, combine) - mean_over_groups(a, combine)
         assert estimate.value == pytest.approx(expected)
@@ -89,8 +89,8 @@ def test_coverage(tasks: int, replications: int, k: int, *, is_suite: bool) -> N
     for _ in range(draws):
         rates = fixed if is_suite else task_rates(tasks)
         a, b = (draw(chance, side, replications) for side in rates)
-        found = pass_rates.pass_at_difference(a, b, k, 0.95, is_suite=is_suite)
-        for number, estimate in enumerate((found.any, found.all)):
+        difference = pass_rates.pass_at_difference(a, b, k, 0.95, is_suite=is_suite)
+        for number, estimate in enumerate((difference.any, difference.all)):
             covered[number] += contains(estimate, truths[number])
     # Two hundred draws at 95 % stray by 1.5 % (one standard error).
     assert min(covered) >= 0.91 * draws
@@ -109,10 +109,10 @@ def test_an_interval_has_a_width_where_nothing_varies() -> None:
     widths: dict[bool, list[float]] = {False: [], True: []}
     for is_suite, replications in itertools.product(widths, (4, 6, 12)):
         side = [[1.0] * replications] * 20
-        found = pass_rates.pass_at_difference(side, side, 3, 0.95, is_suite=is_suite).any
-        assert found is not None
-        assert contains(found, 0.0)
-        widths[is_suite].append((found.high or 0) - (found.low or 0))
+        difference = pass_rates.pass_at_difference(side, side, 3, 0.95, is_suite=is_suite).any
+        assert difference is not None
+        assert contains(difference, 0.0)
+        widths[is_suite].append((difference.high or 0) - (difference.low or 0))
     assert min(*widths[False], *widths[True]) > 0
     assert widths[True] == sorted(set(widths[True]), reverse=True)
 
@@ -120,6 +120,6 @@ def test_an_interval_has_a_width_where_nothing_varies() -> None:
 def test_a_suite_has_no_interval_from_a_single_estimate_of_each_task() -> None:
     """With k trials a side its spread is not known, and that of tasks like these is not offered."""
     side = [[1.0, 0.0, 1.0], [1.0, 1.0, 1.0]] * 10
-    found = pass_rates.pass_at_difference(side, side[::-1], 3, 0.95, is_suite=True)
-    assert found.all == Estimate(0.0, None, None)
-    assert found.any == Estimate(0.0, None, None)
+    difference = pass_rates.pass_at_difference(side, side[::-1], 3, 0.95, is_suite=True)
+    assert difference.all == Estimate(0.0, None, None)
+    assert difference.any == Estimate(0.0, None, None)

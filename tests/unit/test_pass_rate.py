@@ -48,9 +48,9 @@ def test_sql_and_python_agree() -> None:
     sql = "SELECT " + PASSED_SQL.format(status="?1", verdict="?2", agent_exit_status="?3")
     slots = [*product(SlotStatus, (None, *Verdict), (None, 0, 1, 124))]
     for status, verdict, agent_exit_status in slots:
-        [found] = raw.execute(sql, (status.value, verdict, agent_exit_status)).fetchone()
+        [passed] = raw.execute(sql, (status.value, verdict, agent_exit_status)).fetchone()
         expected = has_passed(status, verdict, agent_exit_status)
-        assert found == (None if expected is None else int(expected)), (status, verdict)
+        assert passed == (None if expected is None else int(expected)), (status, verdict)
     raw.close()
 
 

@@ -47,12 +47,12 @@ def test_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effort: int
         listings = workspace_listing.list_seed(seed), workspace_listing.list_folder(folder)
         patch = patches.patch(seed, folder, *listings)
         assert patch.unpatchable == []
-        found = pieces_by_name(patch.content, after)
+        pieces = pieces_by_name(patch.content, after)
         for name, text in after.items():
             old = before.get(name, "").encode()
-            assert apply_piece(found.get(name, []), old) == text.encode(), patch.content.decode()
+            assert apply_piece(pieces.get(name, []), old) == text.encode(), patch.content.decode()
         changed = {name for name in after if before.get(name) != after[name]}
-        assert found.keys() == changed
+        assert pieces.keys() == changed
 
 
 def test_other_files(tmp_path: Path) -> None:
@@ -95,6 +95,6 @@ def test_names_in_a_patch_do_not_count() -> None:
     piece = "--- /dev/null\n+++ b/{0}\n@@ -0,0 +1 @@\n+x\n"
     names = ("../out", "/etc/passwd", "fine")
     patch = "".join(f"diff --git a/{n} b/{n}\n{piece.format(n)}" for n in names).encode()
-    found = pieces_by_name(patch, ["fine", "other"])
-    assert found.keys() == {"fine"}
-    assert apply_piece(found["fine"], b"") == b"x\n"
+    pieces = pieces_by_name(patch, ["fine", "other"])
+    assert pieces.keys() == {"fine"}
+    assert apply_piece(pieces["fine"], b"") == b"x\n"

@@ -47,7 +47,9 @@ def test_what_is_allowed_is_not_asked_for_again(store: PermissionStore) -> None:
     store.add([COMMAND])
     assert permissions.missing([COMMAND]) == ()
     permissions.require([COMMAND], "demo")
-    assert [each.digest for each in store.remove([COMMAND.digest[:8]])] == [COMMAND.digest]
+    assert [permission.digest for permission in store.remove([COMMAND.digest[:8]])] == [
+        COMMAND.digest
+    ]
     assert permissions.missing([COMMAND]) == (COMMAND,)
 
 
@@ -76,7 +78,7 @@ def test_one_error_names_everything(store: PermissionStore) -> None:
     other = Permission("upstream", {"upstream": "http://10.0.0.1"}, "ask http://10.0.0.1", "other")
     with pytest.raises(PermissionNeeded) as refused:
         permissions.require([COMMAND, other, COMMAND], "my demo")
-    problems = [(each.where, each.message) for each in refused.value.problems]
+    problems = [(problem.where, problem.message) for problem in refused.value.problems]
     assert problems == [
         ("team", f"it would {COMMAND.sentence}"),
         ("other", "it would ask http://10.0.0.1"),
@@ -242,7 +244,9 @@ def test_library(tmp_path: Path) -> None:
     needed = labledger.needed_permissions(lab)
     labledger.allow(needed)
     assert labledger.needed_permissions(lab) == ()
-    assert [each.digest for each in labledger.allowed_permissions()] == [needed[0].digest]
+    assert [permission.digest for permission in labledger.allowed_permissions()] == [
+        needed[0].digest
+    ]
     assert labledger.revoke_permissions([needed[0].digest])
     with pytest.raises(InvalidInput, match="64 hex digits"):
         labledger.allow(digests=["everything"])

@@ -120,16 +120,16 @@ def test_components_are_those_of_the_tasks() -> None:
         sides = draw(chance, a, 4), draw(chance, b, 2)
         sides[0][:500] = [trials[:1] for trials in sides[0][:500]]
         pairs.append(paired(*sides))
-    found = variance_components.of_pairs(pairs)
-    assert found is not None
-    assert found.within is not None
+    components = variance_components.of_pairs(pairs)
+    assert components is not None
+    assert components.within is not None
     within = np.mean([truth.within for truth in truths])
-    assert found.within == pytest.approx(within, rel=0.05)
-    assert found.between == pytest.approx(np.mean([t.between for t in truths]), abs=0.012)
-    factor = found.range_of_variance(3, 0.95)
+    assert components.within == pytest.approx(within, rel=0.05)
+    assert components.between == pytest.approx(np.mean([t.between for t in truths]), abs=0.012)
+    factor = components.range_of_variance(3, 0.95)
     assert factor is not None
     true = np.mean([truth.of_task(3) for truth in truths])
-    assert found.variance(3) / factor < true < found.variance(3) * factor
+    assert components.variance(3) / factor < true < components.variance(3) * factor
 
 
 def test_the_range_covers_the_variance_as_often_as_it_says() -> None:
@@ -140,12 +140,12 @@ def test_the_range_covers_the_variance_as_often_as_it_says() -> None:
     covered, draws = {3: 0, 10: 0}, 200
     for _ in range(draws):
         a, b = task_rates(chance, 40, 0.1)
-        found = variance_components.of_pairs([paired(draw(chance, a, 3), draw(chance, b, 3))])
-        assert found is not None
+        components = variance_components.of_pairs([paired(draw(chance, a, 3), draw(chance, b, 3))])
+        assert components is not None
         for replications in covered:
-            factor = found.range_of_variance(replications, 0.95)
+            factor = components.range_of_variance(replications, 0.95)
             assert factor is not None
-            size = found.variance(replications)
+            size = components.variance(replications)
             covered[replications] += size / factor <= truth.of_task(replications) <= size * factor
     assert min(covered.values()) >= 0.88 * draws
 
@@ -155,9 +155,9 @@ def test_the_jackknife_is_that_of_leaving_out_each_task() -> None:
     chance = np.random.default_rng(25)
     a, b = task_rates(chance, 6, 0.3)
     pair = paired(draw(chance, a, 5), draw(chance, b, 5))
-    found = variance_components.of_pairs([pair])
-    assert found is not None
-    without = found._without.variance(2, replicated=True)
+    components = variance_components.of_pairs([pair])
+    assert components is not None
+    without = components._without.variance(2, replicated=True)
     for number in range(6):
         rest = [n for n in range(6) if n != number]
         fewer = PairedTasks(*([side[n] for n in rest] for side in pair))
@@ -201,10 +201,10 @@ def test_clusters_need_more_tasks() -> None:
     a = [[0.0, 0.0]] * 40
     b = [[float(n // 10 % 2)] * 2 for n in range(40)]
     clusters = {f"t{n}": f"c{n // 10}" for n in range(40)}
-    found = variance_components.of_pairs([paired(a, b)], clusters)
-    assert found is not None
+    components = variance_components.of_pairs([paired(a, b)], clusters)
+    assert components is not None
     # Tasks of a cluster do not differ: ten count as one; 39/3 corrects for so few clusters.
-    assert found.design_effect == pytest.approx(10 * (4 / 3) / (40 / 39))
+    assert components.design_effect == pytest.approx(10 * (4 / 3) / (40 / 39))
 
 
 RATES = [(m, d, e) for m, d in ((0.97, 0.05), (0.9, 0.1), (0.03, 0.1)) for e in (False, True)]
@@ -239,11 +239,11 @@ def test_plans_hold_near_0_and_1_whether_the_pilot_has_the_effect(
     for _ in range(80):
         pilot = chance.integers(0, 20_000, 50)
         sides = population[pilot], (moved if has_effect else population)[pilot]
-        found = variance_components.of_pairs(
+        components = variance_components.of_pairs(
             [paired(*(draw(chance, side, replications) for side in sides))]
         )
-        assert found is not None
-        variation = planned_power.planned_variation(found, is_rate=True)
+        assert components is not None
+        variation = planned_power.planned_variation(components, is_rate=True)
         tasks = planned_power.tasks_needed(variation, 1, detect, 0.95)
         assert tasks is not None
         powers.append(planned_power.rate_power(tasks, differing, detect, 0.95))
@@ -264,9 +264,11 @@ def test_plans_of_a_suite_hold_whether_the_pilot_has_the_effect(
     for _ in range(40):
         population, moved = populations(mean, detect, 20, chance)
         sides = population, (moved if has_effect else population)
-        found = variance_components.of_pairs([paired(*(draw(chance, side, 10) for side in sides))])
-        assert found is not None
-        variation = planned_power.planned_variation(found, is_rate=True, is_suite=True)
+        components = variance_components.of_pairs(
+            [paired(*(draw(chance, side, 10) for side in sides))]
+        )
+        assert components is not None
+        variation = planned_power.planned_variation(components, is_rate=True, is_suite=True)
         number = planned_power.replications_needed(variation, 20, detect, 0.95)
         assert number is not None
         truth = true_variation(population, moved)
@@ -298,11 +300,11 @@ def test_what_would_usually_be_found_is(
         a, b = populations(mean, detect, tasks, chance)
         sides = draw(chance, a, replications), draw(chance, b if has_effect else a, replications)
         sample = Sample(*sides, None, CompareOptions(estimand=estimand), 1)
-        found = estimates.detectable(sample)
-        assert found is not None
-        assert found.difference is not None
+        detectable = estimates.detectable(sample)
+        assert detectable is not None
+        assert detectable.difference is not None
         rate = float(a.mean())
-        least = min(found.difference, max(rate, 1 - rate))
+        least = min(detectable.difference, max(rate, 1 - rate))
         moved = a * (1 - least / rate) if mean > 0.5 else a + (1 - a) * least / (1 - rate)
         if estimand is Estimand.TASKS:
             differing = float(np.mean(a * (1 - moved) + moved * (1 - a)))
@@ -343,12 +345,14 @@ def test_a_pilot_with_a_large_effect_promises_no_more_than_it_can_keep() -> None
     powers = []
     for _ in range(30):
         pilot = chance.integers(0, 20_000, 200)
-        found = variance_components.of_pairs(
+        components = variance_components.of_pairs(
             [paired(*(draw(chance, s, 1) for s in (population[pilot], moved[pilot])))]
         )
-        assert found is not None
-        variation = Variation(found.between, found.within, is_rate=True, rate=found.baseline)
-        unmoved = variation.without(found.explained).with_half_a_pair(200)
+        assert components is not None
+        variation = Variation(
+            components.between, components.within, is_rate=True, rate=components.baseline
+        )
+        unmoved = variation.without(components.explained).with_half_a_pair(200)
         tasks = planned_power.tasks_needed(unmoved, 1, 0.2, 0.95)
         assert tasks is not None
         powers.append(planned_power.rate_power(tasks, differing, 0.2, 0.95))

@@ -34,8 +34,8 @@ GNU_ONLY = {
 
 def tables(text: str) -> list[tuple[list[str], list[list[str]]]]:
     """Return the heading and the rows of each table in a text."""
-    found = re.findall(r"^(\|.*)\n\|[ |-]+\|\n((?:\|.*\n)*)", text, re.MULTILINE)
-    return [(cells(heading), [cells(row) for row in rows.splitlines()]) for heading, rows in found]
+    tables = re.findall(r"^(\|.*)\n\|[ |-]+\|\n((?:\|.*\n)*)", text, re.MULTILINE)
+    return [(cells(heading), [cells(row) for row in rows.splitlines()]) for heading, rows in tables]
 
 
 def cells(line: str) -> list[str]:
@@ -45,8 +45,8 @@ def cells(line: str) -> list[str]:
 def supported() -> set[str]:
     """Return the versions of Python that the package is declared for."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
-    found = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
-    return set(found)
+    versions = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    return set(versions)
 
 
 def test_each_row_has_a_command_and_a_date() -> None:
@@ -77,10 +77,10 @@ def test_scripts_for_macos_use_no_gnu_options(name: str) -> None:
     assert name == "lib.sh" or f"`{name}`" in PAGE
     lines = (PROJECT / "scripts" / name).read_text("utf-8").splitlines()
     code = [line for line in lines if not line.lstrip().startswith("#")]
-    found = [
+    rows = [
         f"{line.strip()}: {why}"
         for line in code
         for pattern, why in GNU_ONLY.items()
         if re.search(pattern, line)
     ]
-    assert found == []
+    assert rows == []

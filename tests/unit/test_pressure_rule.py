@@ -41,8 +41,14 @@ def test_waiting_for_a_third_of_the_time_is_a_shortage(
 
 def test_processes_that_wait_for_each_other_are_no_shortage() -> None:
     """A container with many processes on an otherwise idle machine is not short of processors."""
-    own = {"duration_s": 60, "cpu_some_s": 59, "processors": 8, "cpu_others_s": 20, "steal_s": 3}
-    assert not short_of_processors(own)
+    pressure = {
+        "duration_s": 60,
+        "cpu_some_s": 59,
+        "processors": 8,
+        "cpu_others_s": 20,
+        "steal_s": 3,
+    }
+    assert not short_of_processors(pressure)
 
 
 @pytest.mark.parametrize("value", [None, "59", True, -59.0, float("nan"), float("inf"), [59]])

@@ -30,9 +30,9 @@ def location(tmp_path: Path) -> str:
 
 
 def benchmark_with(location: str, *agents: str) -> TranslatedBenchmark:
-    found = given_benchmark(location, RunOptions(agents=agents))
-    assert found is not None
-    return found
+    benchmark = given_benchmark(location, RunOptions(agents=agents))
+    assert benchmark is not None
+    return benchmark
 
 
 def variants(location: str, folder: Path, *agents: str) -> dict[str, VariantPlan]:
@@ -46,8 +46,8 @@ def variants(location: str, folder: Path, *agents: str) -> dict[str, VariantPlan
 def test_each_agent_is_a_variant(location: str, tmp_path: Path) -> None:
     """A profile, a version, a model and options become a variant with its models allowed."""
     given = ("codex@0.99.0:model=gpt-5", "claude-code:model=claude,max_turns=9")
-    found = variants(location, tmp_path / "lab", *given)
-    codex, claude = found["codex"], found["claude-code"]
+    variants_of_run = variants(location, tmp_path / "lab", *given)
+    codex, claude = variants_of_run["codex"], variants_of_run["claude-code"]
     assert (codex.role, claude.role) == ("baseline", "treatment")
     assert codex.profile is not None
     assert (codex.profile.version, codex.profile.provider) == ("0.99.0", "openai")
@@ -63,14 +63,17 @@ def test_each_agent_is_a_variant(location: str, tmp_path: Path) -> None:
 def test_agents_of_one_profile_have_names_of_their_own(location: str, tmp_path: Path) -> None:
     """Two models of one profile are two variants, named by what differs."""
     given = ("mini-swe-agent:model=openai/a", "mini-swe-agent:model=anthropic/b")
-    found = variants(location, tmp_path / "lab", *given)
-    assert list(found) == ["mini-swe-agent-openai-a", "mini-swe-agent-anthropic-b"]
+    variants_of_run = variants(location, tmp_path / "lab", *given)
+    assert list(variants_of_run) == ["mini-swe-agent-openai-a", "mini-swe-agent-anthropic-b"]
 
 
 def test_own_agents_stand_beside_them(location: str, tmp_path: Path) -> None:
     """The agents of the benchmark can be chosen as before, alone or beside a profile."""
-    own = benchmark_with(location).agents[0].name
-    assert list(variants(location, tmp_path / "lab", own, "codex:model=m")) == [own, "codex"]
+    agent_name = benchmark_with(location).agents[0].name
+    assert list(variants(location, tmp_path / "lab", agent_name, "codex:model=m")) == [
+        agent_name,
+        "codex",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -119,8 +122,8 @@ def test_an_untested_version_is_marked(location: str, tmp_path: Path) -> None:
     assert sentence == (
         f"codex is version 0.99.0, but its profile was tested with version {tested}"
     )
-    warnings = [each for each in check_agents(experiment.plan) if each.warning]
-    assert [tested in each.detail for each in warnings] == [True]
+    warnings = [warning for warning in check_agents(experiment.plan) if warning.warning]
+    assert [tested in warning.detail for warning in warnings] == [True]
     marked = copy.deepcopy(experiment.document)
     for variant in marked["variants"]:
         variant["profile"].pop("tested_version", None)

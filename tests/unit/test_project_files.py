@@ -318,7 +318,7 @@ def test_registry_that_leads_out_is_asked_for(tmp_path: Path, place: str) -> Non
     with pytest.raises(PermissionNeeded, match=str(outside)):
         find_tasks(str(path))
     labledger.allow(labledger.needed_permissions(f"harbor:{path}"))
-    assert [each.name for each in find_tasks(str(path)).tasks] == ["one"]
+    assert [task.name for task in find_tasks(str(path)).tasks] == ["one"]
 
 
 @pytest.mark.parametrize("url", ["file://{}", "{}", "file:///.{}", "file://{}%2f"])
@@ -379,7 +379,7 @@ def test_location_of_a_benchmark_that_leads_out_is_asked_for(
         with pytest.raises(PermissionNeeded, match=str(outside)) as asked:
             read(location)
     by_name = f"`labledger allow {format_name}:folder/location`"
-    digests = " ".join(each.digest for each in asked.value.needed)
+    digests = " ".join(permission.digest for permission in asked.value.needed)
     by_digest = f"`labledger allow {digests}`"
     hint = asked.value.hint or ""
     assert (by_digest if format_name == "predictions" else by_name) in hint

@@ -67,12 +67,12 @@ def refused(number: int, **fields: Any) -> ModelCall:
 def written(folder: Path, calls: Iterable[ModelCall], first: Any = None) -> Path:
     """A trial's folder with a journal."""
     rows = [first or opened_line(BEGAN)]
-    for each in calls:
-        rows.append(asked_line(each))
-        if each.state is not CallState.UNKNOWN:
-            rows.append(ended_line(replace(each, fault=None)))
-        if each.fault is not None:
-            rows.append(judged_line(each.call, each.fault))
+    for call in calls:
+        rows.append(asked_line(call))
+        if call.state is not CallState.UNKNOWN:
+            rows.append(ended_line(replace(call, fault=None)))
+        if call.fault is not None:
+            rows.append(judged_line(call.call, call.fault))
     journal = folder / JOURNAL
     journal.parent.mkdir(parents=True)
     journal.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -192,15 +192,15 @@ class Listener:
 
 @pytest.fixture
 def listener() -> Any:
-    made = Listener()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    listener = Listener()
+    yield listener
+    listener.server.shutdown()
+    listener.server.server_close()
 
 
 def stranger(folder: Path, url: str) -> Path:
     """An experiment whose three providers ask for a command, a file and a variable."""
-    made = Folder(folder)
+    experiment_folder = Folder(folder)
     (folder / "secret").write_text("of-the-file")
     touch = [sys.executable, "-c", f"open({str(folder / 'acted')!r}, 'w'); print('of-command')"]
     sources = {
@@ -208,14 +208,14 @@ def stranger(folder: Path, url: str) -> Path:
         "two": {"file": str(folder / "secret")},
         "three": {"env": "USER_SECRET"},
     }
-    made.data["runtime"]["models"] = {
+    experiment_folder.data["runtime"]["models"] = {
         "providers": {
             name: {"api": "openai-chat", "upstream": url, "key": key}
             for name, key in sources.items()
         },
         "allow": {name: ["m"] for name in sources},
     }
-    return made.experiment()
+    return experiment_folder.experiment()
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_allowed_experiment_is_used_until_a_word_changes(
     assert len(listed) == 3
     assert run_forked(*check, folder=tmp_path, **env).returncode == 2
     assert listener.received == []
-    digests = ",".join(each["digest"] for each in listed)
+    digests = ",".join(permission["digest"] for permission in listed)
     run_forked(*check, folder=tmp_path, LABLEDGER_ALLOW=digests, **env)
     assert len(listener.received) == 3
     assert run_forked("allow", experiment, "--yes", folder=tmp_path, **env).returncode == 0
@@ -286,8 +286,8 @@ def imported_lab(
                 writer.commit_result(lease, kit.result(idx))
         else:
             variants = tuple(
-                Variant(each.variant_id, each.role, each.bindings)
-                for each in resolved.plan.variants
+                Variant(variant.variant_id, variant.role, variant.bindings)
+                for variant in resolved.plan.variants
             )
             tasks = [(task.task_id, task.digest, row) for task, row in resolved.frozen_tasks()]
             new = kit.new_run(variants=variants, images={}, **fields)
@@ -330,7 +330,7 @@ def test_imported_run_does_not_act(
         assert f"`labledger allow {kit.RUN} --lab-dir {lab}`" in text
         allowed = run_forked("allow", kit.RUN, "--yes", "--lab-dir", lab, folder=tmp_path)
         assert allowed.returncode == 0, allowed.stderr
-        kinds = [each.document["kind"] for each in labledger.allowed_permissions()]
+        kinds = [permission.document["kind"] for permission in labledger.allowed_permissions()]
         assert kinds.count("model_provider") == 3
 
 
@@ -367,11 +367,11 @@ def test_source_without_a_place_is_no_key() -> None:
 
 def test_question_shows_hostile_text_escaped(tmp_path: Path) -> None:
     """What an experiment asks for cannot hide a part of itself on a terminal."""
-    made = Folder(tmp_path)
+    folder = Folder(tmp_path)
     words = ["sh", "-c", "id", "\x1b[2K\r\u202etxet\u200b"]
     asked = {"api": "gemini", "upstream": "https://x.example", "key": {"command": words}}
-    made.data["runtime"]["models"] = {"providers": {"x": asked}, "allow": {"x": ["m"]}}
-    experiment = made.experiment()
+    folder.data["runtime"]["models"] = {"providers": {"x": asked}, "allow": {"x": ["m"]}}
+    experiment = folder.experiment()
     for words_typed in (("allow",), ("preflight",), ("gateway", "check")):
         done = run_forked(*words_typed, experiment, folder=tmp_path)
         text = done.stdout + done.stderr

@@ -90,11 +90,11 @@ class Agent:
             case Api.ANTHROPIC_MESSAGES:
                 self.items.append({"role": "assistant", "content": whole["content"]})
                 uses = [b for b in whole["content"] if b["type"] == "tool_use"]
-                told = [
+                messages = [
                     {"type": "tool_result", "tool_use_id": use["id"], "content": result}
                     for use in uses
                 ]
-                self.items += [{"role": "user", "content": told}] if told else []
+                self.items += [{"role": "user", "content": messages}] if messages else []
             case Api.OPENAI_RESPONSES:
                 self.items += whole["output"]
                 uses = [item for item in whole["output"] if item["type"] == "function_call"]
@@ -230,8 +230,8 @@ def test_conversation(lab: Lab, api: Api, streamed: bool) -> None:
     usages = [Usage(**usage) for usage in USAGES]
     counted = [step.metrics for step in steps if step.source == "agent"]
     expected = [(usage.request, usage.cache_read, usage.output) for usage in usages]
-    found = [m and (m.prompt_tokens, m.cached_tokens, m.completion_tokens) for m in counted]
-    assert found == expected
+    counts = [m and (m.prompt_tokens, m.cached_tokens, m.completion_tokens) for m in counted]
+    assert counts == expected
     assert [(step.extra or {}).get("call") for step in steps] == [None, None, 1, 2, 3]
     assert not facts.unread
 

@@ -52,9 +52,9 @@ def ask(path: Path, sql: str, generation: int | None = None) -> list[tuple[Any, 
 
 def compare(path: Path, *sides: str, **options: Any) -> Comparison:
     with open_ledger(path) as ledger:
-        found = ledger.compare(*sides, options=CompareOptions(**options))
-    found.as_json()
-    return found
+        document = ledger.compare(*sides, options=CompareOptions(**options))
+    document.as_json()
+    return document
 
 
 def counted(letters: str) -> Counter[str]:
@@ -129,8 +129,8 @@ def test_gradings_lists_every_generation(path: Path) -> None:
         for number, some in letters.items()
     ]
     with LedgerReader.open(path) as reader:
-        found = reader.gradings("run-1")
-    assert [(g.generation, g.grading_id, g.grader_digest, g.counts) for g in found] == [
+        gradings = reader.gradings("run-1")
+    assert [(g.generation, g.grading_id, g.grader_digest, g.counts) for g in gradings] == [
         (*row[:3], bool(row[-1])) for row in shown
     ]
     assert ask(path, "SELECT status, created_at FROM gradings WHERE generation = 2") == [
@@ -201,9 +201,9 @@ def test_asking_for_a_generation_still_only_reads(path: Path) -> None:
             ask(path, sql, 1)
     beside = ask(path, "SELECT name FROM temp.sqlite_schema", 1)
     assert {name for (name,) in beside} >= {"counted", *VIEWS}
-    with pytest.raises(QueryFailed, match="no such column") as told:
+    with pytest.raises(QueryFailed, match="no such column") as caught:
         ask(path, "SELECT verdit FROM scores", 1)
-    assert told.value.hint == "did you mean 'verdict'?"
+    assert caught.value.hint == "did you mean 'verdict'?"
     with pytest.raises(InvalidInput, match="expected 1 or more"):
         ask(path, "SELECT 1", 0)
     assert ask(path, "SELECT generation FROM runs") == [(3,), (1,)]
@@ -270,9 +270,9 @@ def test_a_run_is_what_counts_of_it(path: Path) -> None:
     assert not two.same_trials
     assert two.counts is not None
     assert (two.counts.only_a, two.counts.only_b) == (0, 6)
-    own = compare(path, "run-1.g1:treat", "run-1").comparisons[0]
-    assert own.same_trials
-    assert own.counts == two.counts
+    original = compare(path, "run-1.g1:treat", "run-1").comparisons[0]
+    assert original.same_trials
+    assert original.counts == two.counts
     mixed = compare(path, "run-1.g1:base", "run-1.g2:treat").comparisons[0]
     assert not mixed.same_trials
 
@@ -313,9 +313,9 @@ def test_a_grading_is_not_compared_with_itself(
 
 def test_an_unknown_generation_names_those_there_are(path: Path) -> None:
     """And what is no grading is an unknown run, as ever."""
-    with pytest.raises(RunNotFound, match=r"run run-1 has no generation 7") as told:
+    with pytest.raises(RunNotFound, match=r"run run-1 has no generation 7") as caught:
         compare(path, "run-1.g7")
-    assert told.value.hint == "its gradings: run-1.g1, run-1.g2, run-1.g3, run-1.g4"
+    assert caught.value.hint == "its gradings: run-1.g1, run-1.g2, run-1.g3, run-1.g4"
     with pytest.raises(RunNotFound, match=r"no run 'run-9\.g2'"):
         compare(path, "run-9.g2")
     with pytest.raises(RunNotFound, match=r"no run 'run-1\.g01'"):
@@ -348,18 +348,18 @@ def test_the_command_says_what_differs(path: Path) -> None:
 def test_a_report_is_of_what_counts(path: Path) -> None:
     """It says which grading that is, by whom, and how many there are."""
     with open_ledger(path) as ledger:
-        found = ledger.report("run-1")
+        report_of_run = ledger.report("run-1")
         first, unfinished = ledger.report("run-1.g1"), ledger.report("run-1.g4")
         run = ledger.run("run-1")
     letters = {"run-1": THIRD, "run-1.g1": FIRST, "run-1.g4": SECOND[:5]}
-    for report in (found, first, unfinished):
+    for report in (report_of_run, first, unfinished):
         some = letters[report["run"]["run_id"]]
         assert report["run"]["passed"] == counted(some)["pass"]
         assert report["run"]["committed"] == len(some) == len(report["trials"])
         assert (report["run"]["created_at"], report["run"]["ended_at"]) == (
             *(run.created_at, run.ended_at),
         )
-    grading = found["provenance"]["grading"]
+    grading = report_of_run["provenance"]["grading"]
     assert {**grading, "created_at": ""} == {
         "root_id": "run-1",
         "run_id": "run-1.g3",
@@ -371,7 +371,7 @@ def test_a_report_is_of_what_counts(path: Path) -> None:
     }
     assert first["provenance"]["grading"]["counts"] is False
     assert unfinished["run"]["status"] == "interrupted"
-    assert found["provenance"]["verification"]["commits"] == 24
+    assert report_of_run["provenance"]["verification"]["commits"] == 24
 
 
 @pytest.mark.usefixtures("one_chart_process")
@@ -434,8 +434,8 @@ def test_the_shell_completes_regradings_too(path: Path) -> None:
     class Typed:
         params: ClassVar[dict[str, Any]] = {"lab_dir": path.parent}
 
-    found = arguments.complete_run_id(Typed, "run-1")  # type: ignore[arg-type]
-    assert sorted(found) == ["run-1", "run-1.g2", "run-1.g3", "run-1.g4"]
+    completions = arguments.complete_run_id(Typed, "run-1")  # type: ignore[arg-type]
+    assert sorted(completions) == ["run-1", "run-1.g2", "run-1.g3", "run-1.g4"]
 
 
 def test_gradings_are_combined_by_name(path: Path) -> None:

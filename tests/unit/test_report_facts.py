@@ -42,9 +42,9 @@ def test_counted_and_claimed_are_side_by_side(path: Path) -> None:
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, prices=kit.PRICES)
         for idx, claimed in enumerate((32.0, 0.0008275, None)):
-            own = () if claimed is None else (MetricValue("cost_usd", "events", claimed),)
-            made = kit.with_calls(kit.result(idx, metrics=own), kit.model_call())
-            writer.commit_result(lease, made)
+            metrics = () if claimed is None else (MetricValue("cost_usd", "events", claimed),)
+            result = kit.with_calls(kit.result(idx, metrics=metrics), kit.model_call())
+            writer.commit_result(lease, result)
         writer.leases.release(lease, RunStatus.INTERRUPTED)
     with open_ledger(path) as ledger:
         before = ledger.report(kit.RUN, ReportOptions())
@@ -98,25 +98,25 @@ def test_denominators_agree_with_the_leaderboard(path: Path) -> None:
     comparison_ledgers.make_run(
         path, {"base": ["P", "G", "t", "A", "p"], "treat": ["F", "E", "g", "-"]}
     )
-    found = facts(path)
+    document = facts(path)
     with open_ledger(path) as ledger:
-        for row, said in zip(
-            ledger.query("SELECT * FROM leaderboard"), found["variants"], strict=True
+        for row, expected in zip(
+            ledger.query("SELECT * FROM leaderboard"), document["variants"], strict=True
         ):
             for name in ("scheduled", "committed", "scored"):
-                assert said[name] == row[name]
-            assert said["verdicts"] == {v: row[v] for v in ("pass", "fail", "missing", "error")}
-            assert said["pass_rate"]["value"] == pytest.approx(row["pass_rate"])
-            assert said["primary_metric"]["mean"] == pytest.approx(row["primary_metric_mean"])
-    base = found["variants"][0]
+                assert expected[name] == row[name]
+            assert expected["verdicts"] == {v: row[v] for v in ("pass", "fail", "missing", "error")}
+            assert expected["pass_rate"]["value"] == pytest.approx(row["pass_rate"])
+            assert expected["primary_metric"]["mean"] == pytest.approx(row["primary_metric_mean"])
+    base = document["variants"][0]
     assert base["scored"] == 2
     assert base["statuses"]["grade_error"] == 1
-    assert {e["status"] for e in found["errors"]} >= {
+    assert {e["status"] for e in document["errors"]} >= {
         "grade_error",
         "agent_timeout",
         "skipped_pruned",
     }
-    json_schemas.require_valid(found, "report_v1")
+    json_schemas.require_valid(document, "report_v1")
 
 
 def test_an_interval_knows_its_replications(path: Path) -> None:
@@ -146,14 +146,14 @@ def test_the_unknown_is_not_zero(path: Path) -> None:
         for idx in range(3):
             writer.commit_result(lease, kit.result(idx, metrics=costs.get(idx, ())))
         writer.leases.release(lease, RunStatus.INTERRUPTED)
-    found = facts(path)
-    (cost,) = found["metrics"]
+    document = facts(path)
+    (cost,) = document["metrics"]
     base, treat = cost["variants"]
     assert (base["sum"], base["known"], base["unknown"]) == (0.25, 1, 1)
     assert (treat["sum"], treat["mean"], treat["known"], treat["unknown"]) == (None, None, 0, 1)
-    assert found["time"]["wall_ms"] is None
-    assert found["run"]["status"] == "interrupted"
-    phases = found["time"]["variants"][0]["phases"]
+    assert document["time"]["wall_ms"] is None
+    assert document["run"]["status"] == "interrupted"
+    phases = document["time"]["variants"][0]["phases"]
     assert phases["setup"] is None
     assert phases["agent"]["mean"] == 900
 
@@ -195,13 +195,13 @@ def test_cost_stands_beside_quality() -> None:
     others = ("tokens_in", "tokens_out", "confidence")
     metrics += [metric(name, {"a": 10.0, "b": 10.0}) for name in others]
     worth = time_and_metrics.cost_and_quality(variants, metrics)
-    assert [(each.cost, each.cost_of_pass, each.tokens) for each in worth] == [
+    assert [(worth_row.cost, worth_row.cost_of_pass, worth_row.tokens) for worth_row in worth] == [
         (3.0, 6.0, 20.0),
         (1.0, None, 20.0),
         (None, None, None),
     ]
     assert time_and_metrics.cost_and_quality(variants, metrics[3:]) == []
-    assert [time_and_metrics.adds_up(each.metric_id) for each in metrics] == [
+    assert [time_and_metrics.adds_up(metric.metric_id) for metric in metrics] == [
         True,
         True,
         True,
@@ -231,10 +231,10 @@ def test_what_is_compared_can_be_chosen(path: Path) -> None:
     """Another run is A against this one, two variants are A and B; others are refused."""
     comparison_ledgers.make_run(path, {"base": ["P"] * 8, "treat": ["F"] * 8})
     comparison_ledgers.make_run(path, {"base": ["F"] * 8, "treat": ["F"] * 8}, "run-0")
-    found = facts(path, compare=("treat base", "run-0:base"))
+    report = facts(path, compare=("treat base", "run-0:base"))
     sides = [
         (one["a"]["run_id"], one["a"]["variant_id"], one["b"]["run_id"], one["b"]["variant_id"])
-        for document in found["comparisons"]
+        for document in report["comparisons"]
         for one in document["comparisons"]
     ]
     assert sides == [
@@ -242,8 +242,8 @@ def test_what_is_compared_can_be_chosen(path: Path) -> None:
         ("run-0", "base", "run-1", "base"),
     ]
     # Repeated options are one family.
-    assert {document["family"] for document in found["comparisons"]} == {2}
-    assert found["headline"].startswith(
+    assert {document["family"] for document in report["comparisons"]} == {2}
+    assert report["headline"].startswith(
         "base is better than treat on tasks like these (+100.0 points, 95 % CI for all 2 "
         "comparisons +"
     )
@@ -275,10 +275,12 @@ def test_a_changed_record_is_told_where_all_is_verified(path: Path) -> None:
     assert clean["experiment_digest"] == "d" * 64
     assert clean["images"] == [{"ref": "python:3.11", "id": "sha256:" + "1" * 64}]
     change(path, "score", "UPDATE score SET primary_metric_value = 1")
-    found = facts(path, verify=True)["provenance"]["verification"]
-    assert not found["clean"]
-    assert found["findings"] == len(found["told"])
-    assert any(text.startswith("trial 1: the columns of a row of score") for text in found["told"])
+    verification = facts(path, verify=True)["provenance"]["verification"]
+    assert not verification["clean"]
+    assert verification["findings"] == len(verification["told"])
+    assert any(
+        text.startswith("trial 1: the columns of a row of score") for text in verification["told"]
+    )
 
 
 def test_without_being_asked_the_chain_alone_is_checked(path: Path) -> None:
@@ -295,7 +297,7 @@ def test_without_being_asked_the_chain_alone_is_checked(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "expected"),
     [
         (
             "UPDATE slot_commit SET payload_digest = 'x' WHERE schedule_idx = 1",
@@ -315,12 +317,12 @@ def test_without_being_asked_the_chain_alone_is_checked(path: Path) -> None:
         ),
     ],
 )
-def test_a_broken_chain_is_told(path: Path, changed: str, told: list[str]) -> None:
+def test_a_broken_chain_is_told(path: Path, changed: str, expected: list[str]) -> None:
     """A commit that was changed or removed is found without reading any record."""
     comparison_ledgers.make_run(path, {"base": ["P"] * 2, "treat": ["F"] * 2})
     change(path, "slot_commit", changed)
     report = collected(path)
-    assert report.provenance.verification.listed_findings == tuple(told)
+    assert report.provenance.verification.listed_findings == tuple(expected)
     assert "The ledger was changed after the run: 1 finding" in sentences.verified(report)
 
 
@@ -334,12 +336,12 @@ def test_isolation_is_told_where_scores_say_it(path: Path) -> None:
             score = kit.score(idx, "pass", 1.0) | ({"ext": {"isolation": says}} if says else {})
             writer.commit_result(lease, kit.result(idx, scores=(score,)))
         writer.leases.release(lease, RunStatus.COMPLETED)
-    found = facts(path)
-    assert found["provenance"]["isolation"] == [
+    document = facts(path)
+    assert document["provenance"]["isolation"] == [
         {"says": loud, "scores": 1},
         {"says": quiet, "scores": 2},
     ]
-    assert json.loads(json.dumps(found)) == found
+    assert json.loads(json.dumps(document)) == document
     with open_ledger(path) as ledger:
         assert (
             "> Tampering is suspected in 1 scored trial:"
@@ -356,8 +358,8 @@ def test_streamed_json_is_the_whole_document(path: Path, monkeypatch: pytest.Mon
     comparison_ledgers.make_run(path, {"base": ["-"], "treat": ["-"]}, "empty")
     for run_id in ("run-1", "run-1+run-2", "empty"):
         with open_ledger(path) as ledger:
-            found = ledger.rendered_report(run_id, "json").decode()
-            assert found == json.dumps(ledger.report(run_id), indent=2) + "\n"
+            rendered = ledger.rendered_report(run_id, "json").decode()
+            assert rendered == json.dumps(ledger.report(run_id), indent=2) + "\n"
 
 
 def test_a_report_is_written_to_a_stream(path: Path, tmp_path: Path) -> None:

@@ -207,10 +207,10 @@ def test_markdown_keeps_hostile_names_text(path: Path) -> None:
         for slot in slots:
             ids = TrialIds.of(kit.RUN, slot)
             score = kit.score(slot.schedule_idx, "fail", 0.0) | {"ids": ids.as_json()}
-            made = kit.result(
+            result = kit.result(
                 slot.schedule_idx, ids=ids, scores=(score,), predictions=(), evidence=()
             )
-            writer.commit_result(lease, made)
+            writer.commit_result(lease, result)
         writer.leases.release(lease, RunStatus.COMPLETED)
     with open_ledger(path) as ledger:
         text = ledger.rendered_report(kit.RUN, "markdown").decode()
@@ -261,11 +261,11 @@ def packed(path: Path, logs: LogSelection, room: int) -> dict[int, list[JsonObje
     with open_ledger(path) as ledger:
         trials = collect(ledger._reader, kit.RUN, ReportOptions()).trials
         commits = ReportedCommits(path, kit.RUN, kit.RUN, len(trials))
-        found = pack(ledger._reader, {None: commits}, trials, logs, room)
-    assert found.left_out == found.requested - len(found.islands)
+        packed = pack(ledger._reader, {None: commits}, trials, logs, room)
+    assert packed.left_out == packed.requested - len(packed.islands)
     return {
         int(key): json.loads(gzip.decompress(base64.b64decode(island)))
-        for key, island in found.islands.items()
+        for key, island in packed.islands.items()
     }
 
 
@@ -286,11 +286,11 @@ def test_logs_of_failed_trials_come_first(path: Path) -> None:
     assert list(packed(path, LogSelection.ALL, 1_000_000)) == [1, 3, 0, 2]
     assert list(packed(path, LogSelection.NONE, 1_000_000)) == []
     assert packed(path, LogSelection.ALL, 10) == {}
-    *told, text = failed[3]
-    assert [one["name"] for one in told] == ["task", "metrics", "events"]
-    assert told[0]["head"] == json.dumps({"n": 1}, indent=2)
-    assert "tokens_in: 13\n" in told[1]["head"]
-    assert json.loads(told[2]["head"].splitlines()[9])["n"] == 9
+    *sentences, text = failed[3]
+    assert [one["name"] for one in sentences] == ["task", "metrics", "events"]
+    assert sentences[0]["head"] == json.dumps({"n": 1}, indent=2)
+    assert "tokens_in: 13\n" in sentences[1]["head"]
+    assert json.loads(sentences[2]["head"].splitlines()[9])["n"] == 9
     assert text["name"] == "agent_stdout"
     assert text["head"].startswith("3 !")
     assert len(text["head"]) + text["cut"] + len(text["tail"]) == text["size"] == len(log) + 1
@@ -360,14 +360,14 @@ def test_without_analysis_a_report_says_what_it_lacks(path: Path) -> None:
     done = without(path, ("scipy",), "-o", str(page))
     assert done.returncode == 0, done.stderr
     assert "No comparisons and no intervals: comparing needs scipy" in page.read_text("utf-8")
-    said = without(path, ("scipy",), "--json")
-    found = json.loads(said.stdout)
-    assert found["comparisons"] == []
-    assert [v["pass_rate"] for v in found["variants"]] == [
+    printed = without(path, ("scipy",), "--json")
+    report = json.loads(printed.stdout)
+    assert report["comparisons"] == []
+    assert [v["pass_rate"] for v in report["variants"]] == [
         {"value": 1.0, "low": None, "high": None},
         {"value": 0.0, "low": None, "high": None},
     ]
-    assert found["headline"] == "base passed 1 of 1 trial; treat passed 0 of 1 trial."
+    assert report["headline"] == "base passed 1 of 1 trial; treat passed 0 of 1 trial."
 
 
 def test_a_report_takes_the_place_of_the_old_one_whole(path: Path) -> None:

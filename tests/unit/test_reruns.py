@@ -297,7 +297,7 @@ def test_failures_that_are_run_again_prune_nothing(lab: Path) -> None:
         counts = reader.counts(kit.RUN, without_pending=True)
     assert before == {"base": 2, "treat": 0}
     assert after == {"base": 1, "treat": 0}
-    assert [(each.scheduled, each.committed) for each in counts] == [(4, 3), (4, 2)]
+    assert [(part.scheduled, part.committed) for part in counts] == [(4, 3), (4, 2)]
 
 
 # -- what is said
@@ -311,35 +311,35 @@ def test_a_rerun_despite_verdicts_heads_every_report_and_comparison(lab: Path) -
     """The reason stands before the figures of each form, and can change no page and no terminal."""
     rerun(lab, "07", statuses=("completed",), tasks=("t0", "t1"), despite_verdict=True,
           because=REASON)  # fmt: skip
-    said = "2 trials of run-1 were run again (2 completed), chosen despite their verdicts"
+    sentence = "2 trials of run-1 were run again (2 completed), chosen despite their verdicts"
     with open_ledger(lab_dir=lab) as ledger:
         document = ledger.report(kit.RUN)
         markdown = ledger.rendered_report(kit.RUN, "markdown").decode()
         page = ledger.rendered_report(kit.RUN, "html").decode()
         comparison = ledger.compare(kit.RUN, options=CompareOptions())
     assert document["reruns"][0]["reruns"][0]["because"] == REASON
-    assert said in markdown.partition("| variant")[0]
+    assert sentence in markdown.partition("| variant")[0]
     assert "\\[fast\\](x)\\</b\\>" in markdown
     assert "\x1b" not in markdown
-    assert said in page.partition('<section id="outcomes">')[0]
+    assert sentence in page.partition('<section id="outcomes">')[0]
     assert "&lt;b&gt;&amp;" in page
     assert "<b>&" not in page
     assert comparison.as_json()["reruns"][0]["reruns"][0]["because"] == REASON
     printed = run_forked("compare", kit.RUN, folder=lab.parent).stdout
-    assert said in printed.partition("pass rate")[0]
+    assert sentence in printed.partition("pass rate")[0]
     assert "\x1b" not in printed
     marked = run_forked("compare", kit.RUN, "--format", "markdown", folder=lab.parent).stdout
-    assert said in marked.partition("###")[0]
+    assert sentence in marked.partition("###")[0]
 
 
 def test_reruns_of_the_environments_failures_are_said_too(lab: Path) -> None:
     """Status, report and comparison say how many slots were run again, and what they were."""
     rerun(lab, "0", statuses=("infra_error",))
-    said = "1 trial of run-1 was run again (1 infra_error); they had no verdict."
-    assert said in run_forked("status", kit.RUN, folder=lab.parent).stdout
+    sentence = "1 trial of run-1 was run again (1 infra_error); they had no verdict."
+    assert sentence in run_forked("status", kit.RUN, folder=lab.parent).stdout
     with open_ledger(lab_dir=lab) as ledger:
-        assert said in ledger.rendered_report(kit.RUN, "markdown").decode().replace("\\", "")
-    assert said in run_forked("compare", kit.RUN, folder=lab.parent).stdout
+        assert sentence in ledger.rendered_report(kit.RUN, "markdown").decode().replace("\\", "")
+    assert sentence in run_forked("compare", kit.RUN, folder=lab.parent).stdout
     shown = run_forked("show", kit.RUN, "1", folder=lab.parent).stdout
     assert "run again as trial 8" in shown
 

@@ -27,8 +27,8 @@ NO_FILES: JsonObject = {"files": [], "left_out": [], "truncated": False, "empty"
 
 def tar_of(*members: tuple[str, bytes, Any], **settings: Any) -> bytes:
     """A tar with members of any kind: a name, a type and content or target."""
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w", **settings) as archive:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", **settings) as archive:
         for name, kind, content in members:
             info = tarfile.TarInfo(name)
             info.type = kind
@@ -38,7 +38,7 @@ def tar_of(*members: tuple[str, bytes, Any], **settings: Any) -> bytes:
             else:
                 info.linkname = content or ""
                 archive.addfile(info)
-    return made.getvalue()
+    return stream.getvalue()
 
 
 def restore(
@@ -233,8 +233,8 @@ def test_caches_do_not_matter(tmp_path: Path) -> None:
     listing = {"left_out": ["a/__pycache__", ".cache"], "files": listed("a/x")}
     seed = {"a/x": "x", "__pycache__/y": "y", ".cache/z": "z"}
     folder = restore(tmp_path, listing, seed)
-    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
-    assert found == {"a", "a/x", "a/__pycache__", ".cache", ".cache/z"}
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+    assert names == {"a", "a/x", "a/__pycache__", ".cache", ".cache/z"}
 
 
 def test_listing_of_an_older_labledger(tmp_path: Path) -> None:
@@ -299,11 +299,11 @@ def test_tar_of_any_names(tmp_path: Path) -> None:
         entries[f"link{n}"] = Entry("link", n)
     packed = b"".join(artifact_tars.tar_of(entries, {name: tmp_path / name for name in entries}))
     assert len(packed) == artifact_tars.size_of(entries)
-    found = {
+    restored = {
         m.name: (m.kind, m.executable, m.target or b"".join(m.content))
         for m in artifact_tars.members(io.BytesIO(packed))
     }
-    assert found == {
+    assert restored == {
         name: (e.kind, e.executable, contents.get(name, b"\xff" * e.size))
         for name, e in entries.items()
     }

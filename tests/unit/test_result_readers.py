@@ -22,12 +22,12 @@ from labledger.resources import schemas
 def names_in(schema: object) -> list[str]:
     """Return the names that a schema allows for `from` of `results`."""
     if isinstance(schema, list):
-        return [name for each in schema for name in names_in(each)]
+        return [name for child in schema for name in names_in(child)]
     if not isinstance(schema, dict):
         return []
     if "results" in schema and "from" in schema["results"].get("properties", {}):
         return list(schema["results"]["properties"]["from"]["enum"])
-    return [name for each in schema.values() for name in names_in(each)]
+    return [name for child in schema.values() for name in names_in(child)]
 
 
 @pytest.mark.parametrize("schema", ["experiment_v1", "task_v1"])

@@ -29,10 +29,10 @@ NO_NETWORK = "curl: (6) Could not resolve host: astral.sh\n"
 
 @pytest.fixture
 def spec(tmp_path: Path) -> AttemptSpec:
-    made = Trials(tmp_path, {BUSYBOX: "sha256:0"}).spec(runtime=OUTPUTS)
+    spec = Trials(tmp_path, {BUSYBOX: "sha256:0"}).spec(runtime=OUTPUTS)
     for name in ("outputs/0", "state"):
-        (made.folder / name).mkdir(parents=True)
-    return made
+        (spec.folder / name).mkdir(parents=True)
+    return spec
 
 
 def grade(spec: AttemptSpec, exit_status: int = 0, **source: object) -> GradingOutcome:

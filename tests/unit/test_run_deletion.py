@@ -51,12 +51,12 @@ def lab(tmp_path: Path) -> Path:
 def everything(lab: Path) -> dict[str, list[Any]]:
     """All rows of the ledger."""
     raw = DRIVER.connect(str(lab / "ledger.sqlite"))
-    found = {
+    rows_by_table = {
         name: sorted(raw.execute(f"SELECT * FROM {name}").fetchall(), key=repr)
         for name in metadata.tables
     }
     raw.close()
-    return found
+    return rows_by_table
 
 
 def findings(lab: Path) -> tuple[str, ...]:
@@ -72,9 +72,9 @@ def test_a_run_goes_as_a_whole_and_leaves_a_tombstone(lab: Path) -> None:
     assert delete_run(kit.RUN, BECAUSE, lab_dir=lab) == planned
     assert [(run.run_id, run.committed, run.chain_head) for run in planned] == [(kit.RUN, 6, head)]
     left = everything(lab)
-    assert {name for name, found in left.items() if any(row[0] == 1 for row in found)} == {
-        *("artifact", "deleted_run")
-    }
+    assert {
+        name for name, rows_found in left.items() if any(row[0] == 1 for row in rows_found)
+    } == {*("artifact", "deleted_run")}
     assert rows(lab, "last") == others
     assert [path.name for path in (lab / "runs").iterdir()] == ["last"]
     with open_ledger(lab_dir=lab) as ledger:

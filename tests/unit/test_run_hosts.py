@@ -115,10 +115,10 @@ class Hosts(Trials):
 
 @pytest.fixture
 def run(writer: LedgerWriter, reader: LedgerReader, path: Path) -> Iterator[Run]:
-    made = Run(writer, reader, path.parent, WIDTH, Hosts)
-    made.commit_queue.heartbeat.on_renewal = made.coordinator.lost_hosts.report_new
-    yield made
-    made.mirrors.close()
+    run = Run(writer, reader, path.parent, WIDTH, Hosts)
+    run.commit_queue.heartbeat.on_renewal = run.coordinator.lost_hosts.report_new
+    yield run
+    run.mirrors.close()
 
 
 def hosts_of(run: Run) -> Hosts:
@@ -144,8 +144,8 @@ def test_each_attempt_is_journaled_with_the_host_that_has_room(run: Run, path: P
     for row in rows:
         assert hosts_of(run).placed[row["schedule_idx"], row["attempt"]] == row["host"]
     for kind in ("slot_dispatched", "trial_finished"):
-        told = [event for event in run.told if event["event"] == kind]
-        assert {event["host"] for event in told} == set(HOSTS)
+        events = [event for event in run.told if event["event"] == kind]
+        assert {event["host"] for event in events} == set(HOSTS)
 
 
 def test_a_slow_slot_holds_dispatch_back_by_the_window(run: Run) -> None:

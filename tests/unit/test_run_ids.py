@@ -47,9 +47,9 @@ def test_a_long_id_is_refused_with_its_length_and_the_limit(tmp_path: Path) -> N
         ("experiment_v1", 64, {"experiment": {"id": "e" * 90}}),
         ("task_v1", 200, {"id": "e" * 90 * 10}),
     ):
-        found = [
+        problems = [
             text for path, text in json_schemas.problems(record, schema) if path[-1:] == ("id",)
         ]
         length = 90 if schema == "experiment_v1" else 900
-        assert len(found) == 1
-        assert f"({length} characters); expected an id of at most {limit} " in found[0]
+        assert len(problems) == 1
+        assert f"({length} characters); expected an id of at most {limit} " in problems[0]

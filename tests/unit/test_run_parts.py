@@ -66,8 +66,8 @@ def test_a_run_has_the_newest_experiment_and_each_part(path: Path) -> None:
         Slot(7, "treat", "t0", 0, supersedes=1),
         Slot(8, "treat", "t1", 0, supersedes=3),
     ]
-    found = list(query(path, "SELECT part, kind, scheduled, committed, digest FROM run_parts")[1])
-    assert [tuple(row) for row in found] == [
+    parts = list(query(path, "SELECT part, kind, scheduled, committed, digest FROM run_parts")[1])
+    assert [tuple(row) for row in parts] == [
         (1, "started", 4, 4, "d" * 64),
         (2, "extended", 2, 2, "2" * 64),
         (3, "extended", 1, 1, "3" * 64),
@@ -151,10 +151,10 @@ def test_the_chain_goes_through_each_part(path: Path) -> None:
 
 
 def without_artifacts(lab: Path) -> dict[str, list[Any]]:
-    found = rows(lab)
-    del found["artifact"]
-    [progress] = found["schedule_progress"]
-    return {**found, "schedule_progress": [progress[:3]]}
+    imported_rows = rows(lab)
+    del imported_rows["artifact"]
+    [progress] = imported_rows["schedule_progress"]
+    return {**imported_rows, "schedule_progress": [progress[:3]]}
 
 
 def test_a_grown_run_is_imported_from_ledger_and_mirrors(path: Path, tmp_path: Path) -> None:
@@ -167,12 +167,12 @@ def test_a_grown_run_is_imported_from_ledger_and_mirrors(path: Path, tmp_path: P
     assert [line["part"] for line in lines if line["type"] == "part"] == [2, 3, 4]
     for name, source in (("a", path), ("b", tmp_path / "mirrors")):
         here = LabFolder(tmp_path / name / ".lab")
-        [found] = import_source(here, source, without_artifacts=True)
-        assert (found.relation, found.total) == (RunRelation.NEW, 9)
+        [imported] = import_source(here, source, without_artifacts=True)
+        assert (imported.relation, imported.total) == (RunRelation.NEW, 9)
         assert without_artifacts(here.root) == without_artifacts(path.parent)
         assert export(here.ledger, tmp_path / f"{name}-mirrors") == files
-        [found] = import_source(here, source, without_artifacts=True)
-        assert found.relation is RunRelation.SAME
+        [imported] = import_source(here, source, without_artifacts=True)
+        assert imported.relation is RunRelation.SAME
 
 
 def test_an_earlier_copy_of_a_run_grows_by_its_parts(tmp_path: Path) -> None:
@@ -284,8 +284,8 @@ def test_reports_and_status_say_how_a_run_was_extended(path: Path) -> None:
         [part, *_] = ledger.state(kit.RUN).run.parts
         [file] = ledger.export(kit.RUN, "summary", path.parent / "s")
         summary = json.loads(file.read_text())
-    assert [each["slots"] for each in document["run"]["extensions"]] == [2, 1]
+    assert [extension["slots"] for extension in document["run"]["extensions"]] == [2, 1]
     for content in rendered:
         # Markdown escapes some of the characters of a time.
         assert f"by 2 trials at {part.created_at}" in content.decode().replace("\\", "")
-    assert [each["kind"] for each in summary["ext"]["parts"]] == ["extended", "extended", "rerun"]
+    assert [part["kind"] for part in summary["ext"]["parts"]] == ["extended", "extended", "rerun"]

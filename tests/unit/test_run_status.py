@@ -131,9 +131,9 @@ def test_show_lists_the_calls_of_a_trial(path: Path, writer: LedgerWriter) -> No
     lease = kit.begin_run(writer, prices=kit.PRICES)
     lost = kit.result(0, status=SlotStatus.INFRA_ERROR)
     writer.stage(lease, kit.with_calls(lost, kit.model_call()), final=False)
-    own = (MetricValue("cost_usd", "events", 32.0),)
+    metrics = (MetricValue("cost_usd", "events", 32.0),)
     calls = [kit.model_call(number) for number in range(1, 25)]
-    writer.commit_result(lease, kit.with_calls(kit.result(0, attempt=2, metrics=own), *calls))
+    writer.commit_result(lease, kit.with_calls(kit.result(0, attempt=2, metrics=metrics), *calls))
     done = run_forked("show", kit.RUN, "0", folder=path.parent.parent)
     assert "answered 200" in done.stdout
     assert "… 5 more calls; --full prints them" in done.stdout

@@ -38,12 +38,12 @@ def test_nothing_stays_mounted_after_a_kill(tmp_path: Path, ending: signal.Signa
 
 def processes_with(argument: str) -> list[str]:
     """Return the command lines of this machine's processes that hold an argument."""
-    found = []
+    mounts = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             line = path.read_text("utf-8", "replace")
         except OSError:
             continue
         if argument in line.split("\0"):
-            found.append(line)
-    return found
+            mounts.append(line)
+    return mounts

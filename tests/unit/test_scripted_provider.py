@@ -320,12 +320,12 @@ def test_tools_among_the_items_of_a_conversation(
         request = {**body("responses", item, stream=stream), "tools": None}
         answer = post(provider, PATHS["responses"], request)[2]
     whole = events(answer)[-1]["response"] if stream else json.loads(answer)
-    [said] = whole["output"]
-    assert (said["type"], said.get("namespace")) == call
-    if said["type"] == "custom_tool_call":
-        assert said["input"] == 'text(await tools.exec_command({"cmd": "echo hello"}));'
+    [output_item] = whole["output"]
+    assert (output_item["type"], output_item.get("namespace")) == call
+    if output_item["type"] == "custom_tool_call":
+        assert output_item["input"] == 'text(await tools.exec_command({"cmd": "echo hello"}));'
     else:
-        assert json.loads(said["arguments"]) == {"cmd": "echo hello"}
+        assert json.loads(output_item["arguments"]) == {"cmd": "echo hello"}
 
 
 def test_tools_that_a_message_adds() -> None:

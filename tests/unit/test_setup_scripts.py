@@ -47,8 +47,8 @@ def _project(folder: Path, *scripts: str) -> Path:
 
 def _run(*words: str | Path, **variables: str) -> str:
     # `scripts/test --newest` runs these tests, too.
-    own = {"PYTHON", "VENV_FOLDER", "VENV_VERSIONS", "TEST_PROCESSES"}
-    environment = {name: value for name, value in os.environ.items() if name not in own}
+    known_variables = {"PYTHON", "VENV_FOLDER", "VENV_VERSIONS", "TEST_PROCESSES"}
+    environment = {name: value for name, value in os.environ.items() if name not in known_variables}
     done = subprocess.run(
         ["bash", *words],
         env={**environment, **variables},

@@ -61,29 +61,34 @@ def test_a_plan_answers_for_both_estimands(lab: Path) -> None:
     """More replications need fewer tasks, a smaller difference more; ranges contain the number;
     the curves pass the power where the tables say."""
     make_history(lab)
-    found = plan(lab)
-    assert found.runs == ("early",)
-    assert (found.experiment.tasks, found.experiment.replications) == (5, 3)
-    *tasks, suite = found.requirements
-    assert [each.replications for each in tasks] == [1, 2, 3, 5, 10]
-    needed = [each.design.tasks for each in tasks if each.design]
+    size_plan = plan(lab)
+    assert size_plan.runs == ("early",)
+    assert (size_plan.experiment.tasks, size_plan.experiment.replications) == (5, 3)
+    *tasks, suite = size_plan.requirements
+    assert [requirement.replications for requirement in tasks] == [1, 2, 3, 5, 10]
+    needed = [requirement.design.tasks for requirement in tasks if requirement.design]
     assert needed == sorted(set(needed), reverse=True)
-    for each in found.requirements:
-        assert each.design is not None
-        assert each.design.power >= 0.8
-        assert each.design.detectable == pytest.approx(0.1, abs=0.01)
-        number = each.design.replications if each is suite else each.design.tasks
-        assert each.low is not None
-        assert each.low <= number <= (each.high or number)
-        assert each.design.total_trials == each.design.tasks * each.design.replications * 2
+    for requirement in size_plan.requirements:
+        assert requirement.design is not None
+        assert requirement.design.power >= 0.8
+        assert requirement.design.detectable == pytest.approx(0.1, abs=0.01)
+        number = (
+            requirement.design.replications if requirement is suite else requirement.design.tasks
+        )
+        assert requirement.low is not None
+        assert requirement.low <= number <= (requirement.high or number)
+        assert (
+            requirement.design.total_trials
+            == requirement.design.tasks * requirement.design.replications * 2
+        )
     smaller = plan(lab, detect=0.05).requirements[0].design
     assert smaller is not None
     assert smaller.tasks > needed[0]
-    for curve in found.curves:
+    for curve in size_plan.curves:
         powers = [design.power for design in curve]
         assert powers == sorted(powers)
         assert powers[0] < 0.8 <= powers[-1]
-    document = json.loads(json.dumps(found.as_json()))
+    document = json.loads(json.dumps(size_plan.as_json()))
     json_schemas.require_valid(document, "size_plan_v1")
     assert document["requirements"][0]["estimand"] == "tasks"
 
@@ -96,15 +101,15 @@ def test_a_plan_with_looks_has_the_power_of_the_last_one(lab: Path) -> None:
     looks = "[{tasks: 3, replications: 3}, {tasks: 5, replications: 3}]"
     text = path.read_text("utf-8").replace("design:\n", f"design:\n  looks: {looks}\n")
     path.write_text(text, "utf-8")
-    found = plan(lab)
-    assert [look.tasks for look in found.experiment.looks] == [3, 5]
-    assert found.as_json()["experiment"]["looks"][0] == {"tasks": 3, "replications": 3}
-    for one, several in zip(plain.requirements, found.requirements, strict=True):
+    size_plan = plan(lab)
+    assert [look.tasks for look in size_plan.experiment.looks] == [3, 5]
+    assert size_plan.as_json()["experiment"]["looks"][0] == {"tasks": 3, "replications": 3}
+    for one, several in zip(plain.requirements, size_plan.requirements, strict=True):
         assert one.design is not None
         assert several.design is not None
         assert one.design.total_trials <= several.design.total_trials
-    assert found.as_written[1].power < plain.as_written[1].power
-    assert any(note.startswith("2 looks are planned") for note in found.notes)
+    assert size_plan.as_written[1].power < plain.as_written[1].power
+    assert any(note.startswith("2 looks are planned") for note in size_plan.notes)
 
 
 def test_the_command_prints_tables_and_curves(lab: Path) -> None:
@@ -164,12 +169,12 @@ def test_runs_of_the_same_experiment_are_found(lab: Path) -> None:
 def test_without_replications_a_plan_says_so(lab: Path) -> None:
     """Replications add nothing for tasks like these, and this suite has no answer."""
     make_history(lab, replications=1)
-    found = plan(lab)
-    *tasks, suite = found.requirements
-    assert len({each.design.tasks for each in tasks[1:] if each.design}) == 1
+    size_plan = plan(lab)
+    *tasks, suite = size_plan.requirements
+    assert len({requirement.design.tasks for requirement in tasks[1:] if requirement.design}) == 1
     assert suite.design is None
-    assert any("one replication" in note for note in found.notes)
-    assert "unknown" in labledger.plan_text(found).tables[1].rows[0]
+    assert any("one replication" in note for note in size_plan.notes)
+    assert "unknown" in labledger.plan_text(size_plan).tables[1].rows[0]
 
 
 def test_runs_of_one_variant_are_paired_across_runs(lab: Path) -> None:
@@ -177,9 +182,9 @@ def test_runs_of_one_variant_are_paired_across_runs(lab: Path) -> None:
     path = lab / ".lab" / "ledger.sqlite"
     for name, letters in (("a", ["PF", "PP", "FF"] * 5), ("b", ["PP", "PF", "FF"] * 5)):
         runs.make_run(path, {"solo": letters}, name, experiment_id="demo")
-    found = plan(lab)
-    assert found.observed_tasks == 15
-    assert any("No run has two variants" in note for note in found.notes)
+    size_plan = plan(lab)
+    assert size_plan.observed_tasks == 15
+    assert any("No run has two variants" in note for note in size_plan.notes)
 
 
 @pytest.mark.parametrize("letters", [["PPP"] * 9, ["P"] * 2, ["PFP", "F"], ["FFF"] * 3])
@@ -188,10 +193,10 @@ def test_a_history_that_hardly_varies_gives_an_answer(lab: Path, letters: list[s
     and the fewest tasks are those on which the comparison's test can show anything."""
     sides = {"simplest": letters, "shuffled": letters}
     runs.make_run(lab / ".lab" / "ledger.sqlite", sides, "early", experiment_id="demo")
-    found = plan(lab, detect=1.0)
-    json_schemas.require_valid(found.as_json(), "size_plan_v1")
-    assert labledger.plan_text(found).tables
-    fewest = found.requirements[0].design
+    size_plan = plan(lab, detect=1.0)
+    json_schemas.require_valid(size_plan.as_json(), "size_plan_v1")
+    assert labledger.plan_text(size_plan).tables
+    fewest = size_plan.requirements[0].design
     assert fewest is not None
     opposite = ([[side] for _ in range(fewest.tasks)] for side in (0.0, 1.0))
     assert paired_rates.of_tasks(*opposite, 0.95).p < 0.05
@@ -226,9 +231,9 @@ def test_a_metric_has_its_own_unit(lab: Path) -> None:
     letters = {side: ["PP"] * 12 for side in numbers}
     path = lab / ".lab" / "ledger.sqlite"
     runs.make_run(path, letters, "early", numbers=numbers, experiment_id="demo")
-    found = plan(lab, metric="tokens", detect=5.0)
-    assert found.requirements[0].design is not None
-    assert found.requirements[0].design.tasks > 2
+    size_plan = plan(lab, metric="tokens", detect=5.0)
+    assert size_plan.requirements[0].design is not None
+    assert size_plan.requirements[0].design.tasks > 2
     with pytest.raises(InvalidInput, match="there is pass_rate"):
         plan(lab, metric="absent", detect=5.0)
     for wrong in ({"detect": 5.0}, {"detect": 0.0}, {"power": 1.0}, {"confidence": 0.2}):

@@ -219,9 +219,9 @@ def test_a_task_file_that_cannot_be_read(tasks: Path) -> None:
 def test_init_writes_and_says_it(tasks: Path, tmp_path: Path) -> None:
     """An experiment of a benchmark has the key, which its runs keep, and `init` says how many."""
     done = run_forked("init", tmp_path / "own", "--from", f"harbor:{tasks}", folder=tmp_path)
-    said = " ".join(done.stderr.split())
-    assert "1 of 3 tasks can be run; dataset.skipped says why the others cannot" in said
-    assert "surprise: unknown key, which Harbor ignores" in said
+    message = " ".join(done.stderr.split())
+    assert "1 of 3 tasks can be run; dataset.skipped says why the others cannot" in message
+    assert "surprise: unknown key, which Harbor ignores" in message
     written = yaml.safe_load((tmp_path / "own/experiment.yaml").read_text())
     assert [task["id"] for task in written["dataset"]["skipped"]] == ["steps", "windows"]
     plan = labledger.plan_run(tmp_path / "own")

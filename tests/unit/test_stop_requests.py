@@ -28,7 +28,7 @@ def test_a_third_press_asks_for_nothing_more() -> None:
 
 def test_the_reason_says_what_was_asked() -> None:
     """A first request that kills is not told as two."""
-    for requests, killer, said in (
+    for requests, killer, sentence in (
         ({2: "Ctrl-C"}, "Ctrl-C", "stopped by Ctrl-C, which killed the containers"),
         (
             {1: "Ctrl-C", 2: "Ctrl-C"},
@@ -44,7 +44,7 @@ def test_the_reason_says_what_was_asked() -> None:
         stop = StopRequest()
         for level, source in requests.items():
             stop.raise_to(level, source)
-        assert (stop.killer, stop.message) == (killer, said)
+        assert (stop.killer, stop.message) == (killer, sentence)
     stop = StopRequest()
     stop.raise_level("Ctrl-C")
     assert stop.message == "stopped by Ctrl-C; running trials finished"
@@ -62,12 +62,12 @@ def wait_for_removals() -> tuple[Future[Any], Callable[[], object]]:
     return future, lambda: removals.failures(0.2)
 
 
-@pytest.mark.parametrize("made", [wait_for_attempts, wait_for_removals])
+@pytest.mark.parametrize("make_future", [wait_for_attempts, wait_for_removals])
 def test_a_signal_as_a_wait_ends_does_not_make_it_endless(
-    made: Callable[[], tuple[Future[Any], Callable[[], object]]],
+    make_future: Callable[[], tuple[Future[Any], Callable[[], object]]],
 ) -> None:
     """A coordinator that waits for a trial notices the request, though the machine is slow then."""
-    future, wait = made()
+    future, wait = make_future()
     before = signal.signal(signal.SIGUSR1, lambda *_: time.sleep(0.3))
     signals = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1))
     rescue = threading.Timer(20, future.cancel)

@@ -222,14 +222,14 @@ def test_report(tmp_path: Path) -> None:
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 1)
-        said = Step(source="agent", message=HOSTILE)
+        step = Step(source="agent", message=HOSTILE)
         long = [Step(source="agent", message="m" * 1000)] * 200
-        writer.commit_result(lease, with_steps(0, [said, *STEPS, *long]))
+        writer.commit_result(lease, with_steps(0, [step, *STEPS, *long]))
     with open_ledger(path) as ledger:
         trials = collect(ledger._reader, kit.RUN, ReportOptions()).trials
         commits = ReportedCommits(path, kit.RUN, kit.RUN, len(trials))
-        found = pack(ledger._reader, {None: commits}, trials, LogSelection.ALL, MIB)
-    [island] = found.islands.values()
+        packed = pack(ledger._reader, {None: commits}, trials, LogSelection.ALL, MIB)
+    [island] = packed.islands.values()
     texts = {text["name"]: text for text in json.loads(gzip.decompress(base64.b64decode(island)))}
     steps = texts["steps"]["head"] + texts["steps"]["tail"]
     assert "[3] agent" in steps

@@ -99,8 +99,8 @@ def test_what_an_agent_can_read(benchmark: TranslatedBenchmark, tmp_path: Path) 
     from labledger.experiment.task_row import Task
 
     for row in benchmark.tasks:
-        own = {key: value for key, value in row.items() if key != "files"}
-        seen = json.dumps(Task.of_authored(own, tmp_path, {}).visible_row())
+        fields = {key: value for key, value in row.items() if key != "files"}
+        seen = json.dumps(Task.of_authored(fields, tmp_path, {}).visible_row())
         assert "add(2, 3) should be 5" in seen
         assert not [text for text in HIDDEN if text in seen]
         readers = [files.get("variants", files["for"]) for files in row["files"]]

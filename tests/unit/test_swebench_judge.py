@@ -120,12 +120,12 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Judged]:
         rows.append(row)
         patches.append("" if case.content is None else repository.patch({"calc.py": case.content}))
     prepared = prepare_rows(rows)
-    for name, row, patch, made in zip(CASES, rows, patches, prepared, strict=True):
-        assert isinstance(made, PreparedRow)
+    for name, row, patch, prepared_folder in zip(CASES, rows, patches, prepared, strict=True):
+        assert isinstance(prepared_folder, PreparedRow)
         case = CASES[name]
         log = case.apply_log
         if log is None:
-            log = run_script(repository, made.eval_script, patch, folder)
+            log = run_script(repository, prepared_folder.eval_script, patch, folder)
             log = case.change_log(log) if case.change_log else log
         logs.append(log)
         path = folder / f"{name}.log"
@@ -137,9 +137,12 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Judged]:
     reports = json.loads((folder / "reports.json").read_text())
     results = {}
     for number, (name, case) in enumerate(CASES.items()):
-        made = prepared[number]
-        assert isinstance(made, PreparedRow)
-        tests = {"FAIL_TO_PASS": [*made.fail_to_pass], "PASS_TO_PASS": [*made.pass_to_pass]}
+        prepared_folder = prepared[number]
+        assert isinstance(prepared_folder, PreparedRow)
+        tests = {
+            "FAIL_TO_PASS": [*prepared_folder.fail_to_pass],
+            "PASS_TO_PASS": [*prepared_folder.pass_to_pass],
+        }
         instance, log = rows[number] | tests, logs[number]
         both = (log, b"") if case.apply_log is None else (None, log)
         judgement = judge(instance, patches[number], *both)

@@ -74,9 +74,9 @@ class Trial:
 @pytest.fixture
 def trial(tmp_path: Path) -> Trial:
     """A trial after its setup. The image has ignored, untracked and changed files."""
-    made = made_trial(tmp_path)
-    begin(made)
-    return made
+    trial = made_trial(tmp_path)
+    begin(trial)
+    return trial
 
 
 def begin(trial: Trial) -> None:
@@ -87,10 +87,10 @@ def begin(trial: Trial) -> None:
 
 
 def made_trial(tmp_path: Path) -> Trial:
-    made = Trial(tmp_path)
+    trial = Trial(tmp_path)
     (tmp_path / "home").mkdir()
     (tmp_path / "out").mkdir()
-    testbed = made.testbed
+    testbed = trial.testbed
     (testbed / "sub").mkdir(parents=True)
     (testbed / "calc.py").write_text(CALC)
     (testbed / "latin.py").write_bytes(LATIN.encode("latin-1"))
@@ -111,7 +111,7 @@ def made_trial(tmp_path: Path) -> Trial:
     text = text.replace("/swebench", str(tmp_path / "swebench"))
     text = text.replace("/agentlab/out", str(tmp_path / "out"))
     (tmp_path / "patch.sh").write_text(text)
-    return made
+    return trial
 
 
 FIX = "sed -i 's/a - b/a + b/' calc.py; "

@@ -99,8 +99,8 @@ def test_what_other_commands_made(
         expected |= {"/setup/base", "/setup/empty"}
     if "collect" not in commands or processes == "keep":
         expected.add("/collect/made")
-    found = inspect_changes(Engine(), isolation, "id", "before_grading", state)
-    assert found.suspected == tuple(sorted(expected))
+    inspected = inspect_changes(Engine(), isolation, "id", "before_grading", state)
+    assert inspected.suspected == tuple(sorted(expected))
 
 
 def after_a_tick(path: Path) -> None:
@@ -150,9 +150,9 @@ def test_compiled_code_is_the_graders_after_its_mark(
     lines = f"agent 0 {begin} {end} 0\ngrader 0 {end} {end + 100} 0\n"
     write(isolation.folder / "state/phases", lines)
     state = ContainerState("id", "exited", 0, False, "", "", {}, upper_dir=str(upper))
-    found = inspect_changes(Engine(), isolation, "id", "after_grading", state)
-    names = tuple(path.rpartition("/")[2].partition(".")[0] for path in found.suspected)
-    assert (names, found.by) == (suspected, by)
+    inspected = inspect_changes(Engine(), isolation, "id", "after_grading", state)
+    names = tuple(path.rpartition("/")[2].partition(".")[0] for path in inspected.suspected)
+    assert (names, inspected.by) == (suspected, by)
 
 
 @pytest.mark.parametrize(("later_cs", "is_setups"), [(0, False), (1, False), (3, True)])
@@ -164,8 +164,8 @@ def test_the_first_change_of_an_agent(tmp_path: Path, later_cs: int, is_setups: 
     isolation = isolation_of(Trials(tmp_path, {BUSYBOX: "sha256:1"}).spec())
     phases = f"setup 0 {begin - 50} {begin - 3} 0\nagent 0 {begin} {begin + 100} 0\n"
     state = ContainerState("id", "exited", 50, False, "", "", {}, upper_dir=str(tmp_path / "upper"))
-    found = inspect_changes(Engine(), isolation, "id", "before_grading", state, phases)
-    assert (found.suspected == ()) is is_setups
+    inspected = inspect_changes(Engine(), isolation, "id", "before_grading", state, phases)
+    assert (inspected.suspected == ()) is is_setups
 
 
 def write(path: Path, text: str = "") -> None:
@@ -217,9 +217,9 @@ def test_many_changes_are_one_sentence(tmp_path: Path, by: object, who: str) -> 
 def test_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """However much has changed, a hundred short paths are kept and all are counted."""
     monkeypatch.setattr("labledger.trial.evidence.tampering._MAX_COMPARED", 150)
-    found, total = suspicious_paths(f"/opt/{'x' * 1000}{n}" for n in range(400))
-    assert len(found) == MAX_PATHS
-    assert max(map(len, found)) == 512
+    paths, total = suspicious_paths(f"/opt/{'x' * 1000}{n}" for n in range(400))
+    assert len(paths) == MAX_PATHS
+    assert max(map(len, paths)) == 512
     assert total == 400
 
 
@@ -229,8 +229,8 @@ def test_artifacts_are_ordinary(tmp_path: Path) -> None:
     artifacts = [{"path": "/swebench/model.patch"}, {"path": "/opt/out/"}, {"path": "/"}]
     spec = trials.spec(grading={"mode": "separate", "artifacts": artifacts})
     changed = ["/swebench/model.patch", "/swebench", "/opt/out/x", "/opt/other", "/swebench/more"]
-    found = suspicious_paths(changed, isolation_of(spec).own_folders)
-    assert found == (("/opt/other", "/swebench/more"), 2)
+    paths = suspicious_paths(changed, isolation_of(spec).own_folders)
+    assert paths == (("/opt/other", "/swebench/more"), 2)
 
 
 def test_hooks() -> None:

@@ -26,11 +26,11 @@ GOLD: dict[str, Any] = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    made = Folder(tmp_path)
-    made.write("t/test.sh", "true\n").chmod(0o755)
-    made.write("t/deep/key", "42\n")
-    made.write("s/solve.sh", "true\n")
-    return made
+    folder = Folder(tmp_path)
+    folder.write("t/test.sh", "true\n").chmod(0o755)
+    folder.write("t/deep/key", "42\n")
+    folder.write("s/solve.sh", "true\n")
+    return folder
 
 
 def with_files(folder: Folder, *entries: dict[str, Any], **row: Any) -> Folder:
@@ -75,7 +75,7 @@ def test_equal_files_are_packed_once(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "field", "said"),
+    ("entry", "field", "reason"),
     [
         ({"path": "tests"}, "files[0].path", "absolute path"),
         ({"path": "/"}, "files[0].path", "'/'"),
@@ -92,13 +92,13 @@ def test_equal_files_are_packed_once(folder: Folder) -> None:
     ],
 )
 def test_bad_files_are_refused(
-    folder: Folder, entry: dict[str, Any], field: str, said: str
+    folder: Folder, entry: dict[str, Any], field: str, reason: str
 ) -> None:
     """What cannot be put in place is refused with its field before a run exists."""
     ((at, message),) = problems(with_files(folder, TESTS | entry))
     assert at is not None
     assert at.startswith(field)
-    assert said in message
+    assert reason in message
 
 
 def test_bad_files_of_agents_are_refused(folder: Folder) -> None:

@@ -61,7 +61,7 @@ def test_json_keeps_its_values() -> None:
 def commands(lab: Path) -> list[list[str]]:
     """Every command that prints, in every form it has for people and for programs."""
     run, unfinished = hostile_ledger.RUN, hostile_ledger.UNFINISHED
-    told = [
+    commands = [
         ["runs"],
         ["status", run],
         ["status", unfinished],
@@ -97,9 +97,9 @@ def commands(lab: Path) -> list[list[str]]:
         ["!hostile_ledger:watch_live"],
         ["!hostile_ledger:watch_plainly"],
     ]
-    told += [["query", view] for view in VIEWS]
-    told += [["export", run, "--what", what, "--out", "-"] for what in ("trials", "events")]
-    return told
+    commands += [["query", view] for view in VIEWS]
+    commands += [["export", run, "--what", what, "--out", "-"] for what in ("trials", "events")]
+    return commands
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_no_command_lets_hostile_text_through(folder: Path) -> None:
     """Printed on terminals of any width, hostile text of the ledger sends no control and
     forges no line."""
     words = commands(folder / ".lab")
-    cases = [Case(each, folder, 100, NO_ENGINE) for each in words]
+    cases = [Case(command, folder, 100, NO_ENGINE) for command in words]
     cases += [Case(["query", "trial_facts"], folder, width) for width in (40, 2000)]
     for shown in show(cases):
         assert not shown.hidden(), (shown.words, shown.hidden(), shown.text)
@@ -139,7 +139,7 @@ def test_no_column_lets_hostile_text_through(folder: Path, tmp_path: Path) -> No
     assert {"run.name", "trial.message", "dispatch.container", "lease.host"} <= set(poisoned)
     words = [["runs"], ["status", "run-1"], ["show", "run-1", "0"], ["verify"]]
     words += [["query", view] for view in ("runs", "trials", "events", "evidence", "gradings")]
-    cases = [Case(each, tmp_path, 100, NO_ENGINE) for each in words]
+    cases = [Case(command, tmp_path, 100, NO_ENGINE) for command in words]
     for shown in show(cases):
         assert not shown.hidden(), (shown.words, shown.hidden(), shown.text)
         assert not shown.forged(), (shown.words, shown.text)
@@ -153,12 +153,12 @@ def test_json_on_a_terminal_is_exact(folder: Path, form: str) -> None:
     cases = [
         Case(["query", view, "--format", form], folder, 80) for view in ("trial_facts", "events")
     ]
-    told = []
+    documents = []
     for shown in show(cases):
         assert not shown.hidden()
         whole = form == "json"
-        told += json.loads(shown.text) if whole else map(json.loads, shown.text.splitlines())
-    assert json.loads(json.dumps(rows)) == told
+        documents += json.loads(shown.text) if whole else map(json.loads, shown.text.splitlines())
+    assert json.loads(json.dumps(rows)) == documents
 
 
 @pytest.mark.parametrize(

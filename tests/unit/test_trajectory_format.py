@@ -148,8 +148,8 @@ def test_refused_document(case: str) -> None:
 def test_all_problems() -> None:
     """All problems are listed, up to a limit, those of late steps with their numbers."""
     document = trajectory(*[ASKED] * 120, {**ASKED, "mood": 1}, mood=1)
-    found = find_problems(io.BytesIO(json.dumps(document).encode()))
-    assert [problem.split(":")[0] for problem in found] == ["steps[120].mood", "mood"]
+    problems = find_problems(io.BytesIO(json.dumps(document).encode()))
+    assert [problem.split(":")[0] for problem in problems] == ["steps[120].mood", "mood"]
     many = trajectory(*[{**ASKED, "mood": 1}] * 200)
     assert len(find_problems(io.BytesIO(json.dumps(many).encode()))) == MAX_PROBLEMS
 
@@ -175,8 +175,8 @@ def test_documents_that_would_take_long() -> None:
         b"{" + b",".join(b'"k%d":1' % n for n in range(200)): "more than 100 members",
         b'{"steps":[' + b"[" * 2_000_000: "nests deeper than 64 levels",
     }.items():
-        [found] = find_problems(io.BytesIO(raw))
-        assert problem in found
+        [only_problem] = find_problems(io.BytesIO(raw))
+        assert problem in only_problem
 
 
 def steps_of(count: int, text: str) -> Iterator[Step]:

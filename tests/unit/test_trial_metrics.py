@@ -32,9 +32,9 @@ SOURCES = Sources(
 
 
 def value(sources: Sources = SOURCES, **definition: Any) -> Any:
-    found = compute_metrics([MetricDefinition.from_json({"id": "m"} | definition)], sources)
-    assert all((m.metric_id, m.source) == ("m", definition["from"]) for m in found)
-    return found[0].value if found else None
+    values = compute_metrics([MetricDefinition.from_json({"id": "m"} | definition)], sources)
+    assert all((m.metric_id, m.source) == ("m", definition["from"]) for m in values)
+    return values[0].value if values else None
 
 
 @pytest.mark.parametrize(
@@ -68,9 +68,9 @@ def value(sources: Sources = SOURCES, **definition: Any) -> Any:
 )
 def test_values(definition: dict[str, Any], expected: object) -> None:
     """Each source and aggregate gives its value, and nothing where nothing is."""
-    found = value(**definition)
-    assert found == expected
-    assert type(found) is type(expected)
+    metric = value(**definition)
+    assert metric == expected
+    assert type(metric) is type(expected)
 
 
 def test_nothing_to_take_from() -> None:
@@ -96,9 +96,9 @@ def test_sums_that_do_not_fit(numbers: list[Any], expected: object) -> None:
     """A sum beyond 64 bits is a double, and one beyond a double is no metric."""
     events = tuple(Event(i, None, {"n": n}) for i, n in enumerate(numbers))
     sources = Sources(None, None, events, {}, 0)
-    found = value(sources, **{"from": "events", "aggregate": "sum", "field": "n"})
-    assert found == expected
-    assert found is None or math.isfinite(found)
+    metric = value(sources, **{"from": "events", "aggregate": "sum", "field": "n"})
+    assert metric == expected
+    assert metric is None or math.isfinite(metric)
 
 
 def test_definitions_keep_their_order() -> None:

@@ -57,11 +57,11 @@ def test_every_key_of_a_task(folder: Folder) -> None:
     """A task overrides each key; what it leaves out stays as the experiment has it."""
     folder.data["runtime"] |= {"env": {"A": "experiment", "Z": "$mode"}, "user": "root"}
     folder.tasks([{"id": "plain"}, {"id": "own", "runtime": EVERY}])
-    plain, own = settings_of(folder.resolve())
+    plain, overridden = settings_of(folder.resolve())
     assert plain.runtime == Runtime(
         image="python:3", user="root", env={"A": "experiment", "Z": "ref"}
     )
-    assert own.runtime == Runtime(
+    assert overridden.runtime == Runtime(
         image="own:1",
         user="0",
         network="full",
@@ -77,18 +77,18 @@ def test_every_key_of_a_phase(folder: Folder) -> None:
     """Commands are replaced whole, environments name by name; a phase's own names win."""
     folder.data["runtime"] |= {"env": {"N": "of all phases"}}
     folder.tasks([{"id": "own", "runtime": EVERY}])
-    (own,) = settings_of(folder.resolve())
-    assert own.phases["agent"].command == ("go", "1")
-    assert own.phase("agent").env == {
+    (settings,) = settings_of(folder.resolve())
+    assert settings.phases["agent"].command == ("go", "1")
+    assert settings.phase("agent").env == {
         "A": "task",
         "B": "ref",
         "N": "3",
         "API": "${TOKEN}",
         "C": "3",
     }
-    assert own.phase("setup").env == {"A": "task", "B": "ref", "N": "of all phases", "D": "1"}
-    assert own.phase("grader").env == {"A": "task", "B": "ref", "N": "of all phases"}
-    assert [own.timeout_s(name) for name in ("setup", "agent", "grader")] == [6, 5, 120]
+    assert settings.phase("setup").env == {"A": "task", "B": "ref", "N": "of all phases", "D": "1"}
+    assert settings.phase("grader").env == {"A": "task", "B": "ref", "N": "of all phases"}
+    assert [settings.timeout_s(name) for name in ("setup", "agent", "grader")] == [6, 5, 120]
 
 
 @pytest.mark.parametrize("key", sorted(EVERY))
@@ -141,8 +141,8 @@ def test_limits_can_be_lifted_and_set(folder: Folder) -> None:
     folder.tasks([{"id": "plain"}, {"id": "own", **lifted}])
     resolved = folder.resolve()
     assert resolved.plan.runtime.resources == Resources(None, None, None)
-    plain, own = (each.runtime.resources for each in settings_of(resolved, "empty"))
-    assert (plain, own) == (Resources(None, 1 << 30, 100), Resources(2, 1 << 30, None))
+    plain, overridden = (settings.runtime.resources for settings in settings_of(resolved, "empty"))
+    assert (plain, overridden) == (Resources(None, 1 << 30, 100), Resources(2, 1 << 30, None))
     stored = json.loads(canonical_json.dumps(resolved.document))
     assert ExperimentPlan.of_document(stored) == resolved.plan
     none = {"resources": Resources(None, None, None).as_json()}
@@ -161,9 +161,9 @@ def test_setup_can_be_switched_off_and_on(folder: Folder) -> None:
         [{"id": "a"}, {"id": "b", "runtime": {"setup": None}}, {"id": "c", "runtime": again}]
     )
     resolved = folder.resolve()
-    assert ["setup" in each.phases for each in settings_of(resolved)] == [True, False, True]
+    assert ["setup" in settings.phases for settings in settings_of(resolved)] == [True, False, True]
     assert settings_of(resolved)[2].timeout_s("setup") == 9
-    assert ["setup" in each.phases for each in settings_of(resolved, "empty")] == [
+    assert ["setup" in settings.phases for settings in settings_of(resolved, "empty")] == [
         False,
         False,
         True,
@@ -175,8 +175,8 @@ def test_files_of_a_variant(folder: Folder) -> None:
     """They are staged with the experiment's, and words of commands find them, a task's too."""
     folder.write("other.py", "print('other')\n")
     variant(folder, {"agent": {"command": ["python3", "other.py"], "files": ["other.py"]}})
-    own = {"agent": {"command": ["python3", "agent.py", "$mode"]}}
-    folder.tasks([{"id": "a"}, {"id": "b", "runtime": own}])
+    variant_settings = {"agent": {"command": ["python3", "agent.py", "$mode"]}}
+    folder.tasks([{"id": "a"}, {"id": "b", "runtime": variant_settings}])
     resolved = folder.resolve()
     assert [file.name for file in resolved.plan.files["agent"]] == ["agent.py", "other.py"]
     plain, of_task = settings_of(resolved, "empty")
@@ -213,7 +213,7 @@ OLD_TASKS = "ff7ba4768122d2732b7ff51c58b68d505422a981d070a7b74eee7e8329a4a8aa"
 
 def test_names_of_tasks_are_needed(folder: Folder) -> None:
     """Bindings of the variant are known; each other name is asked for at its first line."""
-    own = {
+    overrides = {
         "env": {"E": "$mode $FROM_ENV"},
         "agent": {"command": ["go", "$n", "$FROM_COMMAND", "$WORKSPACE"]},
         "setup": {"command": ["x"], "env": {"V": "$only"}},
@@ -221,7 +221,9 @@ def test_names_of_tasks_are_needed(folder: Folder) -> None:
     folder.data["baseline"]["bindings"]["only"] = 1
     folder.data["runtime"]["env"] = {"ALL": "$OF_ALL"}
     variant(folder, {"env": {"ALL": "$OF_VARIANT"}})
-    folder.tasks([{"id": "a"}, {"id": "b", "runtime": own}, {"id": "c", "runtime": own}])
+    folder.tasks(
+        [{"id": "a"}, {"id": "b", "runtime": overrides}, {"id": "c", "runtime": overrides}]
+    )
     resolved = folder.resolve()
     names = {"FROM_ENV", "FROM_COMMAND", "only", "OF_ALL", "OF_VARIANT", "KEY", "TOKEN"}
     assert set(resolved.plan.environment) == names
@@ -243,8 +245,8 @@ def test_names_in_a_variants_command(folder: Folder) -> None:
     """They are reported in the variant's own section."""
     variant(folder, {"agent": {"command": ["go", "$ABSENT"], "env": {"X": "$MISSING"}}})
     fields = {p.field for p in folder.resolve().missing_names({"KEY", "TOKEN"})}
-    own = "variant_plan[0].runtime.agent"
-    assert fields == {f"{own}.command[1]", f"{own}.env.X"}
+    field = "variant_plan[0].runtime.agent"
+    assert fields == {f"{field}.command[1]", f"{field}.env.X"}
 
 
 @pytest.mark.parametrize(

@@ -71,9 +71,9 @@ def document(evidence: EvidenceCollector) -> dict[str, Any]:
     """The stored document, which has no problems."""
     digest = digest_of(evidence.references["trajectory"])
     content = evidence.artifacts[digest].content or evidence.outputs.store.path(digest).read_bytes()
-    found: dict[str, Any] = json.loads(content)
-    assert list(document_problems(found)) == []
-    return found
+    trajectory_document: dict[str, Any] = json.loads(content)
+    assert list(document_problems(trajectory_document)) == []
+    return trajectory_document
 
 
 def write_calls(folder: Path, *calls: ModelCall) -> None:
@@ -119,9 +119,9 @@ def test_wrong_document(trials: Trials) -> None:
     result = graded(trials, f"cat > ../out/trajectory.json <<'END'\n{wrong}\nEND")
     assert (result.status, result.verdict) == (SlotStatus.COMPLETED, "pass")
     assert "trajectory" not in result.evidence[0]["evidence"]
-    found = problems(result)["trajectory"]
-    assert "steps[0].mood: unknown key" in found
-    assert "steps[1].source: found" in found
+    problem = problems(result)["trajectory"]
+    assert "steps[0].mood: unknown key" in problem
+    assert "steps[1].source: found" in problem
 
 
 HOSTILE = {
@@ -184,11 +184,11 @@ def spec(trials: Trials) -> AttemptSpec:
 def test_log_of_a_profile(spec: AttemptSpec) -> None:
     """An agent's own log becomes the trajectory, with the agent, its figures and its session."""
     evidence = collected(spec, CLAUDE)
-    found = document(evidence)
+    trajectory_document = document(evidence)
     assert evidence.ext["trajectory"] == {"origin": "agent_log", "steps": 3}
-    assert found["agent"]["name"] == "claude-code"
-    assert found["agent"]["version"] == "2.1.197"
-    final = found["final_metrics"]
+    assert trajectory_document["agent"]["name"] == "claude-code"
+    assert trajectory_document["agent"]["version"] == "2.1.197"
+    final = trajectory_document["final_metrics"]
     assert final["extra"]["claimed"]["total_cost_usd"] == 0.005985
     assert "total_cost_usd" not in final
     assert final["total_steps"] == 3

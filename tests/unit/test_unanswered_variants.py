@@ -98,8 +98,8 @@ def test_calls_of_a_trial_show_whether_a_model_answered(
     # Another trial has calls, so that the run is not one without any.
     writer.commit_result(lease, trial(0, *numbered))
     writer.commit_result(lease, trial(1, kit.model_call()))
-    found = {each.variant_id: each for each in reader.model_answers(kit.RUN)}
-    counts = {name: getattr(found["base"], name) for name in ("answered", "unanswered", "silent")}
+    answers = {answer.variant_id: answer for answer in reader.model_answers(kit.RUN)}
+    counts = {name: getattr(answers["base"], name) for name in ("answered", "unanswered", "silent")}
     assert counts == {name: int(name == answer.value) for name in counts}
 
 
@@ -263,7 +263,7 @@ def test_the_ledger_counts_trials_without_answers(
         VariantAnswers("base", 0, 2, 0, last),
         VariantAnswers("treat", 1, 0, 1),
     ]
-    assert [text for each in outcome.model_answers for text in each.sentences] == [
+    assert [text for answer in outcome.model_answers for text in answer.sentences] == [
         (
             "variant base: 2 of 2 trials called models and got no answer, and no other trial got "
             f"one; the last call: anthropic/small: status 402: {SENTENCE}"
@@ -281,7 +281,7 @@ def test_a_run_without_any_answer_is_no_success(outcome: RunOutcome) -> None:
 
 def test_status_and_report_say_so(outcome: RunOutcome, path: Path) -> None:
     """The sentences of the end of the run are in `status`, as text and JSON, and in the report."""
-    sentences = [text for each in outcome.model_answers for text in each.sentences]
+    sentences = [text for answer in outcome.model_answers for text in answer.sentences]
     with open_ledger(lab_dir=path.parent) as ledger:
         missing = ledger.report(kit.RUN)["missing"]
         document = ledger.state(kit.RUN).as_json()

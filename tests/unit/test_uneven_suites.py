@@ -45,8 +45,8 @@ def test_tasks_that_cancel_are_seldom_called_a_difference(
     chance = np.random.default_rng(3)
     alarms, draws = 0, 400
     for _ in range(draws):
-        found = paired_rates.of_suite(*drawn(chance, rates, trials), ALL)
-        alarms += found.p < 1 - ALL
+        inference = paired_rates.of_suite(*drawn(chance, rates, trials), ALL)
+        alarms += inference.p < 1 - ALL
     assert alarms / draws <= 0.07  # Two standard errors above .05.
 
 
@@ -60,13 +60,13 @@ def test_interval_and_p_value_of_uneven_suites_agree() -> None:
         counts = tuple(chance.choice(choice, tasks).tolist() for _ in range(2))
         rates = tuple(chance.beta(0.4, 0.4, tasks).tolist() for _ in range(2))
         a, b = drawn(chance, (rates[0], rates[1]), (counts[0], counts[1]))
-        found, mirrored = paired_rates.of_suite(a, b, ALL), paired_rates.of_suite(b, a, ALL)
-        low, high = found.estimate.bounds or (0.0, 0.0)
-        assert low <= found.estimate.value <= high
-        assert (found.p < 1 - ALL) is not (low <= 0 <= high)
-        assert found.p == pytest.approx(mirrored.p, abs=1e-9)
+        inference, mirrored = paired_rates.of_suite(a, b, ALL), paired_rates.of_suite(b, a, ALL)
+        low, high = inference.estimate.bounds or (0.0, 0.0)
+        assert low <= inference.estimate.value <= high
+        assert (inference.p < 1 - ALL) is not (low <= 0 <= high)
+        assert inference.p == pytest.approx(mirrored.p, abs=1e-9)
         assert mirrored.estimate.low == pytest.approx(-high, abs=1e-9)
-        shown += found.p < 1 - ALL
+        shown += inference.p < 1 - ALL
     assert shown > 10
 
 

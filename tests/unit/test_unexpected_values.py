@@ -378,5 +378,5 @@ def test_logs(name: str) -> None:
         assert "".join(conversation(steps)) is not None
         written = {"schema_version": "ATIF-v1.8", "agent": {"name": "a", "version": "1"}}
         if steps:
-            found = [step.as_json() | {"step_id": n} for n, step in enumerate(steps, 1)]
-            assert list(document_problems({**written, "steps": found})) == []
+            documents = [step.as_json() | {"step_id": n} for n, step in enumerate(steps, 1)]
+            assert list(document_problems({**written, "steps": documents})) == []

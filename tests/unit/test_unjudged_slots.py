@@ -29,16 +29,16 @@ def graded_run(folder: Path) -> Path:
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 5)
         for idx, letter in enumerate("PFEgF"):
-            made = graded.result(kit.RUN, kit.slot(idx), letter, 1, SlotStatus.COMPLETED)
-            writer.commit_result(lease, with_ext(made, COMPLAINT) if idx == BROKEN else made)
+            result = graded.result(kit.RUN, kit.slot(idx), letter, 1, SlotStatus.COMPLETED)
+            writer.commit_result(lease, with_ext(result, COMPLAINT) if idx == BROKEN else result)
         writer.leases.release(lease, RunStatus.COMPLETED)
     return path
 
 
-def with_ext(made: AttemptResult, ext: JsonObject) -> AttemptResult:
+def with_ext(result: AttemptResult, ext: JsonObject) -> AttemptResult:
     """The result with more in the `ext` of its evidence."""
-    (row,) = made.evidence
-    return replace(made, evidence=({**row, "ext": {**row.get("ext", {}), **ext}},))
+    (row,) = result.evidence
+    return replace(result, evidence=({**row, "ext": {**row.get("ext", {}), **ext}},))
 
 
 @pytest.fixture
@@ -48,8 +48,8 @@ def path(tmp_path: Path) -> Path:
 
 def again(idx: int, letter: str, **changes: object) -> AttemptResult:
     """The result that a worker of the second generation returns for a slot."""
-    made = graded.result("run-1.g2", kit.slot(idx), letter, 2, SlotStatus.COMPLETED)
-    return replace(made, **changes)  # type: ignore[arg-type]
+    result = graded.result("run-1.g2", kit.slot(idx), letter, 2, SlotStatus.COMPLETED)
+    return replace(result, **changes)  # type: ignore[arg-type]
 
 
 def stays_open(path: Path, result: AttemptResult) -> bool:
@@ -111,9 +111,9 @@ def test_what_the_ledger_says_of_them(path: Path) -> None:
         writer.stage(lease, slow, final=False)
         writer.stage(lease, again(SAID_ERROR, "P"), final=True)
     with LedgerReader.open(path) as reader:
-        found = [
-            (each.schedule_idx, each.reason, each.message) for each in reader.unjudged(lease.run_id)
+        slots = [
+            (slot.schedule_idx, slot.reason, slot.message) for slot in reader.unjudged(lease.run_id)
         ]
-        assert found == [(0, "grader_exit_nonzero", "down"), (1, "grader_timeout", "slow")]
+        assert slots == [(0, "grader_exit_nonzero", "down"), (1, "grader_timeout", "slow")]
         assert reader.unjudged("run-2") == []
         assert reader.staged_statuses(lease.run_id) == {SAID_ERROR: SlotStatus.COMPLETED}

@@ -27,10 +27,10 @@ def test_a_seeded_folder_is_its_seeds(tmp_path: Path) -> None:
     """Right after it was filled, what lies in such a folder is what the seed has there."""
     seed = InlineSeed(FILES)
     seed.fill(tmp_path)
-    found = looked_into(tmp_path)
-    assert found == seeded_unlisted_folders(seed, found)
-    assert found.keys() == {".git", "sub/.git"}
-    first = {name: digest(inside) for name, inside in found.items()}
+    paths = looked_into(tmp_path)
+    assert paths == seeded_unlisted_folders(seed, paths)
+    assert paths.keys() == {".git", "sub/.git"}
+    first = {name: digest(inside) for name, inside in paths.items()}
     (tmp_path / ".git" / "refs" / "a").chmod(0o755)
     (tmp_path / "sub" / ".git" / "hollow").mkdir()
     second = {name: digest(inside) for name, inside in looked_into(tmp_path).items()}

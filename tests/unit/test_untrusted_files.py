@@ -93,12 +93,12 @@ def test_what_is_no_plain_file(
                 bound.bind("out")
         case _:
             out.hardlink_to(target)
-    found = refused(tmp_path)
-    assert found.reason is Reason.OUTPUT_UNSAFE
-    assert word in found.message
+    refusal = refused(tmp_path)
+    assert refusal.reason is Reason.OUTPUT_UNSAFE
+    assert word in refusal.message
     content, problem = read_optional(tmp_path, "out", 100)
     assert content is None
-    assert problem == found.message
+    assert problem == refusal.message
 
 
 def test_devices() -> None:
@@ -127,12 +127,12 @@ def test_swap_between_looking_and_opening(
     reopened: list[str] = []
 
     def look_and_swap(handle: int) -> os.stat_result:
-        found = look(handle)
+        seen = look(handle)
         if not reopened:
             reopened.append("swapped")
             out.unlink()
             os.mkfifo(out) if kind == "fifo" else out.symlink_to("secret")
-        return found
+        return seen
 
     def open_noted(path: str, *args: int, **settings: int) -> int:
         reopened.append(str(path))

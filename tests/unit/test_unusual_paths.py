@@ -116,10 +116,10 @@ def place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 def run(place: Path, *words: object) -> str:
     """Return what a command says, which is no traceback and ends in time."""
     done = run_forked(*words, folder=place)
-    said = done.stdout + done.stderr
-    assert "Traceback" not in said, said
-    assert done.returncode in range(7), (words, done.returncode, said)
-    return said
+    printed = done.stdout + done.stderr
+    assert "Traceback" not in printed, printed
+    assert done.returncode in range(7), (words, done.returncode, printed)
+    return printed
 
 
 @each_kind("", "loop")
@@ -141,8 +141,8 @@ def test_a_missing_folder_of_an_output_is_created(folder: Path, place: Path, nam
     """Whichever command writes, and also if folders above are missing; but not below a file."""
     run(place, *OUTPUTS[name], "absent/deep/x", "--lab-dir", folder / ".lab")
     assert (place / "absent/deep/x").exists()
-    said = run(place, *OUTPUTS[name], "file/deep/x", "--lab-dir", folder / ".lab")
-    assert "the folder file/deep cannot be created: Not a directory" in said
+    done = run(place, *OUTPUTS[name], "file/deep/x", "--lab-dir", folder / ".lab")
+    assert "the folder file/deep cannot be created: Not a directory" in done
 
 
 @each_kind("", "loop", "fifo")

@@ -80,13 +80,13 @@ def test_an_error_is_not_kept() -> None:
 def test_one_thread_makes_a_value_for_all() -> None:
     """Pages that ask for the same at once wait for one answer."""
     kept, begun, may_end = KeptValues(), threading.Event(), threading.Event()
-    made: list[int] = []
+    values: list[int] = []
 
     def make() -> int:
         begun.set()
         may_end.wait(60)
-        made.append(1)
-        return len(made)
+        values.append(1)
+        return len(values)
 
     threads = [threading.Thread(target=kept.get, args=("counts", 1, make)) for _ in range(5)]
     for thread in threads:
@@ -95,7 +95,7 @@ def test_one_thread_makes_a_value_for_all() -> None:
     may_end.set()
     for thread in threads:
         thread.join()
-    assert made == [1]
+    assert values == [1]
 
 
 def test_nobody_waits_for_what_is_made_soon() -> None:

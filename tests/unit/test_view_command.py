@@ -245,9 +245,9 @@ def test_the_first_run_is_waited_for(tmp_path: Path, *, has_folder: bool) -> Non
         assert 'data-every="2000"' in text
         assert lab.exists() is has_folder
         lab.mkdir(exist_ok=True)
-        made = tmp_path / "made"
-        made.mkdir()
-        for path in lab_with_a_run(made).iterdir():
+        lab_folder = tmp_path / "made"
+        lab_folder.mkdir()
+        for path in lab_with_a_run(lab_folder).iterdir():
             path.rename(lab / path.name)
         status, text = page()
         assert (status, kit.RUN in text) == (200, True)

@@ -59,8 +59,8 @@ def post(server: RunningServer, fields: Mapping[str, Any], accept: str = "") -> 
 
 def asked(lab: Path) -> list[tuple[str, Any, str | None]]:
     with open_ledger(lab) as ledger:
-        found = ledger.control_requests(kit.RUN)
-    return [(str(request.kind), request.what, request.because) for request in found]
+        requests = ledger.control_requests(kit.RUN)
+    return [(str(request.kind), request.what, request.because) for request in requests]
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_a_form_becomes_a_request(
 
 
 def notices(server: RunningServer) -> list[str]:
-    found: list[str] = server.document(f"/runs/{kit.RUN}")["sentences"]["notices"]
-    return found
+    notices: list[str] = server.document(f"/runs/{kit.RUN}")["sentences"]["notices"]
+    return notices
 
 
 def test_a_dry_run_only_says_what_would_happen(lab: Path, server: RunningServer) -> None:

@@ -156,13 +156,13 @@ def test_a_run_in_the_list_has_what_one_asks_first(server: RunningServer) -> Non
 def test_a_run_answers_the_questions_of_its_page(server: RunningServer) -> None:
     """The document says why it is slow, what it costs, who is ahead, and what failed last."""
     document = server.document(f"/runs/{kit.RUN}")
-    told = document["sentences"]
-    assert told["pace"][0].startswith("2 trials run")
-    assert f"1 result waits for trial {COMMITTED} (base, t6)" in told["pace"][1]
-    assert told["cost"][0] == "$3.25 of a budget of $10.00 has been spent."
-    assert told["cost"][1] == "At this rate the whole run costs about $15.00."
-    assert told["ahead"][0].startswith("base is ahead so far: base 100.0%, treat 0.0%; ")
-    assert told["failed"][0] == "Trial 11: treat on t5, verdict fail."
+    sentences = document["sentences"]
+    assert sentences["pace"][0].startswith("2 trials run")
+    assert f"1 result waits for trial {COMMITTED} (base, t6)" in sentences["pace"][1]
+    assert sentences["cost"][0] == "$3.25 of a budget of $10.00 has been spent."
+    assert sentences["cost"][1] == "At this rate the whole run costs about $15.00."
+    assert sentences["ahead"][0].startswith("base is ahead so far: base 100.0%, treat 0.0%; ")
+    assert sentences["failed"][0] == "Trial 11: treat on t5, verdict fail."
     assert "60 trials are saved" in document["interim"]
     assert document["last_failed"]["schedule_idx"] == 11
 
@@ -316,7 +316,7 @@ def test_a_slot_says_how_far_it_is(server: RunningServer, idx: int, state: str) 
     assert slot["state"] == state
     assert server.get(f"/runs/{kit.RUN}/slots/{idx}").status == 200
     now = server.document(f"/runs/{kit.RUN}/slots/{idx}/now")
-    attempt = next((each["attempt"] for each in reversed(slot["attempts"])), None)
+    attempt = next((attempt_row["attempt"] for attempt_row in reversed(slot["attempts"])), None)
     assert now["state"] == state
     # A page that is open asks while its slot is not committed, and is loaded again for another one.
     assert state == "committed" or now["attempt"] == attempt
@@ -360,8 +360,8 @@ def test_queries_answer_with_rows(server: RunningServer) -> None:
 def test_what_json_has_no_word_for_is_text(server: RunningServer) -> None:
     """An infinite value is not a number of JSON; values of any size are not made here."""
     text = server.get("/sql?q=SELECT+9e999,+-9e999,+1.5&format=json").text
-    found = json.loads(text, parse_constant=lambda word: pytest.fail(word))
-    assert found["rows"] == [["inf", "-inf", 1.5]]
+    document = json.loads(text, parse_constant=lambda word: pytest.fail(word))
+    assert document["rows"] == [["inf", "-inf", 1.5]]
     answer = server.get("/sql?q=SELECT+randomblob(100000000)&format=json")
     assert answer.document["error"]["message"].startswith("the query was refused: RANDOMBLOB")
 
@@ -457,9 +457,9 @@ def test_every_kind_of_run_has_its_pages(
             with suppress(InvalidInput):  # A run of one variant has nothing to compare.
                 compared = ledger.compare(run.run_id).comparisons
                 sentences = " ".join(shown["sentences"]["ahead"][1:])
-                for each in compared:
-                    assert escape_values(each.decision.text) in sentences
-                    assert len(compared) == 1 or f"{each.b.variant_id}" in sentences
+                for comparison in compared:
+                    assert escape_values(comparison.decision.text) in sentences
+                    assert len(compared) == 1 or f"{comparison.b.variant_id}" in sentences
             for path_of in ("now", "changes", "grid", "slots/0/logs"):
                 assert server.get(f"{address}/{path_of}").status == 200
             for idx in range(min(run.total_slots, 12)):
@@ -485,7 +485,7 @@ def test_the_last_commit_is_counted_at_once(
         writer.leases.release(lease, RunStatus.COMPLETED)
         document = server.document(f"/runs/{kit.RUN}")
         assert (document["committed"], document["as_of"]) == (4, 4)
-        assert [each["rate"]["counted"] for each in document["variants"]] == [2, 2]
+        assert [variant["rate"]["counted"] for variant in document["variants"]] == [2, 2]
 
 
 def test_a_page_links_to_its_own_document(server: RunningServer) -> None:
@@ -562,8 +562,8 @@ def test_what_is_cancelled_is_said_before_it_is_committed(tmp_path: Path) -> Non
         after = server.document(f"/runs/{RUN}")
         # 18 slots were left, of which 6 are of the variant, slot 20 among them.
         left = [
-            each["progress"]["eta_s"] * each["progress"]["rate_per_h"] / 3600
-            for each in (before, after)
+            moment["progress"]["eta_s"] * moment["progress"]["rate_per_h"] / 3600
+            for moment in (before, after)
         ]
         assert left == [pytest.approx(18), pytest.approx(12)]
         assert after["grid"]["tasks"][3]["cells"] == {
@@ -618,15 +618,15 @@ def test_a_phase_runs_since_it_began(tmp_path: Path) -> None:
             (slot,) = server.document(f"/runs/{RUN}/now")["running"]
         assert slot["phase"] == "agent"
         assert slot["seconds"] < 60
-        said = request_control(RUN, "pause", dry_run=True, lab_dir=tmp_path / ".lab")
-        assert said.running == 1
-        assert said.about_s is not None
+        sentence = request_control(RUN, "pause", dry_run=True, lab_dir=tmp_path / ".lab")
+        assert sentence.running == 1
+        assert sentence.about_s is not None
         with open_ledger(tmp_path / ".lab") as ledger:
             [(mean,)] = ledger.rows(
                 "SELECT avg(duration_ms) FROM trials WHERE variant_id = :variant",
                 {"variant": slot["variant_id"]},
             )[1]
-        assert said.about_s == pytest.approx(max(1.0, mean / 1000 - slot["seconds"]), abs=5)
+        assert sentence.about_s == pytest.approx(max(1.0, mean / 1000 - slot["seconds"]), abs=5)
 
 
 def test_what_a_pause_holds_up_is_said(tmp_path: Path) -> None:

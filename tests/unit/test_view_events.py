@@ -201,8 +201,8 @@ def test_nobody_is_ahead_of_a_variant_of_which_nothing_counts(
 ) -> None:
     """With one variant's first slot committed, its rate is told, and what the other lacks."""
     writer.commit_result(lease, kit.result(0))
-    (told,) = server.document(f"/runs/{kit.RUN}")["sentences"]["ahead"][:1]
-    assert told == "base 100.0%; no trial of treat counts in a pass rate yet."
+    (ahead,) = server.document(f"/runs/{kit.RUN}")["sentences"]["ahead"][:1]
+    assert ahead == "base 100.0%; no trial of treat counts in a pass rate yet."
 
 
 def test_the_decision_of_a_large_run_follows(
@@ -256,8 +256,8 @@ def test_trials_that_run_are_counted_in_their_folders(
     lease = writer.leases.acquire("run-2", this_process(), 3600.0)
 
     def progress() -> tuple[int, int, int | None]:
-        found = server.document("/runs/run-2/now")["progress"]
-        return found["running"], found["prepared"], found["max_concurrency"]
+        progress = server.document("/runs/run-2/now")["progress"]
+        return progress["running"], progress["prepared"], progress["max_concurrency"]
 
     def begin(idx: int) -> None:
         entry = Dispatch(idx, 1, f"container-{idx}", platform.node(), kit.TIMES[0])
@@ -343,9 +343,9 @@ def test_an_unexpected_error_ends_no_watching(
             patched.setattr("labledger.ledger.reader.LedgerReader.progress", fail)
             writer.commit_result(lease, kit.result(0))
             assert events.next().data["problem"] is not None
-        told = [events.next(), events.next()]
-        assert (told[0].name, told[0].data["problem"]) == ("ledger", None)
-        assert (told[1].name, told[1].data["upto"]) == ("commit", 1)
+        next_events = [events.next(), events.next()]
+        assert (next_events[0].name, next_events[0].data["problem"]) == ("ledger", None)
+        assert (next_events[1].name, next_events[1].data["upto"]) == ("commit", 1)
 
 
 def test_a_replaced_ledger_is_read_anew(
@@ -363,8 +363,8 @@ def test_a_replaced_ledger_is_read_anew(
         for suffix in ("-wal", "-shm"):
             (lab / f"ledger.sqlite{suffix}").unlink(missing_ok=True)
         other.rename(lab / "ledger.sqlite")
-        told = {events.until("state").data["run"], events.until("state").data["run"]}
-        assert told == {kit.RUN, "another"}
+        runs = {events.until("state").data["run"], events.until("state").data["run"]}
+        assert runs == {kit.RUN, "another"}
     assert [run["run_id"] for run in server.document("/")["runs"]] == ["another"]
     assert server.get(f"/runs/{kit.RUN}").status == 404
     assert server.document("/runs/another")["committed"] == 1
@@ -447,21 +447,21 @@ def test_many_pages_share_one_watcher(
 
 def test_pages_share_answers_until_the_next_change() -> None:
     """What many pages ask at once is made once, and anew after the next change that is told."""
-    made = itertools.count(1)
-    told = 0
+    numbers = itertools.count(1)
+    changes = 0
 
     async def run() -> None:
-        nonlocal told
-        shared = SharedAnswers(lambda: told)
+        nonlocal changes
+        shared = SharedAnswers(lambda: changes)
 
         async def make() -> PageAnswer:
             await asyncio.sleep(0)
-            return PageAnswer(str(next(made)).encode(), "text/plain", 200)
+            return PageAnswer(str(next(numbers)).encode(), "text/plain", 200)
 
         answers = await asyncio.gather(*(shared.get("changes", make) for _ in range(10)))
         assert {answer.body for answer in answers} == {b"1"}
         assert (await shared.get("now", make)).body == b"2"
-        told += 1
+        changes += 1
         assert (await shared.get("changes", make)).body == b"3"
 
     asyncio.run(run())

@@ -169,11 +169,11 @@ def reader(lab: Path) -> Iterator[LedgerReader]:
 
 def attempts(folder: Path, count: int) -> list[live_outputs.LiveAttempt]:
     """So many attempts, each of which has printed a line."""
-    made = [live_outputs.LiveAttempt(kit.RUN, number, 1, folder) for number in range(count)]
-    for attempt in made:
+    attempts = [live_outputs.LiveAttempt(kit.RUN, number, 1, folder) for number in range(count)]
+    for attempt in attempts:
         attempt.state.mkdir(parents=True)
         (attempt.state / "agent.stdout").write_text(f"line of {attempt.schedule_idx}\n")
-    return made
+    return attempts
 
 
 def test_the_secrets_of_each_of_many_trials_are_asked_for_once(
@@ -275,16 +275,16 @@ def test_connections_are_refused_while_all_are_used(
 
 def test_a_connection_without_a_request_ends_sooner(server: RunningServer) -> None:
     """A connection of a browser that was admitted may be idle for longer than a stranger's."""
-    with server.connect() as stranger, server.connect() as own:
+    with server.connect() as stranger, server.connect() as visitor:
         lines = ["GET /sql HTTP/1.1", f"Host: 127.0.0.1:{server.port}"]
         lines += [f"{name}: {value}" for name, value in server.headers.items()]
-        own.sendall("\r\n".join([*lines, "", ""]).encode())
-        assert own.recv(1) == b"H"
+        visitor.sendall("\r\n".join([*lines, "", ""]).encode())
+        assert visitor.recv(1) == b"H"
         for _ in range(2):  # The second look finds that nothing has moved.
             server.call(server.connections.end_idle, 60.0, 0.0)
         assert has_ended(stranger)
-        own.setblocking(False)
-        wait_until(lambda: is_silent(own), "all of the answer")
+        visitor.setblocking(False)
+        wait_until(lambda: is_silent(visitor), "all of the answer")
 
 
 def is_silent(sock: socket.socket) -> bool:
@@ -311,8 +311,14 @@ def test_a_reader_that_stands_still_is_ended(server: RunningServer) -> None:
         sock.sendall("\r\n".join([*lines, "", ""]).encode() * 20)
 
         def unsent() -> int:
-            transports = [each.transport for each in server.connections._server.connections]
-            return sum(each.get_write_buffer_size() for each in transports if each is not None)
+            transports = [
+                connection.transport for connection in server.connections._server.connections
+            ]
+            return sum(
+                transport.get_write_buffer_size()
+                for transport in transports
+                if transport is not None
+            )
 
         wait_until(lambda: server.call(unsent) > 0, "an answer that is not read")
         assert server.get("/").status == 200
@@ -467,8 +473,8 @@ def test_a_function_without_end_is_ended(server: RunningServer, short_limit: Non
 def query_processes() -> list[int]:
     """The processes of this process's queries."""
     children = Path(f"/proc/{os.getpid()}/task").glob("*/children")
-    own = [int(pid) for path in children for pid in path.read_text().split()]
-    return [pid for pid in own if b"query_program" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    pids = [int(pid) for path in children for pid in path.read_text().split()]
+    return [pid for pid in pids if b"query_program" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 @pytest.mark.parametrize(

@@ -96,8 +96,8 @@ def test_listings_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     whole = list_folder(tmp_path)
     assert (len(whole.entries), whole.truncated) == (30, False)
     monkeypatch.setattr(workspace, "MAX_ENTRIES", 20)
-    found = list_folder(tmp_path)
-    assert (len(found.entries) <= 20, found.truncated) == (True, True)
+    listed = list_folder(tmp_path)
+    assert (len(listed.entries) <= 20, listed.truncated) == (True, True)
     listing = workspace.Listing(_characters_left=100)
     for i in range(100):
         listing.add(f"name{i:06d}", Entry("file", 0))

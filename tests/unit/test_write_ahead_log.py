@@ -41,9 +41,9 @@ class Growing:
 
     def commit(self, times: int = 1) -> None:
         for _ in range(times):
-            made = kit.result(self.next)
+            trial_result = kit.result(self.next)
             big = Artifact.inline(os.urandom(LIMIT // 4))
-            result = kit.result(self.next, artifacts=(*made.artifacts, big))
+            result = kit.result(self.next, artifacts=(*trial_result.artifacts, big))
             self.writer.commit_result(self.lease, result)
             self.next += 1
 
